@@ -1,0 +1,39 @@
+# Every target sets up what it needs: a virtual environment in .venv, made once and reused.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO := demo
+JOBS ?= 2
+
+.PHONY: demo test test-slow lint format bench clean
+
+demo: $(READY)  ## build ResNet-18, compile it, validate it
+	mkdir -p $(DEMO)
+	$(BIN)/raptor models resnet18 -o $(DEMO)/resnet18.onnx --force
+	$(BIN)/raptor compile $(DEMO)/resnet18.onnx --xbar 128 --cores 200 -o $(DEMO)/out --force
+	$(BIN)/raptor validate $(DEMO)/out
+
+test: $(READY)  ## the test suite without its slow part
+	$(BIN)/pytest -q -n $(JOBS)
+
+test-slow: $(READY)  ## full-size models, long sweeps
+	$(BIN)/pytest -q -m slow
+
+lint: $(READY)  ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) $(DEMO) out
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "RAPTOR needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@

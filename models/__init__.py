@@ -1,0 +1,164 @@
+"""ONNX models of real topologies with seeded weights, for the command line, the tests and the benchmarks.
+
+Nothing heavy is imported before a model is built, so that listing the models costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Concatenate, NamedTuple
+
+if TYPE_CHECKING:
+    import onnx
+
+    from models.builder import Builder, Tensor
+
+    Topology = Callable[Concatenate[Builder, ...], Tensor]
+
+__all__ = ["MODELS", "ModelSpec", "Option", "UnknownModelError", "Value", "build"]
+
+Value = int | float | str
+
+
+class UnknownModelError(KeyError):
+    """The name is not in `MODELS`; unlike its base, prints as plain text."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Option(NamedTuple):
+    """A build option. Without choices it is a finite number of the default's type, at least `minimum`."""
+
+    default: Value
+    choices: tuple[Value, ...]
+    meaning: str
+    minimum: float = 0
+
+    def parse(self, name: str, value: Value) -> Value:
+        """Return the value (or its text, as a command line gives it) in the default's type, or raise ValueError."""
+        if self.choices:
+            if value not in self.choices:
+                raise ValueError(f"option {name} is {value!r}, must be one of: {', '.join(map(str, self.choices))}")
+            return value
+        kind = type(self.default)
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not self.minimum <= number < math.inf or kind(number) != number:
+            noun = "a whole number" if kind is int else "a number"
+            raise ValueError(f"option {name} is {value!r}, must be {noun}, at least {self.minimum:g}")
+        return kind(number)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model that can be built; `source` is `module:function` of its topology, a function of (Builder, **options)."""
+
+    name: str
+    summary: str
+    source: str
+    options: Mapping[str, Option]
+
+    def build(self, *, seed: int = 0, **options: Value) -> onnx.ModelProto:
+        """Build the model: opset 17, IR 8, batch 1. On one machine, equal arguments give equal bytes."""
+        from models.builder import Builder
+
+        if seed < 0:
+            raise ValueError(f"seed is {seed}, must be at least 0")
+        values = self.parse(options)
+        text = ", ".join(f"{name}={value}" for name, value in values.items())
+        builder = Builder(self.name, seed)
+        return builder.finish(self._topology()(builder, **values), options=text)
+
+    def count_parameters(self, **options: Value) -> int:
+        """Count trainable parameters (so no running mean or variance) from shapes alone: no weight is drawn."""
+        from models.builder import Builder
+
+        builder = Builder(self.name, seed=None)
+        self._topology()(builder, **self.parse(options))
+        return builder.parameters
+
+    def parse(self, options: Mapping[str, Value]) -> dict[str, Value]:
+        """Return every option with its given or default value, or raise ValueError."""
+        if unknown := sorted(options.keys() - self.options.keys()):
+            known = ", ".join(self.options)
+            raise ValueError(f"model {self.name} has no option {', '.join(unknown)}; its options are: {known}")
+        return {name: option.parse(name, options.get(name, option.default)) for name, option in self.options.items()}
+
+    def _topology(self) -> Topology:
+        return pkgutil.resolve_name(self.source)
+
+
+def build(name: str, *, seed: int = 0, **options: Value) -> onnx.ModelProto:
+    """Build the named model with weights drawn from `seed`; see `MODELS` for the names and their options."""
+    if name not in MODELS:
+        raise UnknownModelError(f"unknown model {name!r}; the models are: {', '.join(MODELS)}")
+    return MODELS[name].build(seed=seed, **options)
+
+
+def _options(classes: int, **more: Option) -> dict[str, Option]:
+    return {
+        **more,
+        "classes": Option(classes, (), "number of classes", 1),
+        "width": Option(1.0, (), "multiplies the channels of every hidden layer (down to 8 at least)", 0.01),
+    }
+
+
+def _imagenet(smallest: int, **more: Option) -> dict[str, Option]:
+    return _options(1000, **more, image_size=Option(224, (), "height and width of the input, in pixels", smallest))
+
+
+_HEAD = Option("reduce_mean", ("reduce_mean", "global_average_pool"), "operator that averages the last feature map")
+_POOL = Option("average", ("average", "max"), "kind of both pooling layers")
+
+_SPECS = (
+    ModelSpec("mlp", "perceptron 784-256-128-10, 1x784, 0.24 M parameters", "models.small:mlp", _options(10)),
+    ModelSpec(
+        "lenet5",
+        "LeNet-5 with Relu, 1x1x28x28, 0.06 M parameters",
+        "models.small:lenet5",
+        _options(10, pool=_POOL),
+    ),
+    ModelSpec(
+        "resnet18",
+        "ResNet-18, 1x3x224x224, 11.69 M parameters",
+        "models.resnet:resnet18",
+        _imagenet(1, head=_HEAD),
+    ),
+    ModelSpec(
+        "resnet34",
+        "ResNet-34, 1x3x224x224, 21.80 M parameters",
+        "models.resnet:resnet34",
+        _imagenet(1, head=_HEAD),
+    ),
+    ModelSpec(
+        "resnet50",
+        "ResNet-50 v1.5, 1x3x224x224, 25.56 M parameters",
+        "models.resnet:resnet50",
+        _imagenet(1, head=_HEAD),
+    ),
+    ModelSpec(
+        "vgg16",
+        "VGG-16 with Dropout, 1x3x224x224, 138.36 M parameters",
+        "models.vgg:vgg16",
+        _imagenet(32),
+    ),
+    ModelSpec(
+        "googlenet",
+        "GoogLeNet with BatchNorm, 1x3x224x224, 6.62 M parameters",
+        "models.googlenet:googlenet",
+        _imagenet(31),
+    ),
+    ModelSpec(
+        "squeezenet",
+        "SqueezeNet 1.1, 1x3x224x224, 1.24 M parameters",
+        "models.squeezenet:squeezenet",
+        _imagenet(25),
+    ),
+)
+MODELS: dict[str, ModelSpec] = {spec.name: spec for spec in _SPECS}

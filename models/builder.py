@@ -1,0 +1,186 @@
+"""Builds an ONNX model node by node, and runs each node once on a calibration batch as it is added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from models.evaluate import IR_VERSION, OPSET, Attribute, FloatArray, Shape, infer_shape, make_node, run
+
+_CALIBRATION_PIXELS = 4 * 224 * 224
+_CALIBRATION_IMAGES = 64
+_CENTRING = 0.5
+_FEWEST_CHANNELS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named tensor; its shape has batch 1.
+
+    `value` is the weight, or the activation for the calibration batch (freed with the tensor), or None in a dry run.
+    """
+
+    name: str
+    shape: Shape
+    value: FloatArray | None = field(repr=False)
+
+
+def scaled(channels: int, width: float) -> int:
+    """Return the channels of a layer at this width; 8 are kept, so that some survive each Relu."""
+    return max(min(channels, _FEWEST_CHANNELS), round(channels * width))
+
+
+def _calibrate(
+    node: onnx.NodeProto, x: FloatArray, weight: FloatArray, bias: FloatArray, *, rms: float, centring: float
+) -> None:
+    """Take a part of each channel's mean away by the bias, and scale both to outputs of this root mean square."""
+    y = run(node, [x, weight])
+    mean: FloatArray = centring * y.mean(axis=(0, *range(2, y.ndim)))
+    y -= mean.reshape(-1, *[1] * (y.ndim - 2))
+    scale = rms / math.sqrt(float(np.mean(np.square(y))))
+    weight *= scale
+    bias -= scale * mean
+
+
+class Builder:
+    """A model under construction: weights come from `seed` in construction order; seed None is a dry run, shapes only.
+
+    Layer methods take the input and the node's name `n`, write tensor `n_output` and own weights `n.weight`, `n.bias`.
+    """
+
+    def __init__(self, name: str, seed: int | None) -> None:
+        graph = onnx.GraphProto(name=name)
+        self._model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
+        self._seed = seed
+        self._rng = np.random.default_rng(seed)
+        self._names: set[str] = set()
+        self.parameters = 0
+
+    def input(self, *shape: int) -> Tensor:
+        """Declare the graph input; the calibration batch is standard normal: 4 images of 224x224, more smaller ones."""
+        self._model.graph.input.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, shape))
+        if self._seed is None:
+            return Tensor("input", shape, None)
+        images = min(max(_CALIBRATION_PIXELS // math.prod(shape[2:]), 2), _CALIBRATION_IMAGES)
+        rng = np.random.default_rng([self._seed, 1])  # its own stream, so that weights do not depend on the image size
+        return Tensor("input", shape, rng.standard_normal((images, *shape[1:]), dtype=np.float32))
+
+    def op(self, op_type: str, name: str, inputs: Sequence[Tensor], **attributes: Attribute) -> Tensor:
+        """Add one node with one output."""
+        self._claim(name)
+        node = make_node(op_type, name, [x.name for x in inputs], f"{name}_output", attributes)
+        self._model.graph.node.append(node)
+        values = [x.value for x in inputs if x.value is not None]
+        value = None if self._seed is None else run(node, values)
+        return Tensor(node.output[0], infer_shape(node, [x.shape for x in inputs]), value)
+
+    def conv(
+        self,
+        x: Tensor,
+        name: str,
+        channels: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        pad: int = 0,
+        bias: bool = False,
+        logits: float = 0,
+    ) -> Tensor:
+        """Add a square convolution; its weights are He-normal, or with a bias (no BatchNormalization) as in `gemm`."""
+        window: dict[str, Attribute] = {"kernel_shape": [kernel] * 2, "pads": [pad] * 4, "strides": [stride] * 2}
+        attributes = {"dilations": [1, 1], "group": 1, **window}
+        shape = (channels, x.shape[1], kernel, kernel)
+        return self._layer("Conv", x, name, shape, attributes, bias=bias, logits=logits)
+
+    def gemm(self, x: Tensor, name: str, features: int, *, logits: float = 0) -> Tensor:
+        """Add a fully connected layer, calibrated, with normal weights stored features x inputs as exporters do.
+
+        Over the calibration batch the outputs have root mean square 1, and the biases take half of each channel's mean
+        away. Without this many channels of a deep network without BatchNormalization have one sign whatever the input:
+        their Relu is off or linear, and an error in the weights behind it goes unseen.
+        The output layer has `logits` instead: the root mean square that it shall have, its means kept.
+        """
+        return self._layer("Gemm", x, name, (features, x.shape[1]), {"transB": 1}, bias=True, logits=logits)
+
+    def batch_norm(self, x: Tensor, name: str, epsilon: float = 1e-5) -> Tensor:
+        """Add a BatchNormalization whose statistics are those of the calibration batch; scale near 1, bias near 0."""
+        channels = x.shape[1:2]
+        mean = var = None
+        if x.value is not None:
+            mean = x.value.mean(axis=(0, 2, 3), dtype=np.float64).astype(np.float32)
+            var = x.value.var(axis=(0, 2, 3), dtype=np.float64).astype(np.float32)
+        inputs = [
+            self._parameter(f"{name}.weight", channels, self._normal(channels, mean=1, std=0.1)),
+            self._parameter(f"{name}.bias", channels, self._normal(channels, std=0.1)),
+            self._constant(f"{name}.running_mean", channels, mean),
+            self._constant(f"{name}.running_var", channels, var),
+        ]
+        return self.op("BatchNormalization", name, [x, *inputs], epsilon=epsilon)
+
+    def relu(self, x: Tensor, name: str) -> Tensor:
+        return self.op("Relu", name, [x])
+
+    def max_pool(self, x: Tensor, name: str, kernel: int, stride: int, *, pad: int = 0, ceil: bool = False) -> Tensor:
+        window: dict[str, Attribute] = {"kernel_shape": [kernel] * 2, "pads": [pad] * 4, "strides": [stride] * 2}
+        return self.op("MaxPool", name, [x], ceil_mode=int(ceil), **window)
+
+    def dropout(self, x: Tensor, name: str, ratio: float) -> Tensor:
+        """Add a Dropout as an exporter leaves it in an inference graph: it copies its input."""
+        return self.op("Dropout", name, [x, self._constant(f"{name}.ratio", (), np.array(ratio, np.float32))])
+
+    def finish(self, output: Tensor, options: str) -> onnx.ModelProto:
+        """Return the model, whose doc string says how to make it again."""
+        model, graph = self._model, self._model.graph
+        graph.output.append(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, output.shape))
+        model.producer_name = "raptor.models"
+        model.doc_string = f"{graph.name} by raptor.models, random weights, seed {self._seed}, {options}"
+        return model
+
+    def _layer(
+        self,
+        op_type: str,
+        x: Tensor,
+        name: str,
+        shape: Shape,
+        attributes: Mapping[str, Attribute],
+        *,
+        bias: bool,
+        logits: float,
+    ) -> Tensor:
+        weight = self._normal(shape, std=math.sqrt(2 / math.prod(shape[1:])))
+        offset = self._normal(shape[:1], std=0.05) if bias else None
+        if x.value is not None and weight is not None and offset is not None:
+            node = make_node(op_type, name, ["x", "w"], "y", attributes)
+            _calibrate(node, x.value, weight, offset, rms=logits or 1, centring=0 if logits else _CENTRING)
+        inputs = [x, self._parameter(f"{name}.weight", shape, weight)]
+        if bias:
+            inputs.append(self._parameter(f"{name}.bias", shape[:1], offset))
+        return self.op(op_type, name, inputs, **attributes)
+
+    def _normal(self, shape: Shape, *, std: float, mean: float = 0) -> FloatArray | None:
+        if self._seed is None:
+            return None
+        value = self._rng.standard_normal(shape, dtype=np.float32)
+        value *= np.float32(std)
+        value += np.float32(mean)
+        return value
+
+    def _parameter(self, name: str, shape: Shape, value: FloatArray | None) -> Tensor:
+        self.parameters += math.prod(shape)
+        return self._constant(name, shape, value)
+
+    def _constant(self, name: str, shape: Shape, value: FloatArray | None) -> Tensor:
+        self._claim(name)
+        if value is not None:
+            self._model.graph.initializer.append(numpy_helper.from_array(value, name))
+        return Tensor(name, shape, value)
+
+    def _claim(self, name: str) -> None:
+        if name in self._names:
+            raise ValueError(f"two nodes or weights are named {name}")
+        self._names.add(name)

@@ -1,0 +1,186 @@
+"""The command line: a thin layer over the Python API."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+import validator.cli
+from raptor.errors import InternalError, RaptorError, UserError
+
+app = typer.Typer(
+    name="raptor",
+    help="Compiles ONNX models to ReRAM crossbar accelerators, and proves the result.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="rich",
+)
+
+_INTERRUPTED = 130
+_INTERNAL = InternalError.exit_status
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Entry point. Exit status: 0 done, 1 mismatch, 2 bad input, 3 deadlock, 70 a bug of RAPTOR."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    try:
+        app(args=[a for a in args if a != "--debug"])
+    except RaptorError as e:
+        if debug:
+            raise
+        _fail(str(e), e.exit_status)
+    except KeyboardInterrupt:
+        _fail("interrupted", _INTERRUPTED)
+    except MemoryError:
+        _fail("out of memory; try a smaller model or image, or --format pim --weights npz", UserError.exit_status)
+    except Exception as e:
+        if debug:
+            raise
+        _fail(f"{type(e).__name__}: {e}", _INTERNAL)
+    sys.exit(0)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    kind = "internal error, please report it (--debug shows where)" if status == _INTERNAL else "error"
+    print(f"raptor: {kind}: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from raptor import __version__
+
+        print(f"raptor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(  # pyright: ignore[reportUnusedFunction] typer calls it
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[  # noqa: ARG001
+        bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere on the line.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("validate")(validator.cli.command)
+
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
+
+
+@app.command("compile")
+def compile_command(
+    model: Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write.")] = Path("out"),
+    xbar: Annotated[
+        str | None, typer.Option(help="Crossbar size: 128, or 128x256 (rows x columns).", show_default="128x128")
+    ] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.", show_default="144")] = None,
+    xbars_per_core: Annotated[int | None, typer.Option(min=1, help="Crossbars of a core.", show_default="64")] = None,
+    bits: Annotated[int, typer.Option(min=1, max=32, help="Bits of an activation and of a weight.")] = 8,
+    cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.", show_default="8")] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="Architecture file of pimsim-nn, or preset.", show_default="bench")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Shape of an input, such as input=1,3,224,224. Repeatable.")
+    ] = None,
+    stream_format: Annotated[str, typer.Option("--format", help="Streams: json, pim or both.")] = "json",
+    weights: Annotated[str, typer.Option(help="Crossbar weights: json or npz.")] = "json",
+    isa: Annotated[str, typer.Option(help="extended, or base: only instructions that pimsim-nn runs.")] = "extended",
+    dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
+    stop_after: Annotated[str | None, typer.Option(help="Print what this pass returns, and stop.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier output.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compile an ONNX model to instruction streams.
+
+    Example: raptor compile resnet18.onnx --xbar 128 --cores 200
+    """
+    import raptor
+    from raptor import output as outputs
+    from raptor import terminal
+    from raptor.driver import Driver, Stopped
+
+    choices = {"--format": (stream_format, ("json", "pim", "both")), "--weights": (weights, ("json", "npz"))}
+    choices["--isa"] = (isa, ("extended", "base"))
+    for option, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise UserError(f"{option} {value}: expected one of: {', '.join(allowed)}")
+    if stop_after is None:
+        outputs.check_replaceable(output, force=force)
+    with terminal.progress(quiet or stop_after is not None) as started:
+        driver = Driver(dump=dump_ir, stop_after=stop_after, started=started)
+        try:
+            program = raptor.compile(
+                model,
+                xbar=_xbar(xbar),
+                cores=cores,
+                xbars_per_core=xbars_per_core,
+                bits=bits,
+                cell_bits=cell_bits,
+                arch=arch,
+                shapes=dict(map(_shape, shape or ())),
+                base_isa=isa == "base",
+                driver=driver,
+            )
+        except Stopped as stopped:
+            print(stopped.text, end="")
+            return
+        driver.timed(
+            "write",
+            program.save,
+            output,
+            stream_format=stream_format,  # pyright: ignore[reportArgumentType] checked above
+            weight_format=weights,  # pyright: ignore[reportArgumentType]
+            force=force,
+        )
+    if not quiet:
+        terminal.show_summary(program, output)
+
+
+def _xbar(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(p.isascii() and p.isdigit() and 0 < int(p) < 2**16 for p in parts):
+        raise UserError(f"--xbar {text}: expected a size such as 128, or 128x256 (rows x columns)")
+    return int(parts[0]), int(parts[-1])
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, dims = text.rpartition("=")
+    sizes = dims.split(",")
+    if not name or not all(s.strip().isascii() and s.strip().isdigit() for s in sizes):
+        raise UserError(f"--shape {text}: expected NAME=SIZES, such as input=1,3,224,224")
+    return name, tuple(int(s) for s in sizes)
+
+
+@app.command("models")
+def models_command(
+    name: Annotated[str | None, typer.Argument(help="Model to write; without it, all are listed.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME.onnx")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights.")] = 0,
+    option: Annotated[list[str] | None, typer.Option(help="Option of the model, such as head=global_average_pool.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """List the built-in models, or write one as an ONNX file with seeded weights.
+
+    Example: raptor models resnet18 -o resnet18.onnx
+    """
+    from raptor import zoo
+
+    if name is None:
+        zoo.show()
+        return
+    path = output or Path(f"{name}.onnx")
+    size = zoo.write(name, path, seed=seed, options=option or [], force=force)
+    if not quiet:
+        print(f"{path}: {size / 1e6:.1f} MB")

@@ -1,0 +1,257 @@
+"""PimIR to virtual instructions: one function per operation, each emitting whole layers as columns."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.codegen.virtual import Ints, Virtual, set_operand, virtual
+from raptor.errors import VerifyError
+from raptor.pim import ir
+from raptor.window import Pixels, Window
+
+# Registers by purpose, so that a value stays where it is for as long as possible.
+ZERO = 0
+"""Never anything but 0: base register of transfers that carry their address as offset."""
+OUT = 1
+IN = 2
+SCRATCH = 3
+GLOBAL_HIGH = 4
+GLOBAL_LOW = 5
+
+VECTOR_OPCODE = {
+    "add": "vvadd",
+    "sub": "vvsub",
+    "mul": "vvmul",
+    "max": "vvmax",
+    "sum": "vvadd",
+    "relu": "vrelu",
+    "tanh": "vtanh",
+    "sigmoid": "vsigm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Emitter:
+    """Emits the operations of one core; addresses and sizes leave in bytes."""
+
+    core: ir.CoreProgram
+    element_bits: int
+    element_bytes: int
+
+    def at(self, buffer: ir.Buffer) -> int:
+        """Byte address of a buffer."""
+        return self.core.address(buffer) * self.element_bytes
+
+    def prologue(self) -> Virtual:
+        """`setbw`: without it products cost next to nothing in the simulator."""
+        block = virtual("setbw", 1)
+        block["b"] = block["c"] = self.element_bits
+        return block
+
+    def emit(self, operation: ir.Operation) -> Virtual:
+        return _EMIT[type(operation)](self, operation)
+
+    def load(self, op: ir.Load) -> Virtual:
+        block = virtual("ld", 1)
+        set_operand(block, 0, ZERO, 0)
+        self._global(block, 1, op.address)
+        # NOTE: the simulator ignores rd of ld; with the address as offset both readings agree.
+        block["b"], block["c"], block["d"] = 1, self.at(op.out), op.out.elements * self.element_bytes
+        return block
+
+    def store(self, op: ir.Store) -> Virtual:
+        # NOTE: rs1 of st likewise; rd and the register after it hold the global address.
+        block = virtual("st", 1)
+        self._global(block, 0, op.address)
+        set_operand(block, 1, ZERO, 0)
+        block["b"], block["c"], block["d"] = 2, self.at(op.source), op.source.elements * self.element_bytes
+        return block
+
+    def _global(self, block: Virtual, slot: int, address: int) -> None:
+        """The register pair of a global address; the low word rides in the unused third slot."""
+        high, low = divmod(address * self.element_bytes, 2**32)
+        set_operand(block, slot, GLOBAL_HIGH, high)
+        set_operand(block, 2, GLOBAL_LOW, np.uint32(low).astype(np.int32))
+
+    def send(self, op: ir.Send) -> Virtual:
+        block = virtual("send", 1)
+        set_operand(block, 0, IN, self.at(op.source))
+        set_operand(block, 1, IN, self.at(op.source))
+        block["a"], block["d"] = op.core, op.source.elements * self.element_bytes
+        return block
+
+    def receive(self, op: ir.Receive) -> Virtual:
+        block = virtual("recv", 1)
+        set_operand(block, 0, OUT, self.at(op.out))
+        block["a"], block["d"] = op.core, op.out.elements * self.element_bytes
+        return block
+
+    def apply_filters(self, op: ir.ApplyFilters) -> Virtual:
+        """Thesis, algorithm 4.2: for each output pixel, for each matrix whose input pixel is not padding.
+
+        The first product of a pixel goes straight into the output, the others through the accumulation buffer.
+        """
+        inputs = input_pixels(op.window)[:, list(op.taps)]
+        pixel, index = np.nonzero(inputs >= 0)
+        first = np.append(True, pixel[1:] != pixel[:-1])[: len(pixel)]
+        # A product takes one instruction, and one more to add it unless it is the first.
+        product = np.arange(len(pixel)) + np.concatenate([[0], np.cumsum(~first)])[:-1]
+        block = virtual("mvmul", len(pixel) + int((~first).sum()))
+        out_address = self.at(op.out) + pixel * op.out_channels * self.element_bytes
+        in_address = (inputs[pixel, index] * op.in_channels + op.channel) * self.element_bytes + self.at(op.input)
+        scratch = self.at(op.accum) if op.accum else 0
+
+        block["register"][product, 0] = np.where(first, OUT, SCRATCH)
+        block["value"][product, 0] = np.where(first, out_address, scratch)
+        block["register"][product, 1] = IN
+        block["value"][product, 1] = in_address
+        block["a"][product] = self.element_bits
+        block["b"][product] = op.relu
+        block["c"][product] = np.array(op.groups)[index]
+        add = product[~first] + 1
+        block["opcode"][add] = virtual("vvadd", 1)["opcode"]
+        block["register"][add] = (OUT, OUT, SCRATCH)
+        block["value"][add, 0] = block["value"][add, 1] = out_address[~first]
+        block["value"][add, 2] = scratch
+        block["d"][add] = op.out_channels
+        untouched = np.flatnonzero((inputs < 0).all(axis=1))
+        return np.concatenate([self._zeros(op.out, untouched, op.out_channels), block])
+
+    def _zeros(self, out: ir.Buffer, pixels: Ints, channels: int) -> Virtual:
+        """Pixels that no product or tap reaches are zero."""
+        starts, lengths = runs(pixels)
+        block = virtual("lldi", len(starts))
+        set_operand(block, 0, OUT, self.at(out) + starts * channels * self.element_bytes)
+        block["d"] = lengths * channels * self.element_bytes
+        return block
+
+    def vector(self, op: ir.Vector) -> Virtual:
+        """Whole buffers at once; as many instructions as the shortest operand repeats."""
+        length = min([op.out.elements, *(b.elements for b in op.operands)])
+        block = virtual(VECTOR_OPCODE[op.function], op.out.elements // length)
+        steps = np.arange(len(block)) * length * self.element_bytes
+        for slot, register, buffer in zip((0, 1, 2), (OUT, IN, SCRATCH), (op.out, *op.operands), strict=False):
+            set_operand(block, slot, register, self.at(buffer) + (steps if buffer.elements > length else 0))
+        block["d"] = length
+        return block
+
+    def repeat(self, op: ir.Repeat) -> Virtual:
+        """Copies the source once, then what is there already, doubling."""
+        done = [0, op.source.elements]
+        while done[-1] < op.out.elements:
+            done.append(min(2 * done[-1], op.out.elements))
+        starts = np.array(done[:-1])
+        block = virtual("lmv", len(starts))
+        set_operand(block, 0, OUT, self.at(op.out) + starts * self.element_bytes)
+        set_operand(block, 1, IN, np.where(starts == 0, self.at(op.source), self.at(op.out)))
+        block["d"] = np.diff(done) * self.element_bytes
+        return block
+
+    def pool(self, op: ir.Pool) -> Virtual:
+        """Pixels with one tap are copied; then tap after tap, over runs of neighbouring pixels."""
+        inputs = input_pixels(op.window)
+        order = np.argsort(inputs < 0, axis=1, kind="stable")
+        taps = np.take_along_axis(inputs, order, axis=1)
+        counts = (inputs >= 0).sum(axis=1)
+        blocks: list[Virtual] = []
+        empty = np.flatnonzero(counts == 0)
+        if len(empty):
+            if op.function == "max":
+                raise VerifyError(f"pool into {op.out}: a window of a maximum lies in the padding")
+            blocks.append(self._zeros(op.out, empty, op.channels))
+        single = np.flatnonzero(counts == 1)
+        blocks.append(self._pixel_runs("lmv", op, single, single, taps[single, 0]))
+        name = VECTOR_OPCODE[op.function]
+        for k in range(1, taps.shape[1]):
+            pixels = np.flatnonzero(counts > k)
+            if k == 1:
+                blocks.append(self._pixel_runs(name, op, pixels, taps[pixels, 0], taps[pixels, 1]))
+            else:
+                blocks.append(self._pixel_runs(name, op, pixels, None, taps[pixels, k]))
+        return np.concatenate(blocks)
+
+    def _pixel_runs(self, name: str, op: ir.Pool, out: Ints, a: Ints | Pixels | None, b: Pixels) -> Virtual:
+        """out = a (itself if None) op b, over runs in which all three advance together. `lmv` copies b."""
+        moving = [out, b] if a is None else [out, a, b]
+        starts, lengths = joint_runs(moving)
+        block = virtual(name, len(starts))
+        pixel_bytes = op.channels * self.element_bytes
+        set_operand(block, 0, OUT, self.at(op.out) + out[starts] * pixel_bytes)
+        second = self.at(op.input) + b[starts] * pixel_bytes
+        if name == "lmv":
+            set_operand(block, 1, IN, second)
+            block["d"] = lengths * pixel_bytes
+            return block
+        if a is None:
+            set_operand(block, 1, OUT, self.at(op.out) + out[starts] * pixel_bytes)
+            set_operand(block, 2, IN, second)
+        else:
+            set_operand(block, 1, SCRATCH, self.at(op.input) + a[starts] * pixel_bytes)
+            set_operand(block, 2, IN, second)
+        block["d"] = lengths * op.channels
+        return block
+
+    def gather(self, op: ir.Gather) -> Virtual:
+        """Pixel by pixel, or all at once where both sides are whole."""
+        pixels = op.out.elements // op.out_channels
+        return np.concatenate([self._copy(op, copy, pixels) for copy in op.copies])
+
+    def _copy(self, op: ir.Gather, copy: ir.Copy, pixels: int) -> Virtual:
+        whole = copy.channels == op.out_channels == copy.source_channels
+        block = virtual("lmv", 1 if whole else pixels)
+        pixel = np.arange(len(block))
+        target = pixel * op.out_channels + copy.target_channel
+        source = pixel * copy.source_channels + copy.source_channel
+        set_operand(block, 0, OUT, self.at(op.out) + target * self.element_bytes)
+        set_operand(block, 1, IN, self.at(copy.source) + source * self.element_bytes)
+        block["d"] = copy.channels * (pixels if whole else 1) * self.element_bytes
+        return block
+
+    def softmax(self, op: ir.Softmax) -> Virtual:
+        block = virtual("vsoftmax", op.out.elements // op.channels)
+        steps = np.arange(len(block)) * op.channels * self.element_bytes
+        set_operand(block, 0, OUT, self.at(op.out) + steps)
+        set_operand(block, 1, IN, self.at(op.input) + steps)
+        block["d"] = op.channels
+        return block
+
+
+_EMIT: dict[type, Callable[[Emitter, ir.Operation], Virtual]] = {
+    ir.Load: Emitter.load,
+    ir.Store: Emitter.store,
+    ir.Send: Emitter.send,
+    ir.Receive: Emitter.receive,
+    ir.ApplyFilters: Emitter.apply_filters,
+    ir.Vector: Emitter.vector,
+    ir.Repeat: Emitter.repeat,
+    ir.Pool: Emitter.pool,
+    ir.Gather: Emitter.gather,
+    ir.Softmax: Emitter.softmax,
+}  # pyright: ignore[reportAssignmentType] each function takes the operation it is listed under
+
+
+@lru_cache(maxsize=8)
+def input_pixels(window: Window) -> Pixels:
+    """`Window.input_pixels`, kept while the tiles of one layer are emitted."""
+    return window.input_pixels()
+
+
+def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
+    """First pixel and length of each run of consecutive pixels."""
+    starts, lengths = joint_runs([pixels])
+    return pixels[starts].astype(np.intp), lengths
+
+
+def joint_runs(columns: list[npt.NDArray[np.integer]]) -> tuple[Ints, Ints]:
+    """Index and length of each run in which every column advances by one."""
+    count = len(columns[0])
+    if count == 0:
+        return np.zeros(0, np.intp), np.zeros(0, np.intp)
+    together = np.ones(count - 1, np.bool_)
+    for column in columns:
+        together &= np.diff(column) == 1
+    starts = np.concatenate([[0], np.flatnonzero(~together) + 1])
+    return starts, np.diff(np.append(starts, count))

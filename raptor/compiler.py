@@ -1,0 +1,153 @@
+"""The compiler: one readable list of passes from ONNX to instruction streams."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor import codegen, files, frontend, pim, spatial
+from raptor.arch import Arch
+from raptor.codegen import Streams
+from raptor.driver import Driver
+from raptor.errors import UnsupportedError, UnsupportedNode
+from raptor.frontend.graph import Graph, Softmax
+from raptor.mapping import map_raptor
+from raptor.output import Artifacts
+from raptor.pim import GlobalMemory, PimProgram
+from raptor.report import make_report
+from raptor.spatial import SpatialGraph
+
+if TYPE_CHECKING:
+    import onnx
+
+Floats = npt.NDArray[np.float32]
+
+
+def compile_model(
+    source: "str | Path | onnx.ModelProto",
+    arch: Arch,
+    driver: Driver,
+    *,
+    shapes: Mapping[str, Sequence[int]],
+    base_isa: bool = False,
+    options: Mapping[str, Any],
+) -> Artifacts:
+    """Runs every pass. `options` are recorded in the manifest; `base_isa` refuses extended instructions."""
+    model = driver.run("import", lambda m: m.graph.verify(), frontend.load, source, shapes=shapes)
+    if base_isa:
+        _refuse_extensions(model.graph)
+    verify_spatial = partial(spatial.verify, arch=arch)
+    verify_pim = partial(pim.verify, arch=arch)
+
+    graph = driver.run("fold_relu", Graph.verify, spatial.fold_relu, model.graph, arch)
+    mapping = driver.run("map", _nothing, map_raptor, graph, arch)
+    tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
+    memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
+    placed = driver.run("place", verify_pim, pim.place, tiles, memory)
+    reused = driver.run("reuse_operands", verify_pim, pim.reuse_operands, placed)
+    program = driver.run("allocate", verify_pim, pim.allocate, reused, arch)
+    streams = driver.run(
+        "generate", lambda s: codegen.verify_streams(s, program, arch), codegen.generate, program, arch
+    )
+    warnings = (*model.notes, *arch.notes, *pim.memory_warnings(program, arch))
+    report = make_report(tiles, mapping, program, streams, arch, warnings)
+    return Artifacts(
+        name=model.name,
+        arch=arch,
+        options=options,
+        config=_config(program, arch),
+        memory=_memory_map(tiles, memory, program, arch),
+        layers=_layers(program, streams, arch),
+        report=report,
+        records={i: stream.records for i, stream in streams.cores.items()},
+        weights=_weights(program, tiles),
+        constants=memory.constant_values,
+        onnx_bytes=model.onnx_bytes,
+    )
+
+
+def _nothing(_: object) -> None:
+    """For values whose invariants the next pass verifies."""
+
+
+def _refuse_extensions(graph: Graph) -> None:
+    reason = "needs the extended instruction vsoftmax, which --isa base excludes"
+    nodes = [UnsupportedNode(n.name, n.op_type, reason) for n in graph.nodes if isinstance(n.operator, Softmax)]
+    if nodes:
+        raise UnsupportedError(nodes)
+
+
+def _config(program: PimProgram, arch: Arch) -> files.Config:
+    groups = {f"core{i}": () for i in range(arch.core_count)}
+    groups |= {f"core{i}": tuple(g.matrix.xbars for g in core.groups) for i, core in program.cores.items()}
+    return files.Config(core_cnt=arch.core_count, array_group_map=groups)
+
+
+def _memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Arch) -> files.Memory:
+    width = arch.element_bytes
+    used = {i: core.local_elements * width for i, core in program.cores.items()}
+    return files.Memory(
+        element_bits=arch.element_bits,
+        element_bytes=width,
+        size_bytes=memory.elements * width,
+        local_bytes=tuple(used.get(i, 0) for i in range(arch.core_count)),
+        inputs=tuple(_tensor_place(graph, n, memory.inputs[n], width) for n in graph.inputs),
+        constants=files.ConstantsPlace(
+            address=memory.constants_address * width, elements=memory.constant_values.size
+        ),
+        outputs=tuple(_tensor_place(graph, n, memory.outputs[n], width) for n in graph.outputs),
+    )
+
+
+def _tensor_place(
+    graph: SpatialGraph, name: str, addresses: tuple[int, ...], element_bytes: int
+) -> files.TensorPlace:
+    tensor = graph.tensors[name]
+    return files.TensorPlace(
+        name=name,
+        shape=tensor.shape,
+        image_shape=tensor.image.shape,
+        channel_axis=tensor.image.channel_axis,
+        tiles=tuple(
+            files.TilePlace(channels=p.region.channels, rows=p.region.rows, address=at * element_bytes)
+            for p, at in zip(tensor.parts, addresses, strict=True)
+        ),
+    )
+
+
+def _layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
+    def tile(spot: pim.Spot) -> files.ProbeTile:
+        core = program.cores[spot.core]
+        buffer = core.steps[spot.step - 1].operation.out
+        assert buffer is not None, "tiles are results"
+        return files.ProbeTile(
+            channels=spot.region.channels,
+            rows=spot.region.rows,
+            core=spot.core,
+            pc=int(streams.cores[spot.core].step_ends[spot.step]),
+            address=core.address(buffer) * arch.element_bytes,
+        )
+
+    probes = (
+        files.Probe(
+            tensor=t.tensor,
+            node=t.node,
+            image_shape=t.image.shape,
+            channel_axis=t.image.channel_axis,
+            tiles=tuple(map(tile, t.spots)),
+        )
+        for t in program.traces
+    )
+    return files.Layers(probes=tuple(probes))
+
+
+def _weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Floats]]:
+    """Views of the layers' weights, one for each array group; nothing is copied."""
+    return {
+        i: [graph.filters[g.layer].weights[g.matrix.tap, slice(*g.matrix.rows), slice(*g.matrix.cols)] for g in c.groups]
+        for i, c in program.cores.items()
+    }
+

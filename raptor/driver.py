@@ -1,0 +1,72 @@
+"""Runs passes: verifies what each returns, times it, dumps it, stops where asked."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from raptor.errors import InternalError, RaptorError, UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PASSES = ("import", "fold_relu", "map", "partition", "map_memory", "place", "reuse_operands", "allocate", "generate")
+"""In the order they run; names for `--stop-after`."""
+
+
+class Stopped(Exception):  # noqa: N818 not an error: the user asked for it
+    """Compilation ended after the pass the user named; `text` is what that pass returned."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        super().__init__(text)
+
+
+@dataclass(slots=True)
+class Driver:
+    """State of one compilation. `started` is told each stage as it starts."""
+
+    dump: Path | None = None
+    stop_after: str | None = None
+    started: Callable[[str], None] = lambda _: None
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    done: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        if self.stop_after is not None and self.stop_after not in PASSES:
+            raise UserError(f"--stop-after {self.stop_after}: expected one of: {', '.join(PASSES)}")
+
+    def timed(self, name: str, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """A stage that is not a pass, such as writing files."""
+        self.started(name)
+        start = time.perf_counter()
+        try:
+            return stage(*args, **kwargs)
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def run(self, name: str, verify: Callable[[R], None], step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """One pass. Whatever goes wrong inside that is not the user's fault names the pass and those before it."""
+        try:
+            result = self.timed(name, step, *args, **kwargs)
+            self.timed("verify", verify, result)
+        except InternalError as e:
+            raise InternalError(f"{name} failed after {self.done}: {e}") from e
+        except RaptorError:
+            raise
+        except (AssertionError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
+            raise InternalError(f"{name} failed after {self.done}: {type(e).__name__}: {e}") from e
+        self._show(name, result)
+        self.done.append(name)
+        return result
+
+    def _show(self, name: str, result: object) -> None:
+        if self.dump is not None:
+            try:
+                self.dump.mkdir(parents=True, exist_ok=True)
+                (self.dump / f"{len(self.done):02d}-{name}.txt").write_text(f"{result}")
+            except OSError as e:
+                raise UserError(f"--dump-ir {self.dump}: {e.strerror or e}") from e
+        if self.stop_after == name:
+            raise Stopped(f"{result}")

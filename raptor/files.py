@@ -1,0 +1,219 @@
+"""The files of an output directory: their schemas, and the only code that knows their names.
+
+Used by the compiler to write and by the validator to read. Everything read is untrusted: schemas are strict, unknown
+keys are refused, sizes are checked before memory is allocated, no name may leave the directory.
+"""
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from raptor.errors import UserError
+from raptor.layout import Image, Region
+
+CONFIG = "config.json"
+MEMORY = "memory.json"
+LAYERS = "layers.json"
+MANIFEST = "manifest.json"
+REPORT = "report.json"
+ARCH = "arch.json"
+NETWORK = "network.json"
+MODEL = "model.onnx"
+WEIGHTS = "weights"
+CONSTANTS = f"{WEIGHTS}/constants.npy"
+
+FORMAT_VERSION = 1
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def stream_name(core: int, suffix: Literal["json", "pim"]) -> str:
+    return f"core_{core}.{suffix}"
+
+
+def weights_name(core: int, suffix: Literal["json", "npz"]) -> str:
+    return f"{WEIGHTS}/core_{core}_weights.{suffix}"
+
+
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Address = Annotated[int, Field(ge=0, le=2**62)]
+Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Range = tuple[Count, Count]
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Config(BaseModel):
+    """`config.json`, as the simulator reads it; extra keys are allowed because it allows them."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    core_cnt: Annotated[int, Field(ge=1, le=2**20)]
+    array_group_map: dict[str, tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...]]
+
+    @model_validator(mode="after")
+    def _every_core_has_groups(self) -> Self:
+        wanted = {f"core{i}" for i in range(self.core_cnt)}
+        if wanted != set(self.array_group_map):
+            odd = sorted(wanted ^ set(self.array_group_map))[:4]
+            raise ValueError(f"array_group_map and core_cnt={self.core_cnt} disagree on {', '.join(odd)}")
+        return self
+
+    def groups(self, core: int) -> tuple[int, ...]:
+        """Crossbars of each array group of `core`."""
+        return self.array_group_map[f"core{core}"]
+
+
+class TilePlace(_Schema):
+    """A tile of a tensor in global memory: channel and row range, and the byte address of its first element."""
+
+    channels: Range
+    rows: Range
+    address: Address
+
+    @property
+    def region(self) -> Region:
+        return Region(self.channels, self.rows)
+
+
+class TensorPlace(_Schema):
+    """A model input or output in global memory.
+
+    `shape` is the ONNX shape. `image_shape` has as many elements in the same (C) order; its axis `channel_axis` is the
+    one cut into tiles, stored pixel-major (`raptor.layout`).
+    """
+
+    name: str
+    shape: tuple[Dimension, ...]
+    image_shape: tuple[Dimension, ...]
+    channel_axis: Count
+    tiles: tuple[TilePlace, ...]
+
+    @property
+    def image(self) -> Image:
+        return Image(self.image_shape, self.channel_axis)
+
+
+class ConstantsPlace(_Schema):
+    """The constant segment of global memory: its values are `weights/constants.npy`, one float32 an element."""
+
+    address: Address
+    elements: Count
+
+
+class Memory(_Schema):
+    """`memory.json`: the global-memory map. Addresses and sizes in bytes of the modelled element width."""
+
+    version: Literal[1] = FORMAT_VERSION
+    element_bits: Annotated[int, Field(ge=1, le=32)]
+    element_bytes: Annotated[int, Field(ge=1, le=4)]
+    size_bytes: Address
+    local_bytes: tuple[Count, ...] = Field(description="local memory used by each core")
+    inputs: tuple[TensorPlace, ...]
+    constants: ConstantsPlace
+    outputs: tuple[TensorPlace, ...]
+
+
+class ProbeTile(_Schema):
+    """A tile of an intermediate tensor: in local memory of `core` at `address` just before it executes `pc`."""
+
+    channels: Range
+    rows: Range
+    core: Count
+    pc: Count
+    address: Count
+
+    @property
+    def region(self) -> Region:
+        return Region(self.channels, self.rows)
+
+
+class Probe(_Schema):
+    """Where one ONNX tensor can be seen while the program runs. Layout as in `TensorPlace`."""
+
+    tensor: str
+    node: str = Field(description="ONNX node that computes it")
+    image_shape: tuple[Dimension, ...]
+    channel_axis: Count
+    tiles: tuple[ProbeTile, ...]
+
+    @property
+    def image(self) -> Image:
+        return Image(self.image_shape, self.channel_axis)
+
+
+class Layers(_Schema):
+    """`layers.json`: every tensor of the model that still exists, in the order of computation."""
+
+    version: Literal[1] = FORMAT_VERSION
+    probes: tuple[Probe, ...]
+
+
+class FileEntry(_Schema):
+    size_bytes: Address
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Manifest(_Schema):
+    """`manifest.json`, written last: a directory without it is not a finished output."""
+
+    version: Literal[1] = FORMAT_VERSION
+    tool: str
+    numbers: Literal["float"] = "float"
+    model: str = Field(description="name of the ONNX file compiled")
+    options: dict[str, Any]
+    streams: tuple[Literal["json", "pim"], ...]
+    weights: Literal["json", "npz"]
+    files: dict[str, FileEntry]
+
+    @model_validator(mode="after")
+    def _files_stay_inside(self) -> Self:
+        for name in self.files:
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\\" in name or str(path) != name:
+                raise ValueError(f"file name {name!r} leaves the directory")
+        return self
+
+
+def read(schema: type[T], folder: Path, name: str, *, limit_bytes: int = 2**30) -> T:
+    """Reads one JSON file of an output directory. Raises `UserError` that names the file and the field at fault."""
+    content = read_bytes(folder, name, limit_bytes=limit_bytes)
+    try:
+        # NOTE: strict models take JSON arrays as tuples only from JSON text, hence validate_json.
+        return schema.model_validate_json(content)
+    except ValidationError as e:
+        faults = (f"  {'.'.join(map(str, f['loc'])) or 'file'}: {f['msg']}" for f in e.errors()[:5])
+        raise UserError("\n".join([f"{folder / name}: not a file this version can read:", *faults])) from e
+
+
+def check_regular(folder: Path, name: str) -> Path:
+    """The path of a regular file inside `folder`; links, also those to folders on the way, are refused."""
+    path = folder / name
+    try:
+        inside = path.resolve() == folder.resolve() / name
+        if path.is_symlink() or not path.is_file() or not inside:
+            raise UserError(f"{path}: missing, or not a regular file of this directory")
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or e}") from e
+    return path
+
+
+def read_bytes(folder: Path, name: str, *, limit_bytes: int) -> bytes:
+    """The content of a regular file of at most `limit_bytes` inside `folder`; links are not followed."""
+    path = check_regular(folder, name)
+    try:
+        size = path.stat().st_size
+        if size > limit_bytes:
+            raise UserError(f"{path}: {size} bytes, more than the {limit_bytes} expected")
+        return path.read_bytes()
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or e}") from e
+
+
+def to_json(value: BaseModel) -> bytes:
+    """Canonical bytes of a schema: declared key order, two spaces, newline at the end."""
+    return orjson.dumps(value.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"

@@ -1,0 +1,95 @@
+"""What is wrong with a model before anything is made of it."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, checker, numpy_helper
+
+from raptor.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.frontend.registry import is_supported_op, op_reason
+
+FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
+
+
+def check_model(proto: ModelProto, onnx_bytes: bytes) -> None:
+    """The rules of the ONNX standard. An operator the standard does not know is reported as unsupported."""
+    try:
+        checker.check_model(onnx_bytes)
+    except checker.ValidationError as error:
+        raise_if_unsupported(proto)
+        raise UserError(f"not a valid ONNX model: {first_line(error)}") from None
+
+
+def raise_if_unsupported(proto: ModelProto) -> None:
+    """Raises `UnsupportedError` with all nodes whose operator has no lowering.
+
+    Nodes that depend on weights and shapes only are left out: the canonicaliser computes them.
+    """
+    fixed = {t.name for t in proto.graph.initializer}
+    unsupported: list[UnsupportedNode] = []
+    for node in proto.graph.node:
+        if node.op_type in ("Shape", "Size") or all(i in fixed for i in node.input if i):
+            fixed.update(node.output)
+        elif not is_supported_op(node.domain, node.op_type):
+            unsupported.append(UnsupportedNode(label(node), node.op_type, op_reason(node.domain, node.op_type)))
+    if unsupported:
+        raise UnsupportedError(unsupported)
+
+
+def check_types(proto: ModelProto) -> None:
+    """Inputs and weights are float32; integers are welcome as shapes, axes and indices."""
+    weights = {t.name for t in proto.graph.initializer}
+    for value in proto.graph.input:
+        if value.name not in weights and value.type.tensor_type.elem_type != TensorProto.FLOAT:
+            raise UserError(f"input '{value.name}' is {_type_name(value.type.tensor_type.elem_type)}, must be float32")
+    for tensor in proto.graph.initializer:
+        if tensor.data_type in FLOATS - {TensorProto.FLOAT}:
+            raise UserError(f"weights '{tensor.name}' are {_type_name(tensor.data_type)}, must be float32")
+
+
+def check_weights(proto: ModelProto) -> None:
+    """Weights are finite, except that a Clip may have an infinite bound."""
+    users = _users(proto)
+    for tensor in _float_tensors(proto):
+        try:
+            values = numpy_helper.to_array(tensor)
+        except (ValueError, TypeError):
+            raise UserError(f"weights '{tensor.name}': the data does not fill {tuple(tensor.dims)}") from None
+        bad = np.isnan(values) if users[tensor.name] == {"Clip"} else ~np.isfinite(values)
+        if bad.any():
+            raise UserError(f"weights '{tensor.name}': {int(bad.sum())} of {values.size} values are not finite")
+
+
+def label(node: NodeProto) -> str:
+    """The name of a node, or what tells it from the others if it has none."""
+    return node.name or f"{node.op_type} -> {node.output[0] if node.output else ''}"
+
+
+def first_line(error: Exception) -> str:
+    """The part of a library's message that says what is wrong."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _float_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """The float32 constants, named by the tensor they define."""
+    yield from (t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT)
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].t.data_type == TensorProto.FLOAT:
+            tensor = TensorProto()
+            tensor.CopyFrom(node.attribute[0].t)
+            tensor.name = node.output[0]
+            yield tensor
+
+
+def _users(proto: ModelProto) -> defaultdict[str, set[str]]:
+    """Tensor -> operators that read it."""
+    users: defaultdict[str, set[str]] = defaultdict(set)
+    for node in proto.graph.node:
+        for name in node.input:
+            users[name].add(node.op_type)
+    return users
+
+
+def _type_name(elem_type: int) -> str:
+    return "not a tensor" if elem_type == TensorProto.UNDEFINED else TensorProto.DataType.Name(elem_type).lower()

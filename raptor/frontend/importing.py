@@ -1,0 +1,195 @@
+"""From a canonical ONNX model to a Graph: every node goes through its importer."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+
+from raptor.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.frontend.check import label
+from raptor.frontend.constants import constant_pixels, natural_image
+from raptor.frontend.graph import Constant, Filter, Floats, Graph, Map, Node, Operator, Pool, Rename, Tensor
+from raptor.frontend.nodes import Array, Constants, NodeView
+from raptor.frontend.registry import STANDARD_DOMAINS, Refusal, find_importer, op_reason
+from raptor.layout import Image
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The names of the original model, in which the user thinks."""
+
+    node_names: frozenset[str]
+    producers: Mapping[str, str]
+    """Tensor -> label of the node that makes it."""
+
+    @classmethod
+    def of(cls, proto: ModelProto) -> "Origin":
+        nodes = proto.graph.node
+        names = frozenset(n.name for n in nodes if n.name)
+        return cls(names, {output: label(n) for n in nodes for output in n.output if output})
+
+    def label(self, name: str, output: str) -> str:
+        """The original node behind a canonical one; the optimiser names fused nodes `<first of them>/<fusion>`."""
+        for candidate in (name, name.rpartition("/")[0]):
+            if candidate in self.node_names:
+                return candidate
+        return self.producers.get(output, name or output)
+
+
+class ImportContext:
+    """What an importer sees of the model, and where it adds its nodes."""
+
+    def __init__(self, shapes: Mapping[str, Shape], constants: Constants, in_model: frozenset[str]) -> None:
+        self.nodes: list[Node] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.used: frozenset[str] = frozenset()
+        """Tensors that a node or an output of the model reads."""
+        self._shapes, self._constants, self._in_model = shapes, constants, in_model
+
+    def shape(self, name: str) -> Shape:
+        """The ONNX shape of a float32 tensor."""
+        if name not in self._shapes:
+            raise Refusal(f"the shape of '{name}' depends on values, or it is not float32")
+        return self._shapes[name]
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor computed on the chip (or an input)."""
+        if name in self._constants:
+            raise Refusal(f"'{name}' must not be a constant")
+        return self.tensors[name]
+
+    def constant(self, name: str | None) -> Array | None:
+        """The value of a constant, None if `name` is computed or absent."""
+        return self._constants[name] if name is not None and name in self._constants else None
+
+    def weights(self, name: str) -> Floats:
+        """The value of a float32 constant; refuses computed ones."""
+        value = self.constant(name)
+        if value is None:
+            raise Refusal(f"'{name}' must be a constant")
+        if value.dtype != np.float32:
+            raise Refusal(f"'{name}' is {value.dtype}, must be float32")
+        return value
+
+    def input(self, name: str) -> None:
+        self._define(name, self.shape(name), natural_image(self.shape(name)))
+
+    def lower(self, node: NodeView, inputs: Sequence[str], image: Image, *operators: Operator) -> None:
+        """Adds a chain of operators with results of the same image: the first reads `inputs`, the others the one
+        before; the last makes the node's output."""
+        for operator in operators[:-1]:
+            inputs = (self.step(node, inputs, image, operator),)
+        self.emit(node, inputs, image, operators[-1] if operators else Rename())
+
+    def emit(self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator) -> None:
+        """Adds the operator that makes the node's output."""
+        self._add(node, inputs, image, operator, node.output)
+
+    def step(self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator) -> str:
+        """Adds an operator whose result is not in the ONNX model, and returns a new name for it."""
+        match operator:
+            case Filter():
+                stem = f"{node.output}.products"
+            case Pool():
+                stem = f"{node.output}.pooled"
+            case Map(function, _):
+                stem = f"{node.output}.{function}"
+            case _:
+                stem = f"{node.output}.{type(operator).__name__.lower()}"
+        return self._add(node, inputs, image, operator, self._unused_name(stem))
+
+    def constant_operand(self, name: str, shape: Shape, image: Image) -> Constant:
+        """A constant broadcast against a result of `shape`."""
+        return Constant(constant_pixels(self.weights(name), shape, image))
+
+    def _unused_name(self, stem: str) -> str:
+        name, count = stem, 1
+        while name in self.tensors or name in self._in_model or name in self._shapes:
+            count += 1
+            name = f"{stem}.{count}"
+        return name
+
+    def _add(self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator, output: str) -> str:
+        self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), output))
+        self._define(output, self.shape(node.output), image)
+        return output
+
+    def _define(self, name: str, shape: Shape, image: Image) -> None:
+        self.tensors[name] = Tensor(name, shape, image, name in self._in_model)
+
+
+def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
+    """Raises `UnsupportedError` with every node that cannot be lowered."""
+    graph = proto.graph
+    version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
+    inputs = [v.name for v in graph.input]
+    in_model = frozenset(origin.producers) | frozenset(inputs)
+    context = ImportContext(_shapes(graph), Constants(graph.initializer, folder), in_model)
+    context.used = frozenset(i for n in graph.node for i in n.input) | frozenset(v.name for v in graph.output)
+    for value in inputs:
+        context.input(value)
+    _import_nodes(graph, context, origin, version)
+    outputs = [v.name for v in graph.output]
+    _require_computed(outputs, context)
+    return Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), tuple(outputs))
+
+
+def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, version: int) -> None:
+    refused: list[UnsupportedNode] = []
+    for proto in graph.node:
+        node = NodeView.of(proto, origin.label(proto.name, proto.output[0]), version)
+        try:
+            _import_node(node, proto.domain, context)
+        except Refusal as refusal:
+            refused.append(UnsupportedNode(node.name, node.op_type, str(refusal)))
+            _assume_outputs(node, context)
+    if refused:
+        raise UnsupportedError(refused)
+
+
+def _import_node(node: NodeView, domain: str, context: ImportContext) -> None:
+    found = find_importer(node.op_type, node.version) if domain in STANDARD_DOMAINS else None
+    if found is None:
+        raise Refusal(op_reason(domain, node.op_type))
+    unneeded = [o for o in node.outputs[1:] if o in context.used]
+    if unneeded:
+        raise Refusal(f"its output '{unneeded[0]}' is used, only the first output is supported")
+    found.function(node, context)
+
+
+def _assume_outputs(node: NodeView, context: ImportContext) -> None:
+    """Lets the nodes below a refused one be checked as well."""
+    for output in node.outputs:
+        if output:
+            try:
+                context.input(output)
+            except Refusal:
+                context.tensors[output] = Tensor(output, (), natural_image(()))
+
+
+def _shapes(graph: GraphProto) -> dict[str, Shape]:
+    """The shapes of all float32 tensors that are static and not empty."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    shapes = {v.name: _static_shape(v) for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+def _static_shape(value: ValueInfoProto) -> Shape | None:
+    dims = value.type.tensor_type.shape.dim
+    known = value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims)
+    shape = tuple(d.dim_value for d in dims)
+    return shape if known and math.prod(shape) > 0 else None
+
+
+def _require_computed(outputs: list[str], context: ImportContext) -> None:
+    computed = {n.output for n in context.nodes}
+    for name in outputs:
+        if name not in computed:
+            raise UserError(f"output '{name}' is an input or a constant: there is nothing to compute")
+        if outputs.count(name) > 1:
+            raise UserError(f"output '{name}' is listed twice")

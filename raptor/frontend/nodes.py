@@ -1,0 +1,71 @@
+"""ONNX nodes and constants as plain Python values."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node. `version` is that of the operator set; absent optional inputs are ''."""
+
+    name: str
+    op_type: str
+    version: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, node: NodeProto, name: str, version: int) -> "NodeView":
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        return cls(name, node.op_type, version, tuple(node.input), tuple(node.output), attributes)
+
+    @property
+    def output(self) -> str:
+        return self.outputs[0]
+
+    def input(self, position: int) -> str | None:
+        """The name of an optional input, None if absent."""
+        return (self.inputs[position] if position < len(self.inputs) else "") or None
+
+    def int(self, name: str, default: int) -> int:
+        return int(self.attributes.get(name, default))
+
+    def ints(self, name: str, default: Iterable[int] = ()) -> tuple[int, ...]:
+        return tuple(map(int, self.attributes.get(name, default)))
+
+    def float(self, name: str, default: float) -> float:
+        return float(self.attributes.get(name, default))
+
+    def string(self, name: str, default: str) -> str:
+        value = self.attributes.get(name, default)
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class Constants:
+    """The constants of a model by name, read from their file when asked for."""
+
+    def __init__(self, tensors: Iterable[TensorProto], folder: Path) -> None:
+        self._tensors = {t.name: t for t in tensors}
+        self._folder = folder
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def __getitem__(self, name: str) -> Array:
+        """A view of the weights file or an array; copy what shall outlive the import."""
+        tensor = self._tensors[name]
+        if tensor.data_location != TensorProto.EXTERNAL:
+            return numpy_helper.to_array(tensor)
+        entries = {e.key: e.value for e in tensor.external_data}
+        path, offset = self._folder / entries["location"], int(entries.get("offset", 0))
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        return np.memmap(path, dtype, mode="r", offset=offset, shape=tuple(tensor.dims))

@@ -1,0 +1,75 @@
+"""Operators that move no element, and concatenation."""
+
+from dataclasses import replace
+
+from raptor.frontend.constants import natural_image
+from raptor.frontend.graph import Concat, Rename
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.operators.shared import is_channel_axis, outer_size
+from raptor.frontend.registry import Refusal, importer
+
+
+def _lower_rename(node: NodeView, ctx: ImportContext) -> None:
+    """The shape shows its channels if that changes nothing in memory; otherwise the old image stays."""
+    x = ctx.tensor(node.inputs[0])
+    natural = natural_image(ctx.shape(node.output))
+    image = natural if natural.has_layout_of(x.image) else x.image
+    ctx.emit(node, (x.name,), image, Rename())
+
+
+@importer("Identity", since=1)
+def import_identity(node: NodeView, ctx: ImportContext) -> None:
+    """The input."""
+    _lower_rename(node, ctx)
+
+
+@importer("Dropout", since=7, limits="inference")
+def import_dropout(node: NodeView, ctx: ImportContext) -> None:
+    """The input: nothing is dropped in inference."""
+    training = ctx.constant(node.input(2))
+    if node.input(2) is not None and (training is None or training.any()):
+        raise Refusal("training_mode must be the constant false")
+    _lower_rename(node, ctx)
+
+
+@importer("Flatten", since=1)
+def import_flatten(node: NodeView, ctx: ImportContext) -> None:
+    """The input as a matrix; no element moves."""
+    _lower_rename(node, ctx)
+
+
+@importer("Reshape", since=5, limits="a constant shape")
+def import_reshape(node: NodeView, ctx: ImportContext) -> None:
+    """The input under another shape; no element moves."""
+    _lower_rename(node, ctx)
+
+
+@importer("Squeeze", since=1)
+def import_squeeze(node: NodeView, ctx: ImportContext) -> None:
+    """The input without dimensions of 1."""
+    _lower_rename(node, ctx)
+
+
+@importer("Unsqueeze", since=1)
+def import_unsqueeze(node: NodeView, ctx: ImportContext) -> None:
+    """The input with more dimensions of 1."""
+    _lower_rename(node, ctx)
+
+
+@importer("Concat", since=4, limits="on the channel axis; no constants")
+def import_concat(node: NodeView, ctx: ImportContext) -> None:
+    """Channels of several tensors side by side."""
+    tensors = [ctx.tensor(i) for i in node.inputs]
+    axis = node.int("axis", 1) % len(tensors[0].shape)
+    first = tensors[0].image
+    pixels, at = first.pixel_dims, first.channel_axis
+    for tensor in tensors:
+        if tensor.image.pixel_dims != pixels or tensor.image.channel_axis != at:
+            raise Refusal(f"the images of '{tensor.name}' and '{tensors[0].name}' differ in more than their channels")
+        # Flattened images of equal pixels follow one another in C order just as their channels do.
+        if not is_channel_axis(tensor, axis) and outer_size(tensor.shape, axis) != outer_size(first.shape, at):
+            raise Refusal(f"axis {axis} is not the channel axis")
+    channels = sum(t.image.channels for t in tensors)
+    image = replace(first, shape=(*first.shape[:at], channels, *first.shape[at + 1 :]))
+    ctx.emit(node, node.inputs, image, Concat())

@@ -1,0 +1,80 @@
+"""The table of importers: one decorated function for each ONNX operator and version.
+
+To add an operator, write a function in `raptor.frontend.operators` and decorate it; checks, messages and the list of
+operators in the documentation follow.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raptor.frontend.importing import ImportContext
+    from raptor.frontend.nodes import NodeView
+
+ImportFunction = Callable[["NodeView", "ImportContext"], None]
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+class Refusal(Exception):
+    """Raised by an importer: why this node cannot be lowered. Collected into one `UnsupportedError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Importer:
+    """`since`: the first version of the operator the function reads. `limits`: what it refuses, for the docs."""
+
+    op_type: str
+    since: int
+    limits: str
+    function: ImportFunction
+
+    @property
+    def summary(self) -> str:
+        """First line of the function's docstring."""
+        return (self.function.__doc__ or "").partition("\n")[0]
+
+
+_IMPORTERS: dict[tuple[str, int], Importer] = {}
+
+
+def importer(op_type: str, *, since: int, limits: str = "") -> Callable[[ImportFunction], ImportFunction]:
+    """Registers the function for `op_type` from operator version `since` up to the next registered version."""
+
+    def register(function: ImportFunction) -> ImportFunction:
+        key = (op_type, since)
+        if key in _IMPORTERS:
+            raise ValueError(f"{op_type} version {since} has two importers")
+        _IMPORTERS[key] = Importer(op_type, since, limits, function)
+        return function
+
+    return register
+
+
+def importers() -> tuple[Importer, ...]:
+    """All importers by operator and version."""
+    from raptor.frontend import operators
+
+    operators.register_all()
+    return tuple(_IMPORTERS[key] for key in sorted(_IMPORTERS))
+
+
+def find_importer(op_type: str, version: int) -> Importer | None:
+    """The importer for an operator as the given version of the standard defines it."""
+    return max((i for i in _of(op_type) if i.since <= version), key=lambda i: i.since, default=None)
+
+
+def is_supported_op(domain: str, op_type: str) -> bool:
+    return domain in STANDARD_DOMAINS and any(_of(op_type))
+
+
+def op_reason(domain: str, op_type: str) -> str:
+    """Why `find_importer` found nothing."""
+    if domain not in STANDARD_DOMAINS:
+        return f"operators of the domain {domain} are not supported"
+    oldest = min((i.since for i in _of(op_type)), default=None)
+    return "not supported" if oldest is None else f"only supported from operator version {oldest} on"
+
+
+def _of(op_type: str) -> Iterator[Importer]:
+    return (i for i in importers() if i.op_type == op_type)

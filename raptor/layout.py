@@ -1,0 +1,90 @@
+"""How a tensor lies in memory: channel tiles, each stored pixel-major (docs/design.md, 2).
+
+Every tensor is seen as an image of `rows x width` pixels of `channels` elements: the channel axis is moved last, the
+last remaining axis is the width, all others together are the rows. One pixel of a tile is one contiguous vector.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A tensor of `shape` seen as rows x width pixels with the channels on `channel_axis`."""
+
+    shape: tuple[int, ...]
+    channel_axis: int
+
+    @property
+    def channels(self) -> int:
+        return self.shape[self.channel_axis]
+
+    @property
+    def pixel_dims(self) -> tuple[int, ...]:
+        """All dimensions but the channels, outermost first."""
+        return self.shape[: self.channel_axis] + self.shape[self.channel_axis + 1 :]
+
+    @property
+    def width(self) -> int:
+        return self.pixel_dims[-1] if len(self.shape) > 1 else 1
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.pixel_dims[:-1])
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.pixel_dims)
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    def has_layout_of(self, other: "Image") -> bool:
+        """Whether each element, by its place in C order, lies at the same row, column and channel of both."""
+        return self._layout == other._layout
+
+    @property
+    def _layout(self) -> tuple[int, int, int, int]:
+        # (before, channels, behind) fixes the transposition; with (rows, width) that fixes each pixel's position.
+        return self.rows, self.width, self.channels, math.prod(self.shape[: self.channel_axis])
+
+    def to_pixels(self, array: Floats) -> Floats:
+        """`array` (any shape of as many elements, C order) as [rows, width, channels]."""
+        moved = np.moveaxis(array.reshape(self.shape), self.channel_axis, -1)
+        return moved.reshape(self.rows, self.width, self.channels)
+
+    def from_pixels(self, pixels: Floats) -> Floats:
+        """Inverse of `to_pixels`: [rows, width, channels] to `shape`."""
+        return np.moveaxis(pixels.reshape(*self.pixel_dims, self.channels), -1, self.channel_axis)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Region:
+    """A channel range and a row range of one tensor; both half open."""
+
+    channels: tuple[int, int]
+    rows: tuple[int, int]
+
+    @property
+    def channel_count(self) -> int:
+        return self.channels[1] - self.channels[0]
+
+    @property
+    def row_count(self) -> int:
+        return self.rows[1] - self.rows[0]
+
+    def __str__(self) -> str:
+        return f"c{self.channels[0]}:{self.channels[1]} r{self.rows[0]}:{self.rows[1]}"
+
+
+def channel_tiles(image: Image, tile: int) -> tuple[Region, ...]:
+    """Whole-image regions of at most `tile` channels each."""
+    rows = (0, image.rows)
+    starts = range(0, image.channels, tile)
+    return tuple(Region((c, min(c + tile, image.channels)), rows) for c in starts)

@@ -1,0 +1,132 @@
+"""Mapping decisions: which core holds each crossbar matrix (docs/design.md, 8).
+
+A strategy looks at Graph and Arch and returns a `Mapping`, a frozen value; plain passes apply it.
+"""
+
+from collections.abc import Iterator, Mapping as ReadOnly
+from dataclasses import dataclass
+from itertools import groupby
+
+from raptor.arch import Arch
+from raptor.errors import CapacityError
+from raptor.frontend.graph import Filter, Graph, Node
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Part of a layer's weights that one `mvmul` multiplies with: weights[tap, rows, cols].
+
+    `rows` and `cols` are ranges of the layer's input and output channels. It occupies `xbars` crossbars side by side.
+    """
+
+    tap: int
+    rows: Range
+    cols: Range
+    xbars: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilterMapping:
+    """The matrices of one layer in order, and the core of each."""
+
+    matrices: tuple[Matrix, ...]
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """`tile`: channels of a tile. `filters`: by the name of the Filter's output tensor."""
+
+    strategy: str
+    tile: int
+    filters: ReadOnly[str, FilterMapping]
+
+    def __str__(self) -> str:
+        return "".join(_lines(self))
+
+
+def _lines(mapping: Mapping) -> Iterator[str]:
+    yield f"mapping {mapping.strategy} {{tile = {mapping.tile}}}\n"
+    for name, layer in mapping.filters.items():
+        runs = [(core, len(list(run))) for core, run in groupby(layer.cores)]
+        where = ", ".join(f"core {core}: {count}" for core, count in runs)
+        yield f"  %{name}: {len(layer.matrices)} matrices, {where}\n"
+
+
+def tile_channels(arch: Arch) -> int:
+    """Channels of a tile: as many whole crossbars side by side as come closest to the crossbar's rows.
+
+    For a square crossbar whose cell holds a weight that is the crossbar's side (thesis, 4.3.1). Narrow crossbars, or
+    weights sliced over cells, are grouped; the group must fit a core.
+    """
+    side_by_side = max(1, min(arch.xbar_rows // arch.outputs_per_xbar, arch.xbars_per_core))
+    return side_by_side * arch.outputs_per_xbar
+
+
+def kernel_unfolding(filter_: Filter, arch: Arch, tile: int) -> Iterator[Matrix]:
+    """One matrix for each input tile, output tile and kernel position, in this order (thesis, 4.3.2 and 4.4).
+
+    A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile.
+    """
+    taps, ins, outs = filter_.weights.shape
+    for rows in _blocks(ins, tile, arch.xbar_rows):
+        for col in range(0, outs, tile):
+            cols = (col, min(col + tile, outs))
+            xbars = -(-(cols[1] - cols[0]) // arch.outputs_per_xbar)
+            for tap in range(taps):
+                yield Matrix(tap, rows, cols, xbars)
+
+
+def map_raptor(graph: Graph, arch: Arch) -> Mapping:
+    """The baseline: kernel unfolding, one replica, cores filled in order, layers after one another (thesis, 4.4).
+
+    Raises `CapacityError` when the chip has too few crossbars or cores.
+    """
+    tile = tile_channels(arch)
+    filters: dict[str, FilterMapping] = {}
+    core, free = 0, arch.xbars_per_core
+    for node in graph.nodes:
+        if not isinstance(node.operator, Filter):
+            continue
+        matrices = tuple(kernel_unfolding(node.operator, arch, tile))
+        cores: list[int] = []
+        for matrix in matrices:
+            if matrix.xbars > free:
+                core, free = core + 1, arch.xbars_per_core
+            free -= matrix.xbars
+            cores.append(core)
+        filters[node.output] = FilterMapping(matrices, tuple(cores))
+    if core >= arch.core_count:
+        raise _too_small(graph, filters, arch, core + 1)
+    return Mapping("raptor", tile, filters)
+
+
+def _too_small(graph: Graph, filters: ReadOnly[str, FilterMapping], arch: Arch, cores: int) -> CapacityError:
+    first_out = next(n for n in graph.nodes if n.output in filters and filters[n.output].cores[-1] >= arch.core_count)
+    needed = sum(m.xbars for f in filters.values() for m in f.matrices)
+    per_core = max(-(-needed // arch.core_count), max(m.xbars for f in filters.values() for m in f.matrices))
+    return CapacityError(
+        "cores",
+        cores,
+        arch.core_count,
+        where=f"{needed} crossbars of {arch.xbar_rows}x{arch.xbar_cols}, {arch.xbars_per_core} a core, "
+        f"full at layer {_label(first_out)}",
+        levers=(f"--cores {cores}", f"--xbars-per-core {_round_up(per_core)}", "larger crossbars (--xbar)"),
+    )
+
+
+def _round_up(count: int) -> int:
+    """A little more than `count`: matrices of several crossbars do not always fill a core."""
+    return count + (count + 9) // 10
+
+
+def _label(node: Node) -> str:
+    return f"{node.name} ({node.op_type})"
+
+
+def _blocks(channels: int, tile: int, xbar_rows: int) -> Iterator[Range]:
+    for start in range(0, channels, tile):
+        stop = min(start + tile, channels)
+        yield from ((row, min(row + xbar_rows, stop)) for row in range(start, stop, xbar_rows))

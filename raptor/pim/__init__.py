@@ -1,0 +1,19 @@
+"""SpatialIR to PimIR: cores, channels, buffers with addresses."""
+
+from raptor.pim.allocate import allocate, memory_warnings, reuse_operands
+from raptor.pim.ir import PimProgram, Spot
+from raptor.pim.memory import GlobalMemory, map_global_memory
+from raptor.pim.place import place
+from raptor.pim.verify import verify
+
+__all__ = [
+    "GlobalMemory",
+    "PimProgram",
+    "Spot",
+    "allocate",
+    "map_global_memory",
+    "memory_warnings",
+    "place",
+    "reuse_operands",
+    "verify",
+]

@@ -1,0 +1,130 @@
+"""Buffers get addresses: results in place of operands that die, memory shared by buffers not alive together."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from raptor.arch import Arch
+from raptor.errors import UserError
+from raptor.pim.ir import ApplyFilters, Buffer, CoreProgram, Gather, Operation, PimProgram, Step, Vector
+
+GAP_ELEMENTS = 1
+"""Left free after each buffer: the simulator takes adjacent buffers for overlapping ones (both ends inclusive)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A buffer is written by step `first` and read last by step `last`."""
+
+    buffer: Buffer
+    first: int
+    last: int
+
+
+def operation_buffers(operation: Operation) -> tuple[Buffer, ...]:
+    """Everything an operation touches: what it reads, its result, its scratch."""
+    scratch = (operation.accum,) if isinstance(operation, ApplyFilters) and operation.accum else ()
+    result = (operation.out,) if operation.out else ()
+    return (*operation.reads, *result, *scratch)
+
+
+def lifetimes(core: CoreProgram) -> list[Lifetime]:
+    """In order of first use."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for i, step in enumerate(core.steps):
+        for buffer in operation_buffers(step.operation):
+            first.setdefault(buffer, i)
+            last[buffer] = i
+    return [Lifetime(buffer, first[buffer], last[buffer]) for buffer in first]
+
+
+def reuse_operands(program: PimProgram) -> PimProgram:
+    """A vector operation whose operand dies with it writes its result there (destination passing)."""
+    return replace(program, cores={i: _reuse_on_core(core) for i, core in program.cores.items()})
+
+
+def _reuse_on_core(core: CoreProgram) -> CoreProgram:
+    last = {life.buffer: life.last for life in lifetimes(core)}
+    home: dict[Buffer, Buffer] = {}
+    steps: list[Step] = []
+    for i, step in enumerate(core.steps):
+        op = step.operation
+        if isinstance(op, Vector):
+            dying = (b for b in op.operands if last[b] == i and b.elements == op.out.elements)
+            operand = next(dying, None)
+            if operand is not None:
+                home[op.out] = home.get(operand, operand)
+        steps.append(replace(step, operation=_renamed(op, home)))
+    return replace(core, steps=tuple(steps))
+
+
+def _renamed(op: Operation, home: Mapping[Buffer, Buffer]) -> Operation:
+    """The operation with every buffer replaced by its home."""
+
+    def new(buffer: Buffer) -> Buffer:
+        return home.get(buffer, buffer)
+
+    changes: dict[str, object] = {}
+    for name in ("out", "source", "input"):
+        buffer = getattr(op, name, None)
+        if isinstance(buffer, Buffer) and buffer in home:
+            changes[name] = new(buffer)
+    if isinstance(op, Vector):
+        changes["operands"] = tuple(map(new, op.operands))
+    if isinstance(op, Gather):
+        changes["copies"] = tuple(replace(c, source=new(c.source)) for c in op.copies)
+    return replace(op, **changes) if changes else op
+
+
+def allocate(program: PimProgram, arch: Arch) -> PimProgram:
+    """Gives every buffer an address in local memory.
+
+    Raises `UserError` where a core needs more than the `memory_size` that the architecture file names.
+    """
+    cores = {i: _allocate_core(core) for i, core in program.cores.items()}
+    placed = replace(program, cores=cores)
+    if arch.memory_size_enforced and (over := memory_warnings(placed, arch)):
+        raise UserError(f"{over[0]}; try a larger memory_size, fewer --xbars-per-core, or a smaller image (--shape)")
+    return placed
+
+
+def memory_warnings(program: PimProgram, arch: Arch) -> tuple[str, ...]:
+    """What to tell when cores need more than `memory_size`.
+
+    Only a warning where the architecture file does not name it: the simulator's default of 1 MiB is not enforced.
+    """
+    limit = arch.memory_size_bytes
+    needed = {i: core.local_elements * arch.element_bytes for i, core in program.cores.items()}
+    over = {i: size for i, size in needed.items() if size > limit}
+    if not over:
+        return ()
+    worst = max(over, key=lambda i: (over[i], -i))
+    nodes = Counter(step.node for step in program.cores[worst].steps)
+    default = "" if arch.memory_size_enforced else " (the simulator's default, which it does not enforce)"
+    return (
+        f"local memory: {len(over)} of {len(needed)} cores need more than {limit} bytes{default}; "
+        f"core {worst} needs {over[worst]}, mostly for {nodes.most_common(1)[0][0]}",
+    )
+
+
+def _allocate_core(core: CoreProgram) -> CoreProgram:
+    """Largest buffer first, each at the lowest address free during its life."""
+    lives = lifetimes(core)
+    order = sorted(range(len(lives)), key=lambda i: (-lives[i].buffer.elements, i))
+    first = np.array([life.first for life in lives])
+    last = np.array([life.last for life in lives])
+    size = np.array([life.buffer.elements + GAP_ELEMENTS for life in lives])
+    start = np.full(len(lives), -1)
+    for i in order:
+        alive = np.flatnonzero((start >= 0) & (first <= last[i]) & (last >= first[i]))
+        alive = alive[np.argsort(start[alive], kind="stable")]
+        # A gap begins where everything before it has ended.
+        ends = np.concatenate([[0], np.maximum.accumulate(start[alive] + size[alive])])
+        room = np.append(start[alive], np.iinfo(np.int64).max) - ends
+        start[i] = ends[np.argmax(room >= size[i])]
+    addresses = {life.buffer.name: int(at) for life, at in zip(lives, start, strict=True)}
+    return replace(core, addresses=addresses, local_elements=int((start + size).max(initial=0)))
+

@@ -1,0 +1,76 @@
+"""The map of global memory: inputs, constants, outputs one after another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.spatial.ir import ConstantTile, SpatialGraph, Vector
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GlobalMemory:
+    """Addresses and sizes in elements.
+
+    `inputs` and `outputs`: by tensor, an address for each of its parts. `constants`: by name of the ConstantTile; their
+    values lie from `constants_address` on.
+    """
+
+    inputs: Mapping[str, tuple[int, ...]]
+    outputs: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, int]
+    constant_values: Floats
+    constants_address: int
+    elements: int
+
+    def __str__(self) -> str:
+        places = [("input", self.inputs), ("output", self.outputs), ("constant", self.constants)]
+        lines = (f"  {kind} %{name}: {address}\n" for kind, table in places for name, address in table.items())
+        return f"global memory of {self.elements} elements\n{''.join(lines)}"
+
+
+def map_global_memory(graph: SpatialGraph) -> GlobalMemory:
+    """Gives every input tile, constant and output tile its place."""
+    inputs, position = _place_tensors(graph, graph.inputs, 0)
+    pool = _Pool(position)
+    constants = {c.name: pool.place(c.values) for c in _constants(graph)}
+    outputs, end = _place_tensors(graph, graph.outputs, position + pool.size)
+    values = np.concatenate(pool.chunks) if pool.chunks else np.zeros(0, np.float32)
+    return GlobalMemory(inputs, outputs, constants, values, position, end)
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Constants, each different one once."""
+
+    base: int
+    chunks: list[Floats] = field(default_factory=list[Floats])
+    known: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    size: int = 0
+
+    def place(self, values: Floats) -> int:
+        key = values.tobytes()
+        if key not in self.known:
+            self.known[key] = self.base + self.size
+            self.chunks.append(values)
+            self.size += values.size
+        return self.known[key]
+
+
+def _constants(graph: SpatialGraph) -> list[ConstantTile]:
+    vectors = (op for compute in graph.computes for op in compute.body if isinstance(op, Vector))
+    return [operand for op in vectors for operand in op.operands if isinstance(operand, ConstantTile)]
+
+
+def _place_tensors(
+    graph: SpatialGraph, names: tuple[str, ...], position: int
+) -> tuple[dict[str, tuple[int, ...]], int]:
+    places: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        sizes = [part.tile.elements for part in graph.tensors[name].parts]
+        starts = np.cumsum([position, *sizes]).tolist()
+        places[name], position = tuple(starts[:-1]), starts[-1]
+    return places, position

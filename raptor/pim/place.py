@@ -1,0 +1,184 @@
+"""SpatialIR to PimIR: computes go to cores, values that cross cores become channels, operands become buffers.
+
+Deadlock-free by construction: computes are visited in one global order, and the send and the receive of a channel are
+appended in the same step, so every core's program is a projection of that order in which they are neighbours.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from raptor.pim import ir
+from raptor.pim.memory import GlobalMemory
+from raptor.spatial.ir import (
+    ApplyFilters,
+    BodyOp,
+    Compute,
+    ConstantTile,
+    Gather,
+    PoolTile,
+    SoftmaxTile,
+    SpatialGraph,
+    TensorParts,
+    Tile,
+    Vector,
+)
+
+
+def place(graph: SpatialGraph, memory: GlobalMemory) -> ir.PimProgram:
+    """Computes with matrices go where the mapping says, others where their first operand is."""
+    placer = _Placer(graph, memory)
+    for compute in graph.computes:
+        placer.place(compute)
+    placer.store_inputs()
+    return placer.program()
+
+
+@dataclass(slots=True)
+class _Core:
+    """A core's program so far. `here`: buffers by name of the tile or constant they hold."""
+
+    groups: list[ir.Group] = field(default_factory=list[ir.Group])
+    steps: list[ir.Step] = field(default_factory=list[ir.Step])
+    here: dict[str, ir.Buffer] = field(default_factory=dict[str, ir.Buffer])
+
+    def add(self, operation: ir.Operation, node: str) -> None:
+        self.steps.append(ir.Step(operation, node))
+
+
+@dataclass(slots=True)
+class _Placer:
+    graph: SpatialGraph
+    memory: GlobalMemory
+    cores: defaultdict[int, _Core] = field(default_factory=lambda: defaultdict(_Core))
+    made: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Of each tile computed: its core and how many steps that core had done then."""
+    inputs: dict[str, int] = field(default_factory=dict[str, int])
+    """Global address of each tile of a model input."""
+    outputs: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Global addresses where each tile is a model output."""
+    channels: int = 0
+
+    def __post_init__(self) -> None:
+        for name, address in _tile_addresses(self.graph, self.memory.inputs):
+            self.inputs[name] = address
+        for name, address in _tile_addresses(self.graph, self.memory.outputs):
+            self.outputs[name].append(address)
+
+    def place(self, compute: Compute) -> None:
+        core = compute.core if compute.core is not None else self.core_of(compute.inputs)
+        first_group = len(self.cores[core].groups)
+        self.cores[core].groups += [ir.Group(compute.layer, m) for m in compute.matrices]
+        for op in compute.body:
+            self.cores[core].add(self.lower(op, core, first_group, compute.node), compute.node)
+            self.made[op.result.name] = (core, len(self.cores[core].steps))
+        for tile in compute.results:
+            self.store(tile, core, compute.node)
+
+    def core_of(self, tiles: Iterable[Tile]) -> int:
+        """Where the first of the tiles that was computed is; core 0 for model inputs."""
+        return next((self.made[t.name][0] for t in tiles if t.name in self.made), 0)
+
+    def lower(self, op: BodyOp, core: int, first_group: int, node: str) -> ir.Operation:
+        local = {t.name: self.local(t, core, node) for t in op.reads}
+        out = self.cores[core].here[op.result.name] = ir.Buffer(op.result.name, op.result.elements)
+        match op:
+            case ApplyFilters():
+                return _apply_filters(op, out, local[op.input.name], first_group)
+            case Vector():
+                return ir.Vector(out, op.function, tuple(self.operand(o, op, core, node) for o in op.operands))
+            case PoolTile():
+                return ir.Pool(out, local[op.input.name], op.function, op.result.channels, op.window)
+            case Gather():
+                copies = (
+                    ir.Copy(local[p.tile.name], p.source, p.tile.channels, p.target, p.channels) for p in op.pieces
+                )
+                return ir.Gather(out, op.result.channels, tuple(copies))
+            case SoftmaxTile():
+                return ir.Softmax(out, local[op.input.name], op.result.channels)
+
+    def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
+        """The tile's buffer on this core; loaded or received now if it is not there yet."""
+        here = self.cores[core].here
+        if tile.name not in here:
+            buffer = ir.Buffer(tile.name, tile.elements)
+            if tile.name in self.inputs:
+                self.cores[core].add(ir.Load(buffer, self.inputs[tile.name]), node)
+            else:
+                self.transfer(tile, buffer, core, node)
+            here[tile.name] = buffer
+        return here[tile.name]
+
+    def transfer(self, tile: Tile, buffer: ir.Buffer, core: int, node: str) -> None:
+        """A new channel: its send and its receive are neighbours in the global order."""
+        source, _ = self.made[tile.name]
+        self.cores[source].add(ir.Send(self.cores[source].here[tile.name], core, self.channels), node)
+        self.cores[core].add(ir.Receive(buffer, source, self.channels), node)
+        self.channels += 1
+
+    def operand(self, operand: Tile | ConstantTile, op: Vector, core: int, node: str) -> ir.Buffer:
+        if isinstance(operand, Tile):
+            return self.cores[core].here[operand.name]
+        buffer = self.constant(operand, core, node)
+        row_elements = op.result.width * op.result.channels
+        if buffer.elements >= row_elements:
+            return buffer
+        row = ir.Buffer(f"{operand.name}.row", row_elements)
+        self.cores[core].add(ir.Repeat(row, buffer), node)
+        return row
+
+    def constant(self, tile: ConstantTile, core: int, node: str) -> ir.Buffer:
+        address = self.memory.constants[tile.name]
+        key = f"const@{address}"
+        here = self.cores[core].here
+        if key not in here:
+            here[key] = ir.Buffer(key, tile.period)
+            self.cores[core].add(ir.Load(here[key], address), node)
+        return here[key]
+
+    def store(self, tile: Tile, core: int, node: str) -> None:
+        for address in self.outputs.pop(tile.name, ()):
+            self.cores[core].add(ir.Store(self.cores[core].here[tile.name], address), node)
+
+    def store_inputs(self) -> None:
+        """Model outputs that are model inputs pass through core 0."""
+        tiles = {p.tile.name: p.tile for t in self.graph.tensors.values() for p in t.parts}
+        for name in list(self.outputs):
+            self.local(tiles[name], 0, "")
+            self.store(tiles[name], 0, "")
+
+    def program(self) -> ir.PimProgram:
+        cores = {
+            i: ir.CoreProgram(i, tuple(core.groups), tuple(core.steps)) for i, core in sorted(self.cores.items())
+        }
+        traces = tuple(self.trace(t) for t in self.graph.tensors.values() if t.in_model and self.is_made(t))
+        return ir.PimProgram(self.graph.name, cores, self.channels, traces)
+
+    def is_made(self, tensor: TensorParts) -> bool:
+        return all(p.tile.name in self.made for p in tensor.parts)
+
+    def trace(self, tensor: TensorParts) -> ir.Trace:
+        spots = (ir.Spot(p.region, *self.made[p.tile.name]) for p in tensor.parts)
+        return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots))
+
+
+def _apply_filters(op: ApplyFilters, out: ir.Buffer, source: ir.Buffer, first_group: int) -> ir.ApplyFilters:
+    accum = ir.Buffer(f"{op.result.name}.accum", op.result.channels) if len(op.taps) > 1 else None
+    return ir.ApplyFilters(
+        out,
+        source,
+        accum,
+        groups=tuple(first_group + i for i in op.weights),
+        taps=op.taps,
+        channel=op.channel,
+        in_channels=op.input.channels,
+        out_channels=op.result.channels,
+        window=op.window,
+        relu=op.relu,
+    )
+
+
+def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:
+    for name, addresses in places.items():
+        for part, address in zip(graph.tensors[name].parts, addresses, strict=True):
+            yield part.tile.name, address

@@ -1,0 +1,87 @@
+"""Invariants of PimIR (docs/design.md, 3)."""
+
+from collections.abc import Mapping
+
+from raptor.arch import Arch
+from raptor.errors import VerifyError
+from raptor.pim.allocate import GAP_ELEMENTS, lifetimes, operation_buffers
+from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Receive, Send
+
+
+def verify(program: PimProgram, arch: Arch) -> None:
+    """Raises `VerifyError` that names the core, the step and the ONNX node."""
+    _check_channels(program)
+    _check_order(program)
+    for core in program.cores.values():
+        _check_core(core, arch)
+        if core.addresses is not None:
+            _check_addresses(core, core.addresses)
+
+
+def _check_channels(program: PimProgram) -> None:
+    """Each channel has one send and one receive, of the same size, on different cores that name each other."""
+    sends: dict[int, tuple[int, int, int]] = {}
+    receives: dict[int, tuple[int, int, int]] = {}
+    for core in program.cores.values():
+        for step in core.steps:
+            op = step.operation
+            if isinstance(op, Send):
+                _add_end(sends, op.channel, (core.core, op.core, op.source.elements), step.node)
+            elif isinstance(op, Receive):
+                _add_end(receives, op.channel, (op.core, core.core, op.out.elements), step.node)
+    if sends != receives or set(sends) != set(range(program.channel_count)):
+        odd = sorted(c for c in sends.keys() | receives.keys() if sends.get(c) != receives.get(c))[:1]
+        raise VerifyError(f"pim: channel {odd}: send {sends.get(*odd)} and receive {receives.get(*odd)} disagree")
+    for channel, (source, target, _) in sends.items():
+        if source == target:
+            raise VerifyError(f"pim: channel {channel} goes from core {source} to itself")
+
+
+def _add_end(ends: dict[int, tuple[int, int, int]], channel: int, end: tuple[int, int, int], node: str) -> None:
+    if channel in ends:
+        raise VerifyError(f"pim: {node}: channel {channel} is used twice")
+    ends[channel] = end
+
+
+def _check_order(program: PimProgram) -> None:
+    """Channels are numbered in the global order: each core meets its own in rising order, so none waits in a ring."""
+    for core in program.cores.values():
+        channels = [s.operation.channel for s in core.steps if isinstance(s.operation, Send | Receive)]
+        if channels != sorted(channels):
+            raise VerifyError(f"pim: core {core.core} meets its channels out of the global order")
+
+
+def _check_core(core: CoreProgram, arch: Arch) -> None:
+    xbars = sum(g.matrix.xbars for g in core.groups)
+    if xbars > arch.xbars_per_core or core.core >= arch.core_count:
+        raise VerifyError(f"pim: core {core.core} of {arch.core_count} holds {xbars} of {arch.xbars_per_core} crossbars")
+    defined: set[Buffer] = set()
+    for i, step in enumerate(core.steps):
+        for buffer in step.operation.reads:
+            if buffer not in defined:
+                raise VerifyError(f"pim: core {core.core} step {i} ({step.node}): {buffer} is used before it is defined")
+        if step.operation.out:
+            defined.add(step.operation.out)
+
+
+def _check_addresses(core: CoreProgram, addresses: Mapping[str, int]) -> None:
+    """Buffers alive together keep `GAP_ELEMENTS` between them, and all lie inside the memory used."""
+    lives = lifetimes(core)
+    starting: dict[int, list[Buffer]] = {}
+    ending: dict[int, list[Buffer]] = {}
+    for life in lives:
+        starting.setdefault(life.first, []).append(life.buffer)
+        ending.setdefault(life.last, []).append(life.buffer)
+    alive: dict[str, tuple[int, int]] = {}
+    for i, step in enumerate(core.steps):
+        for buffer in starting.get(i, ()):
+            low = addresses[buffer.name]
+            high = low + buffer.elements + GAP_ELEMENTS
+            clash = next((name for name, (a, b) in alive.items() if a < high and low < b), None)
+            if clash or low < 0 or high > core.local_elements:
+                where = f"pim: core {core.core} step {i} ({step.node})"
+                raise VerifyError(f"{where}: {buffer} at {low} overlaps {clash or 'the end of local memory'}")
+            alive[buffer.name] = (low, high)
+        for buffer in ending.get(i, ()):
+            del alive[buffer.name]
+    assert all(b.name in addresses for step in core.steps for b in operation_buffers(step.operation))

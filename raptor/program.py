@@ -1,0 +1,135 @@
+"""The Python API: a compiled program, in memory or in a directory."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from raptor import arch as architectures
+from raptor import files, output
+from raptor.driver import Driver
+from raptor.errors import UserError
+from raptor.output import Artifacts, StreamFormat, WeightFormat
+from raptor.report import Report
+
+if TYPE_CHECKING:
+    import onnx
+
+    from validator import Verdict
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """A compiled program. Made by `compile` (in memory) or `load` (in `folder`)."""
+
+    report: Report
+    artifacts: Artifacts | None = None
+    folder: Path | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    _scratch: "tempfile.TemporaryDirectory[str] | None" = None
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        stream_format: StreamFormat = "json",
+        weight_format: WeightFormat = "json",
+        force: bool = False,
+    ) -> Path:
+        """Writes the output directory (docs/files.md), whole or not at all.
+
+        Raises `UserError` when `folder` exists (unless `force`, and it is an earlier output) or cannot be written.
+        """
+        from raptor import __version__
+
+        if self.artifacts is None:
+            raise UserError(f"{self.folder}: already saved; copy the directory instead")
+        folder = Path(folder)
+        output.write(
+            self.artifacts,
+            folder,
+            version=__version__,
+            stream_format=stream_format,
+            weight_format=weight_format,
+            force=force,
+        )
+        self.folder = folder
+        return folder
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name."""
+        import validator
+
+        return dict(validator.run(validator.load(self._directory()), inputs).outputs)
+
+    def validate(
+        self, inputs: Mapping[str, Array] | None = None, *, seed: int = 0, tolerance: float = 1e-4, layers: bool = False
+    ) -> "Verdict":
+        """Executes the streams and compares with onnxruntime on the original model, optimisations off.
+
+        Without `inputs`, seeded standard normal numbers. `layers` compares every intermediate tensor too.
+        """
+        import validator
+
+        return validator.validate(self._directory(), inputs, seed=seed, tolerance=tolerance, layers=layers)
+
+    def _directory(self) -> Path:
+        if self.folder is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="raptor-")
+            self.save(Path(self._scratch.name) / "out", stream_format="pim", weight_format="npz")
+        assert self.folder is not None
+        return self.folder
+
+
+def compile(  # noqa: A001 the name users expect: raptor.compile
+    model: "str | Path | onnx.ModelProto",
+    *,
+    xbar: int | tuple[int, int] | None = None,
+    cores: int | None = None,
+    xbars_per_core: int | None = None,
+    bits: int = 8,
+    cell_bits: int | None = None,
+    arch: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    base_isa: bool = False,
+    driver: Driver | None = None,
+) -> Program:
+    """Compiles an ONNX model.
+
+    `xbar` is rows and columns of a crossbar (one number: square); `arch` an architecture file or preset, whose fields
+    the other sizes override; `bits` the width of an activation and a weight; `shapes` fixes symbolic input dimensions.
+    Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled.
+    """
+    from raptor.compiler import compile_model
+
+    size = (xbar, xbar) if isinstance(xbar, int) else xbar
+    chip = architectures.load(
+        arch, xbar=size, cores=cores, xbars_per_core=xbars_per_core, cell_bits=cell_bits, element_bits=bits
+    )
+    driver = driver or Driver()
+    options = {
+        "xbar": [chip.xbar_rows, chip.xbar_cols],
+        "cores": chip.core_count,
+        "xbars_per_core": chip.xbars_per_core,
+        "cell_bits": chip.cell_bits,
+        "bits": bits,
+        "shapes": {name: list(shape) for name, shape in (shapes or {}).items()},
+        "isa": "base" if base_isa else "extended",
+    }
+    artifacts = compile_model(model, chip, driver, shapes=shapes or {}, base_isa=base_isa, options=options)
+    return Program(artifacts.report, artifacts, seconds=driver.seconds)
+
+
+def load(folder: str | Path) -> Program:
+    """A program saved earlier. Its files are checked when it runs. Raises `UserError` when it is not an output."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: not a directory")
+    files.read(files.Manifest, folder, files.MANIFEST)
+    return Program(files.read(Report, folder, files.REPORT), folder=folder)
+

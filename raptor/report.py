@@ -1,0 +1,156 @@
+"""`report.json`: what the compiled program uses, per layer and per core. No clock: equal inputs give equal bytes."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from raptor import isa
+from raptor.arch import Arch
+from raptor.codegen import Streams
+from raptor.mapping import Mapping as Placement
+from raptor.pim.ir import PimProgram
+from raptor.spatial.ir import SpatialGraph
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class LayerReport(_Schema):
+    """One ONNX node."""
+
+    node: str
+    op_type: str
+    shape: tuple[int, ...] = Field(description="of its last tensor")
+    unfolding: str | None = Field(description="None without matrices")
+    matrices: int
+    xbars: int
+    utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
+    cores: tuple[int, ...]
+    instructions: dict[str, int]
+
+
+class CoreReport(_Schema):
+    """One core that has work."""
+
+    core: int
+    xbars: int
+    local_bytes: int
+    instructions: dict[str, int]
+
+
+class Report(_Schema):
+    """Resources, instruction counts and warnings."""
+
+    strategy: str
+    tile_channels: int
+    matrices: int
+    xbars_used: int
+    xbars_available: int
+    cores_used: int
+    cores_available: int
+    peak_local_bytes: int
+    instructions: dict[str, int]
+    layers: tuple[LayerReport, ...]
+    cores: tuple[CoreReport, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def instruction_count(self) -> int:
+        return sum(self.instructions.values())
+
+
+def make_report(
+    spatial: SpatialGraph,
+    mapping: Placement,
+    program: PimProgram,
+    streams: Streams,
+    arch: Arch,
+    warnings: tuple[str, ...],
+) -> Report:
+    """Counts everything once, from the streams and the mapping themselves."""
+    by_node = _instructions_by_node(program, streams)
+    cores = tuple(
+        CoreReport(
+            core=i,
+            xbars=sum(g.matrix.xbars for g in core.groups),
+            local_bytes=core.local_elements * arch.element_bytes,
+            instructions=_named(_count(streams.cores[i].records)),
+        )
+        for i, core in program.cores.items()
+    )
+    layers = tuple(_layers(spatial, mapping, program, by_node, arch))
+    return Report(
+        strategy=mapping.strategy,
+        tile_channels=mapping.tile,
+        matrices=sum(layer.matrices for layer in layers),
+        xbars_used=sum(core.xbars for core in cores),
+        xbars_available=arch.core_count * arch.xbars_per_core,
+        cores_used=len(cores),
+        cores_available=arch.core_count,
+        peak_local_bytes=max((core.local_bytes for core in cores), default=0),
+        instructions=_named(sum((_count(s.records) for s in streams.cores.values()), np.zeros(256, np.int64))),
+        layers=layers,
+        cores=cores,
+        warnings=warnings,
+    )
+
+
+def _layers(
+    spatial: SpatialGraph,
+    mapping: Placement,
+    program: PimProgram,
+    by_node: Mapping[str, np.ndarray],
+    arch: Arch,
+) -> list[LayerReport]:
+    cores: defaultdict[str, set[int]] = defaultdict(set)
+    for core in program.cores.values():
+        for step in core.steps:
+            cores[step.node].add(core.core)
+    layers: list[LayerReport] = []
+    nodes = {compute.node: compute.op_type for compute in spatial.computes}
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for tensor in spatial.tensors.values():
+        names[tensor.node].append(tensor.name)
+    for node, op_type in nodes.items():
+        filters = [mapping.filters[n] for n in names[node] if n in mapping.filters]
+        matrices = [m for f in filters for m in f.matrices]
+        xbars = sum(m.xbars for m in matrices)
+        weights = sum((m.rows[1] - m.rows[0]) * (m.cols[1] - m.cols[0]) for m in matrices)
+        cells = xbars * arch.xbar_rows * arch.outputs_per_xbar
+        layers.append(
+            LayerReport(
+                node=node,
+                op_type=op_type,
+                shape=spatial.tensors[names[node][-1]].shape,
+                unfolding="kernel" if matrices else None,
+                matrices=len(matrices),
+                xbars=xbars,
+                utilisation=round(weights / cells, 4) if cells else 0.0,
+                cores=tuple(sorted(cores[node])),
+                instructions=_named(by_node[node]),
+            )
+        )
+    return layers
+
+
+def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:
+    counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(256, np.int64))
+    for i, core in program.cores.items():
+        stream = streams.cores[i]
+        ends = stream.step_ends
+        for k, step in enumerate(core.steps):
+            counts[step.node] += _count(stream.records[ends[k] : ends[k + 1]])
+    return counts
+
+
+def _count(records: isa.Records) -> np.ndarray:
+    return np.bincount(records["opcode"], minlength=256)
+
+
+def _named(counts: np.ndarray) -> dict[str, int]:
+    return dict(
+        sorted(Counter({i.name: int(counts[i.opcode]) for i in isa.INSTRUCTIONS if counts[i.opcode]}).items())
+    )

@@ -1,0 +1,244 @@
+"""SpatialIR: what is computed from which tiles, on any crossbar machine.
+
+A `Compute` is work that fits one core: crossbar matrices, and a body of operations on channel tiles. No cores, no
+addresses, no protocol. Prints in the manner of the thesis, listing 4.1.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.graph import Filter, MapFunction, window_text
+from raptor.layout import Image, Region
+from raptor.mapping import Matrix
+from raptor.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A value: `rows x width` pixels of `channels` elements, one pixel contiguous. Names are unique."""
+
+    name: str
+    rows: int
+    width: int
+    channels: int
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.width * self.channels
+
+    @property
+    def pixels(self) -> int:
+        return self.rows * self.width
+
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
+    @property
+    def type(self) -> str:
+        return f"{self.rows}x{self.width}x{self.channels}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantTile:
+    """A constant operand: repeats with a period of a pixel, a row or the whole tile (the array's size)."""
+
+    name: str
+    values: npt.NDArray[np.float32]
+
+    @property
+    def period(self) -> int:
+        return self.values.size
+
+    def __str__(self) -> str:
+        return f"const<{self.period}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyFilters:
+    """Products of one input tile with several matrices of the compute, summed per output pixel (thesis, 4.2).
+
+    `weights` index the compute's matrices; all have the same rows and columns of the layer, one for each kernel
+    position `taps[i]`. `channel` is the first channel of the input tile that they read.
+    """
+
+    result: Tile
+    input: Tile
+    weights: tuple[int, ...]
+    taps: tuple[int, ...]
+    channel: int
+    window: Window
+    relu: bool
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vector:
+    """Element-wise function of whole tiles."""
+
+    result: Tile
+    function: MapFunction
+    operands: tuple[Tile | ConstantTile, ...]
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return tuple(o for o in self.operands if isinstance(o, Tile))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTile:
+    """Maximum or sum over a window, channel by channel."""
+
+    result: Tile
+    input: Tile
+    function: Literal["max", "sum"]
+    window: Window
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Channels `source` onwards of one tile become channels `target` onwards of another."""
+
+    tile: Tile
+    source: int
+    target: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A tile put together from channels of other tiles of the same pixels."""
+
+    result: Tile
+    pieces: tuple[Piece, ...]
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return tuple(dict.fromkeys(p.tile for p in self.pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxTile:
+    """Softmax over the channels of each pixel."""
+
+    result: Tile
+    input: Tile
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return (self.input,)
+
+
+BodyOp = ApplyFilters | Vector | PoolTile | Gather | SoftmaxTile
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Work that fits one core. `node`: the ONNX node; `layer`: the Graph tensor whose mapping holds its matrices."""
+
+    node: str
+    op_type: str
+    layer: str
+    matrices: tuple[Matrix, ...]
+    core: int | None
+    """The core that the mapping gives to the matrices; None without matrices. Not part of the meaning."""
+    body: tuple[BodyOp, ...]
+    results: tuple[Tile, ...]
+
+    @property
+    def inputs(self) -> tuple[Tile, ...]:
+        inside = {op.result for op in self.body}
+        return tuple(dict.fromkeys(t for op in self.body for t in op.reads if t not in inside))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A region of a tensor and the tile that holds it."""
+
+    region: Region
+    tile: Tile
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParts:
+    """Where a tensor of the Graph lives. Several tensors may share tiles (Rename, aligned Concat)."""
+
+    name: str
+    node: str
+    shape: tuple[int, ...]
+    image: Image
+    in_model: bool
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpatialGraph:
+    """Computes in topological order."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: Mapping[str, TensorParts]
+    filters: Mapping[str, Filter]
+    computes: tuple[Compute, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self)) + "\n"
+
+
+def _lines(graph: SpatialGraph) -> Iterator[str]:
+    yield f'spat.graph "{graph.name}" {{'
+    for name in graph.inputs:
+        for part in graph.tensors[name].parts:
+            yield f"  {part.tile} = spat.extract_slice @{name} {part.region} : {part.tile.type}"
+    for compute in graph.computes:
+        yield from _compute_lines(compute)
+    for name in graph.outputs:
+        parts = ", ".join(str(p.tile) for p in graph.tensors[name].parts)
+        yield f"  spat.concat @{name} = {parts}"
+    yield "}"
+
+
+def _compute_lines(compute: Compute) -> Iterator[str]:
+    results = ", ".join(map(str, compute.results))
+    inputs = ", ".join(map(str, compute.inputs))
+    weights = "; ".join(_matrix_runs(compute.matrices))
+    yield f"  {results} = spat.compute[{weights}] ({inputs}) {{  # {compute.node}"
+    for op in compute.body:
+        yield f"    {op.result} = {body_text(op)} : {op.result.type}"
+    yield f"    spat.yield {results}"
+    yield "  }"
+
+
+def _matrix_runs(matrices: tuple[Matrix, ...]) -> Iterator[str]:
+    for (rows, cols), run in groupby(matrices, key=lambda m: (m.rows, m.cols)):
+        taps = [m.tap for m in run]
+        yield f"in {rows[0]}:{rows[1]} out {cols[0]}:{cols[1]} taps {taps[0]}..{taps[-1]}"
+
+
+def body_text(op: BodyOp) -> str:
+    """One operation of a body without its result."""
+    match op:
+        case ApplyFilters():
+            relu = ", relu" if op.relu else ""
+            return f"spat.apply_filters {op.input} {{weightIndices = {list(op.weights)}{relu}}}"
+        case Vector():
+            return f"spat.v{op.function} {', '.join(map(str, op.operands))}"
+        case PoolTile():
+            return f"spat.pool_{op.function} {op.input} {{{window_text(op.window)}}}"
+        case Gather():
+            pieces = (f"{p.tile}[{p.source}:{p.source + p.channels}]" for p in op.pieces)
+            return f"spat.gather {', '.join(pieces)}"
+        case SoftmaxTile():
+            return f"spat.softmax {op.input}"

@@ -1,0 +1,70 @@
+"""What a person sees of a compilation: progress while it runs, a short table at the end."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from raptor.report import Report
+
+if TYPE_CHECKING:
+    from raptor.program import Program
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A live line on a terminal, one line for each stage in a pipe; both on standard error."""
+    console = Console(stderr=True)
+    if quiet:
+        yield lambda _: None
+    elif console.is_terminal:
+        with console.status("starting") as status:
+            yield lambda stage: status.update(f"{stage.replace('_', ' ')} ...")
+    else:
+        last = ""
+
+        def line(stage: str) -> None:
+            nonlocal last
+            if stage not in (last, "verify"):
+                print(f"raptor: {stage.replace('_', ' ')}", file=sys.stderr, flush=True)
+            last = stage
+
+        yield line
+
+
+def show_summary(program: "Program", output: Path) -> None:
+    """Layers, matrices, crossbars, cores, instructions by op, memory, output size, time per stage."""
+    report = program.report
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in summary_rows(report):
+        table.add_row(name, value)
+    size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
+    table.add_row("output", f"{output}/  {size / 1e6:.1f} MB")
+    stages = ", ".join(f"{name.replace('_', ' ')} {s:.2f}" for name, s in program.seconds.items() if s >= 0.005)
+    table.add_row("seconds", f"{sum(program.seconds.values()):.2f}  ({stages})")
+    console.print(table)
+    for warning in report.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+def summary_rows(report: Report) -> Iterator[tuple[str, str]]:
+    """Name and value of each figure, in the order shown."""
+    weighted = [layer for layer in report.layers if layer.matrices]
+    yield "layers", f"{len(report.layers)}, {len(weighted)} of them on crossbars"
+    yield "matrices", f"{report.matrices:,} (mapping {report.strategy}, tiles of {report.tile_channels} channels)"
+    yield "crossbars", _part(report.xbars_used, report.xbars_available)
+    yield "cores", _part(report.cores_used, report.cores_available)
+    by_op = ", ".join(f"{op} {n:,}" for op, n in sorted(report.instructions.items(), key=lambda i: (-i[1], i[0])))
+    yield "instructions", f"{report.instruction_count:,}  ({by_op})"
+    yield "local memory", f"{report.peak_local_bytes:,} bytes in the fullest core"
+
+
+def _part(used: int, available: int) -> str:
+    return f"{used:,} of {available:,} ({used / available:.1%})"

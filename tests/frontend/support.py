@@ -1,0 +1,80 @@
+"""Tiny ONNX models, and their comparison with onnxruntime."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from raptor.frontend import Model, load
+from raptor.frontend.evaluate import evaluate
+
+Array = np.ndarray[Any, Any]
+
+
+def make_model(
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, Sequence[int | str | None]],
+    outputs: Mapping[str, int] | Sequence[str],
+    constants: Mapping[str, Array] | None = None,
+    *,
+    opset: int = 17,
+    ir_version: int = 8,
+) -> ModelProto:
+    """Outputs are names, or names with their rank (4 unless told)."""
+    ranks = outputs if isinstance(outputs, Mapping) else dict.fromkeys(outputs, 4)
+    graph = helper.make_graph(
+        list(nodes),
+        "tiny",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, list(s)) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * r) for n, r in ranks.items()],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in (constants or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+
+
+def node(op_type: str, inputs: str, outputs: str = "y", **attributes: Any) -> NodeProto:
+    """A node named after its operator, inputs and outputs by blanks (`-` for an absent one)."""
+    names = ["" if n == "-" else n for n in inputs.split()]
+    attributes.setdefault("name", f"my_{op_type.lower()}")
+    return helper.make_node(op_type, names, outputs.split(), **attributes)
+
+
+def single(op_type: str, shape: Sequence[int], *, opset: int = 17, rank: int | None = None, **attributes: Any) -> ModelProto:
+    """x -> one operator -> y."""
+    ranks = {"y": len(shape) if rank is None else rank}
+    return make_model([node(op_type, "x", **attributes)], {"x": shape}, ranks, opset=opset)
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+def golden(model: ModelProto, inputs: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
+    """Outputs (or all tensors in `names`) by onnxruntime without any optimisation."""
+    model_copy = ModelProto.FromString(model.SerializeToString())
+    if names is not None:
+        del model_copy.graph.output[:]
+        model_copy.graph.output.extend(helper.make_empty_tensor_value_info(n) for n in names)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model_copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    outputs = [o.name for o in session.get_outputs()]
+    return dict(zip(outputs, session.run(outputs, dict(inputs)), strict=True))
+
+
+def compare(model: ModelProto, tolerance: float = 2e-5) -> Model:
+    """Loads the model and compares every tensor that ONNX knows with onnxruntime."""
+    loaded = load(model)
+    graph = loaded.graph
+    inputs = {n: random(*graph.tensors[n].shape, seed=i) for i, n in enumerate(graph.inputs)}
+    values = evaluate(graph, inputs)
+    known = [n for n, t in graph.tensors.items() if t.in_model and n not in graph.inputs]
+    assert set(graph.outputs) <= set(known)
+    for name, wanted in golden(model, inputs, known).items():
+        assert graph.tensors[name].shape == wanted.shape, name
+        np.testing.assert_allclose(values[name], wanted, rtol=tolerance, atol=tolerance, err_msg=name)
+    return loaded

@@ -1,0 +1,326 @@
+"""Bad files, shapes and weights; what loading promises as a whole."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from raptor.errors import UnsupportedError, UserError
+from raptor.frontend import load
+from raptor.frontend.evaluate import evaluate
+from tests.frontend.support import compare, golden, make_model, node, random, single
+
+
+def conv_model(batch: int | str = 1) -> ModelProto:
+    nodes = [node("Conv", "x w b", "c"), node("Relu", "c")]
+    return make_model(nodes, {"x": [batch, 3, 5, 5]}, ["y"], {"w": random(20, 3, 3, 3), "b": random(20)})
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_path_and_proto_are_the_same_model(tmp_path: Path):
+    model = conv_model()
+    before = model.SerializeToString()
+    path = tmp_path / "net.v1.onnx"
+    path.write_bytes(before)
+    from_path, from_text, from_proto = load(path), load(str(path)), load(model)
+    assert from_path.onnx_bytes == before
+    assert str(from_path.graph).replace("net.v1", "tiny") == str(from_text.graph).replace("net.v1", "tiny")
+    assert str(from_path.graph).replace("net.v1", "tiny") == str(from_proto.graph)
+    assert (from_path.name, from_proto.name) == ("net.v1", "tiny")
+    assert model.SerializeToString() == before
+
+
+def test_loads_are_equal():
+    first, second = load(conv_model()), load(conv_model())
+    assert first.onnx_bytes == second.onnx_bytes
+    assert str(first.graph) == str(second.graph)
+    assert first.graph.tensors == second.graph.tensors
+    for a, b in zip(first.graph.nodes, second.graph.nodes, strict=True):
+        assert (a.name, a.op_type, a.inputs, a.output) == (b.name, b.op_type, b.inputs, b.output)
+    np.testing.assert_array_equal(first.graph.nodes[0].operator.weights, second.graph.nodes[0].operator.weights)
+
+
+@pytest.mark.parametrize(("content", "reason"), [
+    (None, r"net\.onnx: no such file"),
+    (b"", r"net\.onnx: the file is empty"),
+    (b"this is not protobuf", r"net\.onnx: not an ONNX model"),
+    (b"\x08\x08", r"net\.onnx: not an ONNX model: it has no graph"),
+    (conv_model().SerializeToString()[:-40], r"net\.onnx: not an ONNX model, or truncated"),
+])
+def test_bad_files(tmp_path: Path, content: bytes | None, reason: str):
+    path = tmp_path / "net.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=reason):
+        load(path)
+
+
+def test_a_directory_is_no_model(tmp_path: Path):
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+def test_a_file_above_the_limit_of_onnx(tmp_path: Path):
+    path = tmp_path / "big.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**31)
+    with pytest.raises(UserError, match=r"big\.onnx: larger than 2 GiB"):
+        load(path)
+
+
+def save_external(folder: Path) -> tuple[Path, ModelProto]:
+    """A model with all its weights in weights.bin."""
+    model = conv_model()
+    path = folder / "net.onnx"
+    onnx.save(conv_model(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path, model
+
+
+def test_external_data_is_embedded(tmp_path: Path):
+    path, model = save_external(tmp_path)
+    loaded = load(path)
+    x = random(1, 3, 5, 5)
+    embedded = ModelProto.FromString(loaded.onnx_bytes)
+    np.testing.assert_array_equal(golden(embedded, {"x": x})["y"], golden(model, {"x": x})["y"])
+    np.testing.assert_array_equal(evaluate(loaded.graph, {"x": x})["y"], evaluate(load(model).graph, {"x": x})["y"])
+
+
+@pytest.mark.parametrize(("key", "value", "reason"), [
+    ("location", "/etc/passwd", "weights of 'w': '/etc/passwd' is not a file inside the model's folder"),
+    ("location", "../weights.bin", "'../weights.bin' is not a file inside"),
+    ("location", "sub/../../weights.bin", "is not a file inside"),
+    ("location", "C:\\weights.bin", "is not a file inside"),
+    ("location", "", "'' is not a file inside"),
+    ("location", "other.bin", r"other\.bin: no such file"),
+    ("location", "link.bin", r"link\.bin is a link"),
+    ("location", "linked/weights.bin", "linked is a link"),
+    ("length", "999999", r"weights\.bin ends before byte"),
+    ("length", "-4", r"weights\.bin ends before byte"),
+    ("offset", "many", "offset and length must be numbers"),
+    ("length", "8", "weights 'w'|not a valid ONNX model"),
+])
+def test_bad_external_data(tmp_path: Path, key: str, value: str, reason: str):
+    path, _ = save_external(tmp_path)
+    (tmp_path / "link.bin").symlink_to("weights.bin")
+    (tmp_path / "linked").symlink_to(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    entries = [e for e in model.graph.initializer[0].external_data if e.key == key]
+    entries[0].value = value
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UserError, match=reason):
+        load(path)
+
+
+def test_external_data_needs_a_path(tmp_path: Path):
+    path, _ = save_external(tmp_path)
+    with pytest.raises(UserError, match="the weights are in other files; give the path"):
+        load(onnx.load(path, load_external_data=False))
+
+
+def test_external_data_above_the_limit(tmp_path: Path):
+    path, _ = save_external(tmp_path)
+    with (tmp_path / "weights.bin").open("r+b") as file:
+        file.truncate(2**31)
+    model = onnx.load(path, load_external_data=False)
+    next(e for e in model.graph.initializer[0].external_data if e.key == "length").value = str(2**31)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UserError, match="with its weights is larger than 2 GiB"):
+        load(path)
+
+
+# --- the standard, types and weights ---------------------------------------------------------------------------------
+
+
+def test_invalid_models():
+    model = make_model([node("Relu", "nowhere")], {"x": [1, 2, 3, 3]}, ["y"])
+    with pytest.raises(UserError, match="not a valid ONNX model: .*nowhere"):
+        load(model)
+
+
+def test_onnxruntime_refuses():
+    nodes = [node("Relu", "x", "r", name="same"), node("Relu", "r", name="same")]
+    with pytest.raises(UserError, match=r"onnxruntime refuses the model: .*two nodes with same node name \(same\)"):
+        load(make_model(nodes, {"x": [1, 2, 3, 3]}, ["y"]))
+
+
+def test_input_types():
+    model = single("Relu", (1, 2))
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    with pytest.raises(UserError, match="input 'x' is float16, must be float32"):
+        load(model)
+
+
+def test_inputs_are_tensors():
+    sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None)
+    graph = helper.make_graph(
+        [node("SequenceAt", "x i")],
+        "g",
+        [sequence],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        [onnx.numpy_helper.from_array(np.array(0), "i")],
+    )
+    with pytest.raises(UserError, match="input 'x' is not a tensor"):
+        load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def test_weight_types():
+    model = make_model([node("MatMul", "x w", "m"), node("Relu", "m")], {"x": [1, 2]}, {"y": 2}, {"w": random(2, 3).astype("f8")})
+    with pytest.raises(UserError, match="weights 'w' are double, must be float32"):
+        load(model)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("as_node", [False, True])
+def test_weights_are_finite(value: float, as_node: bool):
+    weights = random(2, 3)
+    weights[0, 1] = value
+    nodes, constants = [node("MatMul", "x w")], {"w": weights}
+    if as_node:
+        nodes, constants = [node("Constant", "", "w", value=onnx.numpy_helper.from_array(weights)), *nodes], {}
+    with pytest.raises(UserError, match="weights 'w': 1 of 6 values are not finite"):
+        load(make_model(nodes, {"x": [1, 2]}, {"y": 2}, constants))
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def open_model(*shape: int | str | None) -> ModelProto:
+    return make_model([node("Relu", "x")], {"x": shape}, {"y": len(shape)})
+
+
+def test_binding_a_shape():
+    model = load(open_model("N", 3, "h", None), shapes={"x": (2, 3, 4, 5)})
+    assert model.graph.tensors["y"].shape == (2, 3, 4, 5)
+    assert model.notes == ("input 'x' bound to 2,3,4,5",)
+    assert ModelProto.FromString(model.onnx_bytes).graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N"
+
+
+def test_a_named_dimension_is_bound_everywhere():
+    model = make_model([node("Add", "a b")], {"a": ["N", 3], "b": ["N", 3]}, {"y": 2})
+    assert load(model, shapes={"a": [4, 3]}).graph.tensors["b"].shape == (4, 3)
+    with pytest.raises(UserError, match=r"--shape b=5,3: dimension 0 is 4 in the model \(N,3\)"):
+        load(model, shapes={"a": [4, 3], "b": [5, 3]})
+
+
+def test_an_input_without_a_shape_is_against_the_standard():
+    model = open_model(1, 2)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UserError, match="not a valid ONNX model: Field 'shape'"):
+        load(model)
+
+
+@pytest.mark.parametrize(("shape", "given", "reason"), [
+    (("N", 3, 8, 8), {}, r"input 'x': dimension 0 \(N\) has no size; give it with --shape x=1,3,8,8"),
+    ((None, 3, 8, 8), {}, r"dimension 0 \(\?\) has no size; give it with --shape x=1,3,8,8"),
+    ((1, 3, "h", "w"), {}, r"dimension 2 \(h\) has no size; give it with --shape x=1,3,H,W"),
+    (("N", "f"), {}, r"dimension 0 \(N\) has no size; give it with --shape x=1,D1"),
+    ((1, 3, 8, 8), {"z": (1,)}, r"--shape: no input 'z'; the inputs are x"),
+    ((1, 3, 8, 8), {"x": (1, 3, 8)}, r"--shape x=1,3,8: the model has 4 dimensions: 1,3,8,8"),
+    ((1, 3, 8, 8), {"x": (1, 3, 9, 8)}, r"--shape x=1,3,9,8: dimension 2 is 8 in the model"),
+    (("N", 3, 8, 8), {"x": (0, 3, 8, 8)}, r"--shape x=0,3,8,8: sizes must be at least 1"),
+    (("N", 3, "N", 8), {"x": (1, 3, 8, 8)}, r"dimension 2 is 1 in the model \(N,3,N,8\)"),
+    ((0, 3), {}, r"input 'x': dimension 0 is 0, there is nothing to compute"),
+])
+def test_bad_shapes(shape: tuple[Any, ...], given: dict[str, Any], reason: str):
+    with pytest.raises(UserError, match=reason):
+        load(open_model(*shape), shapes=given)
+
+
+# --- unsupported nodes -----------------------------------------------------------------------------------------------
+
+
+def test_all_unsupported_nodes_at_once():
+    nodes = [
+        node("Conv", "x w", "c", group=2),
+        node("Erf", "c", "e", name=""),
+        node("Relu", "e", "r"),
+        node("ReduceMean", "r", "m", axes=[1]),
+        node("Transpose", "m", perm=[0, 2, 3, 1]),
+    ]
+    model = make_model(nodes, {"x": [1, 2, 4, 4]}, ["y"], {"w": random(2, 1, 3, 3)})
+    with pytest.raises(UnsupportedError) as caught:
+        load(model)
+    assert str(caught.value).splitlines() == [
+        "4 nodes cannot be compiled:",
+        "  my_conv (Conv): group is 2; grouped and depthwise convolutions are not supported",
+        "  Erf -> e (Erf): not supported",
+        "  my_reducemean (ReduceMean): axes [1] of 4 dimensions: only the spatial axes, from 2 on, are supported",
+        "  my_transpose (Transpose): not supported",
+    ]
+
+
+def test_operators_nobody_knows():
+    nodes = [node("Relu", "x", "r"), node("Fancy", "r", "f", domain="my.domain"), node("Wild", "f")]
+    model = make_model(nodes, {"x": [1, 2, 4, 4]}, ["y"])
+    model.opset_import.append(helper.make_opsetid("my.domain", 1))
+    with pytest.raises(UnsupportedError, match=r"(?s)my_fancy \(Fancy\): .* domain my\.domain.*my_wild \(Wild\): not supp"):
+        load(model)
+    del model.graph.node[2]
+    model.graph.node[1].output[0] = "y"
+    with pytest.raises(UnsupportedError, match=r"my_fancy \(Fancy\): operators of the domain my\.domain are not supported"):
+        load(model)
+
+
+def test_operators_too_old():
+    model = make_model([node("BatchNormalization", "x c c c c", "y m v p q", is_test=0)], {"x": [1, 2, 4, 4]}, ["y"], {"c": random(2) ** 2}, opset=6)
+    with pytest.raises(UserError):
+        load(model)
+
+
+def test_shapes_known_only_at_run_time():
+    nodes = [node("NonZero", "x", "i"), node("Cast", "i", "f", to=1), node("Relu", "f")]
+    with pytest.raises(UnsupportedError, match=r"(?s)NonZero.*my_relu \(Relu\): the shape of 'y' depends on values"):
+        load(make_model(nodes, {"x": [1, 2]}, {"y": 2}))
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_weights_that_are_inputs_as_well():
+    model = conv_model()
+    model.ir_version = 3
+    model.opset_import[0].version = 9
+    model.graph.input.extend(helper.make_tensor_value_info(t.name, TensorProto.FLOAT, t.dims) for t in model.graph.initializer)
+    assert load(model).graph.inputs == ("x",)
+
+
+def test_the_newest_ir_version_is_read():
+    model = conv_model()
+    model.ir_version = 14
+    assert load(model).graph.outputs == ("y",)
+
+
+def test_a_model_with_local_functions():
+    twice = helper.make_function("local", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 17)])
+    model = make_model([node("Twice", "x", domain="local")], {"x": [1, 2, 4, 4]}, ["y"])
+    model.functions.append(twice)
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    compare(model)
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]):
+    compare(conv_model())
+    with pytest.raises(UserError):
+        load(make_model([node("Relu", "x", "r", name="same"), node("Relu", "r", name="same")], {"x": [1, 2, 3, 3]}, ["y"]))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_importing_is_cheap():
+    script = "import sys, raptor.frontend; print([m for m in ('onnx', 'onnxruntime', 'google.protobuf') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "resnet18", "resnet50", "vgg16", "googlenet", "squeezenet"])
+def test_real_topologies(name: str):
+    models = pytest.importorskip("models")
+    options = {} if name in ("mlp", "lenet5") else {"width": 0.125, "image_size": 64}
+    compare(models.build(name, **options), tolerance=2e-3)

@@ -1,0 +1,151 @@
+"""Renames, concatenation, normalisation, and graphs of unusual form, against onnxruntime."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raptor.errors import UnsupportedError, UserError
+from raptor.frontend import load
+from raptor.frontend.graph import Rename, Softmax
+from tests.frontend.support import Array, compare, make_model, node, random, single
+
+
+@pytest.mark.parametrize("op_type", ["Identity", "Dropout", "Flatten"])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 3), (3, 1, 1)])
+def test_nothing_but_a_rename(op_type: str, shape: tuple[int, ...]):
+    graph = compare(single(op_type, shape, rank=2 if op_type == "Flatten" else len(shape))).graph
+    assert isinstance(graph.nodes[0].operator, Rename)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, 4])
+def test_flatten_axis(axis: int):
+    compare(single("Flatten", (2, 3, 4, 5), rank=2, axis=axis))
+
+
+@pytest.mark.parametrize("target", [(2, -1), (-1,), (0, 0, 20), (6, 4, 5), (1, 2, 3, 4, 5), (2, 3, 4, 5)])
+def test_reshape(target: tuple[int, ...]):
+    compare(make_model([node("Reshape", "x s")], {"x": [2, 3, 4, 5]}, {"y": len(target)}, {"s": np.array(target)}))
+
+
+def test_shape_computations_are_folded():
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Gather", "s zero", "n"),
+        node("Unsqueeze", "n axes", "nn"),
+        node("Concat", "nn minus", "t", axis=0),
+        node("Reshape", "x t", "f"),
+        node("MatMul", "f w"),
+    ]
+    constants = {"zero": np.array(0), "axes": np.array([0]), "minus": np.array([-1]), "w": random(60, 3)}
+    compare(make_model(nodes, {"x": [2, 3, 4, 5]}, {"y": 2}, constants))
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_squeeze_and_unsqueeze_a_channel_vector(opset: int):
+    pool, conv = node("GlobalAveragePool", "x", "g"), node("Conv", "u w")
+    if opset == 11:
+        middle = [node("Squeeze", "g", "s", axes=[2, 3]), node("Relu", "s", "r"), node("Unsqueeze", "r", "u", axes=[2, 3])]
+    else:
+        middle = [node("Squeeze", "g a", "s"), node("Relu", "s", "r"), node("Unsqueeze", "r a", "u")]
+    constants = {"w": random(2, 3, 1, 1)} | ({"a": np.array([2, 3])} if opset == 13 else {})
+    graph = compare(make_model([pool, *middle, conv], {"x": [1, 3, 4, 4]}, ["y"], constants, opset=opset)).graph
+    assert graph.tensors["s"].image.shape == (1, 3)
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_there_and_back_again(opset: int):
+    nodes = [node("Flatten", "x", "f"), node("Reshape", "f s", "z"), node("GlobalMaxPool", "z")]
+    compare(make_model(nodes, {"x": [2, 3, 4, 5]}, ["y"], {"s": np.array([2, 3, 4, 5])}, opset=opset))
+
+
+@pytest.mark.parametrize("axis", [1, -3])
+def test_concat_channels(axis: int):
+    compare(make_model([node("Concat", "a b a", axis=axis)], {"a": [2, 3, 4, 5], "b": [2, 1, 4, 5]}, ["y"]))
+
+
+def test_concat_of_flattened_images_concatenates_their_channels():
+    nodes = [
+        node("Relu", "a", "p"),
+        node("Flatten", "p", "f"),
+        node("Flatten", "b", "g", name="other"),
+        node("Concat", "f g", "c", axis=1),
+        node("MatMul", "c w"),
+    ]
+    constants = {"w": random(5 * 6, 4)}
+    compare(make_model(nodes, {"a": [2, 3, 2, 3], "b": [2, 2, 2, 3]}, {"y": 2}, constants))
+
+
+def test_concat_of_flattened_images_of_different_pixels_is_refused():
+    nodes = [node("Flatten", "a", "f"), node("Flatten", "b", "g", name="other"), node("Concat", "f g", axis=1)]
+    with pytest.raises(UnsupportedError, match="the images of 'g' and 'f' differ in more than their channels"):
+        load(make_model(nodes, {"a": [1, 2, 2, 3], "b": [1, 2, 3, 2]}, {"y": 2}))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 6), (2, 3, 4)])
+@pytest.mark.parametrize("opset", [9, 14, 17])
+def test_batch_normalization_of_an_input(shape: tuple[int, ...], opset: int):
+    c = shape[1]
+    constants = {"g": random(c), "b": random(c, seed=1), "m": random(c, seed=2), "v": random(c, seed=3) ** 2}
+    bn = node("BatchNormalization", "x g b m v", epsilon=1e-3)
+    compare(make_model([bn], {"x": shape}, {"y": len(shape)}, constants, opset=opset))
+
+
+def test_batch_normalization_behind_a_convolution_is_folded():
+    constants = {"w": random(4, 3, 3, 3), "g": random(4), "b": random(4), "m": random(4), "v": random(4) ** 2}
+    nodes = [node("Conv", "x w", "c"), node("BatchNormalization", "c g b m v")]
+    graph = compare(make_model(nodes, {"x": [1, 3, 5, 5]}, ["y"], constants)).graph
+    assert [n.name for n in graph.nodes] == ["my_conv", "my_conv"]
+    assert "c" not in graph.tensors
+
+
+@pytest.mark.parametrize(("opset", "shape", "attributes"), [
+    (11, (2, 5), {}),
+    (11, (1, 5, 1, 1), {}),
+    (13, (2, 5), {}),
+    (13, (2, 5, 3, 4), {"axis": 1}),
+    (13, (2, 5, 3, 4), {"axis": -3}),
+    (11, (5,), {"axis": 0}),
+])
+def test_softmax(opset: int, shape: tuple[int, ...], attributes: dict[str, Any]):
+    graph = compare(single("Softmax", shape, opset=opset, **attributes)).graph
+    assert isinstance(graph.nodes[0].operator, Softmax)
+
+
+@pytest.mark.parametrize(("nodes", "shapes", "constants", "opset", "reason"), [
+    ([node("Softmax", "x")], {"x": (1, 2, 3, 4)}, {}, 17, r"my_softmax \(Softmax\): axis 3 of \(1, 2, 3, 4\) is not"),
+    ([node("Softmax", "x")], {"x": (1, 2, 3, 4)}, {}, 11, r"before opset 13 it spans all dimensions from 1 on"),
+    ([node("Concat", "x x", axis=2)], {"x": (1, 2, 3, 4)}, {}, 17, r"my_concat \(Concat\): axis 2 is not the channel axis"),
+    ([node("Concat", "x c", axis=1)], {"x": (1, 2, 1, 1)}, {"c": random(1, 2, 1, 1)}, 17, r"'c' must not be a constant"),
+    ([node("Dropout", "x - t")], {"x": (1, 2, 3, 4)}, {"t": np.array(True)}, 17, "training_mode must be the constant false"),
+    ([node("BatchNormalization", "x c c c c", "y m v", training_mode=1)], {"x": (1, 2, 3, 4)}, {"c": random(2) ** 2}, 17, "training_mode 1"),
+    ([node("Relu", "x", "r"), node("Reshape", "r s", "q"), node("GlobalMaxPool", "q")], {"x": (1, 4, 2, 2)}, {"s": np.array([1, 2, 4, 2])}, 17,
+     r"my_globalmaxpool \(GlobalMaxPool\): 'q' was reshaped from \(1, 4, 2, 2\) to \(1, 2, 4, 2\)"),
+])
+def test_refusals(nodes: list[Any], shapes: dict[str, tuple[int, ...]], constants: dict[str, Array], opset: int, reason: str):
+    with pytest.raises(UnsupportedError, match=reason):
+        load(make_model(nodes, shapes, ["y"], constants, opset=opset))
+
+
+def test_several_outputs_one_of_them_inside():
+    nodes = [node("Relu", "x", "r"), node("Sigmoid", "r", "y"), node("Identity", "r", "z")]
+    graph = compare(make_model(nodes, {"x": [1, 2, 3, 3]}, ["r", "y", "z"])).graph
+    assert graph.outputs == ("r", "y", "z")
+
+
+def test_outputs_of_no_computation():
+    nodes = [node("Identity", "x", "a"), node("Identity", "a", "y", name="second"), node("Identity", "x", "z", name="third")]
+    graph = compare(make_model(nodes, {"x": [1, 2, 3, 3]}, ["y", "z"])).graph
+    assert all(isinstance(n.operator, Rename) for n in graph.nodes)
+
+
+def test_unused_inputs_stay():
+    graph = compare(make_model([node("Relu", "x")], {"x": [1, 2, 3, 3], "u": [1, 2]}, ["y"])).graph
+    assert graph.inputs == ("x", "u")
+
+
+@pytest.mark.parametrize("nodes", [[node("Relu", "x", "z")], [node("Relu", "x", "z"), node("Identity", "c", "y")]])
+def test_outputs_that_do_not_depend_on_an_input(nodes: list[Any]):
+    outputs = ["z", "y"] if len(nodes) == 2 else ["z", "x"]
+    with pytest.raises(UserError, match="there is nothing to compute"):
+        load(make_model(nodes, {"x": [1, 2, 3, 3]}, outputs, {"c": random(1, 2, 3, 3)}))

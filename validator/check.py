@@ -1,0 +1,136 @@
+"""What can be seen in the streams without running them. Streams have no branches, so the order of a stream is the
+order of execution, and most rules are one vectorised look at a column.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor import isa
+from raptor.arch import ArchFile
+from raptor.isa import BY_OPCODE, INSTRUCTIONS, OPCODE, REGISTER_COUNT, Kind, Records, Unit
+from validator.errors import ProgramError
+from validator.program import Indices, Program
+
+Mask = npt.NDArray[np.bool_]
+Rule = Callable[[Program, ArchFile, int, Records], None]
+
+# The ISA adds the offset of these always, the simulator only where its bit of offset_select is set. Any of the bits
+# named here makes both agree; vmv has no offset at all.
+_OFFSET_BITS = {"vavg": 0b010, "lldi": 0b001, "recv": 0b001, "send": 0b011, "vmv": 0}
+_NOT_FLOAT = {
+    "sld": "registers hold integers, global memory floats",
+    "vvsll": "shifts have no meaning in a program of floats",
+    "vvsra": "shifts have no meaning in a program of floats",
+}
+
+
+def check_program(program: Program, arch: ArchFile) -> None:
+    """Raises `ProgramError` for the first instruction of the first core that breaks a rule."""
+    for core, records in enumerate(program.streams):
+        for rule in _RULES:
+            rule(program, arch, core, records)
+
+
+def _ranges(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    for fault in isa.range_faults(records):
+        _fail(core, records, fault.pc, str(fault))
+
+
+def _pairs(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    for where, slot in _operands(records, Kind.USE_PAIR):
+        _refuse(core, records, where[records[slot][where] % 2 == 1], "a global address needs an even register")
+
+
+def _registers(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    never = len(records)
+    written, read = (np.full(REGISTER_COUNT, never, np.int64) for _ in range(2))
+    for where, slot in _operands(records, Kind.DEFINE):
+        _first_use(written, records[slot][where], where)
+    for kind in (Kind.USE, Kind.SOURCE, Kind.TARGET, Kind.USE_PAIR):
+        for where, slot in _operands(records, kind):
+            _first_use(read, records[slot][where], where)
+            if kind is Kind.USE_PAIR:
+                _first_use(read, records[slot][where] + 1, where)
+    for register in np.flatnonzero((read < never) & (read <= written)):
+        _fail(core, records, int(read[register]), f"reads register {register}, which nothing has written")
+
+
+def _first_use(first: Indices, registers: npt.NDArray[np.integer], where: Indices) -> None:
+    """Lowers `first[register]` to the first instruction of `where` that names it. `where` ascends."""
+    found = np.full(REGISTER_COUNT, np.iinfo(np.int64).max)
+    found[registers[::-1]] = where[::-1]  # of equal indices the last one assigned stays
+    np.minimum(first, found, out=first)
+
+
+def _widths(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    bits = program.memory.element_bits
+    sets = _is(records, "setbw")
+    wrong = sets & ((records["b"] != bits) | (records["c"] != bits))
+    _refuse(core, records, np.flatnonzero(wrong), f"elements of this program have {bits} bits")
+    needs = np.flatnonzero(_NEEDS_WIDTH[records["opcode"]])
+    if len(needs) and not sets[: needs[0]].any():
+        _fail(core, records, int(needs[0]), "no setbw before it: the simulator would count no bytes")
+
+
+def _floats(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    for name, reason in _NOT_FLOAT.items():
+        _refuse(core, records, np.flatnonzero(_is(records, name)), reason)
+    filled = _is(records, "lldi") & (records["a"] != 0)
+    _refuse(core, records, np.flatnonzero(filled), "a program of floats can fill with 0 only")
+
+
+def _groups(program: Program, arch: ArchFile, core: int, records: Records) -> None:
+    matrix = arch.chip_config.core_config.matrix_config
+    counts = np.array(program.config.groups(core), np.int64)
+    products = np.flatnonzero(_is(records, "mvmul"))
+    groups, bits = records["c"][products], records["a"][products]
+    _refuse(core, records, products[groups >= len(counts)], f"core {core} has {len(counts)} array groups")
+    outputs = counts[groups] * (matrix.cell_precision * matrix.xbar_size[1] // bits)
+    cols = program.weights.cols[program.weights.first[core] + groups]
+    _refuse(core, records, products[cols > outputs], "the group's matrix has more columns than the crossbars hold")
+
+
+def _partners(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    names = _is(records, "send") | _is(records, "recv")
+    _refuse(core, records, np.flatnonzero(names & (records["a"] == core)), "a core cannot exchange with itself")
+    names |= _is(records, "sync")
+    count = program.core_count
+    _refuse(core, records, np.flatnonzero(names & (records["a"] >= count)), f"the program has {count} cores")
+
+
+def _offsets(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    for name, bits in _OFFSET_BITS.items():
+        unclear = _is(records, name) & (records["c"] != 0) & (records["b"] & bits == 0)
+        reason = f"set the bit in offset_select, {bits}: the ISA adds offset_value, the simulator only then"
+        _refuse(core, records, np.flatnonzero(unclear), reason if bits else f"{name} takes no offset")
+
+
+_RULES: tuple[Rule, ...] = (_ranges, _pairs, _registers, _widths, _floats, _groups, _partners, _offsets)
+_NEEDS_WIDTH = np.zeros(256, np.bool_)
+_NEEDS_WIDTH[[i.opcode for i in INSTRUCTIONS if i.unit in (Unit.MATRIX, Unit.VECTOR)]] = True
+
+
+def _is(records: Records, name: str) -> Mask:
+    return records["opcode"] == OPCODE[name]
+
+
+def _operands(records: Records, kind: Kind) -> Iterator[tuple[Indices, str]]:
+    """Where operands of `kind` are: instructions in ascending order, and the slot."""
+    for opcode in np.flatnonzero(np.bincount(records["opcode"], minlength=256)):
+        operands = [o for o in BY_OPCODE[int(opcode)].operands if o.kind is kind]
+        if operands:
+            where = np.flatnonzero(records["opcode"] == opcode)
+            yield from ((where, o.slot) for o in operands)
+
+
+def _refuse(core: int, records: Records, faults: Indices, reason: str) -> None:
+    if len(faults):
+        _fail(core, records, int(faults[0]), reason)
+
+
+def _fail(core: int, records: Records, pc: int, reason: str) -> NoReturn:
+    raise ProgramError(core, pc, isa.text(records[pc]), reason)
+

@@ -1,0 +1,36 @@
+"""What can be wrong with a program, beyond what `raptor.errors` knows."""
+
+from dataclasses import dataclass
+
+from raptor.errors import RaptorError, UserError
+
+
+class ProgramError(UserError):
+    """An instruction does something that has no meaning. Exit status 2."""
+
+    def __init__(self, core: int, pc: int, instruction: str, reason: str) -> None:
+        self.core, self.pc, self.instruction, self.reason = core, pc, instruction, reason
+        super().__init__(f"core {core}, instruction {pc} ({instruction}): {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A core that waits for ever: where, and what the core it waits for is doing."""
+
+    core: int
+    pc: int
+    instruction: str
+    waits_for: str
+
+    def __str__(self) -> str:
+        return f"core {self.core} at {self.pc} ({self.instruction}) waits for {self.waits_for}"
+
+
+class DeadlockError(RaptorError):
+    """No core can go on, and not all have finished. Exit status 3."""
+
+    exit_status = 3
+
+    def __init__(self, blocked: tuple[Blocked, ...]) -> None:
+        self.blocked = blocked
+        super().__init__("\n".join(["deadlock:", *(f"  {core}" for core in blocked)]))

@@ -1,0 +1,102 @@
+"""What the model should compute: onnxruntime with every graph optimisation off, on one thread."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor import files
+from raptor.errors import UserError
+from raptor.layout import Floats
+from validator.program import Program
+
+_DTYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """An onnxruntime session of OUT/model.onnx; `layers` are the intermediate tensors it can show."""
+
+    session: Any
+    layers: tuple[str, ...]
+
+    def input_dtype(self, name: str) -> npt.DTypeLike:
+        """The element type that the model takes for an input."""
+        return _DTYPES[next(i.type for i in self.session.get_inputs() if i.name == name)]
+
+    def run(self, inputs: Mapping[str, Floats], names: Sequence[str]) -> dict[str, Floats]:
+        """The tensors `names` (outputs, or of `layers`) as float32; inputs are cast to the model's types."""
+        feed = {name: array.astype(self.input_dtype(name)) for name, array in inputs.items()}
+        try:
+            values = cast(list[npt.NDArray[Any]], self.session.run(list(names), feed))
+        except Exception as e:  # onnxruntime's exceptions have no common base
+            raise UserError(f"onnxruntime: {e}") from e
+        return {name: np.asarray(value, np.float32) for name, value in zip(names, values, strict=True)}
+
+
+def load_golden(program: Program, *, layers: bool = False) -> Golden:
+    """Opens the model beside the program; with `layers` its intermediate tensors become outputs as well.
+
+    Raises `UserError` for a model that onnxruntime does not take or that is not the one of memory.json.
+    """
+    if files.MODEL not in program.manifest.files:
+        raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
+    path = program.folder / files.MODEL
+    names = [probe.tensor for probe in program.layers.probes] if layers and program.layers else []
+    model, shown = _with_outputs(path, names) if names else (str(path), ())
+    golden = Golden(_session(model, path), shown)
+    _check(golden, program, path)
+    return golden
+
+
+def _session(model: str | bytes, path: Path) -> Any:
+    import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+
+    ort: Any = onnxruntime
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as e:  # onnxruntime's exceptions have no common base
+        raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
+
+
+def _with_outputs(path: Path, names: Sequence[str]) -> tuple[bytes, tuple[str, ...]]:
+    """The model with every tensor of `names` that it computes as an output, and which these are."""
+    import onnx
+
+    try:
+        model = onnx.load(path)
+    except Exception as e:  # protobuf's and onnx's have no common base
+        raise UserError(f"{path}: not an ONNX model: {e}") from e
+    computed = {name for node in model.graph.node for name in node.output if name}
+    shown = tuple(name for name in names if name in computed)
+    present = {output.name for output in model.graph.output}
+    # onnxruntime infers the type of an output that has only a name.
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in shown if name not in present)
+    return model.SerializeToString(), shown
+
+
+def _check(golden: Golden, program: Program, path: Path) -> None:
+    given = {i.name: i for i in golden.session.get_inputs()}
+    for place in program.memory.inputs:
+        if place.name not in given:
+            raise UserError(f"{path}: has no input {place.name!r}, which {files.MEMORY} names")
+        if given[place.name].type not in _DTYPES:
+            raise UserError(f"{path}: input {place.name!r} is a {given[place.name].type}, expected floats")
+    extra = sorted(given.keys() - {place.name for place in program.memory.inputs})
+    if extra:
+        raise UserError(f"{path}: input {extra[0]!r} is not in {files.MEMORY}")
+    made = {o.name for o in golden.session.get_outputs()}
+    for place in program.memory.outputs:
+        if place.name not in made:
+            raise UserError(f"{path}: has no output {place.name!r}, which {files.MEMORY} names")

@@ -1,0 +1,109 @@
+"""The inputs of a run: given as files, or seeded standard normal numbers."""
+
+import io
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.errors import UserError
+from raptor.files import TensorPlace
+from raptor.layout import Floats
+from validator.golden import Golden
+
+Array = npt.NDArray[Any]
+
+
+def make_inputs(places: Sequence[TensorPlace], golden: Golden, given: Sequence[str], seed: int) -> dict[str, Floats]:
+    """One array for every input of the model.
+
+    `given`: files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name. Without any, standard
+    normal numbers from `seed`. Values are rounded to the model's element type, so that both sides see the same.
+    Raises `UserError` for unreadable files, unknown names and shapes other than the compiled ones.
+    """
+    if given:
+        arrays = _read_all(places, given)
+    else:
+        rng = np.random.default_rng(seed)
+        arrays = {place.name: rng.standard_normal(place.shape, dtype=np.float32) for place in places}
+    return {place.name: _fit(arrays, place, golden) for place in places}
+
+
+def _fit(arrays: dict[str, Array], place: TensorPlace, golden: Golden) -> Floats:
+    array = arrays.get(place.name)
+    if array is None:
+        raise UserError(f"--input: nothing for input {place.name!r}; give {place.name}=FILE")
+    if array.shape != place.shape:
+        raise UserError(f"--input: {place.name!r} was compiled for {list(place.shape)}, got {list(array.shape)}")
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"--input: {place.name!r} holds {array.dtype}, expected numbers")
+    with np.errstate(over="ignore"):
+        return array.astype(golden.input_dtype(place.name)).astype(np.float32)
+
+
+def _read_all(places: Sequence[TensorPlace], given: Sequence[str]) -> dict[str, Array]:
+    names = {place.name for place in places}
+    only = places[0].name if len(places) == 1 else None
+    arrays: dict[str, Array] = {}
+    for argument in given:
+        name, path = _split(argument, names)
+        found = _read(path)
+        for key, array in found.items():
+            target = name or (key if key in names else only if len(found) == 1 else None)
+            if target is None:
+                known = ", ".join(sorted(names))
+                raise UserError(f"--input {argument}: {key!r} is no input of the model; its inputs: {known}")
+            if target in arrays:
+                raise UserError(f"--input {argument}: {target!r} is given twice")
+            arrays[target] = array
+    return arrays
+
+
+def _split(argument: str, names: set[str]) -> tuple[str | None, Path]:
+    """NAME=FILE if such an input exists, else a file (whose name may hold an equals sign)."""
+    name, equals, rest = argument.partition("=")
+    if equals and name in names:
+        return name, Path(rest)
+    if equals and not Path(argument).exists():
+        raise UserError(f"--input {argument}: no input {name!r}; the inputs: {', '.join(sorted(names))}")
+    return None, Path(argument)
+
+
+def _read(path: Path) -> dict[str, Array]:
+    readers = {".npy": _read_npy, ".npz": _read_npz, ".pb": _read_pb}
+    reader = readers.get(path.suffix)
+    if reader is None:
+        raise UserError(f"--input {path}: expected a .npy, .npz or .pb file")
+    try:
+        return reader(path.read_bytes())
+    except OSError as e:
+        raise UserError(f"--input {path}: {e.strerror or e}") from e
+    except (ValueError, EOFError, zipfile.BadZipFile, SyntaxError) as e:
+        raise UserError(f"--input {path}: {e}") from e
+
+
+def _read_npy(content: bytes) -> dict[str, Array]:
+    return {"": np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)}
+
+
+def _read_npz(content: bytes) -> dict[str, Array]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("not a .npz file")
+        return {key: archive[key] for key in archive.files}
+
+
+def _read_pb(content: bytes) -> dict[str, Array]:
+    import onnx
+    from google.protobuf.message import DecodeError
+    from onnx import numpy_helper
+
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(content)
+    except DecodeError as e:
+        raise ValueError(f"not an ONNX tensor: {e}") from e
+    return {tensor.name: cast(Array, numpy_helper.to_array(tensor))}

@@ -1,0 +1,218 @@
+"""Output directory -> Program. The directory is untrusted: whatever is wrong with it is a `UserError`."""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from raptor import files, streams
+from raptor.arch import ArchFile
+from raptor.errors import UserError
+from raptor.files import Config, Layers, Manifest, Memory, TensorPlace
+from raptor.isa import Records
+from raptor.layout import Floats, Image, Region
+from validator import check
+from validator.npy import parse_npy
+from validator.program import Program
+from validator.weights import GroupLimit, load_weights
+
+MEMORY_LIMIT_BYTES = 8 * 2**30
+_FILE_LIMIT_BYTES = 16 * 2**30
+_FLOAT_BYTES = 4
+
+
+def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Program:
+    """Reads and checks everything that can be checked without running the program.
+
+    `memory_limit_bytes` bounds what the run will allocate for the memories of the chip (4 bytes an element).
+    Raises `UserError` naming the file and the field, or `ProgramError` naming the instruction.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: not a directory")
+    manifest = files.read(Manifest, folder, files.MANIFEST)
+    _check_files(folder, manifest, check_hashes)
+    config = files.read(Config, folder, _listed(manifest, files.CONFIG))
+    memory = files.read(Memory, folder, _listed(manifest, files.MEMORY))
+    layers = files.read(Layers, folder, files.LAYERS) if files.LAYERS in manifest.files else None
+    arch = files.read(ArchFile, folder, _listed(manifest, files.ARCH))
+    _check_memory(memory, config, memory_limit_bytes)
+    program = Program(
+        folder=folder,
+        manifest=manifest,
+        config=config,
+        memory=memory,
+        layers=layers,
+        streams=_load_streams(folder, manifest, config),
+        weights=load_weights(folder, manifest, _group_limits(config, arch)),
+        constants=_load_constants(folder, manifest, memory),
+    )
+    check.check_program(program, arch)
+    _check_layers(program, memory_limit_bytes)
+    return program
+
+
+def _listed(manifest: Manifest, name: str) -> str:
+    if name not in manifest.files:
+        raise UserError(f"{files.MANIFEST}: {name} is not in the list of files")
+    return name
+
+
+def _check_files(folder: Path, manifest: Manifest, check_hashes: bool) -> None:
+    for name, entry in manifest.files.items():
+        path = folder / name
+        files.check_regular(folder, name)
+        size = path.stat().st_size
+        if size != entry.size_bytes:
+            raise UserError(f"{path}: {size} bytes, but {files.MANIFEST} says {entry.size_bytes}")
+        if check_hashes and _sha256(path) != entry.sha256:
+            raise UserError(f"{path}: changed since it was compiled (its sha256 is not the one in {files.MANIFEST})")
+    extra = sorted(p.name for p in folder.iterdir() if p.name.startswith("core_") and p.name not in manifest.files)
+    if extra:
+        raise UserError(f"{folder / extra[0]}: a stream that {files.MANIFEST} does not list")
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest()
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or e}") from e
+
+
+def _load_streams(folder: Path, manifest: Manifest, config: Config) -> tuple[Records, ...]:
+    wanted = {files.stream_name(core, suffix) for core in range(config.core_cnt) for suffix in ("json", "pim")}
+    odd = sorted(n for n in manifest.files if n.startswith("core_") and "/" not in n and n not in wanted)
+    if odd:
+        raise UserError(f"{folder / odd[0]}: not a stream of cores 0 to {config.core_cnt - 1}")
+    return tuple(_load_stream(folder, manifest, core) for core in range(config.core_cnt))
+
+
+def _load_stream(folder: Path, manifest: Manifest, core: int) -> Records:
+    binary, text = files.stream_name(core, "pim"), files.stream_name(core, "json")
+    name = binary if binary in manifest.files else _listed(manifest, text)
+    content = files.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES)
+    try:
+        return streams.from_pim(content) if name == binary else streams.from_json(content)
+    except UserError as e:
+        raise UserError(f"{folder / name}: {e}") from e
+
+
+def _group_limits(config: Config, arch: ArchFile) -> list[list[GroupLimit]]:
+    chip = arch.chip_config
+    matrix = chip.core_config.matrix_config
+    if config.core_cnt > chip.core_cnt:
+        raise UserError(f"{files.CONFIG}: {config.core_cnt} cores, but {files.ARCH} has {chip.core_cnt}")
+    limits: list[list[GroupLimit]] = []
+    for core in range(config.core_cnt):
+        counts = config.groups(core)
+        if sum(counts) > matrix.xbar_array_count:
+            raise UserError(
+                f"{files.CONFIG}: core {core} uses {sum(counts)} crossbars, {files.ARCH} has {matrix.xbar_array_count}"
+            )
+        # Weights of one bit are the most that fit; `check` uses the width each mvmul names.
+        bits = matrix.cell_precision * matrix.xbar_size[1]
+        limits.append([GroupLimit(matrix.xbar_size[0], count * bits) for count in counts])
+    return limits
+
+
+def _load_constants(folder: Path, manifest: Manifest, memory: Memory) -> Floats:
+    elements = memory.constants.elements
+    if elements == 0 and files.CONSTANTS not in manifest.files:
+        return np.zeros(0, np.float32)
+    name = _listed(manifest, files.CONSTANTS)
+    content = files.read_bytes(folder, name, limit_bytes=elements * _FLOAT_BYTES + 2**16)
+    return parse_npy(content, (elements,), str(folder / name))
+
+
+def _check_memory(memory: Memory, config: Config, limit_bytes: int) -> None:
+    width = memory.element_bytes
+    if width != -(-memory.element_bits // 8):
+        raise _bad(f"element_bytes {width} does not hold element_bits {memory.element_bits}")
+    if len(memory.local_bytes) != config.core_cnt:
+        raise _bad(f"local_bytes has {len(memory.local_bytes)} entries for {config.core_cnt} cores")
+    needed = (memory.size_bytes + sum(memory.local_bytes)) // width * _FLOAT_BYTES
+    _check_size(needed, limit_bytes)
+    _check_span("constants", memory.constants.address, memory.constants.elements, memory)
+    for kind, places in (("input", memory.inputs), ("output", memory.outputs)):
+        repeated = [name for name, count in Counter(p.name for p in places).items() if count > 1]
+        if repeated:
+            raise _bad(f"two {kind}s are called {repeated[0]!r}")
+        for place in places:
+            _check_place(f"{kind} {place.name!r}", place, memory, limit_bytes)
+    for place in memory.outputs:
+        _check_cover(f"output {place.name!r}", place.image, [t.region for t in place.tiles])
+
+
+def _check_size(needed_bytes: int, limit_bytes: int) -> None:
+    if needed_bytes > limit_bytes:
+        raise UserError(
+            f"running this program takes {needed_bytes / 2**30:.1f} GiB of memory, more than the limit of "
+            f"{limit_bytes / 2**30:.1f} GiB"
+        )
+
+
+def _check_place(what: str, place: TensorPlace, memory: Memory, limit_bytes: int) -> None:
+    _check_image(what, place.image_shape, place.channel_axis, limit_bytes)
+    if math.prod(place.shape) != place.image.elements:
+        raise _bad(f"{what}: shape {place.shape} and image_shape {place.image_shape} differ in size")
+    for tile in place.tiles:
+        elements = _tile_elements(what, place.image, tile.region)
+        _check_span(what, tile.address, elements, memory)
+
+
+def _check_image(what: str, shape: tuple[int, ...], channel_axis: int, limit_bytes: int) -> None:
+    if channel_axis >= len(shape):
+        raise _bad(f"{what}: channel_axis {channel_axis} of an image_shape of {len(shape)} dimensions")
+    _check_size(math.prod(shape) * _FLOAT_BYTES, limit_bytes)
+
+
+def _tile_elements(what: str, image: Image, region: Region) -> int:
+    for (low, high), bound in ((region.channels, image.channels), (region.rows, image.rows)):
+        if not low < high <= bound:
+            raise _bad(f"{what}: tile {region} of an image with {image.channels} channels, {image.rows} rows")
+    return region.channel_count * region.row_count * image.width
+
+
+def _check_span(what: str, address: int, elements: int, memory: Memory) -> None:
+    if address % memory.element_bytes:
+        raise _bad(f"{what}: address {address} is not a multiple of element_bytes {memory.element_bytes}")
+    if address + elements * memory.element_bytes > memory.size_bytes:
+        raise _bad(f"{what}: {elements} elements at {address} leave the global memory of {memory.size_bytes} bytes")
+
+
+def _check_cover(what: str, image: Image, regions: Iterable[Region], *, once: bool = True) -> None:
+    """Every pixel and channel lies in a tile; with `once`, in one only."""
+    cover = np.zeros((image.rows, image.channels), np.int32)
+    for region in regions:
+        cover[slice(*region.rows), slice(*region.channels)] += 1
+    wrong = cover != 1 if once else cover == 0
+    if wrong.any():
+        row, channel = (int(i) for i in np.argwhere(wrong)[0])
+        raise _bad(f"{what}: {int(cover[row, channel])} tiles hold row {row} of channel {channel}, expected 1")
+
+
+def _check_layers(program: Program, limit_bytes: int) -> None:
+    """Tiles of a probe may overlap: neighbouring cores may both need a row."""
+    if program.layers is None:
+        return
+    memory, total = program.memory, program.memory.size_bytes + sum(program.memory.local_bytes)
+    for probe in program.layers.probes:
+        what = f"{files.LAYERS}, tensor {probe.tensor!r}"
+        _check_image(what, probe.image_shape, probe.channel_axis, limit_bytes)
+        for tile in probe.tiles:
+            if tile.core >= program.core_count or tile.pc > len(program.streams[tile.core]):
+                raise UserError(f"{what}: no instruction {tile.pc} of core {tile.core}")
+            size = _tile_elements(what, probe.image, tile.region) * memory.element_bytes
+            if tile.address % memory.element_bytes or tile.address + size > memory.local_bytes[tile.core]:
+                raise UserError(f"{what}: {size} bytes at {tile.address} leave the local memory of core {tile.core}")
+            total += size
+            _check_size(total // memory.element_bytes * _FLOAT_BYTES, limit_bytes)
+        _check_cover(what, probe.image, [t.region for t in probe.tiles], once=False)
+
+
+def _bad(message: str) -> UserError:
+    return UserError(f"{files.MEMORY}: {message}")

@@ -1,0 +1,176 @@
+"""The state of a running chip, shared by both engines: plain arrays, one float32 for every modelled element.
+
+Addresses in streams are bytes of the modelled width; here they are divided by it. Local memory starts as NaN, so
+that a use before a definition is seen in the outputs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor import isa
+from raptor.errors import RaptorError
+from raptor.files import ProbeTile
+from raptor.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
+from raptor.layout import Floats
+from validator.errors import Blocked, DeadlockError, ProgramError
+from validator.program import Indices, Program, Weights
+
+EVENT_COUNT = 32
+
+
+class Stop(IntEnum):
+    """Why an engine stopped. The faults carry a core, an address and a size in bytes."""
+
+    DONE = 0
+    DEADLOCK = 1
+    STEPS = 2
+    UNALIGNED = 3
+    LOCAL_RANGE = 4
+    GLOBAL_RANGE = 5
+    OVERLAP = 6
+    SEND_REGISTERS = 7
+    SIZES_DIFFER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What stopped an engine, where (`core`'s program counter stays at the instruction), and the span at fault."""
+
+    stop: Stop
+    core: int = 0
+    address: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Spans of local memory to be copied to `captured` when a core reaches `pc`, sorted by core and pc.
+
+    `first[core]` is a core's first entry, `next[core]` its next one to come; addresses and sizes in elements.
+    """
+
+    pc: Indices
+    first: Indices
+    next: Indices
+    address: Indices
+    size: Indices
+    offset: Indices
+    captured: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Memories, registers and program counters of all cores. Frozen: the arrays change, not which arrays they are.
+
+    `words`: the records of all streams, core after core, as five int32; core c's are `first[c]` to `first[c + 1]`,
+    and its program counter `pc[c]` counts in the same way. Its local memory is `local[local_first[c]:...]`.
+    """
+
+    words: npt.NDArray[np.int32]
+    first: Indices
+    pc: Indices
+    registers: npt.NDArray[np.int32]
+    events: Indices
+    local: Floats
+    local_first: Indices
+    memory: Floats
+    weights: Weights
+    element_bytes: int
+    probes: Probes
+
+    @property
+    def core_count(self) -> int:
+        return len(self.pc)
+
+    @property
+    def executed(self) -> int:
+        """Instructions executed so far, over all cores."""
+        return int((self.pc - self.first[:-1]).sum())
+
+
+def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[int] = ()) -> Machine:
+    """A chip with the program's constants in global memory. `sizes`: the elements of each tile of `probes`."""
+    cores, width = program.core_count, program.memory.element_bytes
+    local_first = np.cumsum([0, *(size // width for size in program.memory.local_bytes)], dtype=np.int64)
+    memory = np.full(program.memory.size_bytes // width, np.nan, np.float32)
+    start = program.memory.constants.address // width
+    memory[start : start + len(program.constants)] = program.constants
+    first = np.cumsum([0, *map(len, program.streams)], dtype=np.int64)
+    words = [np.ascontiguousarray(s).view("<i4").reshape(-1, 5) for s in program.streams]
+    return Machine(
+        words=np.ascontiguousarray(np.concatenate(words)),
+        first=first,
+        pc=first[:-1].copy(),
+        registers=np.zeros((cores, REGISTER_COUNT), np.int32),
+        events=np.zeros(cores * EVENT_COUNT, np.int64),
+        local=np.full(int(local_first[-1]), np.nan, np.float32),
+        local_first=local_first,
+        memory=memory,
+        weights=program.weights,
+        element_bytes=width,
+        probes=_probes(first, probes, sizes, width),
+    )
+
+
+def _probes(first: Indices, tiles: Sequence[ProbeTile], sizes: Sequence[int], width: int) -> Probes:
+    lengths = np.array(sizes, np.int64)
+    core = np.array([t.core for t in tiles], np.int64)
+    pc = np.array([t.pc for t in tiles], np.int64)
+    order = np.lexsort((pc, core))
+    address = np.array([t.address // width for t in tiles], np.int64)
+    start = np.searchsorted(core[order], np.arange(len(first)))
+    return Probes(
+        pc=(pc + first[core])[order],
+        first=start.astype(np.int64),
+        next=start[:-1].astype(np.int64),
+        address=address[order],
+        size=lengths[order],
+        offset=(np.cumsum(lengths) - lengths)[order],
+        captured=np.full(int(lengths.sum()), np.nan, np.float32),
+    )
+
+
+def explain(machine: Machine, fault: Fault) -> RaptorError:
+    """The exception that tells a user about `fault`."""
+    if fault.stop is Stop.DEADLOCK:
+        return DeadlockError(tuple(_blocked(machine, core) for core in range(machine.core_count) if _at(machine, core)))
+    width, core = machine.element_bytes, fault.core
+    span = f"{fault.size} bytes at {fault.address}"
+    local = int(machine.local_first[core + 1] - machine.local_first[core]) * width
+    reasons = {
+        Stop.STEPS: "stopped here: the limit of instructions is reached",
+        Stop.UNALIGNED: f"{span}: not a multiple of the {width} bytes of an element",
+        Stop.LOCAL_RANGE: f"{span} leave the {local} bytes of local memory of core {core}",
+        Stop.GLOBAL_RANGE: f"{span} leave the {len(machine.memory) * width} bytes of global memory",
+        Stop.OVERLAP: f"the result, {span}, overlaps a source in part",
+        Stop.SEND_REGISTERS: "rd and rs1 differ: the simulator times rd and checks rs1",
+        Stop.SIZES_DIFFER: f"the partner's size is {fault.size} bytes",
+    }
+    pc, instruction = _at(machine, core) or (0, "nothing")
+    return ProgramError(core, pc, instruction, reasons[fault.stop])
+
+
+def _at(machine: Machine, core: int) -> tuple[int, str] | None:
+    """The program counter of a core and its instruction, or None if it has finished."""
+    at = int(machine.pc[core])
+    if at == machine.first[core + 1]:
+        return None
+    return at - int(machine.first[core]), isa.text(machine.words[at].view(isa.RECORD)[0])
+
+
+def _blocked(machine: Machine, core: int) -> Blocked:
+    word = machine.words[machine.pc[core]]
+    pc, instruction = _at(machine, core) or (0, "")
+    name = BY_OPCODE[int(word[0]) & 255].name
+    if name == "wait":
+        tokens = int(machine.events[core * EVENT_COUNT + int(word[2])])
+        return Blocked(core, pc, instruction, f"{int(word[3])} tokens in event register {int(word[2])}, has {tokens}")
+    partner = int(word[1])
+    there = _at(machine, partner)
+    doing = f"which is at {there[0]} ({there[1]})" if there else "which has finished"
+    wanted = "recv" if word[0] & 255 == OPCODE["send"] else "send"
+    return Blocked(core, pc, instruction, f"a {wanted} of core {partner}, {doing}")

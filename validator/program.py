@@ -1,0 +1,55 @@
+"""A program as loaded from an output directory: checked, and ready to run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.files import Config, Layers, Manifest, Memory
+from raptor.isa import Records
+from raptor.layout import Floats
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The matrices of all array groups, row-major one after another in `values`.
+
+    Group g of core c is entry `first[c] + g` of `offset`, `rows` and `cols`.
+    """
+
+    values: Floats
+    offset: Indices
+    rows: Indices
+    cols: Indices
+    first: Indices
+
+    def matrix(self, core: int, group: int) -> Floats:
+        """The matrix [rows, cols] of one group, not copied."""
+        i = int(self.first[core]) + group
+        rows, cols, offset = int(self.rows[i]), int(self.cols[i]), int(self.offset[i])
+        return self.values[offset : offset + rows * cols].reshape(rows, cols)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Everything in the directory that a run needs. `layers` is None where the directory has no layers.json."""
+
+    folder: Path
+    manifest: Manifest
+    config: Config
+    memory: Memory
+    layers: Layers | None
+    streams: tuple[Records, ...]
+    weights: Weights
+    constants: Floats
+
+    @property
+    def core_count(self) -> int:
+        return self.config.core_cnt
+
+    @property
+    def instruction_count(self) -> int:
+        return sum(map(len, self.streams))

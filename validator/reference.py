@@ -1,0 +1,400 @@
+"""What every instruction does, in plain Python: one function each. Slow, and the judge of the compiled engine.
+
+All results are float32. Elementwise operations are computed in float32; the transcendental functions, means and dot
+products in float64 and rounded once; a matrix product adds its rows in order, every product and sum rounded to
+float32. Both engines keep to this order, so their results are equal to the bit.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.isa import OPCODE
+from raptor.layout import Floats
+from validator.machine import EVENT_COUNT, Fault, Machine, Stop
+
+
+class Instruction(NamedTuple):
+    """One decoded record."""
+
+    opcode: int
+    rd: int
+    rs1: int
+    a: int
+    b: int
+    c: int
+    d: int
+
+
+class _BlockedError(Exception):
+    """The instruction must wait for another core."""
+
+
+class _FaultError(Exception):
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+
+def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
+    """Runs all cores to the end, each until it blocks (`block`) or one instruction in turn (thesis, algorithm 5.1)."""
+    cores = [_Core(machine, number) for number in range(machine.core_count)]
+    try:
+        while True:
+            before = machine.executed
+            for core in cores:
+                while core.step() and block and machine.executed <= max_steps:
+                    pass
+                if machine.executed > max_steps:
+                    return Fault(Stop.STEPS, core.number)
+            if all(core.finished for core in cores):
+                return Fault(Stop.DONE)
+            if machine.executed == before:
+                return Fault(Stop.DEADLOCK)
+    except _FaultError as e:
+        return e.fault
+
+
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """One core of the machine, and the checks of its accesses."""
+
+    machine: Machine
+    number: int
+
+    @property
+    def at(self) -> int:
+        return int(self.machine.pc[self.number])
+
+    @property
+    def finished(self) -> bool:
+        return self.at == self.machine.first[self.number + 1]
+
+    @property
+    def local(self) -> Floats:
+        first, last = self.machine.local_first[self.number : self.number + 2]
+        return self.machine.local[first:last]
+
+    def instruction(self) -> Instruction:
+        head, a, b, c, d = (int(word) for word in self.machine.words[self.at])
+        return Instruction(head & 255, head >> 8 & 255, head >> 16 & 255, a, b, c, d)
+
+    def step(self) -> bool:
+        """Executes one instruction; false if the core has finished or must wait."""
+        self.capture()
+        if self.finished:
+            return False
+        instruction = self.instruction()
+        try:
+            SEMANTICS[instruction.opcode](self, instruction)
+        except _BlockedError:
+            return False
+        self.advance()
+        return True
+
+    def advance(self) -> None:
+        self.machine.pc[self.number] += 1
+        self.capture()
+
+    def capture(self) -> None:
+        """Copies what probes want to see just before the instruction at the program counter."""
+        p = self.machine.probes
+        while (i := int(p.next[self.number])) < p.first[self.number + 1] and p.pc[i] == self.at:
+            p.captured[p.offset[i] : p.offset[i] + p.size[i]] = self.local[p.address[i] : p.address[i] + p.size[i]]
+            p.next[self.number] += 1
+
+    def register(self, index: int) -> int:
+        return int(self.machine.registers[self.number, index])
+
+    def set_register(self, index: int, value: int) -> None:
+        self.machine.registers[self.number, index] = (value + 2**31) % 2**32 - 2**31
+
+    def fail(self, stop: Stop, address: int = 0, size: int = 0) -> _FaultError:
+        return _FaultError(Fault(stop, self.number, address, size))
+
+    def span(self, memory: Floats, address: int, size: int, range_fault: Stop) -> slice:
+        """The elements of `size` bytes at `address`."""
+        width = self.machine.element_bytes
+        if address % width or size % width:
+            raise self.fail(Stop.UNALIGNED, address, size)
+        if address < 0 or address + size > len(memory) * width:
+            raise self.fail(range_fault, address, size)
+        return slice(address // width, (address + size) // width)
+
+    def bytes(self, address: int, size: int) -> slice:
+        return self.span(self.local, address, size, Stop.LOCAL_RANGE)
+
+    def elements(self, address: int, count: int) -> slice:
+        return self.bytes(address, count * self.machine.element_bytes)
+
+    def global_bytes(self, register: int, offset: int, size: int) -> slice:
+        address = (self.register(register) << 32) + self.register(register + 1) % 2**32 + offset
+        return self.span(self.machine.memory, address, size, Stop.GLOBAL_RANGE)
+
+    def vector(self, i: Instruction, register: int, bit: int, count: int) -> slice:
+        """The operand of a vector instruction; `bit` of offset_select adds the offset, in elements."""
+        offset = i.c * self.machine.element_bytes if i.b >> bit & 1 else 0
+        return self.elements(self.register(register) + offset, count)
+
+    def check_overlap(self, target: slice, source: slice, *, exact: bool) -> None:
+        """Refuses a target that overlaps a source in part; an `exact` one is refused unless allowed."""
+        if target.stop <= source.start or source.stop <= target.start or (exact and target == source):
+            return
+        width = self.machine.element_bytes
+        raise self.fail(Stop.OVERLAP, target.start * width, (target.stop - target.start) * width)
+
+
+def _nop(core: _Core, i: Instruction) -> None:
+    pass
+
+
+def _sldi(core: _Core, i: Instruction) -> None:
+    core.set_register(i.rd, i.a)
+
+
+def _sadd(core: _Core, i: Instruction) -> None:
+    core.set_register(i.rd, core.register(i.rs1) + core.register(i.a))
+
+
+def _ssub(core: _Core, i: Instruction) -> None:
+    core.set_register(i.rd, core.register(i.rs1) - core.register(i.a))
+
+
+def _smul(core: _Core, i: Instruction) -> None:
+    core.set_register(i.rd, core.register(i.rs1) * core.register(i.a))
+
+
+def _saddi(core: _Core, i: Instruction) -> None:
+    core.set_register(i.rd, core.register(i.rs1) + i.a)
+
+
+def _smuli(core: _Core, i: Instruction) -> None:
+    core.set_register(i.rd, core.register(i.rs1) * i.a)
+
+
+def _setbw(core: _Core, i: Instruction) -> None:
+    """Programs of floats have one width only (`check`)."""
+
+
+def _mvmul(core: _Core, i: Instruction) -> None:
+    matrix = core.machine.weights.matrix(core.number, i.c)
+    source = core.elements(core.register(i.rs1), matrix.shape[0])
+    target = core.elements(core.register(i.rd), matrix.shape[1])
+    total = np.zeros(matrix.shape[1], np.float32)
+    for x, row in zip(core.local[source], matrix, strict=True):
+        total = total + x * row
+    core.local[target] = _relu(total) if i.b else total
+
+
+def _relu(x: Floats) -> Floats:
+    return np.where(x < 0, np.float32(0), x)  # NaN stays
+
+
+def _maximum(x: Floats, y: Floats) -> Floats:
+    return np.where((x >= y) | (x != x), x, y)  # NaN of either stays
+
+
+def _binary(function: Callable[[Floats, Floats], Floats]) -> Callable[[_Core, Instruction], None]:
+    def run(core: _Core, i: Instruction) -> None:
+        target = core.vector(i, i.rd, 0, i.d)
+        x, y = core.vector(i, i.rs1, 1, i.d), core.vector(i, i.a, 2, i.d)
+        core.check_overlap(target, x, exact=True)
+        core.check_overlap(target, y, exact=True)
+        core.local[target] = function(core.local[x], core.local[y])
+
+    return run
+
+
+def _unary(function: Callable[[Floats], npt.ArrayLike]) -> Callable[[_Core, Instruction], None]:
+    def run(core: _Core, i: Instruction) -> None:
+        target, x = core.vector(i, i.rd, 0, i.d), core.vector(i, i.rs1, 1, i.d)
+        core.check_overlap(target, x, exact=True)
+        core.local[target] = function(core.local[x])
+
+    return run
+
+
+def _bounded(function: Callable[[Floats, Floats], Floats]) -> Callable[[_Core, Instruction], None]:
+    """Resizing with a bound: floats keep their size, so only the bound counts."""
+
+    def run(core: _Core, i: Instruction) -> None:
+        target, x = core.vector(i, i.rd, 0, i.d), core.vector(i, i.rs1, 1, i.d)
+        core.check_overlap(target, x, exact=True)
+        bound = np.full(i.d, core.register(i.a), np.float32)
+        core.local[target] = function(core.local[x], bound)
+
+    return run
+
+
+def _minimum(x: Floats, y: Floats) -> Floats:
+    return np.where((x <= y) | (x != x), x, y)
+
+
+def _vvdmul(core: _Core, i: Instruction) -> None:
+    target = core.elements(core.register(i.rd), 1)  # no offset on rd (ISA 4.3.6)
+    x, y = core.local[core.vector(i, i.rs1, 1, i.d)], core.local[core.vector(i, i.a, 2, i.d)]
+    total = 0.0
+    for p, q in zip(x.tolist(), y.tolist(), strict=True):
+        total += p * q
+    core.local[target] = total
+
+
+def _strided(core: _Core, i: Instruction, count: int) -> slice:
+    """The span of `count` elements, R[rs2] apart."""
+    stride = core.register(i.a)
+    if stride < 0:
+        raise core.fail(Stop.LOCAL_RANGE, core.register(i.rs1), stride)
+    return core.vector(i, i.rs1, 1, (count - 1) * stride + 1)
+
+
+def _gather(core: _Core, i: Instruction, span: slice) -> Floats:
+    return core.local[span.start + np.arange(i.d) * core.register(i.a)]
+
+
+def _vavg(core: _Core, i: Instruction) -> None:
+    target = core.elements(core.register(i.rd), 1)  # no offset on rd (ISA 4.3.10)
+    total = 0.0
+    for value in _gather(core, i, _strided(core, i, i.d)).tolist():
+        total += value
+    core.local[target] = total / i.d
+
+
+def _vmv(core: _Core, i: Instruction) -> None:
+    target, source = core.elements(core.register(i.rd), i.d), _strided(core, i, i.d)
+    core.check_overlap(target, source, exact=False)
+    core.local[target] = _gather(core, i, source)
+
+
+def _tanh(x: Floats) -> npt.ArrayLike:
+    return [math.tanh(v) for v in x.tolist()]
+
+
+def _sigmoid(x: Floats) -> npt.ArrayLike:
+    return [1 / (1 + math.exp(-v)) if v >= 0 else math.exp(v) / (1 + math.exp(v)) for v in x.tolist()]
+
+
+def _softmax(x: Floats) -> npt.ArrayLike:
+    values: list[float] = x.tolist()
+    largest = values[0]
+    for v in values:
+        largest = v if v > largest or v != v else largest
+    powers = [math.exp(v - largest) for v in values]
+    total = 0.0
+    for p in powers:
+        total += p
+    return [p / total for p in powers]
+
+
+def _ld(core: _Core, i: Instruction) -> None:
+    target = core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)
+    source = core.global_bytes(i.rs1, i.c if i.b & 2 else 0, i.d)
+    core.local[target] = core.machine.memory[source]
+
+
+def _st(core: _Core, i: Instruction) -> None:
+    source = core.bytes(core.register(i.rs1) + (i.c if i.b & 2 else 0), i.d)
+    target = core.global_bytes(i.rd, i.c if i.b & 1 else 0, i.d)
+    core.machine.memory[target] = core.local[source]
+
+
+def _lldi(core: _Core, i: Instruction) -> None:
+    core.local[core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)] = 0
+
+
+def _lmv(core: _Core, i: Instruction) -> None:
+    target = core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)
+    source = core.bytes(core.register(i.rs1) + (i.c if i.b & 2 else 0), i.d)
+    core.check_overlap(target, source, exact=False)
+    core.local[target] = core.local[source]
+
+
+def _send(core: _Core, i: Instruction) -> None:
+    _exchange(core, _partner(core, i, OPCODE["recv"]))
+
+
+def _recv(core: _Core, i: Instruction) -> None:
+    _exchange(_partner(core, i, OPCODE["send"]), core, first=core)
+
+
+def _partner(core: _Core, i: Instruction, opcode: int) -> _Core:
+    """The other core, if it stands at the instruction that matches."""
+    partner = _Core(core.machine, i.a)
+    if partner.finished:
+        raise _BlockedError
+    there = partner.instruction()
+    if there.opcode != opcode or there.a != core.number:
+        raise _BlockedError
+    return partner
+
+
+def _exchange(sender: _Core, receiver: _Core, first: _Core | None = None) -> None:
+    """Copies the data and lets the core that stood waiting go on; the one that moved last advances by itself."""
+    send, recv = sender.instruction(), receiver.instruction()
+    waiting = sender if first is receiver else receiver
+    waiting.capture()
+    if sender.register(send.rd) != sender.register(send.rs1):
+        raise sender.fail(Stop.SEND_REGISTERS)
+    source = sender.bytes(sender.register(send.rd) + (send.c if send.b & 3 else 0), send.d)
+    target = receiver.bytes(receiver.register(recv.rd) + (recv.c if recv.b & 1 else 0), recv.d)
+    if send.d != recv.d:
+        raise sender.fail(Stop.SIZES_DIFFER, size=recv.d)
+    receiver.local[target] = sender.local[source]
+    waiting.advance()
+
+
+def _wait(core: _Core, i: Instruction) -> None:
+    events = core.machine.events
+    if events[core.number * EVENT_COUNT + i.b] < i.c:
+        raise _BlockedError
+    events[core.number * EVENT_COUNT + i.b] -= i.c
+
+
+def _sync(core: _Core, i: Instruction) -> None:
+    core.machine.events[i.a * EVENT_COUNT + i.b] += 1
+
+
+def _refused(core: _Core, i: Instruction) -> None:
+    raise AssertionError("`check` refuses it in a program of floats")
+
+
+_BY_NAME: dict[str, Callable[[_Core, Instruction], None]] = {
+    "nop": _nop,
+    "sldi": _sldi,
+    "sld": _refused,
+    "sadd": _sadd,
+    "ssub": _ssub,
+    "smul": _smul,
+    "saddi": _saddi,
+    "smuli": _smuli,
+    "setbw": _setbw,
+    "mvmul": _mvmul,
+    "vvadd": _binary(np.add),
+    "vvsub": _binary(np.subtract),
+    "vvmul": _binary(np.multiply),
+    "vvdmul": _vvdmul,
+    "vvmax": _binary(_maximum),
+    "vvsll": _refused,
+    "vvsra": _refused,
+    "vavg": _vavg,
+    "vrelu": _unary(_relu),
+    "vtanh": _unary(_tanh),
+    "vsigm": _unary(_sigmoid),
+    "vsoftmax": _unary(_softmax),
+    "vmv": _vmv,
+    "vrsu": _bounded(_minimum),
+    "vrsl": _bounded(_maximum),
+    "ld": _ld,
+    "st": _st,
+    "lldi": _lldi,
+    "lmv": _lmv,
+    "send": _send,
+    "recv": _recv,
+    "wait": _wait,
+    "sync": _sync,
+}
+SEMANTICS = {OPCODE[name]: function for name, function in _BY_NAME.items()}
+"""By opcode; every instruction of the table has one (tested)."""

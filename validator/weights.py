@@ -1,0 +1,114 @@
+"""The matrices of every array group, from JSON or .npz files, checked against the crossbars they must fit."""
+
+import io
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from raptor import files
+from raptor.errors import UserError
+from raptor.files import Manifest
+from raptor.layout import Floats
+from validator.npy import read_data, read_header
+from validator.program import Weights
+
+_FILE_LIMIT_BYTES = 16 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimit:
+    """The largest matrix that an array group can hold."""
+
+    rows: int
+    cols: int
+
+
+def load_weights(folder: Path, manifest: Manifest, limits: list[list[GroupLimit]]) -> Weights:
+    """Matrices of all cores, one per group. Raises `UserError` for missing, extra, oversized or odd ones."""
+    matrices: list[Floats] = []
+    for core, groups in enumerate(limits):
+        matrices += _load_core(folder, manifest, core, groups)
+    sizes = np.array([m.size for m in matrices], np.int64)
+    return Weights(
+        values=np.concatenate([m.ravel() for m in matrices]) if matrices else np.zeros(0, np.float32),
+        offset=np.cumsum(sizes) - sizes,
+        rows=np.array([m.shape[0] for m in matrices], np.int64),
+        cols=np.array([m.shape[1] for m in matrices], np.int64),
+        first=np.cumsum([0, *map(len, limits)], dtype=np.int64),
+    )
+
+
+def _load_core(folder: Path, manifest: Manifest, core: int, groups: list[GroupLimit]) -> list[Floats]:
+    npz, text = files.weights_name(core, "npz"), files.weights_name(core, "json")
+    name = npz if npz in manifest.files else text
+    where = str(folder / name)
+    if name not in manifest.files:
+        if groups:
+            raise UserError(f"{where}: missing, but core {core} has {len(groups)} array groups")
+        return []
+    content = files.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES)
+    if name == npz:
+        return _from_npz(content, groups, where, core)
+    return _from_json(content, groups, where, core)
+
+
+def _check_names(found: set[str], groups: list[GroupLimit], where: str, core: int) -> None:
+    wanted = {str(g) for g in range(len(groups))}
+    if found == wanted:
+        return
+    missing, extra = sorted(wanted - found, key=int), sorted(found - wanted)
+    fault = f"no matrix for array group {missing[0]}" if missing else f"a matrix for {extra[0]!r:.40}, not a group"
+    raise UserError(f"{where}: {fault} of core {core} ({files.CONFIG} has {len(groups)} groups)")
+
+
+def _check_shape(shape: tuple[int, ...], limit: GroupLimit, where: str) -> None:
+    if len(shape) != 2 or not (0 < shape[0] <= limit.rows and 0 < shape[1] <= limit.cols):
+        raise UserError(f"{where}: a matrix of shape {shape} does not fit {limit.rows} rows and {limit.cols} columns")
+
+
+def _from_json(content: bytes, groups: list[GroupLimit], where: str, core: int) -> list[Floats]:
+    try:
+        raw = msgspec.json.decode(content, type=dict[str, list[list[float]]])
+    except (msgspec.DecodeError, RecursionError) as e:
+        raise UserError(f"{where}: expected an object of matrices: {e}") from e
+    _check_names(set(raw), groups, where, core)
+    return [_json_matrix(raw.pop(str(g)), limit, f"{where}, group {g}") for g, limit in enumerate(groups)]
+
+
+def _json_matrix(rows: list[list[float]], limit: GroupLimit, where: str) -> Floats:
+    widths = {len(row) for row in rows}
+    if len(widths) != 1:
+        raise UserError(f"{where}: expected rows of one length, found lengths {sorted(widths)[:4]}")
+    _check_shape((len(rows), widths.pop()), limit, where)
+    with np.errstate(over="ignore"):
+        return _finite(np.array(rows, np.float64).astype(np.float32), where)
+
+
+def _from_npz(content: bytes, groups: list[GroupLimit], where: str, core: int) -> list[Floats]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = archive.namelist()
+            _check_names({n.removesuffix(".npy") for n in names}, groups, where, core)
+            if len(set(names)) != len(names) or not all(n.endswith(".npy") for n in names):
+                raise UserError(f"{where}: expected one .npy member per group")
+            return [_npz_matrix(archive, g, limit, f"{where}, group {g}") for g, limit in enumerate(groups)]
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as e:
+        raise UserError(f"{where}: not a .npz file: {e}") from e
+
+
+def _npz_matrix(archive: zipfile.ZipFile, group: int, limit: GroupLimit, where: str) -> Floats:
+    """The header is judged before the data are unpacked, so that a small file cannot ask for much memory."""
+    with archive.open(f"{group}.npy") as stream:
+        shape = read_header(stream, where)
+        _check_shape(shape, limit, where)
+        return _finite(read_data(stream, shape, where), where)
+
+
+def _finite(matrix: Floats, where: str) -> Floats:
+    if not np.isfinite(matrix).all():
+        raise UserError(f"{where}: holds NaN or infinity, or a number beyond float32")
+    return matrix
