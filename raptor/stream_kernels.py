@@ -15,6 +15,7 @@ BUCKETS = 256
 KEY_OP = 64
 KEY_OFFSET = 65
 FIRST_KEY = 66
+ALIAS = -2  # a second key of one operand: not stored, but missing it (or 0) is noted in the flags
 _BAD = -1
 
 # JSON's punctuation.
@@ -70,9 +71,10 @@ def name_hash(text, first, last):
 
 
 @kernel
-def read_json(text, names, bounds, buckets, slots, limits, words) -> int:
+def read_json(text, names, bounds, buckets, slots, limits, lenient, words) -> int:
     """Fills rows of `words` from a JSON array of instructions; returns their number.
 
+    `lenient`: keys that an operation does not have are passed over.
     Returns -1 for anything that is not plainly right: wrong, or written in a way that only the slow reader knows.
     """
     values = np.zeros(limits.shape[0], np.int64)
@@ -82,8 +84,8 @@ def read_json(text, names, bounds, buckets, slots, limits, words) -> int:
     if _skip(text, at, _CLOSE_LIST) >= 0:
         return 0 if _space(text, _skip(text, at, _CLOSE_LIST)) == text.size else _BAD
     for row in range(words.shape[0]):
-        opcode, seen, at = _read_object(text, at, names, bounds, buckets, limits, values)
-        if at < 0 or not _store(opcode, seen, values, slots, words[row]):
+        opcode, seen, at = _read_object(text, at, names, bounds, buckets, limits, lenient, values)
+        if at < 0 or not _store(opcode, seen, values, slots, lenient, words[row]):
             return _BAD
         after = _skip(text, at, _COMMA)
         if after < 0:
@@ -94,13 +96,17 @@ def read_json(text, names, bounds, buckets, slots, limits, words) -> int:
 
 
 @helper
-def _store(opcode, seen, values, slots, row):
+def _store(opcode, seen, values, slots, lenient, row):
     """One instruction into its record; false if a key is not one of this operation's."""
     rd_rs1 = np.int64(0)
     for key in range(slots.shape[1] - 1, -1, -1):
+        slot = slots[opcode, key]
+        if slot == ALIAS and ((seen >> key) & 1 == 0 or values[key] == 0):
+            rd_rs1 |= np.int64(1) << 24
         if (seen >> key) & 1:
-            slot = slots[opcode, key]
             if slot < 0:
+                if lenient:
+                    continue
                 return False
             if slot > 1:
                 row[slot - 1] = values[key]
@@ -111,11 +117,12 @@ def _store(opcode, seen, values, slots, row):
 
 
 @helper
-def _read_object(text, at, names, bounds, buckets, limits, values):  # noqa: C901 one loop over the keys of two levels
+def _read_object(text, at, names, bounds, buckets, limits, lenient, values):  # noqa: C901 one loop over the keys of two levels
     """Opcode, set of keys seen and the position after the object; that is negative if the object is odd."""
     opcode, seen, nested, offsets = np.int64(-1), np.int64(0), False, 0
     at = _skip(text, at, _OPEN)
     while at >= 0:
+        name = at
         index, at = _read_name(text, at, names, bounds, buckets, nested)
         at = _skip(text, at, _COLON)
         if index == KEY_OP and opcode < 0:
@@ -133,6 +140,8 @@ def _read_object(text, at, names, bounds, buckets, limits, values):  # noqa: C90
             if (seen >> key) & 1 or values[key] < limits[key, 0] or values[key] > limits[key, 1]:
                 return opcode, seen, _BAD
             seen |= np.int64(1) << key
+        elif lenient and index != KEY_OP and index != KEY_OFFSET:
+            at = _skip_unknown(text, name, at)
         else:
             return opcode, seen, _BAD
         if nested:
@@ -144,6 +153,33 @@ def _read_object(text, at, names, bounds, buckets, limits, values):  # noqa: C90
             return opcode, seen, _skip(text, at, _CLOSE) if opcode >= 0 and not nested else _BAD
         at = after
     return opcode, seen, _BAD
+
+
+@helper
+def _skip_unknown(text, at, after):
+    """The position after an unknown key at `at` and its plain value; `after` if the key was known but is not used."""
+    if after < 0:
+        after = _skip(text, _skip_string(text, at), _COLON)
+    at = _space(text, after)
+    if at < 0 or at >= text.size:
+        return np.int64(_BAD)
+    if text[at] == _QUOTE:
+        return _skip_string(text, at)
+    first = at
+    while at < text.size and (_ZERO <= text[at] <= _NINE or text[at] == _MINUS or text[at] == 43 or text[at] == 46):
+        at += 1
+    return np.int64(at) if at > first else np.int64(_BAD)
+
+
+@helper
+def _skip_string(text, at):
+    """The position after a string without escapes, or -1."""
+    at = _skip(text, at, _QUOTE)
+    if at < 0:
+        return np.int64(_BAD)
+    while at < text.size and text[at] != _QUOTE and text[at] != 92:
+        at += 1
+    return np.int64(at + 1) if at < text.size and text[at] == _QUOTE else np.int64(_BAD)
 
 
 @helper

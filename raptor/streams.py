@@ -6,7 +6,7 @@ wrong with a JSON file that the fast reader does not take.
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from typing import Any, cast
@@ -24,6 +24,9 @@ _HEADER = struct.Struct("<4sII")
 _MAGIC, _VERSION = b"PIMB", 1
 _INT32 = range(-(2**31), 2**31)
 _NUMBER_WIDTH = 11
+_LMV = BY_NAME["lmv"].opcode
+NO_SIZE = 1
+"""Set by lenient readers in `flags` of an `lmv` whose `size`, which the simulator's hazard check uses, is 0."""
 _CHUNK = 1 << 16
 # pimsim-nn neither writes nor reads the second operand of these: it computes with r0.
 _WITHOUT_RS2 = tuple(BY_NAME[name].opcode for name in ("sadd", "ssub", "smul"))
@@ -41,9 +44,10 @@ def to_pim(records: Records) -> bytes:
     return _HEADER.pack(_MAGIC, _VERSION, len(records)) + _only_used_slots(records).tobytes()
 
 
-def from_pim(content: bytes) -> Records:
+def from_pim(content: bytes, *, lenient: bool = False) -> Records:
     """Inverse of `to_pim`. Slots that an instruction does not use read as 0, as in the simulator.
 
+    `lenient`: bytes after the last record are ignored, as the simulator does, and `NO_SIZE` is set on every `lmv`.
     Raises `UserError` for another header, a size that does not match the count, or an unknown opcode.
     """
     if len(content) < _HEADER.size:
@@ -52,7 +56,7 @@ def from_pim(content: bytes) -> Records:
     if magic != _MAGIC or version != _VERSION:
         raise UserError(f"not a .pim file of version {_VERSION}: starts with {magic!r}, version {version}")
     expected = _HEADER.size + count * RECORD.itemsize
-    if len(content) != expected:
+    if len(content) < expected or (len(content) > expected and not lenient):
         raise UserError(f".pim of {count} instructions should have {expected} bytes, has {len(content)}")
     records = np.frombuffer(content, RECORD, count, _HEADER.size)
     unknown = np.flatnonzero(~_known()[records["opcode"]])
@@ -60,6 +64,8 @@ def from_pim(content: bytes) -> Records:
         raise UserError(f"instruction {unknown[0]}: unknown opcode {int(records['opcode'][unknown[0]])}")
     clean = _only_used_slots(records)
     clean["a"][np.isin(clean["opcode"], _WITHOUT_RS2)] = 0
+    if lenient:
+        clean["flags"][clean["opcode"] == _LMV] = NO_SIZE
     return clean
 
 
@@ -87,19 +93,22 @@ def json_chunks(records: Records) -> Iterator[bytes]:
     yield b"\n]\n"
 
 
-def from_json(content: bytes) -> Records:
+def from_json(content: bytes, *, lenient: bool = False) -> Records:
     """Reads anyone's JSON: keys in any order, any spacing, missing operands are 0.
 
-    Raises `UserError` naming the instruction and the field for unknown operations and keys, values that are not
-    integers of 32 bits, and registers that do not exist. Other ranges are left to `isa.range_faults`.
+    `lenient`: reads all that the simulator reads, the way it does: unknown keys are ignored, fractions cut off,
+    integers wrapped to 32 bits, registers kept up to 255; `NO_SIZE` is set on an `lmv` without size.
+    Otherwise raises `UserError` naming the instruction and the field for unknown operations and keys, values that are
+    not integers of 32 bits, and registers that do not exist. Other ranges are left to `isa.range_faults`.
     """
     from raptor.stream_kernels import read_json
 
-    t = _reader_tables()
+    t = _reader_tables(lenient)
     words = np.zeros((content.count(b'"op"'), 5), np.int32)
-    count = read_json(np.frombuffer(content, np.uint8), t.text, t.bounds, t.buckets, t.slots, t.limits, words)
+    text = np.frombuffer(content, np.uint8)
+    count = read_json(text, t.text, t.bounds, t.buckets, t.slots, t.limits, lenient, words)
     if count < 0:
-        return _read_slowly(content)
+        return _read_slowly(content, lenient)
     return words[:count].view(RECORD).reshape(count)
 
 
@@ -186,7 +195,7 @@ class _ReaderTables:
     """Names: operations (by opcode), then "op" and "offset", then keys.
 
     `bounds`: first and last byte in `text`, 1 for keys within `offset`. `slots[opcode, key]` is where a value goes, or
-    -1; `limits[key]` its least and greatest value.
+    -1, or `ALIAS` for a second key of one operand; `limits[key]` its least and greatest value.
     """
 
     text: Bytes
@@ -197,8 +206,8 @@ class _ReaderTables:
 
 
 @cache
-def _reader_tables() -> _ReaderTables:
-    from raptor.stream_kernels import BUCKETS, FIRST_KEY, KEY_OFFSET, KEY_OP, name_hash
+def _reader_tables(lenient: bool) -> _ReaderTables:
+    from raptor.stream_kernels import ALIAS, BUCKETS, FIRST_KEY, KEY_OFFSET, KEY_OP, name_hash
 
     # NOTE: keys in the order of the table, because of two keys for one operand the earlier one counts.
     operands = {key: operand for spec in INSTRUCTIONS for key, operand in _keys(spec.operands)}
@@ -219,12 +228,15 @@ def _reader_tables() -> _ReaderTables:
     slots = np.full((max(BY_OPCODE) + 1, len(keys)), -1, np.int8)
     for spec in INSTRUCTIONS:
         for key, operand in _keys(spec.operands):
-            slots[spec.opcode, keys.index(key)] = SLOTS.index(operand.slot)
+            alias = lenient and key != operand.json[0]
+            slots[spec.opcode, keys.index(key)] = ALIAS if alias else SLOTS.index(operand.slot)
+    if lenient:
+        operands = {key: replace(o, high=255) if o.is_register else o for key, o in operands.items()}
     limits = [(o.low, o.high) if o.is_register else (_INT32[0], _INT32[-1]) for o in operands.values()]
     return _ReaderTables(np.frombuffer(text, np.uint8), bounds, buckets, slots, np.array(limits, np.int64))
 
 
-def _read_slowly(content: bytes) -> Records:
+def _read_slowly(content: bytes, lenient: bool) -> Records:
     """The same reader in Python: for rare spellings such as escaped keys, and to say what is wrong."""
     try:
         raw = orjson.loads(content)
@@ -236,14 +248,14 @@ def _read_slowly(content: bytes) -> Records:
     records = np.zeros(len(instructions), RECORD)
     for pc, instruction in enumerate(instructions):
         try:
-            records[pc] = _one_record(instruction)
+            records[pc] = _one_record(instruction, lenient)
         except UserError as e:
             raise UserError(f"instruction {pc}: {e}") from None
     return records
 
 
-def _one_record(raw: object) -> tuple[int, ...]:
-    fields = _flat_fields(raw)
+def _one_record(raw: object, lenient: bool) -> tuple[int, ...]:
+    fields = _flat_fields(raw, lenient)
     name = fields.pop("op", None)
     if name is None:
         raise UserError("op is missing")
@@ -251,21 +263,28 @@ def _one_record(raw: object) -> tuple[int, ...]:
     if spec is None:
         raise UserError(f"unknown op {_short(name)}")
     values = dict.fromkeys(SLOTS, 0)
+    flags = 0
     for operand in spec.operands:
-        given = [fields.pop(key) for key in operand.json if key in fields]
-        checked = [_checked(value, operand, spec) for value in given]
-        values[operand.slot] = checked[0] if checked else 0
-    if fields:
+        given = {key: fields.pop(key) for key in operand.json if key in fields}
+        checked = {key: _checked(value, operand, spec, lenient) for key, value in given.items()}
+        if lenient:
+            values[operand.slot] = checked.get(operand.json[0], 0)
+            flags |= NO_SIZE * any(not checked.get(alias) for alias in operand.json[1:])
+        else:
+            values[operand.slot] = next(iter(checked.values()), 0)
+    if fields and not lenient:
         raise UserError(f"{spec.name} has no field {_short(next(iter(fields)))}")
-    return (spec.opcode, values["rd"], values["rs1"], 0, *(values[slot] for slot in SLOTS[2:]))
+    return (spec.opcode, values["rd"], values["rs1"], flags, *(values[slot] for slot in SLOTS[2:]))
 
 
-def _flat_fields(raw: object) -> dict[str, Any]:
+def _flat_fields(raw: object, lenient: bool) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise UserError(f"expected an object, found {_short(raw)}")
     fields = cast(dict[str, Any], raw)
     if any("." in key for key in fields):
-        raise UserError(f"no field {_short(next(key for key in fields if '.' in key))}")
+        if not lenient:
+            raise UserError(f"no field {_short(next(key for key in fields if '.' in key))}")
+        fields = {key: value for key, value in fields.items() if "." not in key}
     if "offset" not in fields:
         return fields
     offset = fields.pop("offset")
@@ -274,15 +293,18 @@ def _flat_fields(raw: object) -> dict[str, Any]:
     return fields | {f"offset.{key}": value for key, value in cast(dict[str, Any], offset).items()}
 
 
-def _checked(value: object, operand: Operand, spec: Instruction) -> int:
+def _checked(value: object, operand: Operand, spec: Instruction, lenient: bool) -> int:
     where = f"{spec.name}, {operand.name}"
-    if not isinstance(value, int) or isinstance(value, bool):
+    if lenient and isinstance(value, float) and abs(value) < 2**63:
+        value = int(value)
+    if not isinstance(value, int) or (isinstance(value, bool) and not lenient):
         raise UserError(f"{where}: expected an integer, found {_short(value)}")
-    if operand.is_register and not operand.low <= value <= operand.high:
+    highest = 255 if lenient else operand.high
+    if operand.is_register and not operand.low <= value <= highest:
         raise UserError(f"{where}: no register {value}; expected {operand.low} to {operand.high}")
-    if value not in _INT32:
+    if value not in _INT32 and not lenient:
         raise UserError(f"{where}: {value} does not fit 32 bits")
-    return value
+    return (int(value) + 2**31) % 2**32 - 2**31
 
 
 def _short(value: object) -> str:

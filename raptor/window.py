@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 Pixels = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,9 @@ class Window:
     """A convolution or pooling window over `batch` images of any number of spatial dimensions.
 
     Output position o reads input position `o * stride - pad + tap * dilation` in each dimension; positions outside
-    the image are padding. Pixels are numbered in C order over (batch, *dims), as in `raptor.layout`.
+    the image are padding. A transposed window is the reverse: o reads the position i for which
+    `i * stride - pad + tap * dilation` is o, if there is one. Pixels are numbered in C order over (batch, *dims), as in
+    `raptor.layout`.
     """
 
     in_dims: tuple[int, ...]
@@ -24,6 +27,7 @@ class Window:
     pads: tuple[int, ...]
     dilations: tuple[int, ...]
     batch: int = 1
+    transposed: bool = False
 
     @classmethod
     def point(cls, dims: tuple[int, ...], batch: int = 1) -> "Window":
@@ -36,6 +40,10 @@ class Window:
         return math.prod(self.kernel)
 
     @property
+    def in_pixels(self) -> int:
+        return self.batch * math.prod(self.in_dims)
+
+    @property
     def is_point(self) -> bool:
         return self == Window.point(self.in_dims, self.batch)
 
@@ -45,23 +53,47 @@ class Window:
 
     def input_pixels(self) -> Pixels:
         """[output pixels, taps] -> input pixel, or -1 where the tap lies in the padding. Taps in C order."""
-        pixel = np.zeros((1, 1), np.int64)
-        inside = np.ones((1, 1), np.bool_)
+        one_image = np.zeros((1, 1), np.int64)
         for d, size in enumerate(self.in_dims):
             # [outputs so far, taps so far] x [outputs of d, taps of d]
-            at = self._positions(d)
-            pixel = _outer(pixel, np.full(at.shape, size), np.multiply) + _outer(np.zeros_like(pixel), at, np.add)
-            inside = _outer(inside, (at >= 0) & (at < size), np.logical_and)
-        one_image = np.where(inside, pixel, -1)
+            one_image = _combined(one_image, self._positions(d), size)
         images = np.arange(self.batch)[:, None, None] * math.prod(self.in_dims)
         all_images = np.where(one_image >= 0, one_image + images, -1)
         return all_images.reshape(-1, self.tap_count).astype(np.int32)
 
-    def _positions(self, d: int) -> npt.NDArray[np.int64]:
-        outputs = np.arange(self.out_dims[d])[:, None] * self.strides[d] - self.pads[d]
-        return outputs + np.arange(self.kernel[d])[None, :] * self.dilations[d]
+    def _positions(self, d: int) -> Ints:
+        """[outputs, taps] of one dimension -> input position, or -1."""
+        output, tap = np.arange(self.out_dims[d])[:, None], np.arange(self.kernel[d])[None, :]
+        stride, pad, dilation = self.strides[d], self.pads[d], self.dilations[d]
+        if self.transposed:
+            scaled = output + pad - tap * dilation
+            at = np.where(scaled % stride == 0, scaled // stride, -1)
+        else:
+            at = output * stride - pad + tap * dilation
+        return np.where((at >= 0) & (at < self.in_dims[d]), at, -1)
 
 
-def _outer(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic], f: np.ufunc) -> npt.NDArray[np.generic]:
-    """[i, j] x [k, l] -> [i * k, j * l] with f applied to each pair."""
-    return f(a[:, None, :, None], b[None, :, None, :]).reshape(a.shape[0] * b.shape[0], a.shape[1] * b.shape[1])
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """A window without a rule: [output pixels, taps] -> input pixel, or -1."""
+
+    pixels: Pixels
+    in_pixels: int
+
+    @property
+    def tap_count(self) -> int:
+        return self.pixels.shape[1]
+
+    @property
+    def out_pixels(self) -> int:
+        return self.pixels.shape[0]
+
+    def input_pixels(self) -> Pixels:
+        return self.pixels
+
+
+def _combined(outer: Ints, inner: Ints, size: int) -> Ints:
+    """Positions in the dimensions so far and in the next one, of `size`, as positions in all of them."""
+    a, b = outer[:, None, :, None], inner[None, :, None, :]
+    both = np.where((a >= 0) & (b >= 0), a * size + b, -1)
+    return both.reshape(outer.shape[0] * inner.shape[0], outer.shape[1] * inner.shape[1])

@@ -133,4 +133,3 @@ def _refuse(core: int, records: Records, faults: Indices, reason: str) -> None:
 
 def _fail(core: int, records: Records, pc: int, reason: str) -> NoReturn:
     raise ProgramError(core, pc, isa.text(records[pc]), reason)
-

@@ -1,7 +1,8 @@
 """The compiled engine. It does what `reference` does, in the same order of float operations, and checks as much.
 
-Import only where it runs (see `raptor.jit`). Spans of memory are slices handed to small helpers: that is what lets
-the compiler make vector code of them.
+Import only where it runs (see `raptor.jit`). Positions in memories are unsigned: indexing with them needs no test for
+negative ones, so that the compiler makes vector code of the small loops. Slices would do too, but take long to make.
+NOTE: numba makes a float of a signed and an unsigned number together.
 NOTE: opcodes and fault codes are constants in cached machine code; they are the simulator's and must not change.
 """
 
@@ -20,66 +21,60 @@ from validator.machine import EVENT_COUNT, Stop
 _DONE, _DEADLOCK, _STEPS = int(Stop.DONE), int(Stop.DEADLOCK), int(Stop.STEPS)
 _UNALIGNED, _LOCAL, _GLOBAL = int(Stop.UNALIGNED), int(Stop.LOCAL_RANGE), int(Stop.GLOBAL_RANGE)
 _OVERLAP, _REGISTERS, _SIZES = int(Stop.OVERLAP), int(Stop.SEND_REGISTERS), int(Stop.SIZES_DIFFER)
-_BLOCKED = -1
-_OK = 0
+_OK, _BLOCKED = 0, -1
 _EVENTS = EVENT_COUNT
-_BLOCK = 1024
+_U = np.uint64
 
-_NOP, _SLDI, _SADD, _SSUB, _SMUL = OPCODE["nop"], OPCODE["sldi"], OPCODE["sadd"], OPCODE["ssub"], OPCODE["smul"]
-_SADDI, _SMULI, _SETBW, _MVMUL = OPCODE["saddi"], OPCODE["smuli"], OPCODE["setbw"], OPCODE["mvmul"]
-_VVADD, _VVSUB, _VVMUL, _VVDMUL = OPCODE["vvadd"], OPCODE["vvsub"], OPCODE["vvmul"], OPCODE["vvdmul"]
-_VVMAX, _VAVG, _VRELU, _VTANH, _VSIGM = (OPCODE[n] for n in ("vvmax", "vavg", "vrelu", "vtanh", "vsigm"))
-_VSOFTMAX, _VMV, _VRSU, _VRSL = OPCODE["vsoftmax"], OPCODE["vmv"], OPCODE["vrsu"], OPCODE["vrsl"]
-_LD, _ST, _LLDI, _LMV = OPCODE["ld"], OPCODE["st"], OPCODE["lldi"], OPCODE["lmv"]
-_SEND, _RECV, _WAIT, _SYNC = OPCODE["send"], OPCODE["recv"], OPCODE["wait"], OPCODE["sync"]
+_SLDI, _SADD, _SSUB, _SMUL, _SADDI = (OPCODE[n] for n in ("sldi", "sadd", "ssub", "smul", "saddi"))
+_SMULI, _MVMUL, _VVADD, _VVSUB, _VVMUL = (OPCODE[n] for n in ("smuli", "mvmul", "vvadd", "vvsub", "vvmul"))
+_VVDMUL, _VVMAX, _VAVG, _VRELU, _VTANH = (OPCODE[n] for n in ("vvdmul", "vvmax", "vavg", "vrelu", "vtanh"))
+_VSIGM, _VMV, _VRSU, _VRSL, _LD, _ST = (OPCODE[n] for n in ("vsigm", "vmv", "vrsu", "vrsl", "ld", "st"))
+_LLDI, _LMV, _SEND, _RECV, _WAIT, _SYNC = (OPCODE[n] for n in ("lldi", "lmv", "send", "recv", "wait", "sync"))
 
 
 @kernel
-def run(block, max_steps, cores, memories, weights, probes, fault) -> int:
+def run(block, max_steps, cores, memories, weights, probes, fault) -> int:  # noqa: C901 the schedule
     """Runs all cores until they have finished or one of them cannot go on; returns a `Stop`.
 
     `fault` receives core, address and size. Blocked cores are woken by the core that they wait for, through a queue.
     """
-    words, pc, first, registers, events = cores
+    pc, first = cores[1], cores[2]
     count = pc.size
-    queue = np.arange(count + 1)  # a ring of the cores that may be able to go on; one place stays free
+    queue = np.arange(count)  # a ring of the cores that may be able to go on, `waiting` of them from `head` on
     queued = np.ones(count, np.bool_)
-    head, tail = 0, count
+    head, waiting = 0, count
     woken = np.zeros(2, np.int64)
-    widest = np.int64(_BLOCK)
-    for i in range(weights[3].size):
-        widest = max(widest, weights[3][i])
+    widest = np.int64(0)
+    for cols in weights[3]:
+        widest = max(widest, cols)
     scratch = np.empty(widest, np.float32)
     steps = np.int64(0)
-    while head != tail:
+    while waiting > 0:
         core = queue[head]
-        head = (head + 1) % (count + 1)
+        head = (head + 1) % count
+        waiting -= 1
         queued[core] = False
-        while True:
+        going = True
+        while going:
             if steps >= max_steps:
                 fault[0] = core
                 return _STEPS
-            limit = max_steps - steps if block else 1
             woken[0] = -1
+            limit = max_steps - steps if block else np.int64(1)
             code, done = _advance(core, limit, cores, memories, weights, probes, scratch, woken, fault)
             steps += done
             if code > 0:
                 return code
-            other = woken[0]
-            if other >= 0 and not queued[other]:
-                queued[other] = True
-                queue[tail] = other
-                tail = (tail + 1) % (count + 1)
-            if code == _BLOCKED or pc[core] == first[core + 1]:
-                break
-            if not block:
-                if not queued[core]:
-                    queued[core] = True
-                    queue[tail] = core
-                    tail = (tail + 1) % (count + 1)
-                break
+            going = code == _OK and pc[core] < first[core + 1]
+            woken[1] = -1 if block or not going else core
+            for other in woken:
+                if other >= 0 and not queued[other]:
+                    queued[other] = True
+                    queue[(head + waiting) % count] = other
+                    waiting += 1
+            going = going and block
     for core in range(count):
-        if pc[core] != first[core + 1]:
+        if pc[core] < first[core + 1]:
             return _DEADLOCK
     return _DONE
 
@@ -91,119 +86,102 @@ def _advance(core, limit, cores, memories, weights, probes, scratch, woken, faul
     Returns a code (0, blocked, or a fault) and the number of instructions executed, those of a partner included.
     """
     words, pc, first, all_registers, events = cores
-    all_local, local_first, memory, width = memories
-    values, offset, rows, cols, first_group = weights
+    local, local_first, memory, width = memories
     registers = all_registers[core]
-    local = all_local[local_first[core] : local_first[core + 1]]
     at, end = pc[core], first[core + 1]
-    due = _capture(core, at, local, probes)
+    due = _capture(core, at, local, local_first, probes)
     done = np.int64(0)
+    code = _OK
     while done < limit and at < end:
         if at == due:
-            due = _capture(core, at, local, probes)
+            due = _capture(core, at, local, local_first, probes)
         head = words[at, 0]
         op, rd, rs1 = head & 255, (head >> 8) & 255, (head >> 16) & 255
         a, b, c, d = np.int64(words[at, 1]), np.int64(words[at, 2]), np.int64(words[at, 3]), np.int64(words[at, 4])
-        code = _OK
         if op == _SLDI:
             registers[rd] = a
         elif op == _MVMUL:
-            g = first_group[core] + c
-            n, m = rows[g], cols[g]
-            code, x = _elements(registers[rs1], n, local.size, width, fault)
-            if code == _OK:
-                code, y = _elements(registers[rd], m, local.size, width, fault)
-            if code == _OK:
-                w = values[offset[g] : offset[g] + n * m]
-                _product(local[y : y + m], local[x : x + n], w, b, scratch)
+            code = _mvmul(core, registers[rd], registers[rs1], b, c, memories, weights, scratch, fault)
         elif op == _LMV:
-            code = _lmv(local, registers, rd, rs1, b, c, d, width, fault)
+            target = registers[rd] + (c if b & 1 else 0)
+            code = _lmv(core, target, registers[rs1] + (c if b & 2 else 0), d, memories, fault)
         elif _VVADD <= op <= _VRSL:
-            code = _vector(op, local, registers, rd, rs1, a, b, c, d, width, scratch, fault)
+            bound = np.int64(registers[a]) if 0 <= a < registers.size else np.int64(0)
+            code = _vector(core, op, registers[rd], registers[rs1], bound, b, c, d, memories, fault)
         elif op <= _SMULI:
             _scalar(op, registers, rd, rs1, a)
-        elif op == _LD or op == _ST:
-            code = _global(op, local, memory, registers, rd, rs1, b, c, d, width, fault)
+        elif op == _LD or op == _ST:  # noqa: SIM109 numba makes a loop of `in`
+            code = _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault)
         elif op == _LLDI:
-            code, x = _span(registers[rd] + _offset(b, c, 0), d, local.size, width, fault)
+            code, y = _place(core, registers[rd] + (c if b & 1 else 0), d, memories, fault)
             if code == _OK:
-                local[x : x + d // width] = 0
-        elif op == _SEND or op == _RECV:
-            pc[core] = at
-            code, other = _meet(core, op, a, cores, memories, probes, fault)
-            if code == _OK:
-                woken[0] = other
-                pc[core] = at + 1
-                _capture(core, at + 1, local, probes)
-                return _OK, done + 2
+                _fill(local, y, _U(d // width))
         elif op == _WAIT:
             if events[core * _EVENTS + b] < c:
                 code = _BLOCKED
             else:
                 events[core * _EVENTS + b] -= c
-        elif op == _SYNC:
-            events[a * _EVENTS + b] += 1
-            woken[0] = a
-            pc[core] = at + 1
-            _capture(core, at + 1, local, probes)
-            return _OK, done + 1
+        elif op >= _SEND:
+            if op == _SYNC:
+                events[a * _EVENTS + b] += 1
+            else:
+                pc[core] = at
+                code = _meet(core, op, a, cores, memories, probes, fault)
+            if code == _OK:
+                woken[0] = a
+                done += op != _SYNC  # the partner's instruction
+                limit = done  # the last instruction of this turn
         if code != _OK:
-            pc[core] = at
-            if code > 0 and op != _SEND and op != _RECV:
-                fault[0] = core
-            return code, done
+            break
         at += 1
         done += 1
     pc[core] = at
-    _capture(core, at, local, probes)
-    return _OK, done
+    _capture(core, at, local, local_first, probes)
+    if code > 0 and (op < _SEND or op > _RECV):
+        fault[0] = core
+    return code, done
 
 
 @helper
-def _capture(core, at, local, probes):
+def _capture(core, at, local, local_first, probes):
     """Copies what probes want to see just before instruction `at`; returns where the core's next probe is due."""
     pc, first, following, address, size, offset, captured = probes
     i = following[core]
     while i < first[core + 1] and pc[i] == at:
-        captured[offset[i] : offset[i] + size[i]] = local[address[i] : address[i] + size[i]]
+        _copy(captured, _U(offset[i]), local, _U(local_first[core] + address[i]), _U(size[i]))
         i += 1
     following[core] = i
     return pc[i] if i < first[core + 1] else np.int64(-1)
 
 
 @helper
-def _offset(select, value, bit):
-    return value if (select >> bit) & 1 else np.int64(0)
+def _place(core, address, size, memories, fault):
+    """The position in `local` of `size` bytes at `address` of a core; a fault code other than 0 if they leave it."""
+    local_first, width = memories[1], memories[3]
+    length = local_first[core + 1] - local_first[core]
+    code, index = _within(np.int64(address), size, length, width, fault)
+    return code, _U(local_first[core] + index)
 
 
 @helper
-def _span(address, size, length, width, fault):
-    """Index of the first of `size` bytes in a memory of `length` elements; a fault code other than 0 if outside."""
+def _within(address, size, length, width, fault):
+    if width > 1 and (address % width != 0 or size % width != 0):
+        code = _UNALIGNED
+    elif address < 0 or size < 0 or address + size > length * width:
+        code = _LOCAL
+    else:
+        return _OK, address // width if width > 1 else address
     fault[1], fault[2] = address, size
-    if width == 1:
-        if address < 0 or address + size > length:
-            return _LOCAL, np.int64(0)
-        return _OK, np.int64(address)
-    if address % width != 0 or size % width != 0:
-        return _UNALIGNED, np.int64(0)
-    if address < 0 or address + size > length * width:
-        return _LOCAL, np.int64(0)
-    return _OK, np.int64(address // width)
+    return code, np.int64(0)
 
 
 @helper
-def _elements(address, count, length, width, fault):
-    return _span(np.int64(address), count * width, length, width, fault)
-
-
-@helper
-def _overlap(target, count, source, source_count, exact, width, fault):
+def _apart(target, count, source, source_count, exact, memories, core, fault):
     """The fault code for a target that overlaps a source in part, or at all unless `exact` equality is allowed."""
-    if target + count <= source or source + source_count <= target:
+    if target + count <= source or source + source_count <= target or (exact and target == source):
         return _OK
-    if exact and target == source and count == source_count:
-        return _OK
-    fault[1], fault[2] = target * width, count * width
+    width = np.int64(memories[3])
+    fault[1], fault[2] = (np.int64(target) - memories[1][core]) * width, np.int64(count) * width
     return _OVERLAP
 
 
@@ -224,255 +202,250 @@ def _scalar(op, registers, rd, rs1, a):
 
 
 @helper
-def _product(y, x, w, relu, scratch):
-    """y = x @ w, rows added in order; eight rows a pass leave that order as it is."""
-    m = y.size
-    total = scratch[:m]
-    total[:] = 0
-    whole = x.size - x.size % 8
-    for i in range(0, whole, 8):
-        _add_rows(total, x[i : i + 8], w[i * m : (i + 8) * m], m)
-    for i in range(whole, x.size):
-        row = w[i * m : (i + 1) * m]
-        for j in range(m):
-            total[j] += x[i] * row[j]
+def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault):
+    values, offset, rows, cols, first_group = weights
+    local, width = memories[0], memories[3]
+    g = first_group[core] + group
+    code, x = _place(core, source, rows[g] * width, memories, fault)
+    if code == _OK:
+        code, y = _place(core, target, cols[g] * width, memories, fault)
+    if code != _OK:
+        return code
+    _product(local, x, _U(rows[g]), values, _U(offset[g]), _U(cols[g]), scratch)
     if relu:
-        _relu(y, total)
+        _relu(local, y, scratch, _U(0), _U(cols[g]))
     else:
-        _copy(y, total)
-
-
-@helper
-def _add_rows(t, x, w, m):
-    x0, x1, x2, x3, x4, x5, x6, x7 = x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]
-    w0, w1, w2, w3 = w[:m], w[m : 2 * m], w[2 * m : 3 * m], w[3 * m : 4 * m]
-    w4, w5, w6, w7 = w[4 * m : 5 * m], w[5 * m : 6 * m], w[6 * m : 7 * m], w[7 * m : 8 * m]
-    for j in range(t.size):
-        first = (((t[j] + x0 * w0[j]) + x1 * w1[j]) + x2 * w2[j]) + x3 * w3[j]
-        t[j] = (((first + x4 * w4[j]) + x5 * w5[j]) + x6 * w6[j]) + x7 * w7[j]
-
-
-@helper
-def _vector(op, local, registers, rd, rs1, a, b, c, d, width, scratch, fault):  # noqa: C901 the dispatch of vector operations
-    step = c * width
-    single = op == _VVDMUL or op == _VAVG
-    count = d
-    target = np.int64(registers[rd])
-    if not single and op != _VMV:
-        target += _offset(b, step, 0)
-    span = count
-    if op == _VAVG or op == _VMV:
-        if registers[a] < 0:
-            fault[1], fault[2] = registers[rs1], registers[a]
-            return _LOCAL
-        span = (count - 1) * registers[a] + 1
-    result = np.int64(1) if single else count
-    code, y = _elements(target, result, local.size, width, fault)
-    if code != _OK:
-        return code
-    code, x = _elements(registers[rs1] + _offset(b, step, 1), span, local.size, width, fault)
-    if code != _OK:
-        return code
-    if not single:
-        code = _overlap(y, result, x, span, op != _VMV, width, fault)
-        if code != _OK:
-            return code
-    out, p = local[y : y + result], local[x : x + span]
-    if op <= _VVMAX:
-        code, z = _elements(registers[a] + _offset(b, step, 2), count, local.size, width, fault)
-        if code == _OK and not single:
-            code = _overlap(y, count, z, count, True, width, fault)
-        if code == _OK:
-            _binary(op, out, p, local[z : z + count], scratch)
-        return code
-    if op == _VRELU:
-        _relu(out, p)
-    elif op == _VAVG:
-        out[0] = _mean(p, np.int64(registers[a]), count)
-    elif op == _VMV:
-        for i in range(count):
-            out[i] = p[i * registers[a]]
-    elif op == _VRSU or op == _VRSL:
-        _bound(out, p, np.float32(registers[a]), op == _VRSU)
-    else:
-        _transcendental(op, out, p)
+        _copy(local, y, scratch, _U(0), _U(cols[g]))
     return _OK
 
 
 @helper
-def _binary(op, y, p, q, scratch):
-    """Through `scratch`, because the compiler makes no vector code for a target that may be a source."""
-    if op == _VVDMUL:
-        y[0] = _dot(p, q)
-        return
-    for first in range(0, y.size, _BLOCK):
-        last = min(first + _BLOCK, y.size)
-        out, u, v = scratch[: last - first], p[first:last], q[first:last]
-        if op == _VVADD:
-            _add(out, u, v)
-        elif op == _VVSUB:
-            _subtract(out, u, v)
-        elif op == _VVMUL:
-            _multiply(out, u, v)
-        else:
-            _maximum(out, u, v)
-        _copy(y[first:last], out)
+def _product(v, x, n, w, o, m, t):
+    """t = v[x : x + n] @ w[o :], rows of `m` added in order; eight rows a pass leave that order as it is."""
+    for j in range(m):
+        t[j] = 0
+    end = x + n
+    while x + _U(8) <= end:
+        x0, x1, x2, x3 = v[x], v[x + _U(1)], v[x + _U(2)], v[x + _U(3)]
+        x4, x5, x6, x7 = v[x + _U(4)], v[x + _U(5)], v[x + _U(6)], v[x + _U(7)]
+        o1 = o + m
+        o2 = o1 + m
+        o3 = o2 + m
+        o4 = o3 + m
+        o5 = o4 + m
+        o6 = o5 + m
+        o7 = o6 + m
+        for j in range(m):
+            half = (((t[j] + x0 * w[o + j]) + x1 * w[o1 + j]) + x2 * w[o2 + j]) + x3 * w[o3 + j]
+            t[j] = (((half + x4 * w[o4 + j]) + x5 * w[o5 + j]) + x6 * w[o6 + j]) + x7 * w[o7 + j]
+        o = o7 + m
+        x += _U(8)
+    while x < end:
+        for j in range(m):
+            t[j] += v[x] * w[o + j]
+        o += m
+        x += _U(1)
 
 
 @helper
-def _dot(p, q):
-    total = 0.0
-    for i in range(p.size):
-        total += np.float64(p[i]) * np.float64(q[i])
-    return total
-
-
-@helper
-def _add(y, p, q):
-    for i in range(y.size):
-        y[i] = p[i] + q[i]
-
-
-@helper
-def _subtract(y, p, q):
-    for i in range(y.size):
-        y[i] = p[i] - q[i]
-
-
-@helper
-def _multiply(y, p, q):
-    for i in range(y.size):
-        y[i] = p[i] * q[i]
-
-
-@helper
-def _maximum(y, p, q):
-    for i in range(y.size):
-        y[i] = p[i] if (p[i] >= q[i]) | (p[i] != p[i]) else q[i]
-
-
-@helper
-def _relu(y, p):
-    for i in range(y.size):
-        y[i] = np.float32(0) if p[i] < 0 else p[i]
-
-
-@helper
-def _bound(y, p, bound, upper):
-    for i in range(y.size):
-        within = p[i] <= bound if upper else p[i] >= bound
-        y[i] = p[i] if within or p[i] != p[i] else bound
-
-
-@helper
-def _mean(p, stride, count):
-    total = 0.0
-    for i in range(count):
-        total += np.float64(p[i * stride])
-    return total / count
-
-
-@helper
-def _transcendental(op, y, p):
-    if op == _VTANH:
-        for i in range(y.size):
-            y[i] = math.tanh(np.float64(p[i]))
-    elif op == _VSIGM:
-        for i in range(y.size):
-            v = np.float64(p[i])
-            y[i] = 1 / (1 + math.exp(-v)) if v >= 0 else math.exp(v) / (1 + math.exp(v))
+def _vector(core, op, rd, rs1, rs2, b, c, d, memories, fault):  # noqa: C901 the dispatch of vector operations
+    """`rd`, `rs1`, `rs2`: what the registers hold."""
+    local, width = memories[0], memories[3]
+    single, strided = op == _VVDMUL or op == _VAVG, op == _VAVG or op == _VMV  # noqa: SIM109
+    if strided and rs2 < 0:
+        fault[1], fault[2] = rs1, rs2
+        return _LOCAL
+    step = c * width
+    result = np.int64(1) if single else d
+    span = (d - 1) * rs2 + 1 if strided else d
+    code, y = _place(core, rd + (step if b & 1 and not single and op != _VMV else 0), result * width, memories, fault)
+    if code != _OK:
+        return code
+    code, x = _place(core, rs1 + (step if b & 2 else 0), span * width, memories, fault)
+    if code == _OK and not single:
+        code = _apart(y, _U(result), x, _U(span), op != _VMV, memories, core, fault)
+    if code != _OK:
+        return code
+    if op <= _VVMAX:
+        code, z = _place(core, rs2 + (step if b & 4 else 0), span * width, memories, fault)
+        if code == _OK and not single:
+            code = _apart(y, _U(result), z, _U(span), True, memories, core, fault)
+        if code == _OK:
+            _binary(op, local, y, x, z, _U(d))
+    elif op == _VRELU:
+        _relu(local, y, local, x, _U(d))
+    elif op == _VAVG:
+        local[y] = _mean(local, x, _U(rs2), _U(d))
+    elif op == _VMV:
+        _gather(local, y, x, _U(rs2), _U(d))
+    elif op == _VRSU or op == _VRSL:  # noqa: SIM109
+        _bound(local, y, x, np.float32(rs2), op == _VRSU, _U(d))
     else:
-        _softmax(y, p)
-
-
-@helper
-def _softmax(y, p):
-    largest = p[0]
-    for i in range(p.size):
-        largest = p[i] if p[i] > largest or p[i] != p[i] else largest
-    powers = np.empty(p.size, np.float64)
-    total = 0.0
-    for i in range(p.size):
-        powers[i] = math.exp(np.float64(p[i]) - np.float64(largest))
-        total += powers[i]
-    for i in range(p.size):
-        y[i] = powers[i] / total
-
-
-@helper
-def _lmv(local, registers, rd, rs1, b, c, d, width, fault):
-    code, y = _span(registers[rd] + _offset(b, c, 0), d, local.size, width, fault)
-    if code != _OK:
-        return code
-    code, x = _span(registers[rs1] + _offset(b, c, 1), d, local.size, width, fault)
-    if code != _OK:
-        return code
-    count = d // width
-    code = _overlap(y, count, x, count, False, width, fault)
-    if code == _OK:
-        _copy(local[y : y + count], local[x : x + count])
+        _transcendental(op, local, y, x, _U(d))
     return code
 
 
 @helper
-def _copy(y, x):
-    for i in range(y.size):
-        y[i] = x[i]
+def _binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is worth its own vector code
+    if op == _VVADD and y == p:
+        for i in range(n):
+            v[y + i] += v[q + i]
+    elif op == _VVADD:
+        for i in range(n):
+            v[y + i] = v[p + i] + v[q + i]
+    elif op == _VVSUB:
+        for i in range(n):
+            v[y + i] = v[p + i] - v[q + i]
+    elif op == _VVMUL and y == p:
+        for i in range(n):
+            v[y + i] *= v[q + i]
+    elif op == _VVMUL:
+        for i in range(n):
+            v[y + i] = v[p + i] * v[q + i]
+    elif op == _VVMAX and y == p:
+        for i in range(n):
+            v[y + i] = v[y + i] if (v[y + i] >= v[q + i]) | (v[y + i] != v[y + i]) else v[q + i]
+    elif op == _VVMAX:
+        for i in range(n):
+            v[y + i] = v[p + i] if (v[p + i] >= v[q + i]) | (v[p + i] != v[p + i]) else v[q + i]
+    else:
+        total = 0.0
+        for i in range(n):
+            total += np.float64(v[p + i]) * np.float64(v[q + i])
+        v[y] = total
 
 
 @helper
-def _global(op, local, memory, registers, rd, rs1, b, c, d, width, fault):
-    """`ld` and `st`. The address in global memory: high word in an even register, low word in the next."""
-    near, far = (rd, rs1) if op == _LD else (rs1, rd)
-    near_bit = 0 if op == _LD else 1
-    code, x = _span(registers[near] + _offset(b, c, near_bit), d, local.size, width, fault)
+def _relu(v, y, u, x, n):
+    for i in range(n):
+        v[y + i] = np.float32(0) if u[x + i] < 0 else u[x + i]
+
+
+@helper
+def _bound(v, y, x, bound, upper, n):
+    for i in range(n):
+        within = v[x + i] <= bound if upper else v[x + i] >= bound
+        v[y + i] = v[x + i] if within or v[x + i] != v[x + i] else bound
+
+
+@helper
+def _mean(v, x, stride, n):
+    total = 0.0
+    for i in range(n):
+        total += np.float64(v[x + i * stride])
+    return total / np.float64(n)
+
+
+@helper
+def _gather(v, y, x, stride, n):
+    for i in range(n):
+        v[y + i] = v[x + i * stride]
+
+
+@helper
+def _transcendental(op, v, y, x, n):
+    if op == _VTANH:
+        for i in range(n):
+            v[y + i] = math.tanh(np.float64(v[x + i]))
+    elif op == _VSIGM:
+        for i in range(n):
+            u = np.float64(v[x + i])
+            v[y + i] = 1 / (1 + math.exp(-u)) if u >= 0 else math.exp(u) / (1 + math.exp(u))
+    else:
+        _softmax(v, y, x, n)
+
+
+@helper
+def _softmax(v, y, x, n):
+    largest = v[x]
+    for i in range(n):
+        largest = v[x + i] if v[x + i] > largest or v[x + i] != v[x + i] else largest
+    powers = np.empty(n, np.float64)
+    total = 0.0
+    for i in range(n):
+        powers[i] = math.exp(np.float64(v[x + i]) - np.float64(largest))
+        total += powers[i]
+    for i in range(n):
+        v[y + i] = powers[i] / total
+
+
+@helper
+def _copy(v, y, u, x, n):
+    for i in range(n):
+        v[y + i] = u[x + i]
+
+
+@helper
+def _fill(v, y, n):
+    for i in range(n):
+        v[y + i] = 0
+
+
+@helper
+def _lmv(core, target, source, size, memories, fault):
+    local, width = memories[0], memories[3]
+    code, y = _place(core, target, size, memories, fault)
     if code != _OK:
         return code
-    address = (np.int64(registers[far]) << 32) + np.int64(np.uint32(registers[far + 1]))
-    code, g = _span(address + _offset(b, c, 1 - near_bit), d, memory.size, width, fault)
+    code, x = _place(core, source, size, memories, fault)
+    count = _U(size // width)
+    if code == _OK:
+        code = _apart(y, count, x, count, False, memories, core, fault)
+    if code == _OK:
+        _copy(local, y, local, x, count)
+    return code
+
+
+@helper
+def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
+    """`ld` and `st`. The address in global memory: high word in an even register, low word in the next."""
+    local, _local_first, memory, width = memories
+    near, far = (rd, rs1) if op == _LD else (rs1, rd)
+    near_bit, far_bit = (1, 2) if op == _LD else (2, 1)
+    code, x = _place(core, registers[near] + (c if b & near_bit else 0), d, memories, fault)
+    if code != _OK:
+        return code
+    address = (np.int64(registers[far]) << 32) + (np.int64(registers[far + 1]) & 0xFFFFFFFF)
+    code, g = _within(address + (c if b & far_bit else 0), d, memory.size, width, fault)
     if code != _OK:
         return _GLOBAL if code == _LOCAL else code
-    count = d // width
     if op == _LD:
-        _copy(local[x : x + count], memory[g : g + count])
+        _copy(local, x, memory, _U(g), _U(d // width))
     else:
-        _copy(memory[g : g + count], local[x : x + count])
+        _copy(memory, _U(g), local, x, _U(d // width))
     return _OK
 
 
 @helper
 def _meet(core, op, partner, cores, memories, probes, fault):
     """A rendezvous, if the partner stands at the matching instruction: copies the data and lets the partner go on."""
-    words, pc, first, registers, events = cores
-    local, local_first, _memory, width = memories
+    words, pc, first, registers = cores[0], cores[1], cores[2], cores[3]
+    local, local_first, width = memories[0], memories[1], memories[3]
     there = pc[partner]
     if there == first[partner + 1]:
-        return _BLOCKED, partner
+        return _BLOCKED
     if (words[there, 0] & 255) != (_RECV if op == _SEND else _SEND) or words[there, 1] != core:
-        return _BLOCKED, partner
-    theirs = local[local_first[partner] : local_first[partner + 1]]
-    _capture(partner, there, theirs, probes)
+        return _BLOCKED
+    _capture(partner, there, local, local_first, probes)
     sender, receiver = (core, partner) if op == _SEND else (partner, core)
-    send, recv = words[pc[sender]], words[pc[receiver]]
+    send, recv = pc[sender], pc[receiver]
     fault[0] = sender
-    address = np.int64(registers[sender, (send[0] >> 8) & 255])
-    if address != registers[sender, (send[0] >> 16) & 255]:
-        return _REGISTERS, partner
-    source = local[local_first[sender] : local_first[sender + 1]]
-    size = np.int64(send[4])
-    code, x = _span(address + (np.int64(send[3]) if send[2] & 3 else 0), size, source.size, width, fault)
+    address = np.int64(registers[sender, (words[send, 0] >> 8) & 255])
+    if address != registers[sender, (words[send, 0] >> 16) & 255]:
+        return _REGISTERS
+    size, recv_size = np.int64(words[send, 4]), np.int64(words[recv, 4])
+    code, x = _place(sender, address + (words[send, 3] if words[send, 2] & 3 else 0), size, memories, fault)
     if code != _OK:
-        return code, partner
+        return code
     fault[0] = receiver
-    target = local[local_first[receiver] : local_first[receiver + 1]]
-    address = np.int64(registers[receiver, (recv[0] >> 8) & 255])
-    code, y = _span(address + _offset(np.int64(recv[2]), np.int64(recv[3]), 0), np.int64(recv[4]), target.size, width, fault)
+    address = np.int64(registers[receiver, (words[recv, 0] >> 8) & 255])
+    code, y = _place(receiver, address + (words[recv, 3] if words[recv, 2] & 1 else 0), recv_size, memories, fault)
     if code != _OK:
-        return code, partner
-    if send[4] != recv[4]:
-        fault[0], fault[1], fault[2] = sender, 0, recv[4]
-        return _SIZES, partner
-    _copy(target[y : y + size // width], source[x : x + size // width])
+        return code
+    if size != recv_size:
+        fault[0], fault[1], fault[2] = sender, 0, recv_size
+        return _SIZES
+    _copy(local, y, local, x, _U(size // width))
     pc[partner] = there + 1
-    _capture(partner, there + 1, theirs, probes)
-    return _OK, partner
+    _capture(partner, there + 1, local, local_first, probes)
+    return _OK

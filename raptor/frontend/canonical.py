@@ -6,71 +6,69 @@ operators and to the names of the tensors that remain. Measured against five oth
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import onnx
-import onnxruntime as ort
 from onnx import ModelProto
 
 from raptor.errors import UserError
 from raptor.frontend.check import first_line, raise_if_unsupported
+from raptor.frontend.libraries import infer_shapes, optimise, read_without_weights, refer_to_file
 from raptor.frontend.reading import Source
 
-KEPT_APART = ["MatMulAddFusion"]
-"""The products and their sum keep the names the user knows; what is added need not be a constant."""
+KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
+"""Off: products and sum keep the names the user knows, and what is added may be a tensor, unlike C of our Gemm."""
 INLINE_BYTES = 1024
 """Smaller constants stay in the proto, where shape inference can see them."""
+STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
 @contextmanager
-def canonicalise(source: Source) -> Iterator[tuple[ModelProto, Path]]:
+def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
     """The canonical model with every shape inferred, and the folder of its larger weights, which goes on exit.
 
-    `source.proto` is emptied on the way: a model of 500 MB exists in memory once per step, not once per variable.
+    `source.proto` is replaced by one without those weights: a model of 500 MB shall not be in memory five times.
     """
     with tempfile.TemporaryDirectory(prefix="raptor-") as name:
         folder = Path(name)
-        _write_loadable(source.proto, folder / "original.onnx")
-        _optimise(source, folder)
-        (folder / "original.onnx").unlink()
-        proto = onnx.load(str(folder / "canonical.onnx"), load_external_data=False)
-        yield onnx.shape_inference.infer_shapes(proto, data_prop=True), folder
+        _make_loadable(source.proto)
+        source.proto = _move_weights(source.proto, folder / "original.bin")
+        (folder / "original.onnx").write_bytes(source.proto.SerializeToString())
+        _optimise(source.proto, folder)
+        (folder / "original.bin").unlink()
+        canonical = read_without_weights(folder / "canonical.onnx")
+        yield infer_shapes(canonical), folder
 
 
-def _write_loadable(proto: ModelProto, path: Path) -> None:
-    """Writes the model in an IR version that onnxruntime optimises and reads back, then empties `proto`."""
+def _make_loadable(proto: ModelProto) -> None:
+    """Changes the model into one that onnxruntime optimises and reads back."""
     # Up to IR 3 weights are inputs as well; the optimiser then writes models that do not reload.
     weights = {t.name for t in proto.graph.initializer}
     inputs = [v for v in proto.graph.input if v.name not in weights]
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
     proto.ir_version = min(max(proto.ir_version, 8), 10)
-    path.write_bytes(proto.SerializeToString())
 
 
-def _optimise(source: Source, folder: Path) -> None:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.optimized_model_filepath = str(folder / "canonical.onnx")
-    # Weights in a file of their own: read one by one when imported, and no second proto of 500 MB.
-    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
-    options.add_session_config_entry(
-        "session.optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES)
-    )
-    options.add_session_config_entry("session.disable_prepacking", "1")
+def _move_weights(proto: ModelProto, path: Path) -> ModelProto:
+    """Writes the larger weights to a file; returns the model that refers to it."""
+    with path.open("wb") as file:
+        for tensor in proto.graph.initializer:
+            data = tensor.raw_data
+            if len(data) >= INLINE_BYTES:
+                refer_to_file(tensor, path.name, file.tell(), len(data))
+                file.write(data)
+    # A copy, because protobuf gives memory back only with the whole message.
+    return ModelProto.FromString(proto.SerializeToString())
+
+
+def _optimise(proto: ModelProto, folder: Path) -> None:
+    source, target = folder / "original.onnx", folder / "canonical.onnx"
     try:
-        ort.InferenceSession(str(folder / "original.onnx"), options, ["CPUExecutionProvider"], disabled_optimizers=KEPT_APART)
+        # The weights go to a file, from which they are imported one by one.
+        optimise(source, target, weights="weights.bin", inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
-        raise_if_unsupported(source.proto)
-        raise UserError(f"onnxruntime refuses the model: {_reason(error)}") from None
-    finally:
-        source.proto.Clear()
-
-
-def _reason(error: Exception) -> str:
-    """The first line of the message without the temporary path."""
-    return re.sub(r"Load model from \S+ failed:", "", re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", first_line(error)))
+        raise_if_unsupported(proto)
+        reason = first_line(error).replace(f"Load model from {source} failed:", "").replace(f"{folder}/", "")
+        raise UserError(f"onnxruntime refuses the model: {STATUS.sub('', reason)}") from None

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, checker, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from raptor.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.frontend.libraries import InvalidModel, check_standard
 from raptor.frontend.registry import is_supported_op, op_reason
 
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
@@ -15,8 +16,8 @@ FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBL
 def check_model(proto: ModelProto, onnx_bytes: bytes) -> None:
     """The rules of the ONNX standard. An operator the standard does not know is reported as unsupported."""
     try:
-        checker.check_model(onnx_bytes)
-    except checker.ValidationError as error:
+        check_standard(onnx_bytes)
+    except InvalidModel as error:
         raise_if_unsupported(proto)
         raise UserError(f"not a valid ONNX model: {first_line(error)}") from None
 

@@ -19,14 +19,23 @@ from raptor.frontend.graph import (
 )
 from raptor.layout import Image
 
-MAP_FUNCTIONS: Mapping[MapFunction, Callable[..., Floats]] = {
+
+def _relu(x: Floats) -> Floats:
+    return np.maximum(x, np.float32(0))
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))
+
+
+MAP_FUNCTIONS: dict[MapFunction, Callable[..., Floats]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
     "max": np.maximum,
-    "relu": lambda x: np.maximum(x, np.float32(0)),
+    "relu": _relu,
     "tanh": np.tanh,
-    "sigmoid": lambda x: np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1)),
+    "sigmoid": _sigmoid,
 }
 
 

@@ -1,14 +1,18 @@
 """The Graph: a model as typed operators on static shapes.
 
-ONNX has hundreds of operators; a crossbar machine needs six. The importers in `raptor.frontend.operators` express the
+ONNX has hundreds of operators; a crossbar machine needs ten. The importers in `raptor.frontend.operators` express the
 former in the latter, so that every level below knows only these:
 
 `Filter`   products with constant matrices, one per kernel position (convolution, fully connected layers)
+`Dot`      products of two computed matrices, as dot products of the vector unit
+`Stencil`  weighted sum over a window, channel by channel (depthwise convolution, interpolation)
 `Pool`     running maximum or sum over a window
 `Map`      element-wise vector function of tensors and constants
 `Concat`   channels of several tensors side by side
+`Move`     elements of other tensors in another order (transpose, slice, pad, gather, tile)
 `Softmax`  normalised exponential over the channels (extended instruction)
 `Rename`   the same elements in the same order under another shape (no instruction)
+`ConstantTensor`
 
 Every tensor has an `Image`: its elements in C order, seen as pixels with channels (`raptor.layout`).
 """
@@ -23,23 +27,74 @@ import numpy.typing as npt
 
 from raptor.errors import VerifyError
 from raptor.layout import Image
-from raptor.window import Window
+from raptor.window import Table, Window
 
 Floats = npt.NDArray[np.float32]
-MapFunction = Literal["add", "sub", "mul", "max", "relu", "tanh", "sigmoid"]
-ARITY: Mapping[MapFunction, int] = {"add": 2, "sub": 2, "mul": 2, "max": 2, "relu": 1, "tanh": 1, "sigmoid": 1}
+Indices = npt.NDArray[np.int64]
+MapFunction = Literal[
+    "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf"
+]
+EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf"})
+"""Functions that the published instruction set cannot compute (docs/design.md, 5)."""
+
+_BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div"})
+
+
+def arity(function: MapFunction) -> int:
+    return 2 if function in _BINARY else 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filter:
     """y[o, m] = sum over taps t and channels k of x[window(o, t), k] * weights[t, k, m].
 
-    weights: [taps, input channels, output channels]. `relu`: negative sums become 0; set by `spatial.fold_relu` only.
+    weights: [taps, input channels / groups, output channels]; with `groups`, output channel m reads only the input
+    channels of its group. `key`: filters of equal key share their crossbars (the steps of a recurrent layer); empty
+    for a filter of its own. `relu`: negative sums become 0; set by `spatial.fold_relu` only.
     """
 
     weights: Floats
     window: Window
+    groups: int = 1
+    key: str = ""
     relu: bool = False
+
+    @property
+    def in_channels(self) -> int:
+        return self.weights.shape[1] * self.groups
+
+    def needed(self, cols: tuple[int, int]) -> tuple[int, int]:
+        """The input channels that the output channels `cols` read: those of their groups."""
+        ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
+        return cols[0] // outs * ins, (-(-cols[1] // outs)) * ins
+
+    def matrix(self, tap: int, rows: tuple[int, int], cols: tuple[int, int]) -> Floats:
+        """[rows, cols] of the whole matrix at one kernel position: zero where channels are of different groups."""
+        if self.groups == 1:
+            return self.weights[tap, slice(*rows), slice(*cols)]
+        ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
+        row, col = np.arange(*rows)[:, None], np.arange(*cols)[None, :]
+        return np.where(row // ins == col // outs, self.weights[tap, row % ins, col], np.float32(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """y[b, m, n] = sum over k of x[b, m, k] * z[b, n, k]: rows and columns are pixels, k are channels."""
+
+    batch: int
+    rows: int
+    cols: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stencil:
+    """y[o, c] = sum over taps t of x[window(o, t), c] * weights[o, t, c].
+
+    weights: [output pixels or 1, taps, channels or 1].
+    """
+
+    weights: Floats
+    window: Window | Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +114,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Map:
-    """An element-wise function. `operands`: position in the node's inputs, or a constant."""
+    """An element-wise function. `operands`: position in the node's inputs, or a constant.
+
+    An input has the image of the result, or one pixel of as many channels, which meets every pixel.
+    """
 
     function: MapFunction
     operands: tuple[int | Constant, ...]
@@ -68,6 +126,24 @@ class Map:
 @dataclass(frozen=True, slots=True)
 class Concat:
     """Channels of the inputs side by side, in order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """y[o, c] = element `sources[o, c]` of the inputs, 0 where it is -1.
+
+    sources: [output pixels, output channels]. The elements of an image are numbered pixel by pixel, those of the second
+    input follow those of the first.
+    """
+
+    sources: Indices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantTensor:
+    """A constant tensor: [rows, width, channels]."""
+
+    pixels: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +156,7 @@ class Rename:
     """The input's elements in the same C order and at the same pixels, under another name and ONNX shape."""
 
 
-Operator = Filter | Pool | Map | Concat | Softmax | Rename
+Operator = Filter | Dot | Stencil | Pool | Map | Concat | Move | Softmax | Rename | ConstantTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,47 +222,63 @@ class Graph:
 
 
 def _operator_fault(operator: Operator, inputs: list[Tensor], output: Tensor) -> str | None:
-    image = output.image
     sources = [i.image for i in inputs]
-    match operator:
-        case Filter(weights=weights, window=window):
-            taps, ins, outs = weights.shape
-            found = (taps, ins, outs, sources[0].pixels, image.pixels)
-            wanted = (window.tap_count, sources[0].channels, image.channels, _in_pixels(window), window.out_pixels)
-        case Pool(_, window):
-            found = (sources[0].channels, sources[0].pixels, image.pixels)
-            wanted = (image.channels, _in_pixels(window), window.out_pixels)
-        case Map(function, operands):
-            return _map_fault(function, operands, sources, image)
-        case Concat():
-            found = (sum(s.channels for s in sources), {(s.rows, s.width) for s in sources})
-            wanted = (image.channels, {(image.rows, image.width)})
-        case Softmax():
-            found, wanted = sources[0], image
-        case Rename():
-            if sources[0].has_layout_of(image):
-                return None if image.elements == int(np.prod(output.shape)) else f"{output.shape} does not fill {image}"
-            found, wanted = sources[0], image
+    found, wanted = _found_and_wanted(operator, sources, output.image)
+    if isinstance(operator, Rename):
+        # Another image of the same layout shows the channels that a reshape uncovers.
+        found = (sources[0].has_layout_of(output.image), output.image.elements)
+        wanted = (True, int(np.prod(output.shape)))
+    if isinstance(operator, Map):
+        return _map_fault(operator, sources, output.image)
     return None if found == wanted else f"shapes disagree: {found} and {wanted}"
 
 
-def _map_fault(
-    function: MapFunction, operands: tuple[int | Constant, ...], sources: list[Image], image: Image
-) -> str | None:
-    if len(operands) != ARITY[function]:
-        return f"{function} takes {ARITY[function]} operands, not {len(operands)}"
-    for operand in operands:
+def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) -> tuple[object, object]:
+    match operator:
+        case Filter(weights, window):
+            taps, _, outs = weights.shape
+            found = (taps, operator.in_channels, outs, sources[0].pixels, image.pixels)
+            return found, (window.tap_count, sources[0].channels, image.channels, _in_pixels(window), window.out_pixels)
+        case Stencil(weights, window):
+            taps = (sources[0].channels, sources[0].pixels, image.pixels, weights.shape[1])
+            return taps, (image.channels, _in_pixels(window), window.out_pixels, window.tap_count)
+        case Pool(_, window):
+            found = (sources[0].channels, sources[0].pixels, image.pixels)
+            return found, (image.channels, _in_pixels(window), window.out_pixels)
+        case Dot(batch, rows, cols):
+            found = (sources[0].pixels, sources[1].pixels, sources[0].channels, image.pixels, image.channels)
+            return found, (batch * rows, batch * cols, sources[1].channels, batch * rows, cols)
+        case Concat():
+            found = (sum(s.channels for s in sources), {(s.rows, s.width) for s in sources})
+            return found, (image.channels, {(image.rows, image.width)})
+        case Move(moved):
+            low, high = int(moved.min()), int(moved.max())
+            inside = low >= -1 and high < sum(s.elements for s in sources)
+            return (moved.shape, inside), ((image.pixels, image.channels), True)
+        case ConstantTensor(pixels):
+            return pixels.shape, (image.rows, image.width, image.channels)
+        case Softmax():
+            return sources[0], image
+        case _:
+            return None, None
+
+
+def _map_fault(operator: Map, sources: list[Image], image: Image) -> str | None:
+    wanted = arity(operator.function)
+    if len(operator.operands) != wanted:
+        return f"{operator.function} takes {wanted} operands, not {len(operator.operands)}"
+    for operand in operator.operands:
         if isinstance(operand, Constant):
             full = (image.rows, image.width, image.channels)
             if any(n not in (1, size) for n, size in zip(operand.pixels.shape, full, strict=True)):
                 return f"constant {operand.pixels.shape} does not broadcast to {full}"
-        elif sources[operand] != image:
+        elif sources[operand] != image and (sources[operand].pixels, sources[operand].channels) != (1, image.channels):
             return f"operand {sources[operand]} differs from result {image}"
     return None
 
 
-def _in_pixels(window: Window) -> int:
-    return window.batch * int(np.prod(window.in_dims))
+def _in_pixels(window: Window | Table) -> int:
+    return window.in_pixels
 
 
 def _lines(graph: Graph) -> Iterator[str]:
@@ -207,8 +299,12 @@ def _dims(tensor: Tensor) -> str:
 
 def _operator_text(operator: Operator) -> str:
     match operator:
-        case Filter(weights, window, relu):
+        case Filter(weights, window, relu=relu):
             return f"filter {'x'.join(map(str, weights.shape))} {window_text(window)}{' relu' if relu else ''}"
+        case Stencil(weights, window):
+            return f"stencil {'x'.join(map(str, weights.shape))} {window_text(window)}"
+        case Dot(batch, rows, cols):
+            return f"dot {batch}x{rows}x{cols}"
         case Pool(function, window):
             return f"pool.{function} {window_text(window)}"
         case Map(function, operands):
@@ -219,8 +315,10 @@ def _operator_text(operator: Operator) -> str:
             return type(operator).__name__.lower()
 
 
-def window_text(window: Window) -> str:
+def window_text(window: Window | Table) -> str:
     """A window in short: `kernel=3x3 stride=2x2 pad=1x1`, defaults left out."""
+    if isinstance(window, Table):
+        return f"table={window.out_pixels}x{window.tap_count}"
     parts = [f"kernel={'x'.join(map(str, window.kernel))}"]
     for name, values, default in (
         ("stride", window.strides, 1),

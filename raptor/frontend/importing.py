@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from raptor.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.errors import InternalError, RaptorError, UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.check import label
 from raptor.frontend.constants import constant_pixels, natural_image
 from raptor.frontend.graph import Constant, Filter, Floats, Graph, Map, Node, Operator, Pool, Rename, Tensor
@@ -33,12 +34,9 @@ class Origin:
         names = frozenset(n.name for n in nodes if n.name)
         return cls(names, {output: label(n) for n in nodes for output in n.output if output})
 
-    def label(self, name: str, output: str) -> str:
-        """The original node behind a canonical one; the optimiser names fused nodes `<first of them>/<fusion>`."""
-        for candidate in (name, name.rpartition("/")[0]):
-            if candidate in self.node_names:
-                return candidate
-        return self.producers.get(output, name or output)
+    def label(self, node: NodeProto) -> str:
+        """The original node behind a canonical one, which may be fused from several."""
+        return node.name if node.name in self.node_names else self.producers.get(node.output[0], label(node))
 
 
 class ImportContext:
@@ -62,6 +60,10 @@ class ImportContext:
         if name in self._constants:
             raise Refusal(f"'{name}' must not be a constant")
         return self.tensors[name]
+
+    def is_known(self, name: str) -> bool:
+        """False for what a refused node makes, unless its shape is known."""
+        return name in self.tensors or name in self._constants
 
     def constant(self, name: str | None) -> Array | None:
         """The value of a constant, None if `name` is computed or absent."""
@@ -142,34 +144,40 @@ def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, version: int) -> None:
     refused: list[UnsupportedNode] = []
     for proto in graph.node:
-        node = NodeView.of(proto, origin.label(proto.name, proto.output[0]), version)
+        node = NodeView.of(proto, origin.label(proto), version)
         try:
             _import_node(node, proto.domain, context)
         except Refusal as refusal:
-            refused.append(UnsupportedNode(node.name, node.op_type, str(refusal)))
+            if str(refusal):
+                refused.append(UnsupportedNode(node.name, node.op_type, str(refusal)))
             _assume_outputs(node, context)
     if refused:
         raise UnsupportedError(refused)
 
 
 def _import_node(node: NodeView, domain: str, context: ImportContext) -> None:
+    """Raises `Refusal`, without a reason if that of a node above is enough."""
     found = find_importer(node.op_type, node.version) if domain in STANDARD_DOMAINS else None
     if found is None:
         raise Refusal(op_reason(domain, node.op_type))
+    if not all(context.is_known(i) for i in node.inputs if i):
+        raise Refusal
     unneeded = [o for o in node.outputs[1:] if o in context.used]
     if unneeded:
         raise Refusal(f"its output '{unneeded[0]}' is used, only the first output is supported")
-    found.function(node, context)
+    try:
+        found.function(node, context)
+    except (Refusal, RaptorError):
+        raise
+    except Exception as error:
+        raise InternalError(f"import of {node.name} ({node.op_type}) failed: {error!r}") from error
 
 
 def _assume_outputs(node: NodeView, context: ImportContext) -> None:
-    """Lets the nodes below a refused one be checked as well."""
+    """Lets the nodes below a refused one be checked as well, as far as shapes are known."""
     for output in node.outputs:
-        if output:
-            try:
-                context.input(output)
-            except Refusal:
-                context.tensors[output] = Tensor(output, (), natural_image(()))
+        with suppress(Refusal):
+            context.input(output)
 
 
 def _shapes(graph: GraphProto) -> dict[str, Shape]:

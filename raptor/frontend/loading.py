@@ -33,13 +33,14 @@ def load(source: str | Path | ModelProto, *, shapes: Mapping[str, Sequence[int]]
     Raises `UserError` for a bad file, shape or weight, and `UnsupportedError` with every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
-    from raptor.frontend import canonical, check, importing, reading, shapes as binding
+    from raptor.frontend import canonical, check, importing, reading
+    from raptor.frontend.shapes import bind_shapes
 
     model = reading.read(source)
     onnx_bytes, name = model.onnx_bytes, model.name
     check.check_model(model.proto, onnx_bytes)
     check.check_types(model.proto)
-    notes = binding.bind_shapes(model.proto, shapes)
+    notes = bind_shapes(model.proto, shapes)
     check.check_weights(model.proto)
     origin = importing.Origin.of(model.proto)
     with canonical.canonicalise(model) as (proto, folder):

@@ -36,13 +36,13 @@ class NodeView:
         """The name of an optional input, None if absent."""
         return (self.inputs[position] if position < len(self.inputs) else "") or None
 
-    def int(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int) -> int:
         return int(self.attributes.get(name, default))
 
     def ints(self, name: str, default: Iterable[int] = ()) -> tuple[int, ...]:
         return tuple(map(int, self.attributes.get(name, default)))
 
-    def float(self, name: str, default: float) -> float:
+    def number(self, name: str, default: float) -> float:
         return float(self.attributes.get(name, default))
 
     def string(self, name: str, default: str) -> str:

@@ -16,7 +16,7 @@ ImportFunction = Callable[["NodeView", "ImportContext"], None]
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 (an answer, not a failure)
     """Raised by an importer: why this node cannot be lowered. Collected into one `UnsupportedError`."""
 
 

@@ -62,7 +62,7 @@ def _pads(node: NodeView, axes: list[_Axis]) -> tuple[tuple[int, ...], tuple[int
 
 def _out_size(node: NodeView, axis: _Axis, padded: int, begin: int) -> int:
     steps = padded - axis.span
-    if not node.int("ceil_mode", 0):
+    if not node.integer("ceil_mode", 0):
         return steps // axis.stride + 1
     size = -(-steps // axis.stride) + 1
     # ONNX: a window may not start in the padding behind the image.

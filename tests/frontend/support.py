@@ -41,7 +41,9 @@ def node(op_type: str, inputs: str, outputs: str = "y", **attributes: Any) -> No
     return helper.make_node(op_type, names, outputs.split(), **attributes)
 
 
-def single(op_type: str, shape: Sequence[int], *, opset: int = 17, rank: int | None = None, **attributes: Any) -> ModelProto:
+def single(
+    op_type: str, shape: Sequence[int], *, opset: int = 17, rank: int | None = None, **attributes: Any
+) -> ModelProto:
     """x -> one operator -> y."""
     ranks = {"y": len(shape) if rank is None else rank}
     return make_model([node(op_type, "x", **attributes)], {"x": shape}, ranks, opset=opset)

@@ -29,22 +29,27 @@ def test_two_tensors(op_type: str, shape: tuple[int, ...]):
     compare(make_model([node(op_type, "a b")], {"a": shape, "b": shape}, {"y": len(shape)}))
 
 
-@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div", "Max", "Sum"])
-@pytest.mark.parametrize("constant", [(), (1,), (5,), (4, 1), (3, 1, 1), (3, 4, 5), (1, 3, 1, 1), (2, 3, 4, 5), (2, 1, 1, 1), (2, 1, 4, 1)])
-@pytest.mark.parametrize("order", ["x c", "c x"])
+@pytest.mark.parametrize(
+    ("op_type", "order"),
+    [(o, i) for o in ("Add", "Sub", "Mul", "Div", "Max", "Sum") for i in ("x c", "c x") if (o, i) != ("Div", "c x")],
+)
+@pytest.mark.parametrize(
+    "constant", [(), (1,), (5,), (4, 1), (3, 1, 1), (3, 4, 5), (1, 3, 1, 1), (2, 3, 4, 5), (2, 1, 1, 1), (2, 1, 4, 1)]
+)
 def test_tensor_and_broadcast_constant(op_type: str, constant: tuple[int, ...], order: str):
-    if (op_type, order) == ("Div", "c x"):
-        pytest.skip("a refusal")
     compare(make_model([node(op_type, order)], {"x": [2, 3, 4, 5]}, ["y"], {"c": random(*constant)}))
 
 
-@pytest.mark.parametrize(("constant", "pixels"), [
-    ((), (1, 1, 1)),
-    ((3, 1, 1), (1, 1, 3)),
-    ((5,), (1, 5, 1)),
-    ((4, 1), (8, 1, 1)),
-    ((2, 3, 4, 5), (8, 5, 3)),
-])
+@pytest.mark.parametrize(
+    ("constant", "pixels"),
+    [
+        ((), (1, 1, 1)),
+        ((3, 1, 1), (1, 1, 3)),
+        ((5,), (1, 5, 1)),
+        ((4, 1), (8, 1, 1)),
+        ((2, 3, 4, 5), (8, 5, 3)),
+    ],
+)
 def test_constants_are_as_small_as_their_broadcast(constant: tuple[int, ...], pixels: tuple[int, ...]):
     model = make_model([node("Mul", "x c")], {"x": [2, 3, 4, 5]}, ["y"], {"c": random(*constant)})
     (mul,) = load(model).graph.nodes
@@ -72,10 +77,21 @@ def test_any_number_of_operands(op_type: str, inputs: str):
 
 
 def test_sub_of_both_orders_keeps_its_signs():
-    compare(make_model([node("Sub", "a b", "d"), node("Sub", "d a", name="second")], {"a": [2, 3], "b": [2, 3]}, {"y": 2}))
+    compare(
+        make_model([node("Sub", "a b", "d"), node("Sub", "d a", name="second")], {"a": [2, 3], "b": [2, 3]}, {"y": 2})
+    )
 
 
-BOUNDS = [(None, None), (0.0, 6.0), (-0.5, 0.5), (None, 0.25), (0.25, None), (0.0, None), (1.0, -1.0), (-np.inf, np.inf)]
+BOUNDS = [
+    (None, None),
+    (0.0, 6.0),
+    (-0.5, 0.5),
+    (None, 0.25),
+    (0.25, None),
+    (0.0, None),
+    (1.0, -1.0),
+    (-np.inf, np.inf),
+]
 
 
 @pytest.mark.parametrize(("low", "high"), BOUNDS)
@@ -103,19 +119,43 @@ def test_clip_uses_as_few_maps_as_it_can():
 
 
 def test_map_on_a_flattened_image():
-    nodes = [node("Relu", "x", "r"), node("Flatten", "r", "f"), node("Mul", "f c", "m"), node("Add", "m s", "a"), node("Tanh", "a")]
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Flatten", "r", "f"),
+        node("Mul", "f c", "m"),
+        node("Add", "m s", "a"),
+        node("Tanh", "a"),
+    ]
     model = make_model(nodes, {"x": [2, 3, 4, 5]}, {"y": 2}, {"c": random(60), "s": random(1)})
     compare(model)
 
 
-@pytest.mark.parametrize(("nodes", "shapes", "constants", "reason"), [
-    ([node("Add", "a b")], {"a": (1, 3, 4, 4), "b": (1, 3, 1, 1)}, {}, r"my_add \(Add\): 'b' \(1, 3, 1, 1\) would be broadcast"),
-    ([node("Add", "a c")], {"a": (1, 3, 1, 1)}, {"c": random(3, 4, 4)}, r"'a' \(1, 3, 1, 1\) would be broadcast to \(1, 3, 4, 4\)"),
-    ([node("Div", "a b")], {"a": (1, 3, 4, 4), "b": (1, 3, 4, 4)}, {}, r"my_div \(Div\): 'b' must be a constant"),
-    ([node("Div", "c a")], {"a": (1, 3, 4, 4)}, {"c": random(3, 1, 1)}, r"my_div \(Div\): 'c' must not be a constant"),
-    ([node("Div", "a c")], {"a": (1, 3, 4, 4)}, {"c": np.zeros(4, "f4")}, r"my_div \(Div\): divides by zero"),
-    ([node("Clip", "a b")], {"a": (1, 3, 4, 4), "b": ()}, {}, r"my_clip \(Clip\): 'b' must be a constant"),
-])
+@pytest.mark.parametrize(
+    ("nodes", "shapes", "constants", "reason"),
+    [
+        (
+            [node("Add", "a b")],
+            {"a": (1, 3, 4, 4), "b": (1, 3, 1, 1)},
+            {},
+            r"my_add \(Add\): 'b' \(1, 3, 1, 1\) would be broadcast",
+        ),
+        (
+            [node("Add", "a c")],
+            {"a": (1, 3, 1, 1)},
+            {"c": random(3, 4, 4)},
+            r"'a' \(1, 3, 1, 1\) would be broadcast to \(1, 3, 4, 4\)",
+        ),
+        ([node("Div", "a b")], {"a": (1, 3, 4, 4), "b": (1, 3, 4, 4)}, {}, r"my_div \(Div\): 'b' must be a constant"),
+        (
+            [node("Div", "c a")],
+            {"a": (1, 3, 4, 4)},
+            {"c": random(3, 1, 1)},
+            r"my_div \(Div\): 'c' must not be a constant",
+        ),
+        ([node("Div", "a c")], {"a": (1, 3, 4, 4)}, {"c": np.zeros(4, "f4")}, r"my_div \(Div\): divides by zero"),
+        ([node("Clip", "a b")], {"a": (1, 3, 4, 4), "b": ()}, {}, r"my_clip \(Clip\): 'b' must be a constant"),
+    ],
+)
 def test_refusals(nodes: list[Any], shapes: dict[str, tuple[int, ...]], constants: dict[str, Array], reason: str):
     with pytest.raises(UnsupportedError, match=reason):
         load(make_model(nodes, shapes, ["y"], constants))
@@ -129,7 +169,12 @@ def test_flattened_image_and_matrix_product_do_not_meet():
 
 
 def test_flattened_vector_and_matrix_product_do():
-    nodes = [node("GlobalAveragePool", "x", "g"), node("Flatten", "g", "f"), node("MatMul", "f w", "m"), node("Add", "f m")]
+    nodes = [
+        node("GlobalAveragePool", "x", "g"),
+        node("Flatten", "g", "f"),
+        node("MatMul", "f w", "m"),
+        node("Add", "f m"),
+    ]
     compare(make_model(nodes, {"x": [1, 3, 2, 2]}, {"y": 2}, {"w": random(3, 3)}))
 
 

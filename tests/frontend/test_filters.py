@@ -15,7 +15,9 @@ from tests.frontend.support import compare, make_model, node, random
 
 def conv_model(shape: tuple[int, ...], kernel: tuple[int, ...], *, bias: bool = True, **attributes: Any):
     constants = {"w": random(5, shape[1], *kernel)} | ({"b": random(5)} if bias else {})
-    return make_model([node("Conv", "x w b" if bias else "x w", **attributes)], {"x": shape}, {"y": len(shape)}, constants)
+    return make_model(
+        [node("Conv", "x w b" if bias else "x w", **attributes)], {"x": shape}, {"y": len(shape)}, constants
+    )
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 5, 7])
@@ -51,7 +53,9 @@ def test_bias_is_a_map_and_a_zero_bias_is_nothing():
     assert isinstance(bias.operator, Map)
     assert (products.name, products.op_type, products.output) == ("my_conv", "Conv", "y.products")
     assert not load(model).graph.tensors["y.products"].in_model
-    zero = make_model([node("Conv", "x w b")], {"x": [1, 2, 4, 4]}, ["y"], {"w": random(5, 2, 3, 3), "b": np.zeros(5, "f4")})
+    zero = make_model(
+        [node("Conv", "x w b")], {"x": [1, 2, 4, 4]}, ["y"], {"w": random(5, 2, 3, 3), "b": np.zeros(5, "f4")}
+    )
     assert [n.output for n in load(zero).graph.nodes] == ["y"]
 
 
@@ -61,12 +65,15 @@ def test_inner_names_avoid_the_names_of_the_model():
     assert [n.output for n in graph.nodes] == ["y.products", "y.products.2", "y"]
 
 
-@pytest.mark.parametrize(("attributes", "shape"), [
-    ({}, (6, 4)),
-    ({"transB": 1}, (4, 6)),
-    ({"alpha": 0.5, "beta": 3.0}, (6, 4)),
-    ({"alpha": 0.5, "beta": 0.0, "transB": 1}, (4, 6)),
-])
+@pytest.mark.parametrize(
+    ("attributes", "shape"),
+    [
+        ({}, (6, 4)),
+        ({"transB": 1}, (4, 6)),
+        ({"alpha": 0.5, "beta": 3.0}, (6, 4)),
+        ({"alpha": 0.5, "beta": 0.0, "transB": 1}, (4, 6)),
+    ],
+)
 @pytest.mark.parametrize("bias", [None, (), (1,), (4,), (1, 4), (2, 1), (2, 4)])
 def test_gemm(attributes: dict[str, Any], shape: tuple[int, ...], bias: tuple[int, ...] | None):
     constants = {"w": random(*shape)} | ({} if bias is None else {"b": random(*bias)})
@@ -78,7 +85,12 @@ def test_gemm(attributes: dict[str, Any], shape: tuple[int, ...], bias: tuple[in
 @pytest.mark.parametrize("bias", [False, True])
 def test_matrix_on_a_flattened_image(shape: tuple[int, ...], bias: bool):
     rows = int(np.prod(shape[1:]))
-    nodes = [node("Relu", "x", "r"), node("Flatten", "r", "f"), node("MatMul", "f w", "m"), node("Relu", "m", "n", name="last")]
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Flatten", "r", "f"),
+        node("MatMul", "f w", "m"),
+        node("Relu", "m", "n", name="last"),
+    ]
     constants = {"w": random(rows, 5)}
     if bias:
         nodes[2:] = [node("MatMul", "f w", "m"), node("Add", "m b", "n")]
@@ -93,17 +105,30 @@ def test_matmul_then_matmul():
     compare(make_model(nodes, {"x": [3, 6]}, {"y": 2}, {"v": random(6, 5), "w": random(5, 4)}))
 
 
-@pytest.mark.parametrize(("nodes", "shape", "constants", "reason"), [
-    ([node("Conv", "x w", group=2)], (1, 4, 5, 5), {"w": random(4, 2, 3, 3)}, r"my_conv \(Conv\): group is 2; grouped"),
-    ([node("Conv", "x x")], (1, 1, 5, 5), {}, r"my_conv \(Conv\): 'x' must be a constant"),
-    ([node("Conv", "w x")], (1, 4, 3, 3), {"w": random(1, 4, 3, 3)}, r"'x' must be a constant|'w' must not be a constant"),
-    ([node("Gemm", "x w", transA=1)], (4, 2), {"w": random(4, 3)}, r"my_gemm \(Gemm\): transA is 1"),
-    ([node("Gemm", "x x")], (4, 4), {}, r"my_gemm \(Gemm\): 'x' must be a constant"),
-    ([node("Gemm", "x w x")], (4, 4), {"w": random(4, 4)}, r"my_gemm \(Gemm\): 'x' must be a constant"),
-    ([node("MatMul", "w x")], (4, 4), {"w": random(4, 4)}, r"my_matmul \(MatMul\): 'w' must not be a constant"),
-    ([node("MatMul", "x w")], (1, 4, 4), {"w": random(4, 4)}, r"ranks are 3 and 2, both must be 2"),
-    ([node("MatMul", "x w")], (3, 4), {"w": random(4)}, r"ranks are 2 and 1, both must be 2"),
-])
+@pytest.mark.parametrize(
+    ("nodes", "shape", "constants", "reason"),
+    [
+        (
+            [node("Conv", "x w", group=2)],
+            (1, 4, 5, 5),
+            {"w": random(4, 2, 3, 3)},
+            r"my_conv \(Conv\): group is 2; grouped",
+        ),
+        ([node("Conv", "x x")], (1, 1, 5, 5), {}, r"my_conv \(Conv\): 'x' must be a constant"),
+        (
+            [node("Conv", "w x")],
+            (1, 4, 3, 3),
+            {"w": random(1, 4, 3, 3)},
+            r"'x' must be a constant|'w' must not be a constant",
+        ),
+        ([node("Gemm", "x w", transA=1)], (4, 2), {"w": random(4, 3)}, r"my_gemm \(Gemm\): transA is 1"),
+        ([node("Gemm", "x x")], (4, 4), {}, r"my_gemm \(Gemm\): 'x' must be a constant"),
+        ([node("Gemm", "x w x")], (4, 4), {"w": random(4, 4)}, r"my_gemm \(Gemm\): 'x' must be a constant"),
+        ([node("MatMul", "w x")], (4, 4), {"w": random(4, 4)}, r"my_matmul \(MatMul\): 'w' must not be a constant"),
+        ([node("MatMul", "x w")], (1, 4, 4), {"w": random(4, 4)}, r"ranks are 3 and 2, both must be 2"),
+        ([node("MatMul", "x w")], (3, 4), {"w": random(4)}, r"ranks are 2 and 1, both must be 2"),
+    ],
+)
 def test_refusals(nodes: list[Any], shape: tuple[int, ...], constants: dict[str, Any], reason: str):
     with pytest.raises(UnsupportedError, match=reason):
         load(make_model(nodes, {"x": shape}, {"y": len(shape)}, constants))

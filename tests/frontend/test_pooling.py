@@ -88,24 +88,44 @@ def test_reduction(op_type: str, keepdims: int, axes: tuple[int, ...], opset: in
     if opset == 18 or (op_type == "ReduceSum" and opset == 13):
         compare(
             make_model(
-                [node(op_type, "x axes", keepdims=keepdims)], {"x": shape}, {"y": rank}, {"axes": np.array(axes)}, opset=opset
+                [node(op_type, "x axes", keepdims=keepdims)],
+                {"x": shape},
+                {"y": rank},
+                {"axes": np.array(axes)},
+                opset=opset,
             )
         )
     else:
         compare(single(op_type, shape, opset=opset, rank=rank, axes=list(axes), keepdims=keepdims))
 
 
-@pytest.mark.parametrize(("model", "reason"), [
-    (single("ReduceMean", (1, 3, 4, 4), axes=[1]), r"my_reducemean \(ReduceMean\): axes \[1\] of 4 dimensions: only the"),
-    (single("ReduceMean", (1, 3, 4, 4)), r"axes \[0, 1, 2, 3\]"),
-    (single("ReduceMean", (1, 3), rank=2, axes=[1]), r"axes \[1\] of 2 dimensions"),
-    (single("MaxPool", (1, 1, 2, 2), kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1), r"infers \(2, 2\) outputs, there are"),
-    (single("MaxPool", (1, 1, 1), kernel_shape=[2], dilations=[2], pads=[1, 1]), "a window lies wholly in the padding"),
-    (
-        make_model([node("MaxPool", "x", "y i", kernel_shape=[2, 2]), node("Cast", "i", "z", to=1)], {"x": [1, 1, 4, 4]}, ["y", "z"]),
-        r"my_maxpool \(MaxPool\): its output 'i' is used, only the first",
-    ),
-])
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (
+            single("ReduceMean", (1, 3, 4, 4), axes=[1]),
+            r"my_reducemean \(ReduceMean\): axes \[1\] of 4 dimensions: only the",
+        ),
+        (single("ReduceMean", (1, 3, 4, 4)), r"axes \[0, 1, 2, 3\]"),
+        (single("ReduceMean", (1, 3), rank=2, axes=[1]), r"axes \[1\] of 2 dimensions"),
+        (
+            single("MaxPool", (1, 1, 2, 2), kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1),
+            r"infers \(2, 2\) outputs, there are",
+        ),
+        (
+            single("MaxPool", (1, 1, 1), kernel_shape=[2], dilations=[2], pads=[1, 1]),
+            "a window lies wholly in the padding",
+        ),
+        (
+            make_model(
+                [node("MaxPool", "x", "y i", kernel_shape=[2, 2]), node("Cast", "i", "z", to=1)],
+                {"x": [1, 1, 4, 4]},
+                ["y", "z"],
+            ),
+            r"my_maxpool \(MaxPool\): its output 'i' is used, only the first",
+        ),
+    ],
+)
 def test_refusals(model: Any, reason: str):
     with pytest.raises(UnsupportedError, match=reason):
         load(model)

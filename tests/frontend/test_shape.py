@@ -45,7 +45,11 @@ def test_shape_computations_are_folded():
 def test_squeeze_and_unsqueeze_a_channel_vector(opset: int):
     pool, conv = node("GlobalAveragePool", "x", "g"), node("Conv", "u w")
     if opset == 11:
-        middle = [node("Squeeze", "g", "s", axes=[2, 3]), node("Relu", "s", "r"), node("Unsqueeze", "r", "u", axes=[2, 3])]
+        middle = [
+            node("Squeeze", "g", "s", axes=[2, 3]),
+            node("Relu", "s", "r"),
+            node("Unsqueeze", "r", "u", axes=[2, 3]),
+        ]
     else:
         middle = [node("Squeeze", "g a", "s"), node("Relu", "s", "r"), node("Unsqueeze", "r a", "u")]
     constants = {"w": random(2, 3, 1, 1)} | ({"a": np.array([2, 3])} if opset == 13 else {})
@@ -99,30 +103,73 @@ def test_batch_normalization_behind_a_convolution_is_folded():
     assert "c" not in graph.tensors
 
 
-@pytest.mark.parametrize(("opset", "shape", "attributes"), [
-    (11, (2, 5), {}),
-    (11, (1, 5, 1, 1), {}),
-    (13, (2, 5), {}),
-    (13, (2, 5, 3, 4), {"axis": 1}),
-    (13, (2, 5, 3, 4), {"axis": -3}),
-    (11, (5,), {"axis": 0}),
-])
+@pytest.mark.parametrize(
+    ("opset", "shape", "attributes"),
+    [
+        (11, (2, 5), {}),
+        (11, (1, 5, 1, 1), {}),
+        (13, (2, 5), {}),
+        (13, (2, 5, 3, 4), {"axis": 1}),
+        (13, (2, 5, 3, 4), {"axis": -3}),
+        (11, (5,), {"axis": 0}),
+    ],
+)
 def test_softmax(opset: int, shape: tuple[int, ...], attributes: dict[str, Any]):
     graph = compare(single("Softmax", shape, opset=opset, **attributes)).graph
     assert isinstance(graph.nodes[0].operator, Softmax)
 
 
-@pytest.mark.parametrize(("nodes", "shapes", "constants", "opset", "reason"), [
-    ([node("Softmax", "x")], {"x": (1, 2, 3, 4)}, {}, 17, r"my_softmax \(Softmax\): axis 3 of \(1, 2, 3, 4\) is not"),
-    ([node("Softmax", "x")], {"x": (1, 2, 3, 4)}, {}, 11, r"before opset 13 it spans all dimensions from 1 on"),
-    ([node("Concat", "x x", axis=2)], {"x": (1, 2, 3, 4)}, {}, 17, r"my_concat \(Concat\): axis 2 is not the channel axis"),
-    ([node("Concat", "x c", axis=1)], {"x": (1, 2, 1, 1)}, {"c": random(1, 2, 1, 1)}, 17, r"'c' must not be a constant"),
-    ([node("Dropout", "x - t")], {"x": (1, 2, 3, 4)}, {"t": np.array(True)}, 17, "training_mode must be the constant false"),
-    ([node("BatchNormalization", "x c c c c", "y m v", training_mode=1)], {"x": (1, 2, 3, 4)}, {"c": random(2) ** 2}, 17, "training_mode 1"),
-    ([node("Relu", "x", "r"), node("Reshape", "r s", "q"), node("GlobalMaxPool", "q")], {"x": (1, 4, 2, 2)}, {"s": np.array([1, 2, 4, 2])}, 17,
-     r"my_globalmaxpool \(GlobalMaxPool\): 'q' was reshaped from \(1, 4, 2, 2\) to \(1, 2, 4, 2\)"),
-])
-def test_refusals(nodes: list[Any], shapes: dict[str, tuple[int, ...]], constants: dict[str, Array], opset: int, reason: str):
+@pytest.mark.parametrize(
+    ("nodes", "shapes", "constants", "opset", "reason"),
+    [
+        (
+            [node("Softmax", "x")],
+            {"x": (1, 2, 3, 4)},
+            {},
+            17,
+            r"my_softmax \(Softmax\): axis 3 of \(1, 2, 3, 4\) is not",
+        ),
+        ([node("Softmax", "x")], {"x": (1, 2, 3, 4)}, {}, 11, r"before opset 13 it spans all dimensions from 1 on"),
+        (
+            [node("Concat", "x x", axis=2)],
+            {"x": (1, 2, 3, 4)},
+            {},
+            17,
+            r"my_concat \(Concat\): axis 2 is not the channel axis",
+        ),
+        (
+            [node("Concat", "x c", axis=1)],
+            {"x": (1, 2, 1, 1)},
+            {"c": random(1, 2, 1, 1)},
+            17,
+            r"'c' must not be a constant",
+        ),
+        (
+            [node("Dropout", "x - t")],
+            {"x": (1, 2, 3, 4)},
+            {"t": np.array(True)},
+            17,
+            "training_mode must be the constant false",
+        ),
+        (
+            [node("BatchNormalization", "x c c c c", "y m v", training_mode=1)],
+            {"x": (1, 2, 3, 4)},
+            {"c": random(2) ** 2},
+            17,
+            "training_mode 1",
+        ),
+        (
+            [node("Relu", "x", "r"), node("Reshape", "r s", "q"), node("GlobalMaxPool", "q")],
+            {"x": (1, 4, 2, 2)},
+            {"s": np.array([1, 2, 4, 2])},
+            17,
+            r"my_globalmaxpool \(GlobalMaxPool\): 'q' was reshaped from \(1, 4, 2, 2\) to \(1, 2, 4, 2\)",
+        ),
+    ],
+)
+def test_refusals(
+    nodes: list[Any], shapes: dict[str, tuple[int, ...]], constants: dict[str, Array], opset: int, reason: str
+):
     with pytest.raises(UnsupportedError, match=reason):
         load(make_model(nodes, shapes, ["y"], constants, opset=opset))
 
@@ -134,7 +181,11 @@ def test_several_outputs_one_of_them_inside():
 
 
 def test_outputs_of_no_computation():
-    nodes = [node("Identity", "x", "a"), node("Identity", "a", "y", name="second"), node("Identity", "x", "z", name="third")]
+    nodes = [
+        node("Identity", "x", "a"),
+        node("Identity", "a", "y", name="second"),
+        node("Identity", "x", "z", name="third"),
+    ]
     graph = compare(make_model(nodes, {"x": [1, 2, 3, 3]}, ["y", "z"])).graph
     assert all(isinstance(n.operator, Rename) for n in graph.nodes)
 
@@ -149,3 +200,40 @@ def test_outputs_that_do_not_depend_on_an_input(nodes: list[Any]):
     outputs = ["z", "y"] if len(nodes) == 2 else ["z", "x"]
     with pytest.raises(UserError, match="there is nothing to compute"):
         load(make_model(nodes, {"x": [1, 2, 3, 3]}, outputs, {"c": random(1, 2, 3, 3)}))
+
+
+def test_what_the_optimiser_fuses_keeps_its_names_and_values():
+    constants = {
+        "w": random(4, 3, 3, 3),
+        "v": random(4, 4, 1, 1),
+        "s": random(4, 1, 1),
+        "p": np.array([0, 0, 1, 1, 0, 0, 1, 2]),
+    }
+    constants |= {"lo": np.float32(0.1), "hi": np.float32(2)}
+    nodes = [
+        node("Pad", "x p", "xp"),
+        node("Conv", "xp w", "c"),
+        node("Mul", "c s", "cm"),
+        node("Add", "cm s", "ca"),
+        node("Relu", "ca", "r"),
+        node("Clip", "r lo hi", "k"),
+        node("Transpose", "k", "t", perm=[0, 2, 3, 1]),
+        node("Tanh", "t", "u"),
+        node("Transpose", "u", "z", perm=[0, 3, 1, 2], name="back"),
+        node("Conv", "z v", name="last"),
+    ]
+    graph = compare(make_model(nodes, {"x": [1, 3, 8, 8]}, ["y"], constants)).graph
+    known = [n for n, t in graph.tensors.items() if t.in_model]
+    assert known == ["x", "ca", "k", "y"]
+    assert list(dict.fromkeys(n.name for n in graph.nodes)) == ["my_conv", "my_clip", "my_tanh", "last"]
+    for n in nodes:
+        n.name = ""
+    graph = compare(make_model(nodes, {"x": [1, 3, 8, 8]}, ["y"], constants)).graph
+    assert graph.nodes[0].name == "Add -> ca"
+
+
+def test_a_matrix_product_and_a_tensor_are_added_apart():
+    for op_type, product in (("Add", "MatMul"), ("Sum", "Gemm"), ("Add", "Gemm")):
+        nodes = [node(product, "x w", "m"), node(op_type, "m z")]
+        graph = compare(make_model(nodes, {"x": [2, 3], "z": [2, 4]}, {"y": 2}, {"w": random(3, 4)})).graph
+        assert [n.output for n in graph.nodes] == ["m", "y"]

@@ -34,7 +34,7 @@ def import_tanh(node: NodeView, ctx: ImportContext) -> None:
 @importer("Clip", since=1, limits="constant bounds")
 def import_clip(node: NodeView, ctx: ImportContext) -> None:
     """min(max(x, low), high), the bounds as attributes."""
-    _lower_clip(node, ctx, node.float("min", -LARGEST), node.float("max", LARGEST))
+    _lower_clip(node, ctx, node.number("min", -LARGEST), node.number("max", LARGEST))
 
 
 @importer("Clip", since=11, limits="constant bounds")

@@ -17,7 +17,7 @@ from raptor.window import Window
 def import_conv(node: NodeView, ctx: ImportContext) -> None:
     """Convolution of any rank, with strides, pads, dilations and auto_pad."""
     x = require_natural(ctx.tensor(node.inputs[0]))
-    group = node.int("group", 1)
+    group = node.integer("group", 1)
     if group != 1:
         raise Refusal(f"group is {group}; grouped and depthwise convolutions are not supported")
     weights = ctx.weights(node.inputs[1])
@@ -32,14 +32,14 @@ def import_conv(node: NodeView, ctx: ImportContext) -> None:
 @importer("Gemm", since=7, limits="constant B and C; transA 0")
 def import_gemm(node: NodeView, ctx: ImportContext) -> None:
     """Fully connected layer: alpha * A * B + beta * C."""
-    if node.int("transA", 0):
+    if node.integer("transA", 0):
         raise Refusal("transA is 1: the input would have to be transposed")
     x = ctx.tensor(node.inputs[0])
     matrix = ctx.weights(node.inputs[1])
-    matrix = matrix.T if node.int("transB", 0) else matrix
+    matrix = matrix.T if node.integer("transB", 0) else matrix
     bias = node.input(2)
-    addend = None if bias is None else ctx.weights(bias) * np.float32(node.float("beta", 1.0))
-    _lower_matrix(node, ctx, x, matrix * np.float32(node.float("alpha", 1.0)), addend)
+    addend = None if bias is None else _scaled(ctx.weights(bias), node.number("beta", 1.0))
+    _lower_matrix(node, ctx, x, _scaled(matrix, node.number("alpha", 1.0)), addend)
 
 
 @importer("MatMul", since=1, limits="constant right operand of rank 2; left operand of rank 2")
@@ -50,6 +50,11 @@ def import_matmul(node: NodeView, ctx: ImportContext) -> None:
     if len(x.shape) != 2 or matrix.ndim != 2:
         raise Refusal(f"ranks are {len(x.shape)} and {matrix.ndim}, both must be 2")
     _lower_matrix(node, ctx, x, matrix, None)
+
+
+def _scaled(values: Floats, factor: float) -> Floats:
+    # Without a factor no copy: the matrix of a fully connected layer can be most of the model.
+    return values if factor == 1 else values * np.float32(factor)
 
 
 def _lower_matrix(node: NodeView, ctx: ImportContext, x: Tensor, matrix: Floats, bias: Floats | None) -> None:

@@ -30,7 +30,7 @@ def import_average_pool(node: NodeView, ctx: ImportContext) -> None:
     x = require_natural(ctx.tensor(node.inputs[0]))
     padded = padded_window(node, x.image, node.ints("kernel_shape"))
     _require_inferred(node, ctx, padded.window)
-    counts = _taps_in_padded(padded) if node.int("count_include_pad", 0) else _taps_inside(padded.window)
+    counts = _taps_in_padded(padded) if node.integer("count_include_pad", 0) else _taps_inside(padded.window)
     _lower_mean(node, ctx, x, padded.window, counts)
 
 
@@ -84,7 +84,7 @@ def _axes(node: NodeView, ctx: ImportContext) -> tuple[int, ...]:
         raise Refusal("its axes must be a constant")
     axes = node.ints("axes") if given is None else tuple(map(int, given.ravel()))
     if not axes:
-        return () if node.int("noop_with_empty_axes", 0) else tuple(range(rank))
+        return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
     return tuple(sorted(a % rank for a in axes))
 
 
@@ -93,7 +93,9 @@ def _lower_reduction(node: NodeView, ctx: ImportContext, axes: tuple[int, ...], 
     x = require_natural(ctx.tensor(node.inputs[0]))
     dims = spatial_dims(x.image)
     if not dims or any(a < 2 for a in axes):
-        raise Refusal(f"axes {list(axes)} of {len(x.shape)} dimensions: only the spatial axes, from 2 on, are supported")
+        raise Refusal(
+            f"axes {list(axes)} of {len(x.shape)} dimensions: only the spatial axes, from 2 on, are supported"
+        )
     kernel = tuple(n if a in axes else 1 for a, n in enumerate(dims, 2))
     outs = tuple(1 if a in axes else n for a, n in enumerate(dims, 2))
     ones = (1,) * len(dims)

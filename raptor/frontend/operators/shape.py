@@ -61,7 +61,7 @@ def import_unsqueeze(node: NodeView, ctx: ImportContext) -> None:
 def import_concat(node: NodeView, ctx: ImportContext) -> None:
     """Channels of several tensors side by side."""
     tensors = [ctx.tensor(i) for i in node.inputs]
-    axis = node.int("axis", 1) % len(tensors[0].shape)
+    axis = node.integer("axis", 1) % len(tensors[0].shape)
     first = tensors[0].image
     pixels, at = first.pixel_dims, first.channel_axis
     for tensor in tensors:

@@ -1,0 +1,51 @@
+"""The parts of onnx and onnxruntime that have no types, in functions that do."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto
+
+InvalidModel = onnx.checker.ValidationError
+
+
+def check_standard(onnx_bytes: bytes) -> None:
+    """Raises `InvalidModel` if the model breaks the rules of ONNX."""
+    onnx.checker.check_model(onnx_bytes)
+
+
+def read_without_weights(path: Path) -> ModelProto:
+    """The model; data that it keeps in other files stays there."""
+    return onnx.load(str(path), load_external_data=False)
+
+
+def infer_shapes(proto: ModelProto) -> ModelProto:
+    """A copy with the shape of every tensor that follows from those of the inputs."""
+    return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+
+
+def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Lets the tensor's data be in a file beside the model."""
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def optimise(source: Path, target: Path, *, weights: str, inline_bytes: int, disabled: Sequence[str]) -> None:
+    """Writes the model as onnxruntime's BASIC optimiser leaves it, constants of `inline_bytes` or more to `weights`.
+
+    Raises one of a dozen exceptions if onnxruntime does not accept the model.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(target)
+    prefix = "session.optimized_model_external_initializers"
+    options.add_session_config_entry(f"{prefix}_file_name", weights)
+    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(inline_bytes))
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    ort.InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=list(disabled))
