@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from raptor.errors import CapacityError, InternalError, RaptorError, UnsupportedError, UserError
 
 if TYPE_CHECKING:
-    from raptor.program import Program, compile, load  # noqa: A004
+    from raptor.program import Program, compile, load
 
 __version__ = "0.1.0"
 

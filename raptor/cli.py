@@ -59,10 +59,10 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(  # pyright: ignore[reportUnusedFunction] typer calls it
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[  # noqa: ARG001
+    debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere on the line.")
     ] = False,
 ) -> None:
@@ -165,9 +165,13 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 @app.command("models")
 def models_command(
     name: Annotated[str | None, typer.Argument(help="Model to write; without it, all are listed.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME.onnx")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME.onnx")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights.")] = 0,
-    option: Annotated[list[str] | None, typer.Option(help="Option of the model, such as head=global_average_pool.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="Option of the model, such as head=global_average_pool.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     quiet: Quiet = False,
 ) -> None:

@@ -13,7 +13,7 @@ from raptor.arch import Arch
 from raptor.codegen import Streams
 from raptor.driver import Driver
 from raptor.errors import UnsupportedError, UnsupportedNode
-from raptor.frontend.graph import Graph, Softmax
+from raptor.frontend.graph import EXTENDED, Graph, Map, Operator, Softmax
 from raptor.mapping import map_raptor
 from raptor.output import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
@@ -74,10 +74,21 @@ def _nothing(_: object) -> None:
 
 
 def _refuse_extensions(graph: Graph) -> None:
-    reason = "needs the extended instruction vsoftmax, which --isa base excludes"
-    nodes = [UnsupportedNode(n.name, n.op_type, reason) for n in graph.nodes if isinstance(n.operator, Softmax)]
+    """All nodes that need an instruction outside the published set."""
+    nodes = {n.name: n for n in graph.nodes if _extension(n.operator)}
     if nodes:
-        raise UnsupportedError(nodes)
+        reason = "needs the extended instruction {}, which --isa base excludes"
+        raise UnsupportedError(
+            [UnsupportedNode(n.name, n.op_type, reason.format(_extension(n.operator))) for n in nodes.values()]
+        )
+
+
+def _extension(operator: Operator) -> str | None:
+    if isinstance(operator, Softmax):
+        return "vsoftmax"
+    if isinstance(operator, Map) and operator.function in EXTENDED:
+        return codegen.VECTOR_OPCODE[operator.function]
+    return None
 
 
 def _config(program: PimProgram, arch: Arch) -> files.Config:
@@ -95,16 +106,12 @@ def _memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, 
         size_bytes=memory.elements * width,
         local_bytes=tuple(used.get(i, 0) for i in range(arch.core_count)),
         inputs=tuple(_tensor_place(graph, n, memory.inputs[n], width) for n in graph.inputs),
-        constants=files.ConstantsPlace(
-            address=memory.constants_address * width, elements=memory.constant_values.size
-        ),
+        constants=files.ConstantsPlace(address=memory.constants_address * width, elements=memory.constant_values.size),
         outputs=tuple(_tensor_place(graph, n, memory.outputs[n], width) for n in graph.outputs),
     )
 
 
-def _tensor_place(
-    graph: SpatialGraph, name: str, addresses: tuple[int, ...], element_bytes: int
-) -> files.TensorPlace:
+def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], element_bytes: int) -> files.TensorPlace:
     tensor = graph.tensors[name]
     return files.TensorPlace(
         name=name,
@@ -145,9 +152,8 @@ def _layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
 
 
 def _weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Floats]]:
-    """Views of the layers' weights, one for each array group; nothing is copied."""
+    """The matrix of each array group: views of the layers' weights, except of grouped convolutions."""
     return {
-        i: [graph.filters[g.layer].weights[g.matrix.tap, slice(*g.matrix.rows), slice(*g.matrix.cols)] for g in c.groups]
+        i: [graph.filters[g.layer].matrix(g.matrix.tap, g.matrix.rows, g.matrix.cols) for g in c.groups]
         for i, c in program.cores.items()
     }
-

@@ -117,8 +117,9 @@ def _scalar(opcode: int, name: str, *operands: Operand, meaning: str) -> Instruc
     return Instruction(opcode, name, Unit.SCALAR, operands, meaning)
 
 
-def _binary(opcode: int, name: str, meaning: str) -> Instruction:
-    return Instruction(opcode, name, Unit.VECTOR, (_TARGET, _SOURCE, _SOURCE2, *_OFFSET, _LENGTH), meaning)
+def _binary(opcode: int, name: str, meaning: str, *, extension: bool = False) -> Instruction:
+    operands = (_TARGET, _SOURCE, _SOURCE2, *_OFFSET, _LENGTH)
+    return Instruction(opcode, name, Unit.VECTOR, operands, meaning, extension)
 
 
 def _unary(opcode: int, name: str, meaning: str, *, extension: bool = False) -> Instruction:
@@ -230,6 +231,12 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     _transfer(30, "recv", _TARGET, _PARTNER, *_OFFSET, _SIZE, meaning="rendezvous: data from core"),
     _transfer(31, "wait", _EVENT, _number("wait_value", "c", 0, INT32_MAX, "tokens"), meaning="take tokens"),
     _transfer(32, "sync", _PARTNER, _EVENT, meaning="give one token to core"),
+    # Opcodes from 64 on are RAPTOR's own: what the published set cannot compute (docs/design.md, 5).
+    _unary(64, "vexp", "y = exp(a)", extension=True),
+    _unary(65, "vlog", "y = log(a)", extension=True),
+    _unary(66, "vsqrt", "y = sqrt(a)", extension=True),
+    _unary(67, "verf", "y = erf(a)", extension=True),
+    _binary(68, "vvdiv", "y = a / b", extension=True),
 )
 
 BY_NAME: dict[str, Instruction] = {i.name: i for i in INSTRUCTIONS}
@@ -273,9 +280,7 @@ def range_faults(records: Records) -> Iterator[RangeFault]:
         yield from _operand_faults(records[where], where, spec.operands)
 
 
-def _operand_faults(
-    records: Records, where: npt.NDArray[np.intp], operands: Iterable[Operand]
-) -> Iterator[RangeFault]:
+def _operand_faults(records: Records, where: npt.NDArray[np.intp], operands: Iterable[Operand]) -> Iterator[RangeFault]:
     for operand in operands:
         values = records[operand.slot].astype(np.int64)
         for i in np.flatnonzero((values < operand.low) | (values > operand.high)):

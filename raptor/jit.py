@@ -28,5 +28,5 @@ def helper(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _njit(function: Callable[P, R], *, cache: bool) -> Callable[P, R]:
-    compile_ = numba.njit(cache=cache, nogil=True)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    compile_ = numba.njit(cache=cache, nogil=True, error_model="numpy")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return cast(Callable[P, R], compile_(function))

@@ -3,7 +3,8 @@
 A strategy looks at Graph and Arch and returns a `Mapping`, a frozen value; plain passes apply it.
 """
 
-from collections.abc import Iterator, Mapping as ReadOnly
+from collections.abc import Iterator
+from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -37,7 +38,7 @@ class FilterMapping:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """`tile`: channels of a tile. `filters`: by the name of the Filter's output tensor."""
+    """`tile`: channels of a tile. `filters`: by `filter_key`."""
 
     strategy: str
     tile: int
@@ -68,15 +69,24 @@ def tile_channels(arch: Arch) -> int:
 def kernel_unfolding(filter_: Filter, arch: Arch, tile: int) -> Iterator[Matrix]:
     """One matrix for each input tile, output tile and kernel position, in this order (thesis, 4.3.2 and 4.4).
 
-    A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile.
+    A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile. Of a grouped
+    convolution only the blocks with weights of some group are kept.
     """
-    taps, ins, outs = filter_.weights.shape
-    for rows in _blocks(ins, tile, arch.xbar_rows):
+    taps, _, outs = filter_.weights.shape
+    for block in _blocks(filter_.in_channels, tile, arch.xbar_rows):
         for col in range(0, outs, tile):
             cols = (col, min(col + tile, outs))
+            needed = filter_.needed(cols)
+            rows = (max(block[0], needed[0]), min(block[1], needed[1]))
             xbars = -(-(cols[1] - cols[0]) // arch.outputs_per_xbar)
-            for tap in range(taps):
+            for tap in range(taps if rows[0] < rows[1] else 0):
                 yield Matrix(tap, rows, cols, xbars)
+
+
+def filter_key(node: Node) -> str:
+    """What names a layer's crossbars: its own output, or the key that several steps of a recurrent layer share."""
+    assert isinstance(node.operator, Filter)
+    return node.operator.key or node.output
 
 
 def map_raptor(graph: Graph, arch: Arch) -> Mapping:
@@ -88,7 +98,7 @@ def map_raptor(graph: Graph, arch: Arch) -> Mapping:
     filters: dict[str, FilterMapping] = {}
     core, free = 0, arch.xbars_per_core
     for node in graph.nodes:
-        if not isinstance(node.operator, Filter):
+        if not isinstance(node.operator, Filter) or filter_key(node) in filters:
             continue
         matrices = tuple(kernel_unfolding(node.operator, arch, tile))
         cores: list[int] = []
@@ -97,14 +107,15 @@ def map_raptor(graph: Graph, arch: Arch) -> Mapping:
                 core, free = core + 1, arch.xbars_per_core
             free -= matrix.xbars
             cores.append(core)
-        filters[node.output] = FilterMapping(matrices, tuple(cores))
+        filters[filter_key(node)] = FilterMapping(matrices, tuple(cores))
     if core >= arch.core_count:
         raise _too_small(graph, filters, arch, core + 1)
     return Mapping("raptor", tile, filters)
 
 
 def _too_small(graph: Graph, filters: ReadOnly[str, FilterMapping], arch: Arch, cores: int) -> CapacityError:
-    first_out = next(n for n in graph.nodes if n.output in filters and filters[n.output].cores[-1] >= arch.core_count)
+    weighted = (n for n in graph.nodes if isinstance(n.operator, Filter))
+    first_out = next(n for n in weighted if filters[filter_key(n)].cores[-1] >= arch.core_count)
     needed = sum(m.xbars for f in filters.values() for m in f.matrices)
     per_core = max(-(-needed // arch.core_count), max(m.xbars for f in filters.values() for m in f.matrices))
     return CapacityError(

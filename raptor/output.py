@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -74,7 +74,7 @@ def write(
 
 
 @contextmanager
-def replacing(folder: Path, *, force: bool) -> Iterator[Path]:
+def replacing(folder: Path, *, force: bool) -> Generator[Path]:
     """A new directory beside `folder` that takes its place when the block ends well, and vanishes otherwise."""
     check_replaceable(folder, force=force)
     temporary: Path | None = None
@@ -144,9 +144,7 @@ class _Writer:
         self.entries[name] = files.FileEntry(size_bytes=size, sha256=digest.hexdigest())
 
 
-def _write_all(
-    artifacts: Artifacts, writer: _Writer, stream_format: StreamFormat, weight_format: WeightFormat
-) -> None:
+def _write_all(artifacts: Artifacts, writer: _Writer, stream_format: StreamFormat, weight_format: WeightFormat) -> None:
     writer.write(files.CONFIG, [files.to_json(artifacts.config)])
     writer.write(files.MEMORY, [files.to_json(artifacts.memory)])
     writer.write(files.LAYERS, [files.to_json(artifacts.layers)])

@@ -86,7 +86,7 @@ class Program:
         return self.folder
 
 
-def compile(  # noqa: A001 the name users expect: raptor.compile
+def compile(
     model: "str | Path | onnx.ModelProto",
     *,
     xbar: int | tuple[int, int] | None = None,
@@ -132,4 +132,3 @@ def load(folder: str | Path) -> Program:
         raise UserError(f"{folder}: not a directory")
     files.read(files.Manifest, folder, files.MANIFEST)
     return Program(files.read(Report, folder, files.REPORT), folder=folder)
-

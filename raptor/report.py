@@ -115,7 +115,8 @@ def _layers(
     for tensor in spatial.tensors.values():
         names[tensor.node].append(tensor.name)
     for node, op_type in nodes.items():
-        filters = [mapping.filters[n] for n in names[node] if n in mapping.filters]
+        keys = dict.fromkeys(spatial.filter_of[n] for n in names[node] if n in spatial.filter_of)
+        filters = [mapping.filters[key] for key in keys]
         matrices = [m for f in filters for m in f.matrices]
         xbars = sum(m.xbars for m in matrices)
         weights = sum((m.rows[1] - m.rows[0]) * (m.cols[1] - m.cols[0]) for m in matrices)
@@ -151,6 +152,4 @@ def _count(records: isa.Records) -> np.ndarray:
 
 
 def _named(counts: np.ndarray) -> dict[str, int]:
-    return dict(
-        sorted(Counter({i.name: int(counts[i.opcode]) for i in isa.INSTRUCTIONS if counts[i.opcode]}).items())
-    )
+    return dict(sorted(Counter({i.name: int(counts[i.opcode]) for i in isa.INSTRUCTIONS if counts[i.opcode]}).items()))

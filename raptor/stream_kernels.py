@@ -7,6 +7,8 @@ Import only where they run (see `jit`). Both walk bytes of unknown origin: every
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
+from typing import Any
+
 import numpy as np
 
 from raptor.jit import helper, kernel
@@ -24,7 +26,7 @@ _OPEN_LIST, _CLOSE_LIST, _OPEN, _CLOSE = 91, 93, 123, 125
 
 
 @kernel
-def write_json(words, text, bounds, slots, out) -> int:
+def write_json(words: Any, text: Any, bounds: Any, slots: Any, out: Any) -> int:
     """One line of JSON per row of `words`, each starting with a comma and a newline. Returns the bytes written."""
     at = 0
     for i in range(words.shape[0]):
@@ -62,16 +64,18 @@ def _write_number(value, out, at):
 
 
 @helper
-def name_hash(text, first, last):
+def name_hash(text: Any, first: Any, last: Any) -> int:
     """The bucket where the search for a name starts."""
     value = np.uint32(last - first)
     for i in range(first, last):
         value = np.uint32(value * np.uint32(31) + np.uint32(text[i]))
-    return np.int64((value ^ (value >> np.uint32(8))) & np.uint32(BUCKETS - 1))
+    return np.int64((value ^ (value >> np.uint32(8))) & np.uint32(BUCKETS - 1))  # pyright: ignore[reportReturnType]
 
 
 @kernel
-def read_json(text, names, bounds, buckets, slots, limits, lenient, words) -> int:
+def read_json(
+    text: Any, names: Any, bounds: Any, buckets: Any, slots: Any, limits: Any, lenient: bool, words: Any
+) -> int:
     """Fills rows of `words` from a JSON array of instructions; returns their number.
 
     `lenient`: keys that an operation does not have are passed over.

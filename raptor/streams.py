@@ -262,7 +262,7 @@ def _one_record(raw: object, lenient: bool) -> tuple[int, ...]:
     spec = BY_NAME.get(name) if isinstance(name, str) else None
     if spec is None:
         raise UserError(f"unknown op {_short(name)}")
-    values = dict.fromkeys(SLOTS, 0)
+    values: dict[str, int] = dict.fromkeys(SLOTS, 0)
     flags = 0
     for operand in spec.operands:
         given = {key: fields.pop(key) for key in operand.json if key in fields}

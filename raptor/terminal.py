@@ -1,7 +1,7 @@
 """What a person sees of a compilation: progress while it runs, a short table at the end."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+def progress(quiet: bool) -> Generator[Callable[[str], None]]:
     """A live line on a terminal, one line for each stage in a pipe; both on standard error."""
     console = Console(stderr=True)
     if quiet:

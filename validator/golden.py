@@ -75,7 +75,7 @@ def _with_outputs(path: Path, names: Sequence[str]) -> tuple[bytes, tuple[str, .
     import onnx
 
     try:
-        model = onnx.load(path)
+        model = onnx.load(str(path))  # pyright: ignore[reportUnknownMemberType]
     except Exception as e:  # protobuf's and onnx's have no common base
         raise UserError(f"{path}: not an ONNX model: {e}") from e
     computed = {name for node in model.graph.node for name in node.output if name}

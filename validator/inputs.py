@@ -4,7 +4,7 @@ import io
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,4 +106,4 @@ def _read_pb(content: bytes) -> dict[str, Array]:
         tensor.ParseFromString(content)
     except DecodeError as e:
         raise ValueError(f"not an ONNX tensor: {e}") from e
-    return {tensor.name: cast(Array, numpy_helper.to_array(tensor))}
+    return {tensor.name: numpy_helper.to_array(tensor)}

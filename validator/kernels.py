@@ -11,6 +11,7 @@ NOTE: opcodes and fault codes are constants in cached machine code; they are the
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +29,13 @@ _U = np.uint64
 _SLDI, _SADD, _SSUB, _SMUL, _SADDI = (OPCODE[n] for n in ("sldi", "sadd", "ssub", "smul", "saddi"))
 _SMULI, _MVMUL, _VVADD, _VVSUB, _VVMUL = (OPCODE[n] for n in ("smuli", "mvmul", "vvadd", "vvsub", "vvmul"))
 _VVDMUL, _VVMAX, _VAVG, _VRELU, _VTANH = (OPCODE[n] for n in ("vvdmul", "vvmax", "vavg", "vrelu", "vtanh"))
+_VEXP, _VLOG, _VSQRT, _VERF, _VVDIV = (OPCODE[n] for n in ("vexp", "vlog", "vsqrt", "verf", "vvdiv"))
 _VSIGM, _VMV, _VRSU, _VRSL, _LD, _ST = (OPCODE[n] for n in ("vsigm", "vmv", "vrsu", "vrsl", "ld", "st"))
 _LLDI, _LMV, _SEND, _RECV, _WAIT, _SYNC = (OPCODE[n] for n in ("lldi", "lmv", "send", "recv", "wait", "sync"))
 
 
 @kernel
-def run(block, max_steps, cores, memories, weights, probes, fault) -> int:  # noqa: C901 the schedule
+def run(block: bool, max_steps: int, cores: Any, memories: Any, weights: Any, probes: Any, fault: Any) -> int:
     """Runs all cores until they have finished or one of them cannot go on; returns a `Stop`.
 
     `fault` receives core, address and size. Blocked cores are woken by the core that they wait for, through a queue.
@@ -86,12 +88,12 @@ def _advance(core, limit, cores, memories, weights, probes, scratch, woken, faul
     Returns a code (0, blocked, or a fault) and the number of instructions executed, those of a partner included.
     """
     words, pc, first, all_registers, events = cores
-    local, local_first, memory, width = memories
+    local, local_first, width = memories[0], memories[1], memories[3]
     registers = all_registers[core]
     at, end = pc[core], first[core + 1]
     due = _capture(core, at, local, local_first, probes)
     done = np.int64(0)
-    code = _OK
+    code, op = _OK, np.int32(0)
     while done < limit and at < end:
         if at == due:
             due = _capture(core, at, local, local_first, probes)
@@ -105,7 +107,7 @@ def _advance(core, limit, cores, memories, weights, probes, scratch, woken, faul
         elif op == _LMV:
             target = registers[rd] + (c if b & 1 else 0)
             code = _lmv(core, target, registers[rs1] + (c if b & 2 else 0), d, memories, fault)
-        elif _VVADD <= op <= _VRSL:
+        elif _VVADD <= op <= _VRSL or op >= _VEXP:
             bound = np.int64(registers[a]) if 0 <= a < registers.size else np.int64(0)
             code = _vector(core, op, registers[rd], registers[rs1], bound, b, c, d, memories, fault)
         elif op <= _SMULI:
@@ -137,7 +139,7 @@ def _advance(core, limit, cores, memories, weights, probes, scratch, woken, faul
         done += 1
     pc[core] = at
     _capture(core, at, local, local_first, probes)
-    if code > 0 and (op < _SEND or op > _RECV):
+    if code > 0 and op != _SEND and op != _RECV:
         fault[0] = core
     return code, done
 
@@ -205,7 +207,7 @@ def _scalar(op, registers, rd, rs1, a):
 def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault):
     values, offset, rows, cols, first_group = weights
     local, width = memories[0], memories[3]
-    g = first_group[core] + group
+    g, y = first_group[core] + group, _U(0)
     code, x = _place(core, source, rows[g] * width, memories, fault)
     if code == _OK:
         code, y = _place(core, target, cols[g] * width, memories, fault)
@@ -266,7 +268,7 @@ def _vector(core, op, rd, rs1, rs2, b, c, d, memories, fault):  # noqa: C901 the
         code = _apart(y, _U(result), x, _U(span), op != _VMV, memories, core, fault)
     if code != _OK:
         return code
-    if op <= _VVMAX:
+    if op <= _VVMAX or op == _VVDIV:
         code, z = _place(core, rs2 + (step if b & 4 else 0), span * width, memories, fault)
         if code == _OK and not single:
             code = _apart(y, _U(result), z, _U(span), True, memories, core, fault)
@@ -308,6 +310,9 @@ def _binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is w
     elif op == _VVMAX:
         for i in range(n):
             v[y + i] = v[p + i] if (v[p + i] >= v[q + i]) | (v[p + i] != v[p + i]) else v[q + i]
+    elif op == _VVDIV:
+        for i in range(n):
+            v[y + i] = v[p + i] / v[q + i]
     else:
         total = 0.0
         for i in range(n):
@@ -343,7 +348,7 @@ def _gather(v, y, x, stride, n):
 
 
 @helper
-def _transcendental(op, v, y, x, n):
+def _transcendental(op, v, y, x, n):  # noqa: C901 one branch a function
     if op == _VTANH:
         for i in range(n):
             v[y + i] = math.tanh(np.float64(v[x + i]))
@@ -351,6 +356,18 @@ def _transcendental(op, v, y, x, n):
         for i in range(n):
             u = np.float64(v[x + i])
             v[y + i] = 1 / (1 + math.exp(-u)) if u >= 0 else math.exp(u) / (1 + math.exp(u))
+    elif op == _VEXP:
+        for i in range(n):
+            v[y + i] = math.exp(np.float64(v[x + i]))
+    elif op == _VLOG:
+        for i in range(n):
+            v[y + i] = math.log(np.float64(v[x + i]))
+    elif op == _VSQRT:
+        for i in range(n):
+            v[y + i] = math.sqrt(np.float64(v[x + i]))
+    elif op == _VERF:
+        for i in range(n):
+            v[y + i] = math.erf(np.float64(v[x + i]))
     else:
         _softmax(v, y, x, n)
 

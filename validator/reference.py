@@ -218,6 +218,33 @@ def _unary(function: Callable[[Floats], npt.ArrayLike]) -> Callable[[_Core, Inst
     return run
 
 
+def _each(function: Callable[[float], float]) -> Callable[[Floats], npt.ArrayLike]:
+    """The C library's function of each element in double precision, as the compiled engine does."""
+    return lambda x: [function(value) for value in x.tolist()]
+
+
+def _exp(x: float) -> float:
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+def _log(x: float) -> float:
+    if x > 0 or x != x:
+        return math.log(x)
+    return -math.inf if x == 0 else math.nan
+
+
+def _sqrt(x: float) -> float:
+    return math.nan if x < 0 else math.sqrt(x)
+
+
+def _divide(x: Floats, y: Floats) -> Floats:
+    with np.errstate(all="ignore"):
+        return np.divide(x, y)
+
+
 def _bounded(function: Callable[[Floats, Floats], Floats]) -> Callable[[_Core, Instruction], None]:
     """Resizing with a bound: floats keep their size, so only the bound counts."""
 
@@ -384,6 +411,11 @@ _BY_NAME: dict[str, Callable[[_Core, Instruction], None]] = {
     "vtanh": _unary(_tanh),
     "vsigm": _unary(_sigmoid),
     "vsoftmax": _unary(_softmax),
+    "vexp": _unary(_each(_exp)),
+    "vlog": _unary(_each(_log)),
+    "vsqrt": _unary(_each(_sqrt)),
+    "verf": _unary(_each(math.erf)),
+    "vvdiv": _binary(_divide),
     "vmv": _vmv,
     "vrsu": _bounded(_minimum),
     "vrsl": _bounded(_maximum),

@@ -1,16 +1,18 @@
 """PimIR to virtual instructions: one function per operation, each emitting whole layers as columns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.virtual import Ints, Virtual, set_operand, virtual
+from raptor import isa
+from raptor.codegen.virtual import NONE, Ints, Virtual, set_operand, virtual
 from raptor.errors import VerifyError
 from raptor.pim import ir
-from raptor.window import Pixels, Window
+from raptor.spatial.ir import UNIT_WEIGHT, ZERO_WEIGHT
+from raptor.window import Pixels, Table, Window
 
 # Registers by purpose, so that a value stays where it is for as long as possible.
 ZERO = 0
@@ -20,6 +22,8 @@ IN = 2
 SCRATCH = 3
 GLOBAL_HIGH = 4
 GLOBAL_LOW = 5
+STRIDE = 6
+WEIGHT = 7
 
 VECTOR_OPCODE = {
     "add": "vvadd",
@@ -30,6 +34,11 @@ VECTOR_OPCODE = {
     "relu": "vrelu",
     "tanh": "vtanh",
     "sigmoid": "vsigm",
+    "exp": "vexp",
+    "log": "vlog",
+    "sqrt": "vsqrt",
+    "erf": "verf",
+    "div": "vvdiv",
 }
 
 
@@ -210,6 +219,83 @@ class Emitter:
         block["d"] = copy.channels * (pixels if whole else 1) * self.element_bytes
         return block
 
+    def stencil(self, op: ir.Stencil) -> Virtual:
+        """For each output pixel, for each tap with a weight: a product with the weight vector, and its addition.
+
+        The first product goes straight into the output; a weight of one needs no product.
+        """
+        inputs = input_pixels(op.window)
+        index = np.broadcast_to(op.index, inputs.shape)
+        used = (inputs >= 0) & (index != ZERO_WEIGHT)
+        pixel, tap = np.nonzero(used)
+        first = np.append(True, pixel[1:] != pixel[:-1])[: len(pixel)]
+        unit = index[pixel, tap] == UNIT_WEIGHT
+        count = np.where(first | unit, 1, 2)
+        ends = np.cumsum(count)
+        block = virtual("vvmul", int(ends[-1]) if len(ends) else 0)
+        pixel_bytes = op.channels * self.element_bytes
+        out = self.at(op.out) + pixel * pixel_bytes
+        source = self.at(op.input) + inputs[pixel, tap].astype(np.intp) * pixel_bytes
+        weight = (self.at(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(np.intp) * pixel_bytes
+        accum = self.at(op.accum)
+        block["d"] = op.channels
+        weighted = np.flatnonzero(~unit)
+        self._binary(
+            block,
+            ends[weighted] - count[weighted],
+            "mul",
+            (np.where(first, OUT, SCRATCH)[weighted], np.where(first, out, accum)[weighted]),
+            (IN, source[weighted]),
+            (WEIGHT, weight[weighted]),
+        )
+        added = np.flatnonzero(~first)
+        addend = (np.where(unit, IN, SCRATCH)[added], np.where(unit, source, accum)[added])
+        self._binary(block, ends[added] - 1, "add", (OUT, out[added]), (OUT, out[added]), addend)
+        copied = np.flatnonzero(first & unit)
+        at = ends[copied] - 1
+        block["opcode"][at] = isa.OPCODE["lmv"]
+        block["register"][at] = (OUT, IN, NONE)
+        block["value"][at, 0], block["value"][at, 1] = out[copied], source[copied]
+        block["d"][at] = pixel_bytes
+        return np.concatenate([self._zeros(op.out, np.flatnonzero(~used.any(axis=1)), op.channels), block])
+
+    @staticmethod
+    def _binary(block: Virtual, at: Ints, function: str, *operands: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
+        """Makes the instructions `at` a vector function of three operands, each its register and value."""
+        block["opcode"][at] = isa.OPCODE[VECTOR_OPCODE[function]]
+        for slot, (register, value) in enumerate(operands):
+            block["register"][at, slot] = register
+            block["value"][at, slot] = value
+
+    def dot(self, op: ir.Dot) -> Virtual:
+        """One dot product an element of the result."""
+        batch, row, col = (a.reshape(-1) for a in np.indices((op.batch, op.rows, op.count)))
+        block = virtual("vvdmul", len(batch))
+        pixel_bytes = op.channels * self.element_bytes
+        set_operand(block, 0, OUT, self.at(op.out) + np.arange(len(batch)) * self.element_bytes)
+        set_operand(block, 1, IN, self.at(op.left) + (batch * op.rows + row) * pixel_bytes)
+        set_operand(block, 2, SCRATCH, self.at(op.right) + (batch * op.cols + op.first + col) * pixel_bytes)
+        block["d"] = op.channels
+        return block
+
+    def move(self, op: ir.Move) -> Virtual:
+        """Neighbours are copied, elements a stride apart gathered, absent ones zero."""
+        target, source, first, stride, count = op.runs.T
+        block = virtual("lmv", len(op.runs))
+        bases = np.array([self.at(b) for b in op.sources] + [0])
+        set_operand(block, 0, OUT, self.at(op.out) + target * self.element_bytes)
+        set_operand(block, 1, IN, bases[source] + first * self.element_bytes)
+        block["d"] = count * self.element_bytes
+        strided = np.flatnonzero((source >= 0) & (stride != 1) & (count > 1))
+        block["opcode"][strided] = isa.OPCODE["vmv"]
+        block["register"][strided, 2] = STRIDE
+        block["value"][strided, 2] = stride[strided]
+        block["d"][strided] = count[strided]
+        zeros = np.flatnonzero(source < 0)
+        block["opcode"][zeros] = isa.OPCODE["lldi"]
+        block["register"][zeros, 1] = NONE
+        return block
+
     def softmax(self, op: ir.Softmax) -> Virtual:
         block = virtual("vsoftmax", op.out.elements // op.channels)
         steps = np.arange(len(block)) * op.channels * self.element_bytes
@@ -228,13 +314,16 @@ _EMIT: dict[type, Callable[[Emitter, ir.Operation], Virtual]] = {
     ir.Vector: Emitter.vector,
     ir.Repeat: Emitter.repeat,
     ir.Pool: Emitter.pool,
+    ir.Stencil: Emitter.stencil,
+    ir.Dot: Emitter.dot,
     ir.Gather: Emitter.gather,
+    ir.Move: Emitter.move,
     ir.Softmax: Emitter.softmax,
 }  # pyright: ignore[reportAssignmentType] each function takes the operation it is listed under
 
 
 @lru_cache(maxsize=8)
-def input_pixels(window: Window) -> Pixels:
+def input_pixels(window: Window | Table) -> Pixels:
     """`Window.input_pixels`, kept while the tiles of one layer are emitted."""
     return window.input_pixels()
 
@@ -245,7 +334,7 @@ def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
     return pixels[starts].astype(np.intp), lengths
 
 
-def joint_runs(columns: list[npt.NDArray[np.integer]]) -> tuple[Ints, Ints]:
+def joint_runs(columns: Sequence[npt.NDArray[np.integer]]) -> tuple[Ints, Ints]:
     """Index and length of each run in which every column advances by one."""
     count = len(columns[0])
     if count == 0:

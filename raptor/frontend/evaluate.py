@@ -1,5 +1,6 @@
 """What a Graph means, in numpy: the oracle of this level's tests. Short rather than fast."""
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -7,15 +8,19 @@ import numpy as np
 from raptor.frontend.graph import (
     Concat,
     Constant,
+    ConstantTensor,
+    Dot,
     Filter,
     Floats,
     Graph,
     Map,
     MapFunction,
+    Move,
     Operator,
     Pool,
     Rename,
     Softmax,
+    Stencil,
 )
 from raptor.layout import Image
 
@@ -36,6 +41,11 @@ MAP_FUNCTIONS: dict[MapFunction, Callable[..., Floats]] = {
     "relu": _relu,
     "tanh": np.tanh,
     "sigmoid": _sigmoid,
+    "div": np.divide,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "erf": np.vectorize(math.erf, otypes=[np.float32]),
 }
 
 
@@ -54,21 +64,35 @@ def _apply(operator: Operator, operands: list[Floats], image: Image) -> Floats:
     """Operands and result are [rows, width, channels]."""
     full = (image.rows, image.width, image.channels)
     match operator:
-        case Filter() | Pool():
-            return _window(operator, operands[0], image).reshape(full)
+        case Filter() | Pool() | Stencil():
+            result = _window(operator, operands[0], image)
+        case Dot():
+            result = _dot(operator, *operands)
         case Map(function, maps):
             chosen = (m.pixels if isinstance(m, Constant) else operands[m] for m in maps)
-            return np.broadcast_to(MAP_FUNCTIONS[function](*chosen), full)
+            result = np.broadcast_to(MAP_FUNCTIONS[function](*chosen), full)
         case Concat():
-            return np.concatenate(operands, axis=-1)
+            result = np.concatenate(operands, axis=-1)
+        case Move(sources):
+            # Element -1, the last, is the zero.
+            result = np.concatenate([*(o.ravel() for o in operands), np.zeros(1, np.float32)])[sources]
         case Softmax():
             raised = np.exp(operands[0] - operands[0].max(axis=-1, keepdims=True))
-            return raised / raised.sum(axis=-1, keepdims=True)
+            result = raised / raised.sum(axis=-1, keepdims=True)
         case Rename():
-            return operands[0]
+            result = operands[0]
+        case ConstantTensor(pixels):
+            result = pixels
+    return result.reshape(full)
 
 
-def _window(operator: Filter | Pool, pixels: Floats, image: Image) -> Floats:
+def _dot(operator: Dot, left: Floats, right: Floats) -> Floats:
+    rows = left.reshape(operator.batch, operator.rows, -1)
+    cols = right.reshape(operator.batch, operator.cols, -1)
+    return rows @ cols.swapaxes(1, 2)
+
+
+def _window(operator: Filter | Pool | Stencil, pixels: Floats, image: Image) -> Floats:
     """[output pixels, channels], tap by tap."""
     is_max = isinstance(operator, Pool) and operator.function == "max"
     start = np.float32(-np.inf if is_max else 0)
@@ -78,8 +102,11 @@ def _window(operator: Filter | Pool, pixels: Floats, image: Image) -> Floats:
     result = np.full((operator.window.out_pixels, image.channels), start)
     for tap, sources in enumerate(operator.window.input_pixels().T):
         read = padded[sources]
-        if isinstance(operator, Filter):
-            result += read @ operator.weights[tap]
-        else:
-            result = np.maximum(result, read) if is_max else result + read
+        match operator:
+            case Filter():
+                result += read @ operator.matrix(tap, (0, channels), (0, image.channels))
+            case Stencil(weights):
+                result += read * weights[:, tap]
+            case _:
+                result = np.maximum(result, read) if is_max else result + read
     return result

@@ -31,9 +31,7 @@ from raptor.window import Table, Window
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
-MapFunction = Literal[
-    "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf"
-]
+MapFunction = Literal["add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf"]
 EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf"})
 """Functions that the published instruction set cannot compute (docs/design.md, 5)."""
 

@@ -13,6 +13,7 @@ from raptor.errors import InternalError, RaptorError, UnsupportedError, Unsuppor
 from raptor.frontend.check import label
 from raptor.frontend.constants import constant_pixels, natural_image
 from raptor.frontend.graph import Constant, Filter, Floats, Graph, Map, Node, Operator, Pool, Rename, Tensor
+from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.registry import STANDARD_DOMAINS, Refusal, find_importer, op_reason
 from raptor.layout import Image
@@ -104,6 +105,23 @@ class ImportContext:
             case _:
                 stem = f"{node.output}.{type(operator).__name__.lower()}"
         return self._add(node, inputs, image, operator, self._unused_name(stem))
+
+    def as_image(self, node: NodeView, tensor: Tensor, image: Image) -> Tensor:
+        """The tensor laid out as `image` (as many elements, same C order): itself, renamed, or moved."""
+        if tensor.image == image:
+            return tensor
+        renamed = tensor.image.has_layout_of(image)
+        operator = Rename() if renamed else move([tensor.image], c_order(image.shape), image)
+        return self.inner(node, (tensor.name,), image.shape, image, operator, stem=f"{tensor.name}.laid")
+
+    def inner(
+        self, node: NodeView, inputs: Sequence[str], shape: Shape, image: Image, operator: Operator, stem: str
+    ) -> Tensor:
+        """Adds an operator whose result, of `shape`, is not in the ONNX model; its name begins with `stem`."""
+        name = self._unused_name(stem)
+        self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
+        self.tensors[name] = Tensor(name, shape, image, in_model=False)
+        return self.tensors[name]
 
     def constant_operand(self, name: str, shape: Shape, image: Image) -> Constant:
         """A constant broadcast against a result of `shape`."""

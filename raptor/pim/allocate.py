@@ -8,7 +8,7 @@ import numpy as np
 
 from raptor.arch import Arch
 from raptor.errors import UserError
-from raptor.pim.ir import ApplyFilters, Buffer, CoreProgram, Gather, Operation, PimProgram, Step, Vector
+from raptor.pim.ir import ApplyFilters, Buffer, CoreProgram, Gather, Move, Operation, PimProgram, Stencil, Step, Vector
 
 GAP_ELEMENTS = 1
 """Left free after each buffer: the simulator takes adjacent buffers for overlapping ones (both ends inclusive)."""
@@ -25,7 +25,7 @@ class Lifetime:
 
 def operation_buffers(operation: Operation) -> tuple[Buffer, ...]:
     """Everything an operation touches: what it reads, its result, its scratch."""
-    scratch = (operation.accum,) if isinstance(operation, ApplyFilters) and operation.accum else ()
+    scratch = (operation.accum,) if isinstance(operation, ApplyFilters | Stencil) and operation.accum else ()
     result = (operation.out,) if operation.out else ()
     return (*operation.reads, *result, *scratch)
 
@@ -68,7 +68,7 @@ def _renamed(op: Operation, home: Mapping[Buffer, Buffer]) -> Operation:
         return home.get(buffer, buffer)
 
     changes: dict[str, object] = {}
-    for name in ("out", "source", "input"):
+    for name in ("out", "source", "input", "left", "right"):
         buffer = getattr(op, name, None)
         if isinstance(buffer, Buffer) and buffer in home:
             changes[name] = new(buffer)
@@ -76,6 +76,8 @@ def _renamed(op: Operation, home: Mapping[Buffer, Buffer]) -> Operation:
         changes["operands"] = tuple(map(new, op.operands))
     if isinstance(op, Gather):
         changes["copies"] = tuple(replace(c, source=new(c.source)) for c in op.copies)
+    if isinstance(op, Move):
+        changes["sources"] = tuple(map(new, op.sources))
     return replace(op, **changes) if changes else op
 
 
@@ -127,4 +129,3 @@ def _allocate_core(core: CoreProgram) -> CoreProgram:
         start[i] = ends[np.argmax(room >= size[i])]
     addresses = {life.buffer.name: int(at) for life, at in zip(lives, start, strict=True)}
     return replace(core, addresses=addresses, local_elements=int((start + size).max(initial=0)))
-

@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from raptor.frontend.graph import MapFunction, window_text
 from raptor.layout import Image, Region
 from raptor.mapping import Matrix
-from raptor.window import Window
+from raptor.window import Table, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,9 @@ class Load:
     address: int
     reads = ()
 
+    def __str__(self) -> str:
+        return f"pim.load {self.out} {{globalSrc = {self.address}, size = {self.out.elements}}}"
+
 
 @dataclass(frozen=True, slots=True)
 class Store:
@@ -45,6 +51,9 @@ class Store:
     @property
     def reads(self) -> tuple[Buffer, ...]:
         return (self.source,)
+
+    def __str__(self) -> str:
+        return f"pim.store {self.source} {{globalDst = {self.address}, size = {self.source.elements}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,9 @@ class Send:
     def reads(self) -> tuple[Buffer, ...]:
         return (self.source,)
 
+    def __str__(self) -> str:
+        return f"pim.channel_send {self.source} {{channel = {self.channel}, core = {self.core}}}"
+
 
 @dataclass(frozen=True, slots=True)
 class Receive:
@@ -69,6 +81,9 @@ class Receive:
     core: int
     channel: int
     reads = ()
+
+    def __str__(self) -> str:
+        return f"pim.channel_receive {self.out} {{channel = {self.channel}, core = {self.core}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,12 @@ class ApplyFilters:
     def reads(self) -> tuple[Buffer, ...]:
         return (self.input,)
 
+    def __str__(self) -> str:
+        accum = f", accumBuf = {self.accum}" if self.accum else ""
+        relu = ", relu" if self.relu else ""
+        buffers = f"input = {self.input}, outBuf = {self.out}{accum}"
+        return f"pim.apply_filters({buffers}) {{groups = {list(self.groups)}, taps = {list(self.taps)}{relu}}}"
+
 
 @dataclass(frozen=True, slots=True)
 class Vector:
@@ -108,6 +129,9 @@ class Vector:
     def reads(self) -> tuple[Buffer, ...]:
         return self.operands
 
+    def __str__(self) -> str:
+        return f"pim.v{self.function}({', '.join(map(str, self.operands))}, outBuf = {self.out})"
+
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
@@ -119,6 +143,9 @@ class Repeat:
     @property
     def reads(self) -> tuple[Buffer, ...]:
         return (self.source,)
+
+    def __str__(self) -> str:
+        return f"pim.repeat({self.source}, outBuf = {self.out})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +161,76 @@ class Pool:
     @property
     def reads(self) -> tuple[Buffer, ...]:
         return (self.input,)
+
+    def __str__(self) -> str:
+        return f"pim.pool_{self.function}({self.input}, outBuf = {self.out}) {{{window_text(self.window)}}}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stencil:
+    """Weighted sum over a window, pixels of `channels` elements.
+
+    `vectors` holds the weight vectors one after another; None if all weights are 0 or 1. index: [output pixels or 1,
+    taps] -> vector, or ZERO_WEIGHT, UNIT_WEIGHT of SpatialIR. `accum` holds one weighted pixel.
+    """
+
+    out: Buffer
+    input: Buffer
+    vectors: Buffer | None
+    accum: Buffer
+    index: npt.NDArray[np.int32]
+    channels: int
+    window: Window | Table
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return (self.input, self.vectors) if self.vectors else (self.input,)
+
+    def __str__(self) -> str:
+        buffers = f"{self.input}, {self.vectors or 'ones'}, outBuf = {self.out}, accumBuf = {self.accum}"
+        return f"pim.stencil({buffers}) {{{window_text(self.window)}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Dot products of pixels of `left` with pixels `first` to `first + count` of each batch of `right`.
+
+    A batch has `rows` pixels in `left` and `cols` in `right`, of `channels` elements.
+    """
+
+    out: Buffer
+    left: Buffer
+    right: Buffer
+    batch: int
+    rows: int
+    cols: int
+    first: int
+    count: int
+    channels: int
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return (self.left, self.right)
+
+    def __str__(self) -> str:
+        cols = f"{self.first}:{self.first + self.count}"
+        return f"pim.dot({self.left}, {self.right}, outBuf = {self.out}) {{batch = {self.batch}, columns = {cols}}}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """Runs of elements, as `MoveTile` of SpatialIR."""
+
+    out: Buffer
+    sources: tuple[Buffer, ...]
+    runs: npt.NDArray[np.int64]
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return self.sources
+
+    def __str__(self) -> str:
+        return f"pim.move({', '.join(map(str, self.sources))}, outBuf = {self.out}) {{runs = {len(self.runs)}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +256,10 @@ class Gather:
     def reads(self) -> tuple[Buffer, ...]:
         return tuple(c.source for c in self.copies)
 
+    def __str__(self) -> str:
+        copies = (f"{c.source}[{c.source_channel}:{c.source_channel + c.channels}]" for c in self.copies)
+        return f"pim.gather({', '.join(copies)}, outBuf = {self.out})"
+
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
@@ -172,8 +273,13 @@ class Softmax:
     def reads(self) -> tuple[Buffer, ...]:
         return (self.input,)
 
+    def __str__(self) -> str:
+        return f"pim.softmax({self.input}, outBuf = {self.out})"
 
-Operation = Load | Store | Send | Receive | ApplyFilters | Vector | Repeat | Pool | Gather | Softmax
+
+Operation = (
+    Load | Store | Send | Receive | ApplyFilters | Vector | Repeat | Pool | Stencil | Dot | Gather | Move | Softmax
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +352,7 @@ def _lines(program: PimProgram) -> Iterator[str]:
         known: set[str] = set()
         for step in core.steps:
             yield from _allocations(step.operation, core, known)
-            yield f"    {operation_text(step.operation)}  # {step.node}"
+            yield f"    {step.operation}  # {step.node}"
         yield "    pim.halt"
         yield "  }"
     yield "}"
@@ -258,39 +364,10 @@ def _group_text(groups: tuple[Group, ...]) -> str:
 
 def _allocations(operation: Operation, core: CoreProgram, known: set[str]) -> Iterator[str]:
     new = [operation.out] if operation.out else []
-    if isinstance(operation, ApplyFilters) and operation.accum:
+    if isinstance(operation, ApplyFilters | Stencil) and operation.accum:
         new.append(operation.accum)
     for buffer in new:
         if buffer.name not in known:
             known.add(buffer.name)
             where = "" if core.addresses is None else f", address = {core.addresses[buffer.name]}"
             yield f"    {buffer} = pim.alloc {{elements = {buffer.elements}{where}}}"
-
-
-def operation_text(op: Operation) -> str:
-    """One operation as text, as in the thesis's listings 4.2 and 4.3."""
-    match op:
-        case Load():
-            return f"pim.load {op.out} {{globalSrc = {op.address}, size = {op.out.elements}}}"
-        case Store():
-            return f"pim.store {op.source} {{globalDst = {op.address}, size = {op.source.elements}}}"
-        case Send():
-            return f"pim.channel_send {op.source} {{channel = {op.channel}, core = {op.core}}}"
-        case Receive():
-            return f"pim.channel_receive {op.out} {{channel = {op.channel}, core = {op.core}}}"
-        case ApplyFilters():
-            accum = f", accumBuf = {op.accum}" if op.accum else ""
-            relu = ", relu" if op.relu else ""
-            buffers = f"input = {op.input}, outBuf = {op.out}{accum}"
-            return f"pim.apply_filters({buffers}) {{groups = {list(op.groups)}, taps = {list(op.taps)}{relu}}}"
-        case Vector():
-            return f"pim.v{op.function}({', '.join(map(str, op.operands))}, outBuf = {op.out})"
-        case Repeat():
-            return f"pim.repeat({op.source}, outBuf = {op.out})"
-        case Pool():
-            return f"pim.pool_{op.function}({op.input}, outBuf = {op.out}) {{{window_text(op.window)}}}"
-        case Gather():
-            copies = (f"{c.source}[{c.source_channel}:{c.source_channel + c.channels}]" for c in op.copies)
-            return f"pim.gather({', '.join(copies)}, outBuf = {op.out})"
-        case Softmax():
-            return f"pim.softmax({op.input}, outBuf = {op.out})"

@@ -1,12 +1,12 @@
 """The map of global memory: inputs, constants, outputs one after another."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from raptor.spatial.ir import ConstantTile, SpatialGraph, Vector
+from raptor.spatial.ir import ConstantTile, SpatialGraph, StencilTile, Vector
 
 Floats = npt.NDArray[np.float32]
 
@@ -60,9 +60,14 @@ class _Pool:
         return self.known[key]
 
 
-def _constants(graph: SpatialGraph) -> list[ConstantTile]:
-    vectors = (op for compute in graph.computes for op in compute.body if isinstance(op, Vector))
-    return [operand for op in vectors for operand in op.operands if isinstance(operand, ConstantTile)]
+def _constants(graph: SpatialGraph) -> Iterator[ConstantTile]:
+    yield from graph.literals.values()
+    for compute in graph.computes:
+        for op in compute.body:
+            if isinstance(op, Vector):
+                yield from (operand for operand in op.operands if isinstance(operand, ConstantTile))
+            elif isinstance(op, StencilTile):
+                yield op.vectors
 
 
 def _place_tensors(

@@ -15,10 +15,13 @@ from raptor.spatial.ir import (
     BodyOp,
     Compute,
     ConstantTile,
+    DotTile,
     Gather,
+    MoveTile,
     PoolTile,
     SoftmaxTile,
     SpatialGraph,
+    StencilTile,
     TensorParts,
     Tile,
     Vector,
@@ -54,9 +57,10 @@ class _Placer:
     made: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Of each tile computed: its core and how many steps that core had done then."""
     inputs: dict[str, int] = field(default_factory=dict[str, int])
-    """Global address of each tile of a model input."""
+    """Global address of each tile of a model input or constant."""
     outputs: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Global addresses where each tile is a model output."""
+    first_group: dict[tuple[int, ir.Group], int] = field(default_factory=dict[tuple[int, ir.Group], int])
     channels: int = 0
 
     def __post_init__(self) -> None:
@@ -64,16 +68,29 @@ class _Placer:
             self.inputs[name] = address
         for name, address in _tile_addresses(self.graph, self.memory.outputs):
             self.outputs[name].append(address)
+        for name in self.graph.literals:
+            self.inputs[name] = self.memory.constants[name]
 
     def place(self, compute: Compute) -> None:
         core = compute.core if compute.core is not None else self.core_of(compute.inputs)
-        first_group = len(self.cores[core].groups)
-        self.cores[core].groups += [ir.Group(compute.layer, m) for m in compute.matrices]
+        first_group = self.groups_of(compute, core)
         for op in compute.body:
             self.cores[core].add(self.lower(op, core, first_group, compute.node), compute.node)
             self.made[op.result.name] = (core, len(self.cores[core].steps))
         for tile in compute.results:
             self.store(tile, core, compute.node)
+
+    def groups_of(self, compute: Compute, core: int) -> int:
+        """Number of the compute's first array group on its core; computes of equal matrices share their groups."""
+        groups = self.cores[core].groups
+        wanted = [ir.Group(compute.layer, m) for m in compute.matrices]
+        if not wanted:
+            return 0
+        key = (core, wanted[0])
+        if key not in self.first_group:
+            self.first_group[key] = len(groups)
+            groups += wanted
+        return self.first_group[key]
 
     def core_of(self, tiles: Iterable[Tile]) -> int:
         """Where the first of the tiles that was computed is; core 0 for model inputs."""
@@ -89,6 +106,17 @@ class _Placer:
                 return ir.Vector(out, op.function, tuple(self.operand(o, op, core, node) for o in op.operands))
             case PoolTile():
                 return ir.Pool(out, local[op.input.name], op.function, op.result.channels, op.window)
+            case StencilTile():
+                vectors = self.constant(op.vectors, core, node) if op.vectors.period else None
+                accum = ir.Buffer(f"{op.result.name}.accum", op.result.channels)
+                source = local[op.input.name]
+                return ir.Stencil(out, source, vectors, accum, op.index, op.result.channels, op.window)
+            case DotTile():
+                left, right = local[op.left.name], local[op.right.name]
+                rows, count = op.result.pixels // op.batch, op.result.channels
+                return ir.Dot(out, left, right, op.batch, rows, op.cols, op.first, count, op.left.channels)
+            case MoveTile():
+                return ir.Move(out, tuple(local[t.name] for t in op.sources), op.runs)
             case Gather():
                 copies = (
                     ir.Copy(local[p.tile.name], p.source, p.tile.channels, p.target, p.channels) for p in op.pieces
@@ -117,13 +145,15 @@ class _Placer:
         self.channels += 1
 
     def operand(self, operand: Tile | ConstantTile, op: Vector, core: int, node: str) -> ir.Buffer:
+        """An operand's buffer; one that repeats pixel by pixel is first repeated to a row."""
         if isinstance(operand, Tile):
-            return self.cores[core].here[operand.name]
-        buffer = self.constant(operand, core, node)
+            buffer = self.cores[core].here[operand.name]
+        else:
+            buffer = self.constant(operand, core, node)
         row_elements = op.result.width * op.result.channels
         if buffer.elements >= row_elements:
             return buffer
-        row = ir.Buffer(f"{operand.name}.row", row_elements)
+        row = ir.Buffer(f"{op.result.name}.{operand.name}.row", row_elements)
         self.cores[core].add(ir.Repeat(row, buffer), node)
         return row
 
@@ -148,9 +178,7 @@ class _Placer:
             self.store(tiles[name], 0, "")
 
     def program(self) -> ir.PimProgram:
-        cores = {
-            i: ir.CoreProgram(i, tuple(core.groups), tuple(core.steps)) for i, core in sorted(self.cores.items())
-        }
+        cores = {i: ir.CoreProgram(i, tuple(core.groups), tuple(core.steps)) for i, core in sorted(self.cores.items())}
         traces = tuple(self.trace(t) for t in self.graph.tensors.values() if t.in_model and self.is_made(t))
         return ir.PimProgram(self.graph.name, cores, self.channels, traces)
 

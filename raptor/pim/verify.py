@@ -54,12 +54,16 @@ def _check_order(program: PimProgram) -> None:
 def _check_core(core: CoreProgram, arch: Arch) -> None:
     xbars = sum(g.matrix.xbars for g in core.groups)
     if xbars > arch.xbars_per_core or core.core >= arch.core_count:
-        raise VerifyError(f"pim: core {core.core} of {arch.core_count} holds {xbars} of {arch.xbars_per_core} crossbars")
+        raise VerifyError(
+            f"pim: core {core.core} of {arch.core_count} holds {xbars} of {arch.xbars_per_core} crossbars"
+        )
     defined: set[Buffer] = set()
     for i, step in enumerate(core.steps):
         for buffer in step.operation.reads:
             if buffer not in defined:
-                raise VerifyError(f"pim: core {core.core} step {i} ({step.node}): {buffer} is used before it is defined")
+                raise VerifyError(
+                    f"pim: core {core.core} step {i} ({step.node}): {buffer} is used before it is defined"
+                )
         if step.operation.out:
             defined.add(step.operation.out)
 

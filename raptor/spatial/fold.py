@@ -33,4 +33,4 @@ def _single_product(node: Node, arch: Arch) -> bool:
     if not isinstance(node.operator, Filter):
         return False
     taps, channels, _ = node.operator.weights.shape
-    return taps == 1 and channels <= arch.xbar_rows
+    return taps == 1 and node.operator.groups == 1 and channels <= arch.xbar_rows

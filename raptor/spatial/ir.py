@@ -15,7 +15,7 @@ import numpy.typing as npt
 from raptor.frontend.graph import Filter, MapFunction, window_text
 from raptor.layout import Image, Region
 from raptor.mapping import Matrix
-from raptor.window import Window
+from raptor.window import Table, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,62 @@ class Gather:
         return tuple(dict.fromkeys(p.tile for p in self.pieces))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StencilTile:
+    """Weighted sum over a window. `vectors` holds the different weight vectors, each as long as a pixel of the result.
+
+    index: [output pixels or 1, taps] -> vector, or `ZERO_WEIGHT`, `UNIT_WEIGHT`.
+    """
+
+    result: Tile
+    input: Tile
+    vectors: ConstantTile
+    index: npt.NDArray[np.int32]
+    window: Window | Table
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return (self.input,)
+
+
+ZERO_WEIGHT, UNIT_WEIGHT = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class DotTile:
+    """result[b, m, n] = dot product of pixel (b, m) of `left` and pixel (b, first + n) of `right`.
+
+    `right` has `cols` pixels a batch.
+    """
+
+    result: Tile
+    left: Tile
+    right: Tile
+    batch: int
+    cols: int
+    first: int
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return (self.left, self.right)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MoveTile:
+    """A tile put together from elements of others.
+
+    runs: one row a run: first element of the result, source (-1: zeros), its first element, stride, elements.
+    """
+
+    result: Tile
+    sources: tuple[Tile, ...]
+    runs: npt.NDArray[np.int64]
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return self.sources
+
+
 @dataclass(frozen=True, slots=True)
 class SoftmaxTile:
     """Softmax over the channels of each pixel."""
@@ -140,12 +196,12 @@ class SoftmaxTile:
         return (self.input,)
 
 
-BodyOp = ApplyFilters | Vector | PoolTile | Gather | SoftmaxTile
+BodyOp = ApplyFilters | Vector | PoolTile | StencilTile | DotTile | Gather | MoveTile | SoftmaxTile
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Work that fits one core. `node`: the ONNX node; `layer`: the Graph tensor whose mapping holds its matrices."""
+    """Work that fits one core. `node`: the ONNX node; `layer`: key of the mapping that holds its matrices."""
 
     node: str
     op_type: str
@@ -184,13 +240,19 @@ class TensorParts:
 
 @dataclass(frozen=True, slots=True)
 class SpatialGraph:
-    """Computes in topological order."""
+    """Computes in topological order.
+
+    `filters`: by key of the mapping. `filter_of`: the key of each tensor that a filter computes. `literals`: the tiles
+    that are constants.
+    """
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tensors: Mapping[str, TensorParts]
     filters: Mapping[str, Filter]
+    filter_of: Mapping[str, str]
+    literals: Mapping[str, ConstantTile]
     computes: tuple[Compute, ...]
 
     def __str__(self) -> str:
@@ -202,6 +264,8 @@ def _lines(graph: SpatialGraph) -> Iterator[str]:
     for name in graph.inputs:
         for part in graph.tensors[name].parts:
             yield f"  {part.tile} = spat.extract_slice @{name} {part.region} : {part.tile.type}"
+    for name, constant in graph.literals.items():
+        yield f"  %{name} = spat.constant {constant}"
     for compute in graph.computes:
         yield from _compute_lines(compute)
     for name in graph.outputs:
@@ -237,6 +301,13 @@ def body_text(op: BodyOp) -> str:
             return f"spat.v{op.function} {', '.join(map(str, op.operands))}"
         case PoolTile():
             return f"spat.pool_{op.function} {op.input} {{{window_text(op.window)}}}"
+        case StencilTile():
+            return f"spat.stencil {op.input}, {op.vectors} {{{window_text(op.window)}}}"
+        case DotTile():
+            cols = f"{op.first}:{op.first + op.result.channels}"
+            return f"spat.dot {op.left}, {op.right} {{batch = {op.batch}, columns = {cols} of {op.cols}}}"
+        case MoveTile():
+            return f"spat.move {', '.join(map(str, op.sources))} {{runs = {len(op.runs)}}}"
         case Gather():
             pieces = (f"{p.tile}[{p.source}:{p.source + p.channels}]" for p in op.pieces)
             return f"spat.gather {', '.join(pieces)}"

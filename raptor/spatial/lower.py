@@ -1,29 +1,52 @@
 """Graph to SpatialIR: tensors become channel tiles, layers become computes that fit a core (thesis, 4.2 to 4.5)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from raptor.frontend.graph import Concat, Constant, Filter, Graph, Map, Node, Pool, Rename, Softmax
+from raptor.frontend.graph import (
+    Concat,
+    Constant,
+    ConstantTensor,
+    Dot,
+    Filter,
+    Graph,
+    Map,
+    Move,
+    Node,
+    Pool,
+    Rename,
+    Softmax,
+    Stencil,
+)
 from raptor.layout import Image, Region, channel_tiles
-from raptor.mapping import Mapping, Matrix
+from raptor.mapping import Mapping, filter_key
+from raptor.spatial.cascade import Cascade
 from raptor.spatial.ir import (
-    ApplyFilters,
+    UNIT_WEIGHT,
+    ZERO_WEIGHT,
     BodyOp,
     Compute,
     ConstantTile,
+    DotTile,
     Gather,
+    MoveTile,
     Part,
     Piece,
     PoolTile,
     SoftmaxTile,
     SpatialGraph,
+    StencilTile,
     TensorParts,
     Tile,
     Vector,
 )
+from raptor.spatial.runs import find_runs
+
+Ints = npt.NDArray[np.int64]
 
 _MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
 """Makes the operation that computes one tile from the operand tiles that meet it."""
@@ -37,9 +60,16 @@ def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
         lowering.bind(name, "", [(r, lowering.tile(name, i, r, image)) for i, r in lowering.regions(image)])
     for node in graph.nodes:
         lowering.lower(node)
-    filters = {n.output: n.operator for n in graph.nodes if isinstance(n.operator, Filter)}
+    filter_of = {n.output: filter_key(n) for n in graph.nodes if isinstance(n.operator, Filter)}
     return SpatialGraph(
-        graph.name, graph.inputs, graph.outputs, lowering.tensors, filters, tuple(lowering.computes)
+        graph.name,
+        graph.inputs,
+        graph.outputs,
+        lowering.tensors,
+        {filter_key(n): n.operator for n in graph.nodes if isinstance(n.operator, Filter)},
+        filter_of,
+        lowering.literals,
+        tuple(lowering.computes),
     )
 
 
@@ -49,6 +79,7 @@ class _Lowering:
     mapping: Mapping
     tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
     computes: list[Compute] = field(default_factory=list[Compute])
+    literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
 
     def regions(self, image: Image) -> list[tuple[int, Region]]:
         return list(enumerate(channel_tiles(image, self.mapping.tile)))
@@ -66,19 +97,12 @@ class _Lowering:
         return self.tensors[name].parts
 
     def lower(self, node: Node) -> None:
-        match node.operator:
-            case Filter():
-                self.lower_filter(node, node.operator)
-            case Map():
-                self.lower_tiles(node, _map_op(node.operator))
-            case Pool():
-                self.lower_tiles(node, _pool_op(node.operator))
-            case Concat():
-                self.lower_concat(node)
-            case Softmax():
-                self.lower_softmax(node)
-            case Rename():
-                self.bind(node.output, node.name, [(p.region, p.tile) for p in self.parts(node.inputs[0])])
+        _LOWER[type(node.operator)](self, node, node.operator)
+
+    def lower_rename(self, node: Node, _: Rename) -> None:
+        image = self.graph.tensors[node.output].image
+        parts = self.parts(node.inputs[0])
+        self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
 
     def add(self, node: Node, body: list[BodyOp]) -> None:
         """A compute without matrices that yields its last result."""
@@ -105,7 +129,7 @@ class _Lowering:
         self.add(node, [Gather(result, tuple(_pieces(parts, region.channels)))])
         return result
 
-    def lower_concat(self, node: Node) -> None:
+    def lower_concat(self, node: Node, _: Concat) -> None:
         """Tiles that fall on tile boundaries are renamed; the others are gathered."""
         image = self.graph.tensors[node.output].image
         sources: list[Part] = []
@@ -126,7 +150,70 @@ class _Lowering:
         self.add(node, [Gather(result, tuple(_pieces(sources, region.channels)))])
         return result
 
-    def lower_softmax(self, node: Node) -> None:
+    def lower_dot(self, node: Node, operator: Dot) -> None:
+        """For each output tile, dot products over each tile of the shared channels, added up."""
+        image = self.graph.tensors[node.output].image
+        shared = self.regions(self.graph.tensors[node.inputs[0]].image)
+        parts: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            result = self.tile(node.output, i, region, image)
+            total: Tile | None = None
+            for k, channels in shared:
+                left, right = (self.aligned(node, name, k, channels) for name in node.inputs)
+                part = replace(result, name=f"{result.name}.{k}") if len(shared) > 1 else result
+                body: list[BodyOp] = [DotTile(part, left, right, operator.batch, operator.cols, region.channels[0])]
+                if total is not None:
+                    last = channels is shared[-1][1]
+                    added = result if last else replace(result, name=f"{result.name}.{k}.sum")
+                    body.append(Vector(added, "add", (total, part)))
+                self.add(node, body)
+                total = body[-1].result
+            parts.append((region, result))
+        self.bind(node.output, node.name, parts)
+
+    def lower_move(self, node: Node, operator: Move) -> None:
+        """Each tile of the result is one list of runs from the tiles of the inputs."""
+        image = self.graph.tensors[node.output].image
+        sources = [p for name in node.inputs for p in self.parts(name)]
+        firsts = np.cumsum([0, *(self.graph.tensors[name].image.elements for name in node.inputs)])
+        bound: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            result = self.tile(node.output, i, region, image)
+            wanted = operator.sources[:, slice(*region.channels)].reshape(-1)
+            where, offset = np.full(len(wanted), -1), np.zeros(len(wanted), np.int64)
+            base = 0
+            for name, first in zip(node.inputs, firsts, strict=False):
+                self._locate(name, wanted - first, base, where, offset)
+                base += len(self.parts(name))
+            runs = find_runs(where, offset)
+            used = np.unique(runs[:, 1][runs[:, 1] >= 0])
+            runs[:, 1] = np.where(runs[:, 1] < 0, -1, np.searchsorted(used, runs[:, 1]))
+            self.add(node, [MoveTile(result, tuple(sources[int(k)].tile for k in used), runs)])
+            bound.append((region, result))
+        self.bind(node.output, node.name, bound)
+
+    def _locate(self, name: str, element: Ints, base: int, where: Ints, offset: Ints) -> None:
+        """For the elements that lie in tensor `name`: the number of their tile, and their place in it."""
+        image = self.graph.tensors[name].image
+        inside = np.flatnonzero((element >= 0) & (element < image.elements))
+        pixel, channel = np.divmod(element[inside], image.channels)
+        for k, part in enumerate(self.parts(name)):
+            low, high = part.region.channels
+            chosen = (channel >= low) & (channel < high)
+            where[inside[chosen]] = base + k
+            offset[inside[chosen]] = pixel[chosen] * part.tile.channels + channel[chosen] - low
+
+    def lower_constant(self, node: Node, operator: ConstantTensor) -> None:
+        image = self.graph.tensors[node.output].image
+        parts: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            tile = self.tile(node.output, i, region, image)
+            values = np.ascontiguousarray(operator.pixels[:, :, slice(*region.channels)], np.float32).reshape(-1)
+            self.literals[tile.name] = ConstantTile(tile.name, values)
+            parts.append((region, tile))
+        self.bind(node.output, node.name, parts)
+
+    def lower_softmax(self, node: Node, _: Softmax) -> None:
         """Needs all channels of a pixel side by side: the result is one wide tile."""
         image = self.graph.tensors[node.output].image
         region = Region((0, image.channels), (0, image.rows))
@@ -141,78 +228,25 @@ class _Lowering:
         self.bind(node.output, node.name, [(region, result)])
 
     def lower_filter(self, node: Node, operator: Filter) -> None:
-        """The layer's matrices, cut where the core changes, become computes that cascade their partial sums."""
-        layer = _FilterLayer(node, operator, self)
-        chosen = self.mapping.filters[node.output]
-        placed = zip(chosen.matrices, chosen.cores, strict=True)
-        for core, run in groupby(placed, key=lambda pair: pair[1]):
-            self.computes.append(layer.compute(tuple(matrix for matrix, _ in run), core))
         image = self.graph.tensors[node.output].image
-        regions = [r for _, r in self.regions(image)]
-        self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for r in regions])
+        chosen = self.mapping.filters[filter_key(node)]
+        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.mapping.tile)
+        self.computes += layer.computes()
+        self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 
 
-@dataclass(slots=True)
-class _FilterLayer:
-    """State of one layer's cascade: the partial sum so far of each output tile, and its matrices still to come."""
-
-    node: Node
-    operator: Filter
-    lowering: _Lowering
-    partial: dict[tuple[int, int], Tile] = field(default_factory=dict[tuple[int, int], Tile])
-    remaining: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    stages: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-
-    def __post_init__(self) -> None:
-        for matrix in self.lowering.mapping.filters[self.node.output].matrices:
-            self.remaining[matrix.cols] = self.remaining.get(matrix.cols, 0) + 1
-
-    def compute(self, matrices: tuple[Matrix, ...], core: int) -> Compute:
-        body: list[BodyOp] = []
-        touched: dict[tuple[int, int], None] = {}
-        numbered = list(enumerate(matrices))
-        for (rows, cols), run in groupby(numbered, key=lambda pair: (pair[1].rows, pair[1].cols)):
-            indices, group = zip(*run, strict=True)
-            self.remaining[cols] -= len(group)
-            self.apply(body, rows, cols, indices, tuple(m.tap for m in group))
-            touched[cols] = None
-        results = tuple(self.partial[cols] for cols in touched)
-        return Compute(
-            self.node.name, self.node.op_type, self.node.output, matrices, core, tuple(body), results
-        )
-
-    def apply(
-        self,
-        body: list[BodyOp],
-        rows: tuple[int, int],
-        cols: tuple[int, int],
-        indices: tuple[int, ...],
-        taps: tuple[int, ...],
-    ) -> None:
-        """Products with the input tile that holds `rows`, then the sum with what came before."""
-        source = next(
-            p for p in self.lowering.parts(self.node.inputs[0]) if p.region.channels[0] <= rows[0] < p.region.channels[1]
-        )
-        channel = rows[0] - source.region.channels[0]
-        before = self.partial.get(cols)
-        product = self.value(cols, last=before is None and self.remaining[cols] == 0)
-        body.append(
-            ApplyFilters(product, source.tile, indices, taps, channel, self.operator.window, self.operator.relu)
-        )
-        self.partial[cols] = product
-        if before is not None:
-            total = self.value(cols, last=self.remaining[cols] == 0)
-            body.append(Vector(total, "add", (before, product)))
-            self.partial[cols] = total
-
-    def value(self, cols: tuple[int, int], *, last: bool) -> Tile:
-        """A new value for an output tile; the last one carries the tile's own name."""
-        image = self.lowering.graph.tensors[self.node.output].image
-        index = cols[0] // self.lowering.mapping.tile
-        stage = self.stages.get(cols, 0)
-        self.stages[cols] = stage + 1
-        name = f"{self.node.output}.{index}" + ("" if last else f".{stage}")
-        return Tile(name, image.rows, image.width, cols[1] - cols[0])
+_LOWER: dict[type, Callable[[_Lowering, Node, Any], None]] = {
+    Filter: _Lowering.lower_filter,
+    Dot: _Lowering.lower_dot,
+    Stencil: lambda lowering, node, operator: lowering.lower_tiles(node, _stencil_op(operator)),
+    Pool: lambda lowering, node, operator: lowering.lower_tiles(node, _pool_op(operator)),
+    Map: lambda lowering, node, operator: lowering.lower_tiles(node, _map_op(operator)),
+    Concat: _Lowering.lower_concat,
+    Move: _Lowering.lower_move,
+    Softmax: _Lowering.lower_softmax,
+    Rename: _Lowering.lower_rename,
+    ConstantTensor: _Lowering.lower_constant,
+}
 
 
 def _map_op(operator: Map) -> _MakeOp:
@@ -229,6 +263,22 @@ def _map_op(operator: Map) -> _MakeOp:
 def _pool_op(operator: Pool) -> _MakeOp:
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         return PoolTile(result, operands[0], operator.function, operator.window)
+
+    return make
+
+
+def _stencil_op(operator: Stencil) -> _MakeOp:
+    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+        pixels, taps, channels = operator.weights.shape
+        weights = operator.weights[:, :, slice(*region.channels)] if channels > 1 else operator.weights
+        vectors, index = np.unique(weights.reshape(pixels * taps, -1), axis=0, return_inverse=True)
+        zero, unit = (vectors == 0).all(axis=1), (vectors == 1).all(axis=1)
+        special = np.where(zero, ZERO_WEIGHT, np.where(unit, UNIT_WEIGHT, 0))
+        number = np.where(special < 0, special, np.cumsum(special == 0) - 1)
+        kept = np.broadcast_to(vectors[special == 0], (int((special == 0).sum()), result.channels))
+        constant = ConstantTile(f"{result.name}.weights", np.ascontiguousarray(kept, np.float32).reshape(-1))
+        numbered = number[index.reshape(-1)].reshape(pixels, taps).astype(np.int32)
+        return StencilTile(result, operands[0], constant, numbered, operator.window)
 
     return make
 

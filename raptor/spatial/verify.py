@@ -2,10 +2,13 @@
 
 from collections import Counter
 
+import numpy as np
+
 from raptor.arch import Arch
 from raptor.errors import VerifyError
+from raptor.frontend.graph import Filter
 from raptor.layout import Image, Region
-from raptor.spatial.ir import ApplyFilters, Compute, Gather, SpatialGraph, Tile, Vector
+from raptor.spatial.ir import ApplyFilters, Compute, Gather, MoveTile, SpatialGraph, TensorParts, Tile, Vector
 
 _Product = tuple[int, tuple[int, int], tuple[int, int]]
 """(kernel position, input channels, output channels) of a layer."""
@@ -13,7 +16,9 @@ _Product = tuple[int, tuple[int, int], tuple[int, int]]
 
 def verify(graph: SpatialGraph, arch: Arch) -> None:
     """Raises `VerifyError` that names the op and the ONNX node."""
-    known: dict[str, Tile] = {p.tile.name: p.tile for name in graph.inputs for p in graph.tensors[name].parts}
+    given = [p.tile for tensor in graph.tensors.values() for p in tensor.parts]
+    inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
+    known: dict[str, Tile] = {t.name: t for t in given if t.name in inputs or t.name in graph.literals}
     sums: dict[Tile, Counter[_Product]] = {}
     for compute in graph.computes:
         _check_compute(compute, known, arch)
@@ -24,8 +29,8 @@ def verify(graph: SpatialGraph, arch: Arch) -> None:
         for part in tensor.parts:
             if known.get(part.tile.name) != part.tile:
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} of {tensor.name} is never defined")
-    for name in graph.filters:
-        _check_reduction(graph, name, sums)
+    for name, key in graph.filter_of.items():
+        _check_reduction(graph.filters[key], graph.tensors[name], sums)
 
 
 def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None:
@@ -45,6 +50,8 @@ def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None
             raise VerifyError(f"{where}: {op.result} is defined twice")
         if isinstance(op, Gather):
             _check_gather(where, op)
+        if isinstance(op, MoveTile):
+            _check_move(where, op)
         known[op.result.name] = op.result
 
 
@@ -55,6 +62,17 @@ def _check_gather(where: str, op: Gather) -> None:
         raise VerifyError(f"{where}: {op.result} is not covered exactly once")
     if any(p.source + p.channels > p.tile.channels for p in op.pieces):
         raise VerifyError(f"{where}: {op.result} takes channels that its source does not have")
+
+
+def _check_move(where: str, op: MoveTile) -> None:
+    target, source, first, stride, count = op.runs.T
+    ends = np.concatenate([[0], target + count])
+    if (ends[:-1] != target).any() or ends[-1] != op.result.elements:
+        raise VerifyError(f"{where}: {op.result} is not covered exactly once")
+    sizes = np.array([t.elements for t in op.sources] + [0])
+    outside = (source >= 0) & ((first < 0) | (stride < 0) | (first + (count - 1) * stride >= sizes[source]))
+    if outside.any():
+        raise VerifyError(f"{where}: {op.result} takes elements that its source does not have")
 
 
 def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> None:
@@ -68,20 +86,21 @@ def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> 
             sums[op.result] = sum((sums[t] for t in op.reads), Counter[_Product]())
 
 
-def _check_reduction(graph: SpatialGraph, name: str, sums: dict[Tile, Counter[_Product]]) -> None:
-    """Each output tile adds each input channel and kernel position exactly once."""
-    taps, channels, _ = graph.filters[name].weights.shape
-    tensor = graph.tensors[name]
+def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]]) -> None:
+    """Each output tile adds each input channel that it needs at each kernel position exactly once."""
+    taps = operator.weights.shape[0]
     for part in tensor.parts:
         products = sums.get(part.tile, Counter[_Product]())
-        covered: Counter[int] = Counter()
-        for (tap, rows, cols), times in products.items():
-            if times != 1 or cols != part.region.channels or not 0 <= tap < taps:
-                raise VerifyError(f"spatial: {tensor.node}: {part.tile} adds tap {tap} rows {rows} {times} times")
-            covered[tap] += rows[1] - rows[0]
-        starts = Counter(rows[0] for (_, rows, _) in products)
-        if covered != Counter(dict.fromkeys(range(taps), channels)) or any(n != taps for n in starts.values()):
-            raise VerifyError(f"spatial: {tensor.node}: {part.tile} misses products: {dict(covered)}")
+        rows: dict[int, list[tuple[int, int]]] = {tap: [] for tap in range(taps)}
+        for (tap, span, cols), times in products.items():
+            if times != 1 or cols != part.region.channels or tap not in rows:
+                raise VerifyError(f"spatial: {tensor.node}: {part.tile} adds tap {tap} rows {span} {times} times")
+            rows[tap].append(span)
+        low, high = operator.needed(part.region.channels)
+        for tap, spans in rows.items():
+            ends = [low, *(stop for _, stop in sorted(spans))]
+            if [start for start, _ in sorted(spans)] != ends[:-1] or ends[-1] != high:
+                raise VerifyError(f"spatial: {tensor.node}: {part.tile} misses products of tap {tap}: {sorted(spans)}")
 
 
 def _check_cover(name: str, image: Image, regions: list[Region]) -> None:

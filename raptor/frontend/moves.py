@@ -1,0 +1,37 @@
+"""Any rearrangement of elements as a `Move`: apply the numpy function to an array of indices instead of values."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.graph import Indices, Move
+from raptor.layout import Image
+
+
+def c_order(shape: Sequence[int], first: int = 0) -> Indices:
+    """An array of `shape` whose elements are their own positions in C order, counted from `first`."""
+    return np.arange(first, first + int(np.prod(shape)), dtype=np.int64).reshape(shape)
+
+
+def move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result: Image) -> Move:
+    """The `Move` that makes `result` from `sources`.
+
+    wanted: for each element of the result, in C order (any shape), the C-order position of its source among the
+    elements of all `sources` one after another; -1 for zero.
+    """
+    number = np.concatenate([*_numbers(sources), np.array([-1])])
+    flat = np.asarray(wanted, np.int64).reshape(result.shape)
+    pixels = np.moveaxis(number[flat], result.channel_axis, -1)
+    return Move(np.ascontiguousarray(pixels.reshape(result.pixels, result.channels)))
+
+
+def _numbers(sources: Sequence[Image]) -> list[Indices]:
+    """For each source, by C-order position: the number of the element, pixel by pixel, as `Move` counts."""
+    numbers: list[Indices] = []
+    first = 0
+    for image in sources:
+        by_pixel = c_order((*image.pixel_dims, image.channels), first)
+        numbers.append(np.moveaxis(by_pixel, -1, image.channel_axis).reshape(-1))
+        first += image.elements
+    return numbers

@@ -1,0 +1,37 @@
+"""The compiled loop of `raptor.spatial.runs`; import only where it runs (see `raptor.jit`)."""
+
+from typing import Any
+
+from raptor.jit import helper, kernel
+
+
+@kernel
+def collect_runs(where: Any, offset: Any, runs: Any) -> int:
+    """Greedy: from each element on, as far as the stride to the next one holds."""
+    count, i, n = 0, 0, where.size
+    while i < n:
+        stop, stride = _run_end(where, offset, i, n)
+        runs[count, 0], runs[count, 1], runs[count, 2] = i, where[i], offset[i]
+        runs[count, 3], runs[count, 4] = stride, stop - i
+        count += 1
+        i = stop
+    return count
+
+
+@helper
+def _run_end(where: Any, offset: Any, i: int, n: int) -> tuple[int, int]:
+    """Where the run that starts at `i` ends, and its stride."""
+    stop = i + 1
+    if where[i] < 0:
+        while stop < n and where[stop] < 0:
+            stop += 1
+        return stop, 1
+    if stop == n or where[stop] != where[i] or offset[stop] < offset[i]:
+        return stop, 1
+    stride = offset[stop] - offset[i]
+    while stop < n and where[stop] == where[i] and offset[stop] - offset[stop - 1] == stride:
+        stop += 1
+    # The second of only two belongs to a run of neighbours that starts with it.
+    if stop - i == 2 and stride != 1 and stop < n and where[stop] == where[i] and offset[stop] - offset[stop - 1] == 1:
+        return i + 1, 1
+    return stop, stride

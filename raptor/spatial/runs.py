@@ -1,0 +1,19 @@
+"""Element-wise moves as runs: consecutive elements of a result that lie a fixed stride apart in one source."""
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+def find_runs(where: Ints, offset: Ints) -> Ints:
+    """`where[i]`, `offset[i]`: source (-1: zero) and element of it that becomes element i of the result.
+
+    Returns one row a run: first element of the result, source, first element of the source, stride, elements. Strides
+    are never negative; 0 repeats an element.
+    """
+    from raptor.spatial.run_kernel import collect_runs
+
+    runs = np.empty((len(where), 5), np.int64)
+    count = collect_runs(where.astype(np.int64), offset.astype(np.int64), runs)
+    return runs[:count].copy()

@@ -1,0 +1,48 @@
+"""Golden texts, and one set of hypothesis settings: the same examples on every run, no deadline."""
+
+import difflib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+GOLDEN = Path(__file__).parent / "golden"
+
+settings.register_profile(
+    "raptor", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("raptor")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the texts in tests/golden instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`golden(text, part)`: the text is that of tests/golden/<module>/<test>[.<part>].txt."""
+    stem = re.sub(r"[^\w.-]+", "_", request.node.name).strip("_")
+    folder = GOLDEN / Path(request.path).stem
+
+    def check(text: str, part: str = "") -> None:
+        path = folder / f"{stem}{f'.{part}' if part else ''}.txt"
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            return
+        if not path.exists():
+            pytest.fail(f"{path} is missing; write it with: pytest --update-golden {request.node.nodeid}")
+        _compare(text, path)
+
+    return check
+
+
+def _compare(text: str, path: Path) -> None:
+    wanted = path.read_text()
+    if text == wanted:
+        return
+    lines = difflib.unified_diff(wanted.splitlines(), text.splitlines(), f"{path.name}", "now", lineterm="")
+    shown = "\n".join(lines)
+    pytest.fail(f"{path} differs (if that is right: pytest --update-golden):\n{shown}", pytrace=False)

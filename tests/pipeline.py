@@ -1,0 +1,160 @@
+"""Drives the compiler in tests: every pass's result, and compile - save - validate in one call."""
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto
+
+import raptor
+from raptor import arch as architectures
+from raptor import isa
+from raptor.arch import Arch
+from raptor.codegen import Streams
+from raptor.driver import Driver
+from raptor.errors import CapacityError
+from raptor.frontend.graph import Graph
+from raptor.mapping import Mapping as Placement
+from raptor.pim import GlobalMemory, PimProgram
+from raptor.spatial import SpatialGraph
+from tests.frontend.support import Array, make_model, node, random
+from validator.cli import validate
+from validator.report import Report
+
+THESIS_CHIP = {"xbar": 3, "xbars_per_core": 5, "cores": 16}
+"""The machine of the thesis's example (sections 4.3 to 4.6)."""
+
+
+@dataclass
+class Recorder(Driver):
+    """A driver that keeps what every pass returns."""
+
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self.results[name] = super().run(name, *args, **kwargs)
+        return self.results[name]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What each pass returned for one model."""
+
+    arch: Arch
+    graph: Graph
+    mapping: Placement
+    spatial: SpatialGraph
+    memory: GlobalMemory
+    placed: PimProgram
+    reused: PimProgram
+    program: PimProgram
+    streams: Streams
+
+
+def passes(model: ModelProto, **options: Any) -> Passes:
+    """Compiles and keeps the result of every pass. Options as for `raptor.compile`."""
+    recorder = Recorder()
+    compiled = raptor.compile(model, driver=recorder, **options)
+    names = ("fold_relu", "map", "partition", "map_memory", "place", "reuse_operands", "allocate", "generate")
+    assert compiled.artifacts is not None
+    return Passes(compiled.artifacts.arch, *(recorder.results[name] for name in names))
+
+
+def chip(xbar: tuple[int, int] = (4, 4), *, xbars_per_core: int = 8, cores: int = 8, **options: Any) -> Arch:
+    return architectures.load(xbar=xbar, xbars_per_core=xbars_per_core, cores=cores, **options)
+
+
+def conv_model(
+    shape: Sequence[int],
+    filters: int,
+    kernel: Sequence[int] = (3, 3),
+    *,
+    strides: Sequence[int] = (1, 1),
+    pads: Sequence[int] = (0, 0, 0, 0),
+    dilations: Sequence[int] = (1, 1),
+    bias: bool = False,
+    relu: bool = False,
+    weights: Array | None = None,
+) -> ModelProto:
+    """x -> Conv [-> Relu] -> y with seeded normal weights."""
+    constants = {"w": random(filters, shape[1], *kernel) if weights is None else weights}
+    if bias:
+        constants["b"] = random(filters, seed=1)
+    attributes = {"strides": list(strides), "pads": list(pads), "dilations": list(dilations)}
+    nodes = [node("Conv", "x w b" if bias else "x w", "c" if relu else "y", name="conv", **attributes)]
+    if relu:
+        nodes.append(node("Relu", "c", "y", name="relu"))
+    return make_model(nodes, {"x": shape}, ["y"], constants)
+
+
+def thesis_model(channels: int, filters: int) -> ModelProto:
+    """The thesis's layer: kernel 3x3 over a 4x4 image, as many pixels out as in."""
+    return conv_model((1, channels, 4, 4), filters, pads=(1, 1, 1, 1))
+
+
+def compile_to_fit(model: ModelProto, **options: Any) -> "raptor.Program":
+    """Compiles for exactly as many cores as the model needs."""
+    try:
+        return raptor.compile(model, cores=1, **options)
+    except CapacityError as e:
+        return raptor.compile(model, cores=e.needed, **options)
+
+
+def check(model: ModelProto, *, tolerance: float = 1e-5, **options: Any) -> "raptor.Program":
+    """Compiles, saves and validates, every intermediate tensor too. Without `cores`, as many as are needed."""
+    program = raptor.compile(model, **options) if "cores" in options else compile_to_fit(model, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
+        report = validate(out, layers=True, tolerance=tolerance)
+    assert report.verdict == "pass", _differences(report)
+    assert all(np.isfinite(c.max_absolute) for c in report.outputs)
+    return program
+
+
+def _differences(report: Report) -> str:
+    found = [*(layer.comparison for layer in report.layers), *report.outputs]
+    return f"{report.first_deviation}: {[c for c in found if not c.passed]}"
+
+
+@dataclass(frozen=True)
+class Executed:
+    """An instruction with the values of its registers (0 where never written)."""
+
+    pc: int
+    name: str
+    record: Any
+    rd: int
+    rs1: int
+    rs2: int
+
+
+def executed(records: isa.Records) -> Iterator[Executed]:
+    """All instructions but `sldi`, in order."""
+    registers: dict[int, int] = {}
+    for pc, record in enumerate(records):
+        spec = isa.BY_OPCODE[int(record["opcode"])]
+        if spec.name == "sldi":
+            registers[int(record["rd"])] = int(record["a"])
+            continue
+        yield Executed(
+            pc, spec.name, record, *(registers.get(int(record[slot]), 0) for slot in ("rd", "rs1", "a"))
+        )
+
+
+def count_ops(streams: Streams) -> Mapping[str, int]:
+    """Instructions by name, over all cores."""
+    opcodes = np.concatenate([s.records["opcode"] for s in streams.cores.values()])
+    return {isa.BY_OPCODE[int(op)].name: int(n) for op, n in zip(*np.unique(opcodes, return_counts=True), strict=True)}
+
+
+def chain(*steps: tuple[str, Mapping[str, Any]]) -> list[NodeProto]:
+    """Operators of one input after one another: x, t1, t2, ..., y."""
+    names = ["x", *(f"t{i}" for i in range(1, len(steps))), "y"]
+    return [
+        node(op, source, target, name=f"{op.lower()}{i}", **attributes)
+        for i, ((op, attributes), (source, target)) in enumerate(zip(steps, itertools.pairwise(names), strict=True))
+    ]
