@@ -14,9 +14,9 @@ import numpy as np
 from raptor.jit import helper, kernel
 
 BUCKETS = 256
-KEY_OP = 64
-KEY_OFFSET = 65
-FIRST_KEY = 66
+KEY_OP = 256  # opcodes are below
+KEY_OFFSET = 257
+FIRST_KEY = 258
 ALIAS = -2  # a second key of one operand: not stored, but missing it (or 0) is noted in the flags
 _BAD = -1
 

@@ -1,9 +1,11 @@
 """Drives the compiler in tests: every pass's result, and compile - save - validate in one call."""
 
 import itertools
+import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,15 @@ def passes(model: ModelProto, **options: Any) -> Passes:
 
 def chip(xbar: tuple[int, int] = (4, 4), *, xbars_per_core: int = 8, cores: int = 8, **options: Any) -> Arch:
     return architectures.load(xbar=xbar, xbars_per_core=xbars_per_core, cores=cores, **options)
+
+
+def arch_file(folder: Path, *, memory_size: int) -> Path:
+    """The preset as a file, with the size of local memory named."""
+    preset = json.loads((resources.files("raptor") / "presets" / "bench.json").read_text())
+    preset["chip_config"]["core_config"]["local_memory_config"]["memory_size"] = memory_size
+    path = folder / "arch.json"
+    path.write_text(json.dumps(preset))
+    return path
 
 
 def conv_model(

@@ -43,6 +43,12 @@ GOLDEN = {
     "recv": "1e010000 0b000000 07000000 09000000 40000000",
     "wait": "1f000000 00000000 06000000 03000000 00000000",
     "sync": "20000000 0b000000 06000000 00000000 00000000",
+    # RAPTOR's own, laid out as the vector instructions.
+    "vexp": "40010200 00000000 07000000 09000000 80000000",
+    "vlog": "41010200 00000000 07000000 09000000 80000000",
+    "vsqrt": "42010200 00000000 07000000 09000000 80000000",
+    "verf": "43010200 00000000 07000000 09000000 80000000",
+    "vvdiv": "44010200 03000000 07000000 09000000 80000000",
 }
 VALUES = {
     **{"rd": 1, "rs1": 2, "rs2": 3, "imm": 5, "mbiw": 8, "relu": 1, "group": 4, "ibiw": 8, "obiw": 16, "len": 128},
@@ -71,8 +77,9 @@ def test_known_bytes(name: str) -> None:
     assert content[12:].hex(" ", 4) == GOLDEN[name]
 
 
-def test_opcodes_are_dense_and_records_have_20_bytes() -> None:
-    assert [i.opcode for i in INSTRUCTIONS] == list(range(33))
+def test_opcodes_are_those_of_the_simulator_and_records_have_20_bytes() -> None:
+    assert [i.opcode for i in INSTRUCTIONS] == [*range(33), *range(64, 69)]
+    assert {i.name for i in INSTRUCTIONS if i.extension} == {"vsoftmax"} | {i.name for i in INSTRUCTIONS[33:]}
     assert RECORD.itemsize == 20
 
 

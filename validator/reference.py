@@ -42,21 +42,27 @@ class _FaultError(Exception):
 
 def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
     """Runs all cores to the end, each until it blocks (`block`) or one instruction in turn (thesis, algorithm 5.1)."""
-    cores = [_Core(machine, number) for number in range(machine.core_count)]
     try:
-        while True:
-            before = machine.executed
-            for core in cores:
-                while core.step() and block and machine.executed <= max_steps:
-                    pass
-                if machine.executed > max_steps:
-                    return Fault(Stop.STEPS, core.number)
-            if all(core.finished for core in cores):
-                return Fault(Stop.DONE)
-            if machine.executed == before:
-                return Fault(Stop.DEADLOCK)
+        with np.errstate(all="ignore"):
+            return _run_all(machine, block=block, max_steps=max_steps)
     except _FaultError as e:
         return e.fault
+
+
+def _run_all(machine: Machine, *, block: bool, max_steps: int) -> Fault:
+    cores = [_Core(machine, number) for number in range(machine.core_count)]
+    while True:
+        before = machine.executed
+        for core in cores:
+            going = True
+            while going:
+                if machine.executed >= max_steps and not core.finished:
+                    return Fault(Stop.STEPS, core.number)
+                going = core.step() and block
+        if all(core.finished for core in cores):
+            return Fault(Stop.DONE)
+        if machine.executed == before:
+            return Fault(Stop.DEADLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +246,6 @@ def _sqrt(x: float) -> float:
     return math.nan if x < 0 else math.sqrt(x)
 
 
-def _divide(x: Floats, y: Floats) -> Floats:
-    with np.errstate(all="ignore"):
-        return np.divide(x, y)
-
-
 def _bounded(function: Callable[[Floats, Floats], Floats]) -> Callable[[_Core, Instruction], None]:
     """Resizing with a bound: floats keep their size, so only the bound counts."""
 
@@ -415,7 +416,7 @@ _BY_NAME: dict[str, Callable[[_Core, Instruction], None]] = {
     "vlog": _unary(_each(_log)),
     "vsqrt": _unary(_each(_sqrt)),
     "verf": _unary(_each(math.erf)),
-    "vvdiv": _binary(_divide),
+    "vvdiv": _binary(np.divide),
     "vmv": _vmv,
     "vrsu": _bounded(_minimum),
     "vrsl": _bounded(_maximum),
