@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench bench-growth clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -24,6 +24,12 @@ lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+
+bench: $(READY)  ## time and memory of compile and validate, beside baselines of the same run
+	$(BIN)/python benchmarks/bench.py
+
+bench-growth: $(READY)  ## how compilation grows with image size, channels, cores, model size
+	$(BIN)/python benchmarks/growth.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

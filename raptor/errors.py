@@ -31,11 +31,15 @@ class CapacityError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedNode:
-    """One ONNX node that cannot be lowered, and why."""
+    """One ONNX node that cannot be lowered, and why.
+
+    `needs`: computed inputs that might as well be constants, and with which it might be lowered.
+    """
 
     node: str
     op_type: str
     reason: str
+    needs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.node} ({self.op_type}): {self.reason}"

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -64,10 +65,8 @@ def test_pim_round_trip(rows: list[tuple[int, ...]]) -> None:
 def test_no_bytes_break_the_readers(content: bytes) -> None:
     for read in (streams.from_json, streams.from_pim):
         for prefix in (b"", b'[{"op":"sldi","rd":', b"PIMB\1\0\0\0\2\0\0\0"):
-            try:
+            with suppress(UserError):
                 read(prefix + content)
-            except UserError:
-                pass
 
 
 @given(st.lists(instructions(), min_size=1, max_size=3), st.data())
@@ -75,7 +74,7 @@ def test_a_changed_byte_is_read_or_refused(rows: list[tuple[int, ...]], data: st
     """The fast reader must never take what the slow one refuses."""
     text = bytearray(streams.to_json(records_of(rows)))
     where = data.draw(st.integers(0, len(text) - 1))
-    text[where] = data.draw(st.sampled_from(list(b'{}[]",:-0123456789.eE \nrdops') + [0, 255]))
+    text[where] = data.draw(st.sampled_from(b'{}[]",:-0123456789.eE \nrdops\x00\xff'))
     try:
         fast = streams.from_json(bytes(text))
     except UserError:

@@ -35,7 +35,7 @@ def validate(
     `inputs`: files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`. `layers`: also
     compare every tensor of layers.json. Raises `UserError` for bad input and `DeadlockError`.
     """
-    from validator.golden import load_golden
+    from validator.golden import check_shapes, load_golden
     from validator.inputs import make_inputs
     from validator.load import load
     from validator.run import run
@@ -49,6 +49,7 @@ def validate(
     arrays = make_inputs(program.memory.inputs, golden, inputs, seed)
     names = list(dict.fromkeys([*(place.name for place in program.memory.outputs), *golden.layers]))
     wanted = golden.run(arrays, names)
+    check_shapes(program, wanted)
     known = perf_counter()
     result = run(program, arrays, engine=engine, schedule=schedule, probes=layers)
     times = {"load": loaded - start, "golden": known - loaded, "run": perf_counter() - known}

@@ -56,6 +56,18 @@ def load_golden(program: Program, *, layers: bool = False) -> Golden:
     return golden
 
 
+def check_shapes(program: Program, values: Mapping[str, Floats]) -> None:
+    """Raises `UserError` if the model's tensors are not those that the program was compiled for."""
+    for place in program.memory.outputs:
+        if values[place.name].shape != place.shape:
+            shapes = f"{list(values[place.name].shape)}, {files.MEMORY} says {list(place.shape)}"
+            raise UserError(f"{files.MODEL}: output {place.name!r} has shape {shapes}")
+    for probe in program.layers.probes if program.layers else ():
+        if probe.tensor in values and values[probe.tensor].size != probe.image.elements:
+            sizes = f"{values[probe.tensor].size} elements, {files.LAYERS} says {probe.image.elements}"
+            raise UserError(f"{files.MODEL}: tensor {probe.tensor!r} has {sizes}")
+
+
 def _session(model: str | bytes, path: Path) -> Any:
     import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 

@@ -15,7 +15,7 @@ from raptor.frontend.constants import constant_pixels, natural_image
 from raptor.frontend.graph import Constant, Filter, Floats, Graph, Map, Node, Operator, Pool, Rename, Tensor
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
-from raptor.frontend.registry import STANDARD_DOMAINS, Refusal, find_importer, op_reason
+from raptor.frontend.registry import STANDARD_DOMAINS, NeedsConstantError, Refusal, find_importer, op_reason
 from raptor.layout import Image
 
 Shape = tuple[int, ...]
@@ -74,7 +74,7 @@ class ImportContext:
         """The value of a float32 constant; refuses computed ones."""
         value = self.constant(name)
         if value is None:
-            raise Refusal(f"'{name}' must be a constant")
+            raise NeedsConstantError(name)
         if value.dtype != np.float32:
             raise Refusal(f"'{name}' is {value.dtype}, must be float32")
         return value
@@ -89,9 +89,13 @@ class ImportContext:
             inputs = (self.step(node, inputs, image, operator),)
         self.emit(node, inputs, image, operators[-1] if operators else Rename())
 
-    def emit(self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator) -> None:
-        """Adds the operator that makes the node's output."""
-        self._add(node, inputs, image, operator, node.output)
+    def emit(
+        self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator, output: str | None = None
+    ) -> None:
+        """Adds the operator that makes the node's output: the first, or the one named."""
+        name = output or node.output
+        self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
+        self._define(name, self.shape(name), image)
 
     def step(self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator) -> str:
         """Adds an operator whose result is not in the ONNX model, and returns a new name for it."""
@@ -167,10 +171,15 @@ def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, ver
             _import_node(node, proto.domain, context)
         except Refusal as refusal:
             if str(refusal):
-                refused.append(UnsupportedNode(node.name, node.op_type, str(refusal)))
+                refused.append(UnsupportedNode(node.name, node.op_type, str(refusal), _needs(node, refusal)))
             _assume_outputs(node, context)
     if refused:
         raise UnsupportedError(refused)
+
+
+def _needs(node: NodeView, refusal: Refusal) -> tuple[str, ...]:
+    """The input the importer asked for; else all but the first, which is the data of nearly every operator."""
+    return (refusal.name,) if isinstance(refusal, NeedsConstantError) else tuple(i for i in node.inputs[1:] if i)
 
 
 def _import_node(node: NodeView, domain: str, context: ImportContext) -> None:
@@ -181,7 +190,7 @@ def _import_node(node: NodeView, domain: str, context: ImportContext) -> None:
     if not all(context.is_known(i) for i in node.inputs if i):
         raise Refusal
     unneeded = [o for o in node.outputs[1:] if o in context.used]
-    if unneeded:
+    if unneeded and not found.all_outputs:
         raise Refusal(f"its output '{unneeded[0]}' is used, only the first output is supported")
     try:
         found.function(node, context)

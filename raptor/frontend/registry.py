@@ -20,14 +20,26 @@ class Refusal(Exception):  # noqa: N818 (an answer, not a failure)
     """Raised by an importer: why this node cannot be lowered. Collected into one `UnsupportedError`."""
 
 
+class NeedsConstantError(Refusal):
+    """Raised by an importer: this input must be a constant."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"'{name}' must be a constant")
+
+
 @dataclass(frozen=True, slots=True)
 class Importer:
-    """`since`: the first version of the operator the function reads. `limits`: what it refuses, for the docs."""
+    """`since`: the first version of the operator the function reads. `limits`: what it refuses, for the docs.
+
+    `all_outputs`: whether the function makes every output of the node that is used, or only the first.
+    """
 
     op_type: str
     since: int
     limits: str
     function: ImportFunction
+    all_outputs: bool = False
 
     @property
     def summary(self) -> str:
@@ -38,14 +50,16 @@ class Importer:
 _IMPORTERS: dict[tuple[str, int], Importer] = {}
 
 
-def importer(op_type: str, *, since: int, limits: str = "") -> Callable[[ImportFunction], ImportFunction]:
+def importer(
+    op_type: str, *, since: int, limits: str = "", all_outputs: bool = False
+) -> Callable[[ImportFunction], ImportFunction]:
     """Registers the function for `op_type` from operator version `since` up to the next registered version."""
 
     def register(function: ImportFunction) -> ImportFunction:
         key = (op_type, since)
         if key in _IMPORTERS:
             raise ValueError(f"{op_type} version {since} has two importers")
-        _IMPORTERS[key] = Importer(op_type, since, limits, function)
+        _IMPORTERS[key] = Importer(op_type, since, limits, function, all_outputs)
         return function
 
     return register

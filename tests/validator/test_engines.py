@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raptor.isa import INSTRUCTIONS, Records
+from tests.validator.builder import Builder, address, op, place, stream
 from validator import reference
 from validator.check import _NOT_FLOAT  # pyright: ignore[reportPrivateUsage]
 from validator.errors import DeadlockError, ProgramError
 from validator.load import load
 from validator.program import Program
 from validator.run import execute, prepare, run
-from tests.validator.builder import Builder, address, op, place, stream
 
 MODES = [(engine, schedule) for engine in ("python", "numba") for schedule in ("block", "round-robin")]
 SETBW = op("setbw", ibiw=8, obiw=8)
@@ -375,5 +375,5 @@ def test_all_modes_agree_on_random_programs(streams: list[Records], seed: int) -
     w = rng.standard_normal((8, 8)).astype(np.float32)
     values = rng.standard_normal(32) * 10 ** rng.uniform(-3, 6)
     with TemporaryDirectory() as folder:
-        program = program_of(Path(folder), *streams, matrices=dict.fromkeys(range(len(streams)), [w]))
+        program = program_of(Path(folder), *streams, matrices={core: [w] for core in range(len(streams))})
     check_modes(program, values)

@@ -1,0 +1,78 @@
+"""Whole commands measured from outside: wall seconds, peak memory, and the stages they report."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_COMPILE = """
+import json, sys
+from pathlib import Path
+import raptor
+from raptor.driver import Driver
+model, out, stages, streams, weights, options = sys.argv[1:]
+driver = Driver()
+program = raptor.compile(model, driver=driver, **json.loads(options))
+driver.timed("write", program.save, out, stream_format=streams, weight_format=weights, force=True)
+report = program.report
+facts = {"instructions": report.instruction_count, "mvmul": report.instructions.get("mvmul", 0)}
+Path(stages).write_text(json.dumps({"seconds": dict(driver.seconds), **facts}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Medians over the runs of one command. `stages`: seconds of each, as the command reports them."""
+
+    wall_s: float
+    peak_bytes: int
+    stages: Mapping[str, float]
+    facts: Mapping[str, int]
+
+
+def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
+    """Runs a command in a cold process `repeat` times. `stages_file`: where it writes JSON with "seconds"."""
+    walls: list[float] = []
+    peaks: list[int] = []
+    reports: list[dict[str, object]] = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        walls.append(time.perf_counter() - start)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise SystemExit(f"failed with status {process.returncode}: {' '.join(command)}")
+        peaks.append(usage.ru_maxrss * 1024)
+        reports.append(json.loads(stages_file.read_text()))
+    names = reports[0]["seconds"]
+    assert isinstance(names, dict)
+    stages = {name: statistics.median(r["seconds"][name] for r in reports) for name in names}  # pyright: ignore
+    facts = {name: value for name, value in reports[0].items() if isinstance(value, int)}
+    return Run(statistics.median(walls), int(statistics.median(peaks)), stages, facts)
+
+
+def compile_command(
+    model: Path, out: Path, repeat: int, *, streams: str = "json", weights: str = "npz", **options: object
+) -> Run:
+    """`raptor.compile` and `save` in a cold process."""
+    with tempfile.TemporaryDirectory() as folder:
+        stages = Path(folder) / "stages.json"
+        args = [str(model), str(out), str(stages), streams, weights, json.dumps(options)]
+        return run([sys.executable, "-c", _COMPILE, *args], repeat, stages)
+
+
+def validate_command(out: Path, repeat: int) -> Run:
+    """`raptor validate` in a cold process."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "validator", str(out), "--json", str(report), "-q"]
+        return run(command, repeat, report)

@@ -1,0 +1,203 @@
+"""The `onnx.backend.base.Backend` interface: a model is compiled, and its instruction streams are executed.
+
+    from raptor.backend import RaptorBackend
+
+    outputs = RaptorBackend.run_model(model, [x])
+
+The chip computes floats; sizes, axes, indices and weights are part of the program. A model may have them as inputs
+nevertheless (those of ONNX's own tests have nothing else), and their values are known at `run` only. So a model is
+compiled at its first run, and again when such an input changes. Which inputs are bound as constants is decided by
+
+1. their type: every input that is neither float nor an integer of 8 bits (these are quantised data);
+2. the operators: an input that an importer needs as a constant. The compiler says which those are.
+
+Never all of them: a model without an input left would be computed by the constant folder, not by the chip.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
+
+import raptor
+from validator.load import load
+from raptor.errors import CapacityError, UnsupportedError, UserError
+from raptor.frontend.versions import convert_version
+from validator.program import Program
+from validator.run import run
+
+__all__ = ["RaptorBackend", "RaptorRep", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
+
+Array = npt.NDArray[Any]
+FEW_CORES = 16
+"""Cores of the chip unless told: as few as a small model needs, because every pair of cores has a route to write."""
+_DATA = frozenset(
+    (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT8, TensorProto.UINT8)
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Compiled:
+    """A program in its folder. `bound`: the inputs that became constants, with the values they had."""
+
+    program: Program
+    bound: dict[str, Array]
+    scratch: "tempfile.TemporaryDirectory[str]"
+
+    def fits(self, values: Mapping[str, Array]) -> bool:
+        """Whether the program is the one for these inputs."""
+        places = self.program.memory.inputs
+        return all(np.array_equal(values[n], v) for n, v in self.bound.items()) and all(
+            values[p.name].shape == p.shape for p in places
+        )
+
+
+class RaptorRep(BackendRep):
+    """A model, compiled when it runs for the first time."""
+
+    def __init__(self, model: ModelProto, options: Mapping[str, Any]) -> None:
+        self._model = convert_version(model)
+        self._options = options
+        self._compiled: _Compiled | None = None
+        weights = {t.name for t in model.graph.initializer}
+        self._inputs = [v for v in self._model.graph.input if v.name not in weights]
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The inputs that the last run compiled as constants."""
+        return tuple(self._compiled.bound) if self._compiled else ()
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The outputs for these inputs, a sequence in the model's order or a mapping by name.
+
+        Raises `RaptorError` for inputs that do not fit and models that cannot be compiled.
+        """
+        values = self._by_name(inputs)
+        if self._compiled is None or not self._compiled.fits(values):
+            self._compiled = self._compile(values)
+        results = run(self._compiled.program, values).outputs
+        outputs = self._model.graph.output
+        arrays = [np.asarray(results[o.name], helper.tensor_dtype_to_np_dtype(_type(o))) for o in outputs]
+        return namedtupledict("Outputs", [o.name for o in outputs])(*arrays)
+
+    def _by_name(self, inputs: Any) -> dict[str, Array]:
+        if not isinstance(inputs, Mapping):
+            given: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+            if len(given) != len(self._inputs):
+                raise UserError(f"the model has {len(self._inputs)} inputs, {len(given)} are given")
+            inputs = {v.name: x for v, x in zip(self._inputs, given, strict=True)}
+        missing = [v.name for v in self._inputs if v.name not in inputs]
+        if missing:
+            raise UserError(f"input '{missing[0]}' is missing")
+        return {v.name: np.asarray(inputs[v.name]) for v in self._inputs}
+
+    def _compile(self, values: Mapping[str, Array]) -> _Compiled:
+        bound = [v.name for v in self._inputs if _type(v) not in _DATA]
+        while True:
+            try:
+                return self._compile_bound(values, bound)
+            except UnsupportedError as error:
+                wanted = {name for node in error.nodes for name in node.needs}
+                more = [v.name for v in self._inputs if v.name in wanted and v.name not in bound]
+                if not more or len(bound) + len(more) == len(self._inputs):
+                    raise
+                bound += more
+
+    def _compile_bound(self, values: Mapping[str, Array], bound: Sequence[str]) -> _Compiled:
+        model = _bind(self._model, {n: values[n] for n in bound})
+        shapes = {v.name: values[v.name].shape for v in self._inputs if v.name not in bound}
+        scratch = tempfile.TemporaryDirectory(prefix="raptor-")
+        folder = Path(scratch.name) / "out"
+        _compile_on_enough_cores(model, shapes, self._options).save(folder, stream_format="pim", weight_format="npz")
+        return _Compiled(load(folder), {n: values[n].copy() for n in bound}, scratch)
+
+
+class RaptorBackend(Backend):
+    """Compiles for a crossbar chip, executes in the validator's engine; nothing else computes an output."""
+
+    @classmethod
+    def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> RaptorRep:
+        """`kwargs` are those of `raptor.compile`: xbar, cores, xbars_per_core, bits, cell_bits, arch, base_isa."""
+        if not cls.supports_device(device):
+            raise UserError(f"device {device}: the streams are executed on the CPU")
+        super().prepare(model, device)
+        return RaptorRep(model, kwargs)
+
+    @classmethod
+    def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Runs a model of this node alone; `opset_version` says how to read it, other `kwargs` are those of `prepare`.
+
+        Without `outputs_info`, outputs are float32.
+        """
+        version = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        arrays = [np.asarray(x) for x in inputs]
+        infos = [_info(name, x.dtype, x.shape) for name, x in zip(filter(None, node.input), arrays, strict=True)]
+        outputs = [_info(name, np.dtype(np.float32), None) for name in node.output if name]
+        if outputs_info is not None:
+            outputs = [_info(o.name, dtype, shape) for o, (dtype, shape) in zip(outputs, outputs_info, strict=True)]
+        graph = helper.make_graph([node], node.name or node.op_type, infos, outputs)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
+        return cls.run_model(model, arrays, device, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return Device(device).type == DeviceType.CPU
+
+
+is_compatible = RaptorBackend.is_compatible
+prepare = RaptorBackend.prepare
+run_model = RaptorBackend.run_model
+run_node = RaptorBackend.run_node
+supports_device = RaptorBackend.supports_device
+
+
+def _bind(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:
+    """A copy in which these inputs are weights."""
+    bound = ModelProto.FromString(model.SerializeToString())
+    inputs = [v for v in bound.graph.input if v.name not in constants]
+    del bound.graph.input[:]
+    bound.graph.input.extend(inputs)
+    bound.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items())
+    return bound
+
+
+def _compile_on_enough_cores(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], options: Mapping[str, Any]
+) -> raptor.Program:
+    """On the chip of `options`; if these do not say how many cores it has, on as many as the model needs."""
+    if "cores" in options or "arch" in options:
+        return raptor.compile(model, shapes=shapes, **options)
+    cores = FEW_CORES
+    while True:
+        try:
+            return raptor.compile(model, shapes=shapes, cores=cores, **options)
+        except CapacityError as error:
+            if error.resource != "cores" or error.needed <= cores:
+                raise
+            cores = error.needed
+
+
+def _type(value: ValueInfoProto) -> int:
+    return value.type.tensor_type.elem_type
+
+
+def _info(name: str, dtype: np.dtype[Any], shape: Sequence[int] | None) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)

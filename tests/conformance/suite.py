@@ -1,0 +1,140 @@
+"""ONNX's own backend suite on our backend: the cases that apply, and what running one of them gives."""
+
+import os
+import time
+import unittest
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from raptor.backend import RaptorBackend, RaptorRep
+from raptor.errors import RaptorError
+
+FOLDER = Path(__file__).parent
+CASES, PASSING = FOLDER / "cases.txt", FOLDER / "passing.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case of the suite, as the table `cases.txt` describes it.
+
+    `constants`: the inputs that are parameters of the operator. Ours may compile fewer of them as constants, never others.
+    """
+
+    name: str
+    ops: str
+    category: str
+    opset: int
+    constants: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`reason` is empty for a case that passes."""
+
+    case: Case
+    reason: str
+    seconds: float
+
+
+@cache
+def cases() -> Mapping[str, Case]:
+    """The cases for inference on static float32 shapes (and the quantised operators), by name."""
+    found: dict[str, Case] = {}
+    for line in CASES.read_text().splitlines():
+        if not line.startswith("#"):
+            name, ops, category, opset, constants = line.split("\t")
+            found[name] = Case(name, ops, category, int(opset), frozenset(constants.split(",")) - {"-"})
+    return found
+
+
+@cache
+def passing() -> frozenset[str]:
+    """The cases that must pass."""
+    return frozenset(line for line in PASSING.read_text().split() if line)
+
+
+def sample(count: int) -> list[str]:
+    """About `count` cases, every operator among them: every n-th of each operator's, the first always."""
+    by_op: dict[str, list[str]] = {}
+    for case in cases().values():
+        if case.category != "real":
+            by_op.setdefault(case.ops, []).append(case.name)
+    step = max(1, sum(map(len, by_op.values())) // max(1, count - len(by_op) // 2))
+    return sorted(name for names in by_op.values() for name in names[::step])
+
+
+def run(case: Case, home: Path) -> Outcome:
+    """Runs one case as the suite does: prepare, run, compare with its tolerances and types. `home`: a scratch folder."""
+    start = time.perf_counter()
+    with _onnx_home(home):
+        try:
+            _test_function(case.name)(unittest.TestCase())
+            reason = _bound_too_much(case)
+        except unittest.SkipTest as skip:
+            reason = f"skipped: {skip}"
+        except Exception as error:
+            reason = explain(error)
+    return Outcome(case, reason, time.perf_counter() - start)
+
+
+def explain(error: Exception) -> str:
+    """One line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, AssertionError):
+        return "differs: " + "; ".join(lines[:5])
+    return f"{type(error).__name__}: {' '.join(lines[:4])}"
+
+
+class _Backend(RaptorBackend):
+    """Remembers what it prepared last."""
+
+    last: RaptorRep | None = None
+
+    @classmethod
+    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> RaptorRep:
+        cls.last = super().prepare(model, device, **kwargs)
+        return cls.last
+
+
+def _bound_too_much(case: Case) -> str:
+    """A case whose data was compiled into the program proves nothing."""
+    assert _Backend.last is not None
+    wrong = sorted(set(_Backend.last.bound) - case.constants)
+    return f"compiled as constants, but are data: {', '.join(wrong)}" if wrong else ""
+
+
+@contextmanager
+def _onnx_home(home: Path) -> Iterator[None]:
+    """The suite keeps data in the user's home unless told."""
+    before = os.environ.get("ONNX_HOME")
+    os.environ["ONNX_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["ONNX_HOME"]
+        else:
+            os.environ["ONNX_HOME"] = before
+
+
+def _test_function(name: str) -> Any:
+    for group in _suite():
+        if (function := getattr(group, f"{name}_cpu", None)) is not None:
+            return function
+    raise RaptorError(f"the installed onnx has no case {name}")
+
+
+@cache
+def _suite() -> tuple[type[unittest.TestCase], ...]:
+    # Takes seconds: onnx computes all its node cases when this is imported.
+    import onnx.backend.test
+
+    runner = onnx.backend.test.BackendTest(_Backend, __name__)
+    return tuple(runner.test_cases.values())
+
+
+__all__ = ["Case", "Outcome", "cases", "passing", "run", "sample"]

@@ -1,0 +1,142 @@
+"""The streams of all cores as one table of columns, and what instructions mean by opcode."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor import isa
+from raptor.isa import BY_NAME, INSTRUCTIONS, OPCODE, RECORD, Instruction, Kind, Records, Unit
+from validator.checks.findings import Indices
+
+Column = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+# What the tracing kernel does with a register operand.
+NO_REGISTER, DEFINE, USE, PAIR = range(4)
+_ROLES = {Kind.DEFINE: DEFINE, Kind.USE: USE, Kind.SOURCE: USE, Kind.TARGET: USE, Kind.USE_PAIR: PAIR}
+REGISTER_SLOTS = ("rd", "rs1", "a")
+
+# How many bytes an instruction moves: len or size counts bytes, input elements or output elements.
+BYTE, IN, OUT = range(3)
+
+
+def opcodes(*names: str) -> Column:
+    return np.array([OPCODE[name] for name in names], np.int32)
+
+
+def flags_of(*names: str) -> Mask:
+    """For each opcode whether it is one of these."""
+    table = np.zeros(256, np.bool_)
+    table[opcodes(*names)] = True
+    return table
+
+
+def _table(value: int, per: dict[str, int]) -> npt.NDArray[np.uint8]:
+    table = np.full(256, value, np.uint8)
+    for name, entry in per.items():
+        table[OPCODE[name]] = entry
+    return table
+
+
+def _roles() -> npt.NDArray[np.uint8]:
+    roles = np.zeros((256, 3), np.uint8)
+    for spec in INSTRUCTIONS:
+        for operand in spec.operands:
+            if operand.is_register:
+                roles[spec.opcode, REGISTER_SLOTS.index(operand.slot)] = _ROLES[operand.kind]
+    return roles
+
+
+def _units(spec: Instruction) -> int:
+    return list(Unit).index(spec.unit)
+
+
+ROLES = _roles()
+UNIT = _table(0, {spec.name: _units(spec) for spec in INSTRUCTIONS})
+SCALAR, MATRIX, VECTOR, TRANSFER = range(4)
+IS_VECTOR = UNIT == VECTOR
+NEEDS_WIDTH = IS_VECTOR | flags_of("mvmul")
+HAS_OFFSET = flags_of(
+    *(
+        s.name
+        for s in INSTRUCTIONS
+        if any(o.name == "offset_value" and o.slot == "c" and s.unit is not Unit.SCALAR for o in s.operands)
+    )
+)
+WRITES_OUTPUT_WIDTH = flags_of("vvmul", "vvdmul", "vvsll", "vvsra", "vavg", "vtanh", "vsigm", "vrsu", "vrsl")
+WRITES_ONE = flags_of("vvdmul", "vavg")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """All streams, one after another. `starts[core]` is the first instruction of `core`; one more entry is the end."""
+
+    records: Records
+    starts: Indices
+    core: Column
+    opcode: Bytes
+    rd: Column
+    rs1: Column
+    a: Column
+    b: Column
+    c: Column
+    d: Column
+
+    @property
+    def core_count(self) -> int:
+        return len(self.starts) - 1
+
+    def __len__(self) -> int:
+        return len(self.opcode)
+
+    def is_(self, *names: str) -> Mask:
+        """Where instructions have one of these names."""
+        if len(names) == 1:
+            return self.opcode == OPCODE[names[0]]
+        return flags_of(*names)[self.opcode]
+
+    def where(self, *names: str) -> Indices:
+        return np.flatnonzero(self.is_(*names))
+
+    def place(self, index: int) -> tuple[int, int, str]:
+        """Core, pc and text of an instruction."""
+        core = int(self.core[index])
+        return core, index - int(self.starts[core]), isa.text(self.records[index])
+
+    def lengths(self) -> Indices:
+        return np.diff(self.starts)
+
+    def present(self) -> Column:
+        """The opcodes that occur."""
+        return np.flatnonzero(np.bincount(self.opcode, minlength=256)).astype(np.int32)
+
+
+def columns_of(streams: Sequence[Records]) -> Columns:
+    """Contiguous columns of all cores' records."""
+    lengths = np.array([len(s) for s in streams], np.int64)
+    records = np.concatenate([np.zeros(0, RECORD), *streams])
+    words = np.ascontiguousarray(records).view("<i4").reshape(-1, 5)
+    first = words[:, 0]
+    return Columns(
+        records=records,
+        starts=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+        core=np.repeat(np.arange(len(streams), dtype=np.int32), lengths),
+        opcode=(first & 255).astype(np.uint8),
+        rd=(first >> 8) & 255,
+        rs1=(first >> 16) & 255,
+        a=np.ascontiguousarray(words[:, 1]),
+        b=np.ascontiguousarray(words[:, 2]),
+        c=np.ascontiguousarray(words[:, 3]),
+        d=np.ascontiguousarray(words[:, 4]),
+    )
+
+
+def spec_of(opcode: int) -> Instruction:
+    return isa.BY_OPCODE[opcode]
+
+
+def operand_names(name: str) -> tuple[str, ...]:
+    return tuple(o.name for o in BY_NAME[name].operands)

@@ -1,0 +1,162 @@
+"""The tables of a simulation: what their columns mean. Shared by the model and its kernels.
+
+Times are picoseconds where a column says ps, else clock edges ("ticks"). Cores are numbered as they occur in the
+program (`index`), not by their number on the chip. Threads: 0 is the clock, then three for each core (vector unit,
+transfer unit, switch), then one for each array group.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+CLOCK = 0
+THREADS_PER_CORE = 3
+VECTOR, TRANSFER, SWITCH = 0, 1, 2
+NONE = -1
+NEVER = 2**62
+EVENT_REGISTERS = 32
+
+
+class Stop(IntEnum):
+    """Why the kernel returned."""
+
+    DONE = 0
+    BLOCKED = 1
+    QUEUE_FULL = 2
+
+
+class Chip(NamedTuple):
+    """The numbers of a chip that take part in timing. Widths in bytes; `*_ns` are the time of one beat or cycle."""
+
+    period_ps: int
+    rob_size: int
+    vector_width: int
+    vector_ps: int
+    local_width: int
+    local_read_cycles: int
+    local_write_cycles: int
+    local_period_ns: float
+    global_width: int
+    global_read_cycles: int
+    global_write_cycles: int
+    global_period_ns: float
+    bus_width: int
+    rows: int
+    row_bits: int
+    matrix_period_ns: float
+    dac_resolution: int
+    dac_passes: int
+    front_cycles: int
+    back_cycles: int
+    pipelined: int
+    counting: int
+
+
+class Core(IntEnum):
+    """Columns of the core table.
+
+    `PC`: fast path: the instruction to start next; else the one in the dispatcher. `OPEN_TO`: core where this core's
+    request to send waits for its receiver. `LOCAL`: ps when the local memory has served all requests made so far.
+    """
+
+    PC = 0
+    FIRST = 1
+    LAST = 2
+    IB = 3
+    OB = 4
+    IBIW = 5
+    LOCAL = 6
+    ROUNDS = 7
+    FINISH = 8
+    RECV_FROM = 9
+    OPEN_TO = 10
+    WAIT_EVENT = 11
+    WAIT_VALUE = 12
+    QUEUE_HEAD = 13
+    QUEUE_TAIL = 14
+    BUSY_VECTOR = 15
+    BUSY_MATRIX = 16
+    BUSY_TRANSFER = 17
+    ON_SEND = 18
+    ON_RECV = 19
+    ON_TOKEN = 20
+    ARRIVED = 21
+    INSERT_AT = 22
+    ROB_HEAD = 23
+    ROB_COUNT = 24
+    FREE_VECTOR = 25
+    FREE_TRANSFER = 26
+    HELD_SLOT = 27
+    HELD_GROUP = 28
+    COMMITTED = 29
+    PENDING = 30
+    ENDED = 31
+    DISPATCHED = 32
+    WAIT_PC = 33
+
+
+class Op(IntEnum):
+    """Columns of an instruction that runs: of the thread table and of the reorder buffer.
+
+    `READ`, `COMPUTE`, `WRITE`: ps. `SIZE`: flits. `OTHER`: partner core, event register or nothing.
+    """
+
+    PC = 0
+    READ = 1
+    COMPUTE = 2
+    WRITE = 3
+    SIZE = 4
+    OTHER = 5
+    OPCODE = 6
+    VALUE = 7
+    STATE = 8
+    CORE = 9
+    SLOT = 10
+    SINCE = 11
+    FREE_AT = 12
+    UNIT = 13
+    DONE_AT = 14
+    LOW1 = 15
+    HIGH1 = 16
+    LOW2 = 17
+    HIGH2 = 18
+    LOW3 = 19
+    HIGH3 = 20
+
+
+class Global(IntEnum):
+    """Entries of the table of counters."""
+
+    HEAP = 0
+    NOW = 1
+    TICK = 2
+    ZERO = 3
+    RUN = 4
+    CALENDAR = 5
+    GLOBAL_MEMORY = 6
+    UNFINISHED = 7
+    LAST_FINISH = 8
+    FAULT = 9
+    FAULT_CORE = 10
+
+
+class Port(IntEnum):
+    """Columns of the register-file table: the ports of decode and scalar unit, for the energy of each access."""
+
+    WRITE_RD = 0
+    WRITE_VALUE = 1
+    OUT_RD = 2
+    OUT_VALUE = 3
+    ADDR_RD = 4
+    ADDR_RS1 = 5
+    ADDR_RS2 = 6
+    ADDR_DOUBLE = 7
+    VALUE_RD = 8
+    VALUE_RS1 = 9
+    VALUE_RS2 = 10
+    VALUE_RD2 = 11
+    VALUE_RS12 = 12
+    READS = 13
+    WRITES = 14
+    DECODES = 15
+    SCALARS = 16
+    FETCHES = 17
