@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint format bench bench-growth clean
+.PHONY: demo test test-slow conformance docs-operators lint format bench bench-growth clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -19,6 +19,12 @@ test: $(READY)  ## the test suite without its slow part
 
 test-slow: $(READY)  ## full-size models, long sweeps
 	$(BIN)/pytest -q -m slow
+
+conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
+	$(BIN)/python -m tests.conformance.table
+
+docs-operators: $(READY)  ## write docs/operators.md from the table of importers
+	$(BIN)/python -m raptor.frontend.docs > docs/operators.md
 
 lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Concatenate, NamedTuple
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from models.builder import Builder, Tensor
 
-    Topology = Callable[Concatenate[Builder, ...], Tensor]
+    Topology = Callable[Concatenate[Builder, ...], Tensor | Sequence[Tensor]]
 
 __all__ = ["MODELS", "ModelSpec", "Option", "UnknownModelError", "Value", "build"]
 
@@ -109,8 +109,13 @@ def _options(classes: int, **more: Option) -> dict[str, Option]:
     }
 
 
-def _imagenet(smallest: int, **more: Option) -> dict[str, Option]:
-    return _options(1000, **more, image_size=Option(224, (), "height and width of the input, in pixels", smallest))
+def _imagenet(smallest: int, *, classes: int = 1000, image_size: int = 224, **more: Option) -> dict[str, Option]:
+    size = Option(image_size, (), "height and width of the input, in pixels", smallest)
+    return _options(classes, **more, image_size=size)
+
+
+def _count(default: int, meaning: str) -> Option:
+    return Option(default, (), meaning, 1)
 
 
 _HEAD = Option("reduce_mean", ("reduce_mean", "global_average_pool"), "operator that averages the last feature map")
@@ -159,6 +164,105 @@ _SPECS = (
         "SqueezeNet 1.1, 1x3x224x224, 1.24 M parameters",
         "models.squeezenet:squeezenet",
         _imagenet(25),
+    ),
+    ModelSpec(
+        "alexnet",
+        "AlexNet with Dropout, 1x3x224x224, 61.10 M parameters",
+        "models.alexnet:alexnet",
+        _imagenet(63),
+    ),
+    ModelSpec(
+        "inception_v3",
+        "Inception v3, 1x3x299x299, 23.83 M parameters",
+        "models.inception:inception_v3",
+        _imagenet(75, image_size=299),
+    ),
+    ModelSpec(
+        "densenet121",
+        "DenseNet-121, 1x3x224x224, 7.98 M parameters",
+        "models.densenet:densenet121",
+        _imagenet(29),
+    ),
+    ModelSpec(
+        "mobilenet_v2",
+        "MobileNet v2, 1x3x224x224, 3.50 M parameters",
+        "models.mobilenet:mobilenet_v2",
+        _imagenet(32),
+    ),
+    ModelSpec(
+        "shufflenet_v2",
+        "ShuffleNet v2 1.0x, 1x3x224x224, 2.28 M parameters",
+        "models.shufflenet:shufflenet_v2",
+        _imagenet(32),
+    ),
+    ModelSpec(
+        "efficientnet_b0",
+        "EfficientNet-B0, 1x3x224x224, 5.29 M parameters",
+        "models.efficientnet:efficientnet_b0",
+        _imagenet(32),
+    ),
+    ModelSpec(
+        "unet",
+        "U-Net with BatchNorm, 1x3x256x256, 31.04 M parameters",
+        "models.unet:unet",
+        _imagenet(16, classes=2, image_size=256),
+    ),
+    ModelSpec(
+        "tiny_yolo_v4",
+        "Tiny YOLO v4 with two heads, 1x3x416x416, 6.06 M parameters",
+        "models.yolo:tiny_yolo_v4",
+        _imagenet(32, classes=80, image_size=416),
+    ),
+    ModelSpec(
+        "mlp3",
+        "OCC's perceptron of three layers, 1x256, 0.20 M parameters",
+        "models.small:mlp3",
+        {"features": _count(256, "size of every layer")},
+    ),
+    ModelSpec(
+        "wavenet_cell",
+        "WaveNet cell of OCC, 1x32x256, 0.01 M parameters",
+        "models.sequences:wavenet_cell",
+        {
+            "samples": _count(256, "length of the sequence"),
+            "dilation": _count(2, "samples between both taps"),
+            "channels": _count(32, "residual and dilation channels"),
+            "skip": _count(64, "skip channels"),
+        },
+    ),
+    ModelSpec(
+        "lstm",
+        "LSTM and classifier, 1x16x64, 0.03 M parameters",
+        "models.sequences:lstm",
+        {
+            "steps": _count(16, "length of the sequence"),
+            "features": _count(64, "inputs of a step"),
+            "hidden": _count(64, "size of the state"),
+            "classes": _count(10, "number of classes"),
+        },
+    ),
+    ModelSpec(
+        "vit_tiny",
+        "ViT-tiny with patches of 16x16, 1x3x224x224, 5.72 M parameters",
+        "models.transformers:vit_tiny",
+        {
+            "image_size": Option(224, (), "height and width of the input, in pixels", 16),
+            "depth": _count(12, "encoder layers"),
+            "dim": _count(192, "size of a token"),
+            "heads": _count(3, "attention heads, which share the token equally"),
+            "classes": _count(1000, "number of classes"),
+        },
+    ),
+    ModelSpec(
+        "bert_tiny",
+        "BERT-tiny encoder on embeddings, 1x128x128, 0.41 M parameters",
+        "models.transformers:bert_tiny",
+        {
+            "tokens": _count(128, "length of the text"),
+            "depth": _count(2, "encoder layers"),
+            "dim": _count(128, "size of a token"),
+            "heads": _count(2, "attention heads, which share the token equally"),
+        },
     ),
 )
 MODELS: dict[str, ModelSpec] = {spec.name: spec for spec in _SPECS}

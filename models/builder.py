@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.evaluate import IR_VERSION, OPSET, Attribute, FloatArray, Shape, infer_shape, make_node, run
+from models.evaluate import IR_VERSION, OPSET, Attribute, FloatArray, IntArray, Shape, infer_shape, make_node, run
 
 _CALIBRATION_PIXELS = 4 * 224 * 224
 _CALIBRATION_IMAGES = 64
@@ -23,11 +23,17 @@ class Tensor:
     """A named tensor; its shape has batch 1.
 
     `value` is the weight, or the activation for the calibration batch (freed with the tensor), or None in a dry run.
+    `constant` is a value that shapes the graph, known in a dry run too: sizes, axes, scales.
     """
 
     name: str
     shape: Shape
     value: FloatArray | None = field(repr=False)
+    constant: FloatArray | IntArray | None = field(default=None, repr=False)
+
+
+ABSENT = Tensor("", (), None)
+"""An optional input that is left out."""
 
 
 def scaled(channels: int, width: float) -> int:
@@ -75,27 +81,87 @@ class Builder:
         self._claim(name)
         node = make_node(op_type, name, [x.name for x in inputs], f"{name}_output", attributes)
         self._model.graph.node.append(node)
-        values = [x.value for x in inputs if x.value is not None]
-        value = None if self._seed is None else run(node, values)
-        return Tensor(node.output[0], infer_shape(node, [x.shape for x in inputs]), value)
+        constants = {x.name: x.constant for x in inputs if x.constant is not None}
+        shape = infer_shape(node, [x.shape for x in inputs], constants)
+        if self._seed is None:
+            return Tensor(node.output[0], shape, None)
+        given = (x.value if x.constant is None else x.constant for x in inputs)
+        return Tensor(node.output[0], shape, run(node, [value for value in given if value is not None]))
+
+    def constant(self, name: str, values: Sequence[int] | Sequence[float] | float) -> Tensor:
+        """Add a constant that is no parameter: integers are int64, others float32."""
+        given = np.asarray(values)
+        array = given.astype(np.int64) if given.dtype.kind == "i" else given.astype(np.float32)
+        self._claim(name)
+        self._model.graph.initializer.append(numpy_helper.from_array(array, name))
+        return Tensor(name, array.shape, None, array)
+
+    def parameter(self, name: str, shape: Shape, *, std: float, mean: float = 0) -> Tensor:
+        """Add a trained tensor of normal numbers."""
+        return self._parameter(name, shape, self._normal(shape, std=std, mean=mean))
 
     def conv(
         self,
         x: Tensor,
         name: str,
         channels: int,
-        kernel: int,
+        kernel: int | Sequence[int],
         *,
         stride: int = 1,
-        pad: int = 0,
+        pad: int | Sequence[int] = 0,
+        dilation: int = 1,
+        groups: int = 1,
         bias: bool = False,
         logits: float = 0,
     ) -> Tensor:
-        """Add a square convolution; its weights are He-normal, or with a bias (no BatchNormalization) as in `gemm`."""
-        window: dict[str, Attribute] = {"kernel_shape": [kernel] * 2, "pads": [pad] * 4, "strides": [stride] * 2}
-        attributes = {"dilations": [1, 1], "group": 1, **window}
-        shape = (channels, x.shape[1], kernel, kernel)
+        """Add a convolution; its weights are He-normal, or with a bias (no BatchNormalization) as in `gemm`.
+
+        One number for `kernel` is for all dimensions, as for `pad`, which else is that of each dimension, or the pads
+        before all dimensions and then those behind.
+        """
+        rank = len(x.shape) - 2
+        sizes = [kernel] * rank if isinstance(kernel, int) else list(kernel)
+        pads = [pad] * 2 * rank if isinstance(pad, int) else list(pad) * (1 if len(pad) == 2 * rank else 2)
+        window: dict[str, Attribute] = {"kernel_shape": sizes, "pads": pads, "strides": [stride] * rank}
+        attributes = {"dilations": [dilation] * rank, "group": groups, **window}
+        shape = (channels, x.shape[1] // groups, *sizes)
         return self._layer("Conv", x, name, shape, attributes, bias=bias, logits=logits)
+
+    def conv_transpose(self, x: Tensor, name: str, channels: int, kernel: int) -> Tensor:
+        """Add an upsampling by `kernel` without overlap, with a bias."""
+        shape = (x.shape[1], channels, kernel, kernel)
+        weight = self.parameter(f"{name}.weight", shape, std=math.sqrt(2 / x.shape[1]))
+        bias = self.parameter(f"{name}.bias", (channels,), std=0.05)
+        return self.op("ConvTranspose", name, [x, weight, bias], kernel_shape=[kernel] * 2, strides=[kernel] * 2)
+
+    def linear(self, x: Tensor, name: str, features: int, *, std: float = 0) -> Tensor:
+        """Add a layer on the last axis, as exporters write it for tokens: a product with (inputs x features), a sum.
+
+        The weights have `std`, else that which keeps the root mean square.
+        """
+        inputs = x.shape[-1]
+        weight = self.parameter(f"{name}.weight", (inputs, features), std=std or math.sqrt(1 / inputs))
+        bias = self.parameter(f"{name}.bias", (features,), std=0.05)
+        return self.op("Add", f"{name}.add", [self.op("MatMul", f"{name}.product", [x, weight]), bias])
+
+    def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-5) -> Tensor:
+        """Add a LayerNormalization over the last axis; scale near 1, bias near 0."""
+        scale = self.parameter(f"{name}.weight", x.shape[-1:], mean=1, std=0.1)
+        bias = self.parameter(f"{name}.bias", x.shape[-1:], std=0.1)
+        return self.op("LayerNormalization", name, [x, scale, bias], axis=-1, epsilon=epsilon)
+
+    def reshape(self, x: Tensor, name: str, *shape: int) -> Tensor:
+        """Add a Reshape; 0 keeps a size, as that of the batch."""
+        return self.op("Reshape", name, [x, self.constant(f"{name}.shape", shape)])
+
+    def slice(self, x: Tensor, name: str, axis: int, start: int, stop: int) -> Tensor:
+        """Add a Slice of one axis."""
+        limits = (("starts", start), ("ends", stop), ("axes", axis))
+        return self.op("Slice", name, [x, *(self.constant(f"{name}.{key}", [value]) for key, value in limits)])
+
+    def mean_pool(self, x: Tensor, name: str) -> Tensor:
+        """Add the mean of each channel, flat."""
+        return self.op("Flatten", f"{name}.flatten", [self.op("GlobalAveragePool", name, [x])], axis=1)
 
     def gemm(self, x: Tensor, name: str, features: int, *, logits: float = 0) -> Tensor:
         """Add a fully connected layer, calibrated, with normal weights stored features x inputs as exporters do.
@@ -133,10 +199,11 @@ class Builder:
         """Add a Dropout as an exporter leaves it in an inference graph: it copies its input."""
         return self.op("Dropout", name, [x, self._constant(f"{name}.ratio", (), np.array(ratio, np.float32))])
 
-    def finish(self, output: Tensor, options: str) -> onnx.ModelProto:
+    def finish(self, outputs: Tensor | Sequence[Tensor], options: str) -> onnx.ModelProto:
         """Return the model, whose doc string says how to make it again."""
         model, graph = self._model, self._model.graph
-        graph.output.append(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, output.shape))
+        for output in [outputs] if isinstance(outputs, Tensor) else outputs:
+            graph.output.append(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, output.shape))
         model.producer_name = "raptor.models"
         model.doc_string = f"{graph.name} by raptor.models, random weights, seed {self._seed}, {options}"
         return model

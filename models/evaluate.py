@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.int64]
 Shape = tuple[int, ...]
-Attribute = int | float | Sequence[int]
+Attribute = int | float | str | Sequence[int]
 
 OPSET = 17
 IR_VERSION = 8
@@ -30,22 +31,30 @@ def make_node(
     return node
 
 
-def infer_shape(node: onnx.NodeProto, inputs: Sequence[Shape]) -> Shape:
-    """Return the shape of the node's one output for float inputs of these shapes."""
+def infer_shape(
+    node: onnx.NodeProto, inputs: Sequence[Shape], constants: Mapping[str, FloatArray | IntArray] | None = None
+) -> Shape:
+    """Return the shape of the node's one output for inputs of these shapes.
+
+    `constants` are the inputs whose values shape it; of those, the type is theirs, of the others float.
+    """
     schema = onnx.defs.get_schema(node.op_type, OPSET)
+    known = constants or {}
     types = {
-        name: helper.make_tensor_type_proto(TensorProto.FLOAT, shape)
+        name: helper.make_tensor_type_proto(_element_type(known.get(name)), shape)
         for name, shape in zip(node.input, inputs, strict=True)
+        if name
     }
     imports = [helper.make_opsetid("", OPSET)]
-    outputs = onnx.shape_inference.infer_node_outputs(schema, node, types, opset_imports=imports)
+    data = {name: numpy_helper.from_array(array, name) for name, array in known.items()}
+    outputs = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
     return tuple(dim.dim_value for dim in outputs[node.output[0]].tensor_type.shape.dim)
 
 
-def run(node: onnx.NodeProto, inputs: Sequence[FloatArray]) -> FloatArray:
+def run(node: onnx.NodeProto, inputs: Sequence[FloatArray | IntArray]) -> FloatArray:
     """Return the node's one output, from onnxruntime on a model of this node alone (weights are fed, not copied in)."""
-    feeds = dict(zip(node.input, inputs, strict=True))
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in feeds.items()]
+    feeds = dict(zip(filter(None, node.input), inputs, strict=True))
+    infos = [helper.make_tensor_value_info(name, _element_type(array), array.shape) for name, array in feeds.items()]
     output = helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "node", infos, [output])
     model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
@@ -53,3 +62,7 @@ def run(node: onnx.NodeProto, inputs: Sequence[FloatArray]) -> FloatArray:
     options.graph_optimization_level = _ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = _ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return session.run(None, feeds)[0]
+
+
+def _element_type(array: FloatArray | IntArray | None) -> int:
+    return TensorProto.INT64 if array is not None and array.dtype == np.int64 else TensorProto.FLOAT

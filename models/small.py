@@ -14,6 +14,14 @@ def mlp(b: Builder, *, classes: int, width: float) -> Tensor:
     return b.gemm(x, "fc3", classes, logits=1)
 
 
+def mlp3(b: Builder, *, features: int) -> Tensor:
+    """OCC's fused perceptron: 1 x features through three fully connected layers of that size, each with Relu."""
+    x = b.input(1, features)
+    for number in (1, 2, 3):
+        x = b.relu(b.gemm(x, f"fc{number}", features), f"relu{number}")
+    return x
+
+
 def lenet5(b: Builder, *, pool: str, classes: int, width: float) -> Tensor:
     """LeNet-5 (LeCun et al. 1998), with Relu for tanh: 1x1x28x28 -> 6x14x14 -> 16x5x5 -> 120 -> 84 -> 1 x classes.
 

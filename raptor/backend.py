@@ -9,7 +9,8 @@ nevertheless (those of ONNX's own tests have nothing else), and their values are
 compiled at its first run, and again when such an input changes. Which inputs are bound as constants is decided by
 
 1. their type: every input that is neither float nor an integer of 8 bits (these are quantised data);
-2. the operators: an input that an importer needs as a constant. The compiler says which those are.
+2. the operators: an input that an importer needs as a constant, or from which follows what it needs. The compiler
+   says what that is.
 
 Never all of them: a model without an input left would be computed by the constant folder, not by the chip.
 """
@@ -18,7 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,10 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 import raptor
-from validator.load import load
 from raptor.errors import CapacityError, UnsupportedError, UserError
+from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.versions import convert_version
+from validator.load import load
 from validator.program import Program
 from validator.run import run
 
@@ -39,17 +41,23 @@ Array = npt.NDArray[Any]
 FEW_CORES = 16
 """Cores of the chip unless told: as few as a small model needs, because every pair of cores has a route to write."""
 _DATA = frozenset(
-    (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT8, TensorProto.UINT8)
+    (
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.BFLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.INT8,
+        TensorProto.UINT8,
+    )
 )
 
 
 @dataclass(slots=True, eq=False)
 class _Compiled:
-    """A program in its folder. `bound`: the inputs that became constants, with the values they had."""
+    """`bound`: the inputs that became constants, with the values they had."""
 
     program: Program
     bound: dict[str, Array]
-    scratch: "tempfile.TemporaryDirectory[str]"
 
     def fits(self, values: Mapping[str, Array]) -> bool:
         """Whether the program is the one for these inputs."""
@@ -88,15 +96,17 @@ class RaptorRep(BackendRep):
         return namedtupledict("Outputs", [o.name for o in outputs])(*arrays)
 
     def _by_name(self, inputs: Any) -> dict[str, Array]:
-        if not isinstance(inputs, Mapping):
-            given: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-            if len(given) != len(self._inputs):
-                raise UserError(f"the model has {len(self._inputs)} inputs, {len(given)} are given")
-            inputs = {v.name: x for v, x in zip(self._inputs, given, strict=True)}
-        missing = [v.name for v in self._inputs if v.name not in inputs]
+        given = dict(cast(Mapping[str, Any], inputs)) if isinstance(inputs, Mapping) else self._in_order(inputs)
+        missing = [v.name for v in self._inputs if v.name not in given]
         if missing:
             raise UserError(f"input '{missing[0]}' is missing")
-        return {v.name: np.asarray(inputs[v.name]) for v in self._inputs}
+        return {v.name: np.asarray(given[v.name]) for v in self._inputs}
+
+    def _in_order(self, inputs: Any) -> dict[str, Any]:
+        given = list(cast(Sequence[Any], inputs)) if isinstance(inputs, list | tuple) else [inputs]
+        if len(given) != len(self._inputs):
+            raise UserError(f"the model has {len(self._inputs)} inputs, {len(given)} are given")
+        return {v.name: x for v, x in zip(self._inputs, given, strict=True)}
 
     def _compile(self, values: Mapping[str, Array]) -> _Compiled:
         bound = [v.name for v in self._inputs if _type(v) not in _DATA]
@@ -104,7 +114,7 @@ class RaptorRep(BackendRep):
             try:
                 return self._compile_bound(values, bound)
             except UnsupportedError as error:
-                wanted = {name for node in error.nodes for name in node.needs}
+                wanted = _sources(self._model, {name for node in error.nodes for name in node.needs})
                 more = [v.name for v in self._inputs if v.name in wanted and v.name not in bound]
                 if not more or len(bound) + len(more) == len(self._inputs):
                     raise
@@ -113,10 +123,11 @@ class RaptorRep(BackendRep):
     def _compile_bound(self, values: Mapping[str, Array], bound: Sequence[str]) -> _Compiled:
         model = _bind(self._model, {n: values[n] for n in bound})
         shapes = {v.name: values[v.name].shape for v in self._inputs if v.name not in bound}
-        scratch = tempfile.TemporaryDirectory(prefix="raptor-")
-        folder = Path(scratch.name) / "out"
-        _compile_on_enough_cores(model, shapes, self._options).save(folder, stream_format="pim", weight_format="npz")
-        return _Compiled(load(folder), {n: values[n].copy() for n in bound}, scratch)
+        with tempfile.TemporaryDirectory(prefix="raptor-") as scratch:
+            folder = Path(scratch) / "out"
+            program = _compile_on_enough_cores(model, shapes, self._options)
+            program.save(folder, stream_format="pim", weight_format="npz")
+            return _Compiled(load(folder), {n: values[n].copy() for n in bound})
 
 
 class RaptorBackend(Backend):
@@ -155,7 +166,7 @@ class RaptorBackend(Backend):
             outputs = [_info(o.name, dtype, shape) for o, (dtype, shape) in zip(outputs, outputs_info, strict=True)]
         graph = helper.make_graph([node], node.name or node.op_type, infos, outputs)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
-        return cls.run_model(model, arrays, device, **kwargs)
+        return cls.run_model(infer_shapes(model), arrays, device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
@@ -167,6 +178,15 @@ prepare = RaptorBackend.prepare
 run_model = RaptorBackend.run_model
 run_node = RaptorBackend.run_node
 supports_device = RaptorBackend.supports_device
+
+
+def _sources(model: ModelProto, names: set[str]) -> set[str]:
+    """`names` and the tensors they are computed from."""
+    found = set(names)
+    for node in reversed(model.graph.node):
+        if found.intersection(node.output):
+            found.update(node.input)
+    return found
 
 
 def _bind(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:

@@ -7,7 +7,9 @@ from typing import Annotated, NoReturn
 import typer
 
 import validator.cli
+from raptor import inspection
 from raptor.errors import InternalError, RaptorError, UserError
+from raptor.options import parse_shape, parse_xbar
 
 app = typer.Typer(
     name="raptor",
@@ -70,6 +72,7 @@ def _root(  # pyright: ignore[reportUnusedFunction] typer calls it
 
 
 app.command("validate")(validator.cli.command)
+app.command("inspect")(inspection.command)
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
 
@@ -120,13 +123,13 @@ def compile_command(
         try:
             program = raptor.compile(
                 model,
-                xbar=_xbar(xbar),
+                xbar=parse_xbar(xbar),
                 cores=cores,
                 xbars_per_core=xbars_per_core,
                 bits=bits,
                 cell_bits=cell_bits,
                 arch=arch,
-                shapes=dict(map(_shape, shape or ())),
+                shapes=dict(map(parse_shape, shape or ())),
                 base_isa=isa == "base",
                 driver=driver,
             )
@@ -143,23 +146,6 @@ def compile_command(
         )
     if not quiet:
         terminal.show_summary(program, output)
-
-
-def _xbar(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    parts = text.lower().split("x")
-    if len(parts) > 2 or not all(p.isascii() and p.isdigit() and 0 < int(p) < 2**16 for p in parts):
-        raise UserError(f"--xbar {text}: expected a size such as 128, or 128x256 (rows x columns)")
-    return int(parts[0]), int(parts[-1])
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, dims = text.rpartition("=")
-    sizes = dims.split(",")
-    if not name or not all(s.strip().isascii() and s.strip().isdigit() for s in sizes):
-        raise UserError(f"--shape {text}: expected NAME=SIZES, such as input=1,3,224,224")
-    return name, tuple(int(s) for s in sizes)
 
 
 @app.command("models")

@@ -43,6 +43,7 @@ def compile_model(
     verify_pim = partial(pim.verify, arch=arch)
 
     graph = driver.run("fold_relu", Graph.verify, spatial.fold_relu, model.graph, arch)
+    graph = driver.run("choose_depthwise", Graph.verify, spatial.choose_depthwise, graph, arch)
     mapping = driver.run("map", _nothing, map_raptor, graph, arch)
     tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
     memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
@@ -61,6 +62,7 @@ def compile_model(
         config=_config(program, arch),
         memory=_memory_map(tiles, memory, program, arch),
         layers=_layers(program, streams, arch),
+        steps=_steps(program, streams),
         report=report,
         records={i: stream.records for i, stream in streams.cores.items()},
         weights=_weights(program, tiles),
@@ -149,6 +151,24 @@ def _layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
         for t in program.traces
     )
     return files.Layers(probes=tuple(probes))
+
+
+def _steps(program: PimProgram, streams: Streams) -> files.Steps:
+    """Which node and operation each instruction serves; a core's prologue counts to its first step."""
+    steps = {i: core.steps for i, core in program.cores.items() if core.steps}
+    nodes = {name: k for k, name in enumerate(dict.fromkeys(s.node for core in steps.values() for s in core))}
+    kinds = dict.fromkeys(codegen.operation_name(s.operation) for core in steps.values() for s in core)
+    operations = {name: k for k, name in enumerate(kinds)}
+    cores = (
+        files.CoreSteps(
+            core=i,
+            ends=tuple(map(int, streams.cores[i].step_ends[1:])),
+            nodes=tuple(nodes[s.node] for s in core),
+            operations=tuple(operations[codegen.operation_name(s.operation)] for s in core),
+        )
+        for i, core in steps.items()
+    )
+    return files.Steps(nodes=tuple(nodes), operations=tuple(operations), cores=tuple(cores))
 
 
 def _weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Floats]]:

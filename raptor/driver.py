@@ -11,7 +11,18 @@ from raptor.errors import InternalError, RaptorError, UserError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PASSES = ("import", "fold_relu", "map", "partition", "map_memory", "place", "reuse_operands", "allocate", "generate")
+PASSES = (
+    "import",
+    "fold_relu",
+    "choose_depthwise",
+    "map",
+    "partition",
+    "map_memory",
+    "place",
+    "reuse_operands",
+    "allocate",
+    "generate",
+)
 """In the order they run; names for `--stop-after`."""
 
 

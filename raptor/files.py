@@ -4,6 +4,7 @@ Used by the compiler to write and by the validator to read. Everything read is u
 keys are refused, sizes are checked before memory is allocated, no name may leave the directory.
 """
 
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -16,6 +17,7 @@ from raptor.layout import Image, Region
 CONFIG = "config.json"
 MEMORY = "memory.json"
 LAYERS = "layers.json"
+STEPS = "steps.json"
 MANIFEST = "manifest.json"
 REPORT = "report.json"
 ARCH = "arch.json"
@@ -151,6 +153,40 @@ class Layers(_Schema):
 
     version: Literal[1] = FORMAT_VERSION
     probes: tuple[Probe, ...]
+
+
+class CoreSteps(_Schema):
+    """Where each step of a core ends: step k is the instructions from `ends[k - 1]` (0 for the first) to `ends[k]`.
+
+    `nodes` and `operations` are indices into the names of `Steps`.
+    """
+
+    core: Count
+    ends: tuple[Count, ...]
+    nodes: tuple[Count, ...]
+    operations: tuple[Count, ...]
+
+
+class Steps(_Schema):
+    """`steps.json`: which ONNX node, and which operation of PimIR, each instruction serves."""
+
+    version: Literal[1] = FORMAT_VERSION
+    nodes: tuple[str, ...]
+    operations: tuple[str, ...]
+    cores: tuple[CoreSteps, ...]
+
+    @model_validator(mode="after")
+    def _indices_exist(self) -> Self:
+        for core in self.cores:
+            if not len(core.ends) == len(core.nodes) == len(core.operations):
+                raise ValueError(f"core {core.core}: ends, nodes and operations differ in length")
+            if any(a > b for a, b in pairwise(core.ends)):
+                raise ValueError(f"core {core.core}: ends are not in order")
+            if max(core.nodes, default=-1) >= len(self.nodes):
+                raise ValueError(f"core {core.core}: node {max(core.nodes)} of {len(self.nodes)}")
+            if max(core.operations, default=-1) >= len(self.operations):
+                raise ValueError(f"core {core.core}: operation {max(core.operations)} of {len(self.operations)}")
+        return self
 
 
 class FileEntry(_Schema):

@@ -46,13 +46,16 @@ class Image:
         return math.prod(self.shape)
 
     def has_layout_of(self, other: "Image") -> bool:
-        """Whether each element, by its place in C order, lies at the same row, column and channel of both."""
+        """Whether each element, by its place in C order, is the same channel of the same pixel of both.
+
+        Rows and width may differ: pixels follow one another row by row.
+        """
         return self._layout == other._layout
 
     @property
-    def _layout(self) -> tuple[int, int, int, int]:
-        # (before, channels, behind) fixes the transposition; with (rows, width) that fixes each pixel's position.
-        return self.rows, self.width, self.channels, math.prod(self.shape[: self.channel_axis])
+    def _layout(self) -> tuple[int, int, int]:
+        # (before, channels, behind) fixes the transposition.
+        return self.pixels, self.channels, math.prod(self.shape[: self.channel_axis])
 
     def to_pixels(self, array: Floats) -> Floats:
         """`array` (any shape of as many elements, C order) as [rows, width, channels]."""

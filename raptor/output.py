@@ -37,6 +37,7 @@ class Artifacts:
     config: files.Config
     memory: files.Memory
     layers: files.Layers
+    steps: files.Steps
     report: Report
     records: Mapping[int, isa.Records]
     weights: Mapping[int, Sequence[Floats]]
@@ -148,9 +149,10 @@ def _write_all(artifacts: Artifacts, writer: _Writer, stream_format: StreamForma
     writer.write(files.CONFIG, [files.to_json(artifacts.config)])
     writer.write(files.MEMORY, [files.to_json(artifacts.memory)])
     writer.write(files.LAYERS, [files.to_json(artifacts.layers)])
+    writer.write(files.STEPS, [orjson.dumps(artifacts.steps.model_dump(mode="json")), b"\n"])
     writer.write(files.REPORT, [files.to_json(artifacts.report)])
     writer.write(files.ARCH, [files.to_json(artifacts.arch.file)])
-    writer.write(files.NETWORK, [orjson.dumps(arch.network_table(artifacts.arch)), b"\n"])
+    writer.write(files.NETWORK, arch.write_network(artifacts.arch))
     writer.write(files.MODEL, [artifacts.onnx_bytes])
     writer.write(files.CONSTANTS, [_npy(artifacts.constants)])
     empty = np.zeros(0, isa.RECORD)

@@ -1,6 +1,8 @@
 """The Python API: a compiled program, in memory or in a directory."""
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Program:
     """A compiled program. Made by `compile` (in memory) or `load` (in `folder`)."""
 
@@ -31,7 +33,6 @@ class Program:
     artifacts: Artifacts | None = None
     folder: Path | None = None
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
-    _scratch: "tempfile.TemporaryDirectory[str] | None" = None
 
     def save(
         self,
@@ -80,8 +81,10 @@ class Program:
 
     def _directory(self) -> Path:
         if self.folder is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="raptor-")
-            self.save(Path(self._scratch.name) / "out", stream_format="pim", weight_format="npz")
+            # NOTE: not a TemporaryDirectory, which warns when the program is simply dropped.
+            scratch = tempfile.mkdtemp(prefix="raptor-")
+            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+            self.save(Path(scratch) / "out", stream_format="pim", weight_format="npz")
         assert self.folder is not None
         return self.folder
 

@@ -11,7 +11,7 @@ from raptor.arch import Arch
 from raptor.codegen import Streams
 from raptor.mapping import Mapping as Placement
 from raptor.pim.ir import PimProgram
-from raptor.spatial.ir import SpatialGraph
+from raptor.spatial.ir import SpatialGraph, StencilTile
 
 
 class _Schema(BaseModel):
@@ -24,7 +24,7 @@ class LayerReport(_Schema):
     node: str
     op_type: str
     shape: tuple[int, ...] = Field(description="of its last tensor")
-    unfolding: str | None = Field(description="None without matrices")
+    unfolding: str | None = Field(description="kernel: a matrix a kernel position; vector: weights on the vector unit")
     matrices: int
     xbars: int
     utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
@@ -111,6 +111,7 @@ def _layers(
             cores[step.node].add(core.core)
     layers: list[LayerReport] = []
     nodes = {compute.node: compute.op_type for compute in spatial.computes}
+    stencils = {c.node for c in spatial.computes if any(isinstance(op, StencilTile) for op in c.body)}
     names: defaultdict[str, list[str]] = defaultdict(list)
     for tensor in spatial.tensors.values():
         names[tensor.node].append(tensor.name)
@@ -126,7 +127,7 @@ def _layers(
                 node=node,
                 op_type=op_type,
                 shape=spatial.tensors[names[node][-1]].shape,
-                unfolding="kernel" if matrices else None,
+                unfolding="kernel" if matrices else "vector" if node in stencils else None,
                 matrices=len(matrices),
                 xbars=xbars,
                 utilisation=round(weights / cells, 4) if cells else 0.0,

@@ -15,6 +15,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     files.CONFIG: files.Config,
     files.MEMORY: files.Memory,
     files.LAYERS: files.Layers,
+    files.STEPS: files.Steps,
     files.REPORT: Report,
     files.MANIFEST: files.Manifest,
 }

@@ -17,7 +17,9 @@ settings.load_profile("raptor")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the texts in tests/golden instead of comparing")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the texts in tests/golden instead of comparing"
+    )
 
 
 @pytest.fixture

@@ -44,10 +44,11 @@ class Recorder(Driver):
 
 @dataclass(frozen=True)
 class Passes:
-    """What each pass returned for one model."""
+    """What passes returned for one model; named in `_PASS`."""
 
     arch: Arch
     graph: Graph
+    chosen: Graph
     mapping: Placement
     spatial: SpatialGraph
     memory: GlobalMemory
@@ -57,13 +58,25 @@ class Passes:
     streams: Streams
 
 
+_PASS = {
+    "graph": "fold_relu",
+    "chosen": "choose_depthwise",
+    "mapping": "map",
+    "spatial": "partition",
+    "memory": "map_memory",
+    "placed": "place",
+    "reused": "reuse_operands",
+    "program": "allocate",
+    "streams": "generate",
+}
+
+
 def passes(model: ModelProto, **options: Any) -> Passes:
     """Compiles and keeps the result of every pass. Options as for `raptor.compile`."""
     recorder = Recorder()
     compiled = raptor.compile(model, driver=recorder, **options)
-    names = ("fold_relu", "map", "partition", "map_memory", "place", "reuse_operands", "allocate", "generate")
     assert compiled.artifacts is not None
-    return Passes(compiled.artifacts.arch, *(recorder.results[name] for name in names))
+    return Passes(compiled.artifacts.arch, **{field: recorder.results[name] for field, name in _PASS.items()})
 
 
 def chip(xbar: tuple[int, int] = (4, 4), *, xbars_per_core: int = 8, cores: int = 8, **options: Any) -> Arch:
@@ -115,12 +128,12 @@ def compile_to_fit(model: ModelProto, **options: Any) -> "raptor.Program":
         return raptor.compile(model, cores=e.needed, **options)
 
 
-def check(model: ModelProto, *, tolerance: float = 1e-5, **options: Any) -> "raptor.Program":
-    """Compiles, saves and validates, every intermediate tensor too. Without `cores`, as many as are needed."""
+def check(model: ModelProto, *, tolerance: float = 1e-5, layers: bool = True, **options: Any) -> "raptor.Program":
+    """Compiles, saves and validates, with `layers` every tensor. Without `cores`, as many as are needed."""
     program = raptor.compile(model, **options) if "cores" in options else compile_to_fit(model, **options)
     with tempfile.TemporaryDirectory() as folder:
         out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
-        report = validate(out, layers=True, tolerance=tolerance)
+        report = validate(out, layers=layers, tolerance=tolerance)
     assert report.verdict == "pass", _differences(report)
     assert all(np.isfinite(c.max_absolute) for c in report.outputs)
     return program
@@ -151,9 +164,7 @@ def executed(records: isa.Records) -> Iterator[Executed]:
         if spec.name == "sldi":
             registers[int(record["rd"])] = int(record["a"])
             continue
-        yield Executed(
-            pc, spec.name, record, *(registers.get(int(record[slot]), 0) for slot in ("rd", "rs1", "a"))
-        )
+        yield Executed(pc, spec.name, record, *(registers.get(int(record[slot]), 0) for slot in ("rd", "rs1", "a")))
 
 
 def count_ops(streams: Streams) -> Mapping[str, int]:

@@ -56,12 +56,8 @@ def test_matrices_fit_and_cover_the_weights_once(
     arch = chip((rows, 2 * cols), xbars_per_core=per_core, cores=400, cell_bits=cell_bits)
     graph = frontend.load(conv_model((1, channels, 3, 3), filters, (kernel, kernel)), shapes={}).graph
     (layer,) = map_raptor(graph, arch).filters.values()
-    covered = [
-        (m.tap, row, col) for m in layer.matrices for row in range(*m.rows) for col in range(*m.cols)
-    ]
-    assert sorted(covered) == [
-        (t, r, c) for t in range(kernel**2) for r in range(channels) for c in range(filters)
-    ]
+    covered = [(m.tap, row, col) for m in layer.matrices for row in range(*m.rows) for col in range(*m.cols)]
+    assert sorted(covered) == [(t, r, c) for t in range(kernel**2) for r in range(channels) for c in range(filters)]
     assert all(_fits(m, arch) for m in layer.matrices)
     assert list(layer.cores) == sorted(layer.cores)
     for core in set(layer.cores):

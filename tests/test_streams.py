@@ -5,6 +5,7 @@ import struct
 from contextlib import suppress
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from raptor import streams
 from raptor.errors import InternalError, UserError
 from raptor.isa import BY_NAME, INSTRUCTIONS, RECORD, Instruction, Records
+from raptor.jit import kernel
 from tests.validator.builder import op, stream
 
 Json = list[dict[str, Any]]
@@ -227,3 +229,19 @@ def test_every_key_of_the_table_is_written() -> None:
         (row,) = json.loads(streams.to_json(stream(op(spec.name))))
         flat = {k for k in row if k not in ("op", "offset")} | {f"offset.{k}" for k in row.get("offset", {})}
         assert flat == {key for operand in BY_NAME[spec.name].operands for key in operand.json}
+
+
+def test_kernels_work_without_a_place_for_their_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As numba does where no directory can be written."""
+    njit = numba.njit
+
+    def without_cache(*, cache: bool, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(cache=cache, **options)
+
+    def twice(x: int) -> int:
+        return 2 * x
+
+    monkeypatch.setattr(numba, "njit", without_cache)
+    assert kernel(twice)(4) == 8

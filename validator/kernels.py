@@ -464,5 +464,4 @@ def _meet(core, op, partner, cores, memories, probes, fault):
         return _SIZES
     _copy(local, y, local, x, _U(size // width))
     pc[partner] = there + 1
-    _capture(partner, there + 1, local, local_first, probes)
     return _OK

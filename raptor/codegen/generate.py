@@ -1,5 +1,6 @@
 """PimIR to instruction streams."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from raptor.arch import Arch
 from raptor.codegen.emit import Emitter
 from raptor.codegen.virtual import Ints, Registers
 from raptor.errors import VerifyError
-from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.pim.ir import CoreProgram, Operation, PimProgram
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +52,11 @@ def _stream(core: CoreProgram, arch: Arch) -> Stream:
     records, ends = Registers().materialise(np.concatenate(blocks))
     boundaries = np.cumsum([len(block) for block in blocks])
     return Stream(records, ends[boundaries])
+
+
+def operation_name(operation: Operation) -> str:
+    """The name of an operation for people, such as `apply filters`."""
+    return re.sub("(?<!^)(?=[A-Z])", " ", type(operation).__name__).lower()
 
 
 def verify_streams(streams: Streams, program: PimProgram, arch: Arch) -> None:

@@ -1,6 +1,6 @@
 """ONNX models in, `Graph`s out. No `ModelProto` leaves this package."""
 
 from raptor.frontend.graph import Graph
-from raptor.frontend.loading import Model, load
+from raptor.frontend.loading import Model, Survey, load, survey
 
-__all__ = ["Graph", "Model", "load"]
+__all__ = ["Graph", "Model", "Survey", "load", "survey"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from raptor.errors import UserError
+from raptor.frontend.batchwise import put_time_first
 from raptor.frontend.check import first_line, raise_if_unsupported
 from raptor.frontend.libraries import infer_shapes, optimise, read_without_weights, refer_to_file
 from raptor.frontend.reading import Source
@@ -21,6 +22,8 @@ KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
 """Off: products and sum keep the names the user knows, and what is added may be a tensor, unlike C of our Gemm."""
 INLINE_BYTES = 1024
 """Smaller constants stay in the proto, where shape inference can see them."""
+INLINED = "_inlfunc_"
+"""How onnxruntime begins the names inside of functions."""
 STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
@@ -49,6 +52,7 @@ def _make_loadable(proto: ModelProto) -> None:
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
     proto.ir_version = min(max(proto.ir_version, 8), 10)
+    put_time_first(proto)
 
 
 def _move_weights(proto: ModelProto, path: Path) -> ModelProto:
@@ -68,7 +72,17 @@ def _optimise(proto: ModelProto, folder: Path) -> None:
     try:
         # The weights go to a file, from which they are imported one by one.
         optimise(source, target, weights="weights.bin", inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
+        if _has_inlined_functions(target):
+            # They come apart into operators (GroupNormalization) after everything else was optimised.
+            again = folder / "again.onnx"
+            optimise(target, again, weights="again.bin", inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
+            again.replace(target)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
         raise_if_unsupported(proto)
         reason = first_line(error).replace(f"Load model from {source} failed:", "").replace(f"{folder}/", "")
         raise UserError(f"onnxruntime refuses the model: {STATUS.sub('', reason)}") from None
+
+
+def _has_inlined_functions(path: Path) -> bool:
+    nodes = read_without_weights(path).graph.node
+    return any(o.startswith(INLINED) for n in nodes for o in n.output)

@@ -39,14 +39,15 @@ def raise_if_unsupported(proto: ModelProto) -> None:
 
 
 def check_types(proto: ModelProto) -> None:
-    """Inputs and weights are float32; integers are welcome as shapes, axes and indices."""
+    """Inputs and weights are floats of 16, 32 or 64 bits; integers are welcome as shapes, axes and indices."""
     weights = {t.name for t in proto.graph.initializer}
     for value in proto.graph.input:
-        if value.name not in weights and value.type.tensor_type.elem_type != TensorProto.FLOAT:
-            raise UserError(f"input '{value.name}' is {_type_name(value.type.tensor_type.elem_type)}, must be float32")
+        kind = value.type.tensor_type.elem_type
+        if value.name not in weights and kind not in FLOATS - {TensorProto.BFLOAT16}:
+            raise UserError(f"input '{value.name}' is {_type_name(kind)}, must be float32")
     for tensor in proto.graph.initializer:
-        if tensor.data_type in FLOATS - {TensorProto.FLOAT}:
-            raise UserError(f"weights '{tensor.name}' are {_type_name(tensor.data_type)}, must be float32")
+        if tensor.data_type == TensorProto.BFLOAT16:
+            raise UserError(f"weights '{tensor.name}' are bfloat16, must be float32")
 
 
 def check_weights(proto: ModelProto) -> None:

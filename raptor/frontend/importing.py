@@ -11,8 +11,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from raptor.errors import InternalError, RaptorError, UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.check import label
-from raptor.frontend.constants import constant_pixels, natural_image
-from raptor.frontend.graph import Constant, Filter, Floats, Graph, Map, Node, Operator, Pool, Rename, Tensor
+from raptor.frontend.constants import constant_pixels, natural_image, owned
+from raptor.frontend.graph import Constant, ConstantTensor, Filter, Floats, Graph, Map, Node, Operator, Pool, Rename, Tensor
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.registry import STANDARD_DOMAINS, NeedsConstantError, Refusal, find_importer, op_reason
@@ -82,6 +82,17 @@ class ImportContext:
     def input(self, name: str) -> None:
         self._define(name, self.shape(name), natural_image(self.shape(name)))
 
+    def output(self, name: str) -> None:
+        """Lets a constant be an output of the model."""
+        constant = self.constant(name)
+        if constant is None or name in self.tensors:
+            return
+        if constant.dtype != np.float32:
+            raise UserError(f"output '{name}' is a constant of {constant.dtype}, must be float32")
+        image = natural_image(constant.shape)
+        self.nodes.append(Node(name, "Constant", ConstantTensor(owned(image.to_pixels(constant))), (), name))
+        self._define(name, constant.shape, image)
+
     def lower(self, node: NodeView, inputs: Sequence[str], image: Image, *operators: Operator) -> None:
         """Adds a chain of operators with results of the same image: the first reads `inputs`, the others the one
         before; the last makes the node's output."""
@@ -149,6 +160,14 @@ class ImportContext:
 
 def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
     """Raises `UnsupportedError` with every node that cannot be lowered."""
+    graph, refused = survey_graph(proto, folder, name, origin)
+    if refused:
+        raise UnsupportedError(refused)
+    return graph
+
+
+def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> tuple[Graph, list[UnsupportedNode]]:
+    """What of the model can be lowered, and every node that cannot; without such nodes the graph is whole."""
     graph = proto.graph
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
     inputs = [v.name for v in graph.input]
@@ -157,13 +176,15 @@ def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
     context.used = frozenset(i for n in graph.node for i in n.input) | frozenset(v.name for v in graph.output)
     for value in inputs:
         context.input(value)
-    _import_nodes(graph, context, origin, version)
-    outputs = [v.name for v in graph.output]
-    _require_computed(outputs, context)
-    return Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), tuple(outputs))
+    refused = _import_nodes(graph, context, origin, version)
+    outputs = tuple(dict.fromkeys(v.name for v in graph.output))
+    for output in outputs:
+        context.output(output)
+    return Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs), refused
 
 
-def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, version: int) -> None:
+def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, version: int) -> list[UnsupportedNode]:
+    """Returns the nodes that cannot be lowered."""
     refused: list[UnsupportedNode] = []
     for proto in graph.node:
         node = NodeView.of(proto, origin.label(proto), version)
@@ -173,8 +194,7 @@ def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, ver
             if str(refusal):
                 refused.append(UnsupportedNode(node.name, node.op_type, str(refusal), _needs(node, refusal)))
             _assume_outputs(node, context)
-    if refused:
-        raise UnsupportedError(refused)
+    return refused
 
 
 def _needs(node: NodeView, refusal: Refusal) -> tuple[str, ...]:
@@ -219,12 +239,3 @@ def _static_shape(value: ValueInfoProto) -> Shape | None:
     known = value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims)
     shape = tuple(d.dim_value for d in dims)
     return shape if known and math.prod(shape) > 0 else None
-
-
-def _require_computed(outputs: list[str], context: ImportContext) -> None:
-    computed = {n.output for n in context.nodes}
-    for name in outputs:
-        if name not in computed:
-            raise UserError(f"output '{name}' is an input or a constant: there is nothing to compute")
-        if outputs.count(name) > 1:
-            raise UserError(f"output '{name}' is listed twice")

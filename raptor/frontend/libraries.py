@@ -9,6 +9,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto
 
 InvalidModel = onnx.checker.ValidationError
+InvalidTypes = onnx.shape_inference.InferenceError
 
 
 def check_standard(onnx_bytes: bytes) -> None:
@@ -24,6 +25,11 @@ def read_without_weights(path: Path) -> ModelProto:
 def infer_shapes(proto: ModelProto) -> ModelProto:
     """A copy with the shape of every tensor that follows from those of the inputs."""
     return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+
+
+def check_operand_types(proto: ModelProto) -> None:
+    """Raises `InvalidTypes` if the operands of a node are of types that its operator does not take together."""
+    onnx.shape_inference.infer_shapes(proto, check_type=True)
 
 
 def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:

@@ -1,8 +1,9 @@
 """Graph to SpatialIR: tiles and crossbar matrices, true for any crossbar machine."""
 
+from raptor.spatial.depthwise import choose_depthwise
 from raptor.spatial.fold import fold_relu
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.lower import partition
 from raptor.spatial.verify import verify
 
-__all__ = ["SpatialGraph", "fold_relu", "partition", "verify"]
+__all__ = ["SpatialGraph", "choose_depthwise", "fold_relu", "partition", "verify"]

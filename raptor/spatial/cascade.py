@@ -7,7 +7,7 @@ from itertools import groupby
 from raptor.frontend.graph import Filter, Node
 from raptor.layout import Image
 from raptor.mapping import FilterMapping, Matrix, filter_key
-from raptor.spatial.ir import ApplyFilters, BodyOp, Compute, Part, Tile, Vector
+from raptor.spatial.ir import ApplyFilters, BodyOp, Compute, Part, Tile, Vector, tile_name
 
 
 @dataclass(slots=True)
@@ -76,5 +76,5 @@ class Cascade:
         index = cols[0] // self.tile
         stage = self.stages.get(cols, 0)
         self.stages[cols] = stage + 1
-        name = f"{self.node.output}.{index}" + ("" if last else f".{stage}")
+        name = tile_name(self.node.output, index) + ("" if last else f".{stage}")
         return Tile(name, self.image.rows, self.image.width, cols[1] - cols[0])

@@ -18,6 +18,12 @@ from raptor.mapping import Matrix
 from raptor.window import Table, Window
 
 
+def tile_name(tensor: str, index: int) -> str:
+    """The name of a tensor's tile: `x.0`; `x.2:0` for a tensor `x.2`, because `x.2.0` is a partial sum of `x`."""
+    stem, _, last = tensor.rpartition(".")
+    return f"{tensor}:{index}" if stem and last.isdigit() else f"{tensor}.{index}"
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A value: `rows x width` pixels of `channels` elements, one pixel contiguous. Names are unique."""

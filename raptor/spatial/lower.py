@@ -43,6 +43,7 @@ from raptor.spatial.ir import (
     TensorParts,
     Tile,
     Vector,
+    tile_name,
 )
 from raptor.spatial.runs import find_runs
 
@@ -86,7 +87,7 @@ class _Lowering:
 
     @staticmethod
     def tile(name: str, index: int, region: Region, image: Image) -> Tile:
-        return Tile(f"{name}.{index}", region.row_count, image.width, region.channel_count)
+        return Tile(tile_name(name, index), region.row_count, image.width, region.channel_count)
 
     def bind(self, name: str, node: str, parts: list[tuple[Region, Tile]]) -> None:
         tensor = self.graph.tensors[name]
@@ -125,7 +126,7 @@ class _Lowering:
         parts = self.parts(name)
         if index < len(parts) and parts[index].region.channels == region.channels:
             return parts[index].tile
-        result = Tile(f"{node.output}.{index}.{name}", parts[0].tile.rows, parts[0].tile.width, region.channel_count)
+        result = Tile(f"{tile_name(node.output, index)}.{name}", parts[0].tile.rows, parts[0].tile.width, region.channel_count)
         self.add(node, [Gather(result, tuple(_pieces(parts, region.channels)))])
         return result
 
@@ -172,7 +173,10 @@ class _Lowering:
         self.bind(node.output, node.name, parts)
 
     def lower_move(self, node: Node, operator: Move) -> None:
-        """Each tile of the result is one list of runs from the tiles of the inputs."""
+        """Each tile of the result is one list of runs from the tiles of the inputs.
+
+        One that is a tile of an input from end to end is that tile under another name.
+        """
         image = self.graph.tensors[node.output].image
         sources = [p for name in node.inputs for p in self.parts(name)]
         firsts = np.cumsum([0, *(self.graph.tensors[name].image.elements for name in node.inputs)])
@@ -186,6 +190,10 @@ class _Lowering:
                 self._locate(name, wanted - first, base, where, offset)
                 base += len(self.parts(name))
             runs = find_runs(where, offset)
+            whole = _whole_tile(runs, sources, result)
+            if whole is not None:
+                bound.append((region, whole))
+                continue
             used = np.unique(runs[:, 1][runs[:, 1] >= 0])
             runs[:, 1] = np.where(runs[:, 1] < 0, -1, np.searchsorted(used, runs[:, 1]))
             self.add(node, [MoveTile(result, tuple(sources[int(k)].tile for k in used), runs)])
@@ -281,6 +289,15 @@ def _stencil_op(operator: Stencil) -> _MakeOp:
         return StencilTile(result, operands[0], constant, numbered, operator.window)
 
     return make
+
+
+def _whole_tile(runs: Ints, sources: list[Part], result: Tile) -> Tile | None:
+    """The source tile that is all of `result`, from end to end."""
+    _, source, first, stride, elements = runs[0].tolist()
+    if source < 0 or (first, stride, elements) != (0, 1, result.elements):
+        return None
+    tile = sources[source].tile
+    return tile if (tile.pixels, tile.channels) == (result.pixels, result.channels) else None
 
 
 def _constant_tile(name: str, constant: Constant, result: Tile, region: Region) -> ConstantTile:

@@ -21,7 +21,7 @@ CASES, PASSING = FOLDER / "cases.txt", FOLDER / "passing.txt"
 class Case:
     """A case of the suite, as the table `cases.txt` describes it.
 
-    `constants`: the inputs that are parameters of the operator. Ours may compile fewer of them as constants, never others.
+    `constants`: the inputs that are parameters of the operator. Only these may become constants of the program.
     """
 
     name: str
@@ -68,7 +68,7 @@ def sample(count: int) -> list[str]:
 
 
 def run(case: Case, home: Path) -> Outcome:
-    """Runs one case as the suite does: prepare, run, compare with its tolerances and types. `home`: a scratch folder."""
+    """Runs one case as the suite does, with its tolerances and types. `home`: a scratch folder."""
     start = time.perf_counter()
     with _onnx_home(home):
         try:

@@ -26,6 +26,11 @@ def test_a_sum_is_clipped_when_it_is_whole(why: dict[str, int]):
     assert relu_of(**why) == {"vrelu": 2, "with flag": 0}
 
 
+@pytest.mark.xfail(strict=True, reason="fold.py _single_product: 4 channels are two tiles where a tile has 2 channels")
+def test_a_sum_over_tiles_narrower_than_the_crossbar_is_high():
+    check(conv_model((1, 4, 3, 3), 2, (1, 1), relu=True), xbar=(4, 2), xbars_per_core=1)
+
+
 def test_a_sum_that_others_read_is_kept():
     weights = {"w": random(4, 4, 1, 1)}
     nodes = [node("Conv", "x w", "c"), node("Relu", "c", "r"), node("Add", "c r", "y")]

@@ -11,13 +11,19 @@ from tests.pipeline import passes
 
 
 def lowered(
-    nodes: Sequence[NodeProto], inputs: dict[str, Sequence[int]], constants: dict[str, Array] | None = None, **ranks: int
+    nodes: Sequence[NodeProto],
+    inputs: dict[str, Sequence[int]],
+    constants: dict[str, Array] | None = None,
+    **ranks: int,
 ) -> SpatialGraph:
     return passes(model_of(nodes, inputs, constants, **ranks), xbar=4, xbars_per_core=8, cores=4).spatial
 
 
 def model_of(
-    nodes: Sequence[NodeProto], inputs: dict[str, Sequence[int]], constants: dict[str, Array] | None = None, **ranks: int
+    nodes: Sequence[NodeProto],
+    inputs: dict[str, Sequence[int]],
+    constants: dict[str, Array] | None = None,
+    **ranks: int,
 ) -> ModelProto:
     return make_model(nodes, inputs, ranks or {"y": 4}, constants)
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raptor.isa import INSTRUCTIONS, Records
+from raptor.errors import UserError
+from raptor.isa import BY_NAME, INSTRUCTIONS, Records
 from tests.validator.builder import Builder, address, op, place, stream
 from validator import reference
-from validator.check import _NOT_FLOAT  # pyright: ignore[reportPrivateUsage]
+from validator.check import _NOT_FLOAT, _OFFSET_BITS  # pyright: ignore[reportPrivateUsage]
 from validator.errors import DeadlockError, ProgramError
 from validator.load import load
 from validator.program import Program
@@ -48,7 +49,7 @@ def program_of(folder: Path, *cores: Records, elements: int = 32, **builder: Any
     """Global memory: input x of `elements` elements at 0."""
     width = -(-builder.get("bits", 8) // 8)
     inputs = [place("x", [elements], 0)]
-    return load(Builder(list(cores), inputs=inputs, size_bytes=256 * width, **builder).write(folder))
+    return load(Builder(list(cores), inputs=inputs, **({"size_bytes": 256 * width} | builder)).write(folder))
 
 
 def load_x(elements: int, width: int = 1) -> tuple[tuple[int, ...], ...]:
@@ -149,6 +150,18 @@ def test_offsets_count_elements_in_vectors_and_bytes_in_transfers(tmp_path: Path
     np.testing.assert_array_equal(local[24:28], X[4:8] * 2)
     np.testing.assert_array_equal(local[20:24], [X[8], X[3], 0, 0])
     np.testing.assert_array_equal(memory[4:6], X[4:6])
+
+
+@pytest.mark.parametrize(("select", "near", "far"), [(0, 0, 0), (1, 3, 0), (2, 0, 3), (3, 3, 3)])
+def test_offsets_of_ld_and_st(tmp_path: Path, select: int, near: int, far: int) -> None:
+    """Bit 0 is rd's: local for ld, global for st."""
+    offset = {"offset_select": select, "offset_value": 3, "size": 4}
+    rows = [address(2, 0), address(3, 50), address(1, 40), op("ld", rd=1, rs1=28, **offset)]
+    rows += [op("st", rd=2, rs1=31, **offset)]
+    local, memory, *_ = check_modes(program_of(tmp_path, stream(*load_x(16), *rows), elements=16), X)
+    np.testing.assert_array_equal(local[40 + near : 44 + near], X[far : far + 4])
+    np.testing.assert_array_equal(memory[50 + near : 54 + near], X[far : far + 4])
+    assert np.isnan(memory[[49 + near, 54 + near]]).all()
 
 
 @pytest.mark.parametrize("relu", [0, 1])
@@ -322,13 +335,87 @@ def test_probes_see_the_moment_before(tmp_path: Path, engine: Any, schedule: Any
         np.testing.assert_array_equal(seen[name], want)
 
 
+def test_probes_between_messages(tmp_path: Path) -> None:
+    """Core 0 waits when core 1 sends twice in one go: the first message must be seen before the second comes."""
+    twice = [op("send", rd=5, rs1=5, core=0, size=2)] * 2
+    a = stream(*load_x(4), address(5, 0), *twice[:1], address(5, 2), *twice[1:])
+    b = stream(address(5, 0), *[op("recv", rd=5, core=1, size=2)] * 2)
+    probes = [
+        {"tensor": name, "node": name, "image_shape": [2], "channel_axis": 0}
+        | {"tiles": [{"channels": [0, 2], "rows": [0, 1], "core": 0, "pc": pc, "address": 0}]}
+        for name, pc in (("none", 1), ("first", 2), ("second", 3))
+    ]
+    program = program_of(tmp_path, b, a, probes=probes)
+    for engine, schedule in MODES:
+        seen = run(program, {"x": np.arange(32) + 1.0}, engine=engine, schedule=schedule, probes=True).probes
+        np.testing.assert_array_equal(seen["first"], [1, 2])
+        np.testing.assert_array_equal(seen["second"], [3, 4])
+        assert np.isnan(seen["none"]).all()
+
+
+@pytest.mark.parametrize("name", [n for n in VECTOR if n not in ("vmv", "vrsu", "vrsl")])
+def test_both_engines_agree_to_the_bit(tmp_path: Path, name: str) -> None:
+    """Over all magnitudes, and the values that no formula likes."""
+    rng = np.random.default_rng(7)
+    values = rng.standard_normal(800) * 10.0 ** rng.uniform(-30, 30, 800)
+    values[:400] = rng.standard_normal(400) * 3
+    values[100:108] = [0, -0.0, np.inf, -np.inf, np.nan, 88.8, -104, 1e-45]
+    rows: list[tuple[int, ...]] = []
+    rs2 = {"rs2": 3} if any(o.name == "rs2" for o in BY_NAME[name].operands) else {}
+    for start in range(0, 800, 16):
+        rows += [address(1, 1000 + start), address(2, start), address(3, 1 if name == "vavg" else 799 - start - 15)]
+        rows += [op(name, rd=1, rs1=2, len=16, **rs2)]
+    core = stream(*load_x(800), *rows)
+    inputs = [place("x", [800], 0)]
+    check_modes(load(Builder([core], inputs=inputs, size_bytes=800, local_bytes=2000).write(tmp_path)), values)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 24, 32])
+def test_run_packs_and_unpacks_tiles(tmp_path: Path, bits: int) -> None:
+    """x[2, 3, 4] with channels on axis 1 in tiles of 2 and 1, copied to y in one piece."""
+    width = -(-bits // 8)
+    tiles = [
+        {"channels": [0, 2], "rows": [0, 2], "address": 8 * width},
+        {"channels": [2, 3], "rows": [0, 2], "address": 50 * width},
+    ]
+    setup = (op("setbw", ibiw=bits, obiw=bits), address(1, 0), address(2, 0), address(4, 0), address(6, 0))
+    code = [address(3, 8 * width), op("ld", rd=1, rs1=2, size=16 * width), address(3, 50 * width)]
+    code += [address(1, 16 * width), op("ld", rd=1, rs1=2, size=8 * width)]
+    # Pixels of one channel and of two become pixels of three.
+    code += [address(10, 40 * width)]
+    for pixel in range(8):
+        code += [address(7, (40 + 3 * pixel) * width), address(8, 2 * pixel * width), address(9, (16 + pixel) * width)]
+        code += [op("lmv", rd=7, rs1=8, len=2 * width), address(7, (42 + 3 * pixel) * width)]
+        code += [op("lmv", rd=7, rs1=9, len=width)]
+    code += [address(5, 100 * width), op("st", rd=4, rs1=10, size=24 * width)]
+    builder = Builder(
+        [stream(*setup, *code)],
+        inputs=[place("x", [2, 3, 4], 0, axis=1, tiles=tiles)],
+        outputs=[place("y", [2, 3, 4], 100 * width, axis=1)],
+        size_bytes=128 * width,
+        local_bytes=64 * width,
+        bits=bits,
+    )
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    program = load(builder.write(tmp_path))
+    for engine, schedule in MODES:
+        np.testing.assert_array_equal(run(program, {"x": x}, engine=engine, schedule=schedule).outputs["y"], x)
+    with pytest.raises(UserError, match=r"input 'x': expected shape \[2, 3, 4\], got \[24\]"):
+        run(program, {"x": x.ravel()})
+    with pytest.raises(UserError, match="input 'x' is missing"):
+        run(program, {})
+
+
 # Random programs: a global order of messages and local work, projected on the cores, cannot deadlock.
+
+
+_WORK = 192  # local memory that random programs work in, defined from the start
 
 
 @st.composite
 def cores(draw: st.DrawFn) -> list[Records]:
     count = draw(st.integers(1, 6))
-    rows: list[list[tuple[int, ...]]] = [[*load_x(32)] for _ in range(count)]
+    rows: list[list[tuple[int, ...]]] = [[*load_x(_WORK)] for _ in range(count)]
     for _ in range(draw(st.integers(0, 25))):
         core = draw(st.integers(0, count - 1))
         partner = draw(st.integers(0, count - 1))
@@ -337,7 +424,7 @@ def cores(draw: st.DrawFn) -> list[Records]:
             for kind, me, other in (("send", core, partner), ("recv", partner, core)):
                 rows[me] += exchange(kind, other, draw(st.integers(0, 256 - size)), size)
         else:
-            rows[core] += draw(local_work(32 + 36 * core))
+            rows[core] += draw(local_work(_WORK + 36 * core))
     return [stream(*r) for r in rows]
 
 
@@ -353,9 +440,10 @@ def local_work(draw: st.DrawFn, stores_at: int) -> list[tuple[int, ...]]:
     places = draw(st.permutations([0, 48, 96, 144]))
     if spec.name.startswith("v") and spec.name != "vmv" and draw(st.booleans()):
         places[1] = places[0]
-    fixed = {"ibiw": 8, "obiw": 8, "mbiw": 8, "offset_select": 7, "rd": 1, "rs1": 2, "rs2": 3, "event_register": 1}
+    fixed = {"ibiw": 8, "obiw": 8, "mbiw": 8, "rd": 1, "rs1": 2, "rs2": 3, "event_register": 1}
     fixed |= {"core": 0, "group": 0, "imm": draw(st.integers(-9, 9)) if spec.unit == "scalar" else 0}
-    fixed |= {"relu": draw(st.integers(0, 1)), "offset_value": draw(st.integers(0, 4))}
+    select = 7 if places[0] == places[1] else draw(st.integers(0, 7)) | _OFFSET_BITS.get(spec.name, 0)
+    fixed |= {"offset_select": select, "relu": draw(st.integers(0, 1)), "offset_value": draw(st.integers(0, 4))}
     fixed |= {"len": draw(st.integers(1, 40)), "size": draw(st.integers(1, 40))}
     rs2 = draw(st.integers(0, 2)) if any(o.name == "rs2" and o.kind == "register read" for o in spec.operands) else None
     if spec.name == "vmv":
@@ -373,7 +461,8 @@ def local_work(draw: st.DrawFn, stores_at: int) -> list[tuple[int, ...]]:
 def test_all_modes_agree_on_random_programs(streams: list[Records], seed: int) -> None:
     rng = np.random.default_rng(seed)
     w = rng.standard_normal((8, 8)).astype(np.float32)
-    values = rng.standard_normal(32) * 10 ** rng.uniform(-3, 6)
+    values = rng.standard_normal(_WORK) * 10 ** rng.uniform(-3, 3)
     with TemporaryDirectory() as folder:
-        program = program_of(Path(folder), *streams, matrices={core: [w] for core in range(len(streams))})
+        matrices = {core: [w] for core in range(len(streams))}
+        program = program_of(Path(folder), *streams, matrices=matrices, elements=_WORK, size_bytes=512)
     check_modes(program, values)

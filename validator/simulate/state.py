@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 CLOCK = 0
 THREADS_PER_CORE = 3
-VECTOR, TRANSFER, SWITCH = 0, 1, 2
+VECTOR, TRANSFER, SWITCH, GROUP = 0, 1, 2, 3
 NONE = -1
 NEVER = 2**62
 EVENT_REGISTERS = 32
@@ -22,6 +22,21 @@ class Stop(IntEnum):
     DONE = 0
     BLOCKED = 1
     QUEUE_FULL = 2
+
+
+class Step(IntEnum):
+    """Where the thread of a unit is in its instruction: what it does when it runs next."""
+
+    START = 0
+    WRITING = 1
+    ENDING = 2
+    PERMISSION = 3
+    SENDING = 4
+    DATA = 5
+    STORING = 6
+    LOADED = 7
+    STORED = 8
+    TOKEN = 9
 
 
 class Chip(NamedTuple):
@@ -88,9 +103,9 @@ class Core(IntEnum):
     HELD_SLOT = 27
     HELD_GROUP = 28
     COMMITTED = 29
-    PENDING = 30
+    REAL = 30
     ENDED = 31
-    DISPATCHED = 32
+    LAST_START = 32
     WAIT_PC = 33
 
 
@@ -160,3 +175,17 @@ class Port(IntEnum):
     DECODES = 15
     SCALARS = 16
     FETCHES = 17
+    WRITTEN = 18
+
+
+class Count(IntEnum):
+    """Columns of what a core asks of the parts of the chip in one run of its stream; only `NETWORK` is an energy, pJ."""
+
+    CROSSBAR_PASSES = 0
+    VECTOR_STEPS = 1
+    LOCAL_READ_BEATS = 2
+    LOCAL_WRITE_BEATS = 3
+    GLOBAL_READ_BEATS = 4
+    GLOBAL_WRITE_BEATS = 5
+    NETWORK_PJ = 6
+    INSTRUCTIONS = 7

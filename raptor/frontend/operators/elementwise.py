@@ -1,119 +1,171 @@
-"""Element-wise functions of tensors and constants."""
+"""Element-wise arithmetic of tensors and constants, with broadcasting."""
+
+from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 
-from raptor.frontend.constants import constant_pixels, scalar
-from raptor.frontend.graph import Constant, Map, MapFunction
+from raptor.frontend.constants import scalar
+from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.graph import Constant, Floats, Map
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators.shared import common_image
+from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import Refusal, importer
 
-BROADCAST = "tensors of equal shape; constants may be broadcast"
 LARGEST = float(np.finfo(np.float32).max)
 
 
-@importer("Relu", since=1)
-def import_relu(node: NodeView, ctx: ImportContext) -> None:
-    """max(x, 0)."""
-    _lower_function(node, ctx, "relu")
-
-
-@importer("Sigmoid", since=1)
-def import_sigmoid(node: NodeView, ctx: ImportContext) -> None:
-    """1 / (1 + exp(-x))."""
-    _lower_function(node, ctx, "sigmoid")
-
-
-@importer("Tanh", since=1)
-def import_tanh(node: NodeView, ctx: ImportContext) -> None:
-    """Hyperbolic tangent."""
-    _lower_function(node, ctx, "tanh")
-
-
-@importer("Clip", since=1, limits="constant bounds")
+@importer("Clip", since=1)
 def import_clip(node: NodeView, ctx: ImportContext) -> None:
     """min(max(x, low), high), the bounds as attributes."""
     _lower_clip(node, ctx, node.number("min", -LARGEST), node.number("max", LARGEST))
 
 
-@importer("Clip", since=11, limits="constant bounds")
+@importer("Clip", since=11)
 def import_clip_of_inputs(node: NodeView, ctx: ImportContext) -> None:
-    """min(max(x, low), high), the bounds as inputs."""
-    _lower_clip(node, ctx, _bound(node, ctx, 1, -LARGEST), _bound(node, ctx, 2, LARGEST))
+    """min(max(x, low), high), the bounds as inputs, constant or computed."""
+    bounds = [i for i in node.inputs[1:] if i]
+    if all(ctx.constant(i) is not None for i in bounds):
+        _lower_clip(node, ctx, _bound(node, ctx, 1, -LARGEST), _bound(node, ctx, 2, LARGEST))
+        return
+    f = Formula.of(node, ctx, node.inputs[:1])
+    low, high = node.input(1), node.input(2)
+    above = f.operand(node.inputs[0])
+    above = above if low is None else f.max(above, f.operand(low))
+    f.finish(above if high is None else f.min(above, f.operand(high)))
 
 
-@importer("Add", since=7, limits=BROADCAST)
+@importer("Add", since=7)
 def import_add(node: NodeView, ctx: ImportContext) -> None:
     """a + b."""
-    _lower_commutative(node, ctx, "add")
+    _lower_chain(node, ctx, Formula.add)
 
 
-@importer("Sum", since=6, limits=BROADCAST)
+@importer("Sum", since=6)
 def import_sum(node: NodeView, ctx: ImportContext) -> None:
     """a + b + ..."""
-    _lower_commutative(node, ctx, "add")
+    _lower_chain(node, ctx, Formula.add)
 
 
-@importer("Mul", since=7, limits=BROADCAST)
+@importer("Mean", since=6)
+def import_mean(node: NodeView, ctx: ImportContext) -> None:
+    """(a + b + ...) / n."""
+    f = Formula.of(node, ctx, node.inputs)
+    total = reduce(f.add, _tensors_first(f, node))
+    f.finish(f.mul(total, 1 / len(node.inputs)))
+
+
+@importer("Mul", since=7)
 def import_mul(node: NodeView, ctx: ImportContext) -> None:
     """a * b."""
-    _lower_commutative(node, ctx, "mul")
+    _lower_chain(node, ctx, lambda f, x, y: f.apply("mul", x, y))
 
 
-@importer("Max", since=6, limits=BROADCAST)
+@importer("Max", since=6)
 def import_max(node: NodeView, ctx: ImportContext) -> None:
     """max(a, b, ...)."""
-    _lower_commutative(node, ctx, "max")
+    _lower_chain(node, ctx, Formula.max)
 
 
-@importer("Sub", since=7, limits=BROADCAST)
+@importer("Min", since=6)
+def import_min(node: NodeView, ctx: ImportContext) -> None:
+    """min(a, b, ...) = -max(-a, -b, ...)."""
+    f = Formula.of(node, ctx, node.inputs)
+    values = _tensors_first(f, node)
+    f.finish(values[0] if len(values) == 1 else f.neg(reduce(f.max, map(f.neg, values))))
+
+
+@importer("Sub", since=7)
 def import_sub(node: NodeView, ctx: ImportContext) -> None:
     """a - b."""
-    tensors = [ctx.tensor(i) for i in node.inputs if ctx.constant(i) is None]
-    shape = ctx.shape(node.output)
-    image = common_image(tensors, shape)
-    names = tuple(dict.fromkeys(t.name for t in tensors))
-    operands = tuple(names.index(i) if i in names else ctx.constant_operand(i, shape, image) for i in node.inputs)
-    ctx.emit(node, names, image, Map("sub", operands))
+    f = Formula.of(node, ctx, node.inputs)
+    f.finish(f.sub(*(f.operand(i) for i in node.inputs)))
 
 
-@importer("Div", since=7, limits="constant divisor, multiplied as its float32 reciprocal")
+@importer("Div", since=7, limits="a constant divisor without zeros is multiplied as its float32 reciprocal")
 def import_div(node: NodeView, ctx: ImportContext) -> None:
-    """a / constant."""
-    x, divisor = ctx.tensor(node.inputs[0]), ctx.weights(node.inputs[1])
-    shape = ctx.shape(node.output)
-    image = common_image([x], shape)
+    """a / b."""
+    f = Formula.of(node, ctx, node.inputs)
+    a = f.operand(node.inputs[0])
+    if ctx.constant(node.inputs[1]) is None:
+        f.finish(f.div(a, f.operand(node.inputs[1])))
+        return
+    divisor = ctx.weights(node.inputs[1])
     if not divisor.all():
         raise Refusal("divides by zero")
-    reciprocal = (1 / divisor.astype(np.float64)).astype(np.float32)
-    ctx.emit(node, (x.name,), image, Map("mul", (0, Constant(constant_pixels(reciprocal, shape, image)))))
+    with np.errstate(over="ignore"):
+        inverse = (1 / divisor.astype(np.float64)).astype(np.float32)
+    exact = np.isfinite(inverse).all() and bool((np.abs(inverse) >= np.finfo(np.float32).tiny).all())
+    f.finish(f.apply("mul", a, f.constant(inverse)) if exact else f.div(a, f.constant(divisor)))
 
 
-def _lower_function(node: NodeView, ctx: ImportContext, function: MapFunction) -> None:
-    x = ctx.tensor(node.inputs[0])
-    ctx.emit(node, (x.name,), x.image, Map(function, (0,)))
+@importer("Pow", since=7, limits="a constant exponent, the same for all elements; or a constant base above 0")
+def import_pow(node: NodeView, ctx: ImportContext) -> None:
+    """a to the power of b: by multiplication if b is an integer."""
+    base, exponent = (ctx.constant(i) for i in node.inputs)
+    if exponent is not None:
+        value = _uniform(exponent)
+        f = Formula.of(node, ctx, node.inputs)
+        f.finish(power(f, f.operand(node.inputs[0]), value))
+    elif base is not None:
+        _lower_power_of_constant(node, ctx, base.astype(np.float32))
+    else:
+        raise Refusal("neither base nor exponent is a constant: the sign of a negative base would be lost")
 
 
-def _lower_commutative(node: NodeView, ctx: ImportContext, function: MapFunction) -> None:
-    """A chain of maps, tensors before constants, so that every step has a tensor."""
-    constants = [i for i in node.inputs if ctx.constant(i) is not None]
-    tensors = [ctx.tensor(i) for i in node.inputs if i not in constants]
-    shape = ctx.shape(node.output)
-    image = common_image(tensors, shape)
-    result, *others = [t.name for t in tensors]
-    steps = [_tensor_step(function, result, other) for other in others[:1]]
-    steps += [((other,), Map(function, (0, 1))) for other in others[1:]]
-    steps += [((), Map(function, (0, ctx.constant_operand(c, shape, image)))) for c in constants]
-    for extra, operator in steps[:-1]:
-        result = ctx.step(node, (result, *extra), image, operator)
-    extra, operator = steps[-1] if steps else ((), None)
-    ctx.lower(node, (result, *extra), image, *([operator] if operator else []))
+def power(f: Formula, x: Value, exponent: float) -> Value:
+    """x ** exponent, not a number for a negative x unless the exponent is an integer."""
+    if exponent < 0:
+        return f.div(1, power(f, x, -exponent))
+    if exponent == int(exponent):
+        return _integer_power(f, x, int(exponent))
+    if exponent * 2 == int(exponent * 2) and exponent < 8:
+        root = f.apply("sqrt", x)
+        return root if exponent < 1 else f.mul(_integer_power(f, x, int(exponent)), root)
+    # log makes 0 to -inf and negative numbers to NaN; exp makes of these what a power is.
+    return f.apply("exp", f.mul(f.apply("log", x), exponent))
 
 
-def _tensor_step(function: MapFunction, left: str, right: str) -> tuple[tuple[str, ...], Map]:
-    """(further inputs, map): a tensor combined with itself is read once."""
-    return ((), Map(function, (0, 0))) if left == right else ((right,), Map(function, (0, 1)))
+def _integer_power(f: Formula, x: Value, exponent: int) -> Value:
+    """By squaring."""
+    if exponent == 0:
+        return Constant(scalar(1))
+    result: Value | None = None
+    while True:
+        if exponent & 1:
+            result = x if result is None else f.mul(result, x)
+        exponent >>= 1
+        if exponent == 0:
+            break
+        x = f.mul(x, x)
+    assert result is not None, "the highest bit is set"
+    return result
+
+
+def _uniform(exponent: Array) -> float:
+    values = exponent.astype(np.float64).ravel()
+    if (values != values[0]).any():
+        raise Refusal("its exponent differs from element to element")
+    return float(values[0])
+
+
+def _lower_power_of_constant(node: NodeView, ctx: ImportContext, base: Floats) -> None:
+    """base ** x = exp(x * log(base))."""
+    if (base <= 0).any():
+        raise Refusal("its constant base is not above 0")
+    f = Formula.of(node, ctx, node.inputs[1:])
+    logarithm = f.constant(np.log(base.astype(np.float64)).astype(np.float32))
+    f.finish(f.apply("exp", f.mul(f.operand(node.inputs[1]), logarithm)))
+
+
+def _lower_chain(node: NodeView, ctx: ImportContext, function: Callable[[Formula, Value, Value], Value]) -> None:
+    f = Formula.of(node, ctx, node.inputs)
+    f.finish(reduce(lambda x, y: function(f, x, y), _tensors_first(f, node)))
+
+
+def _tensors_first(f: Formula, node: NodeView) -> list[Value]:
+    """The operands, tensors before constants: a constant meets a result, never a constant."""
+    return sorted(map(f.operand, node.inputs), key=lambda v: isinstance(v, Constant))
 
 
 def _bound(node: NodeView, ctx: ImportContext, position: int, default: float) -> float:

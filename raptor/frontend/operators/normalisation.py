@@ -1,13 +1,20 @@
 """Normalisations."""
 
-import numpy as np
+from collections.abc import Sequence
 
-from raptor.frontend.constants import per_channel
-from raptor.frontend.graph import Constant, Map, Softmax, Tensor
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend import axes
+from raptor.frontend.axes import View
+from raptor.frontend.building import Builder, axis_of
+from raptor.frontend.graph import Floats, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators.shared import is_channel_axis, require_natural
 from raptor.frontend.registry import Refusal, importer
+
+CONSTANT = "constant scale and bias"
+TINY = float(np.finfo(np.float32).tiny)
 
 
 @importer("BatchNormalization", since=7, limits="inference; constant statistics")
@@ -15,31 +22,145 @@ def import_batch_normalization(node: NodeView, ctx: ImportContext) -> None:
     """A multiplication and an addition per channel, unless the optimiser has folded it into a convolution."""
     if node.integer("training_mode", 0) or not node.integer("spatial", 1):
         raise Refusal("training_mode 1 and spatial 0 are not supported")
-    x = require_natural(ctx.tensor(node.inputs[0]))
+    build = Builder(node, ctx)
+    x = ctx.tensor(node.inputs[0])
     gamma, beta, mean, variance = (ctx.weights(i).astype(np.float64) for i in node.inputs[1:5])
     scale = gamma / np.sqrt(variance + node.number("epsilon", 1e-5))
-    steps = (Map("mul", (0, Constant(per_channel(scale)))), Map("add", (0, Constant(per_channel(beta - mean * scale)))))
-    ctx.lower(node, (x.name,), x.image, *steps)
+    build.finish(_scaled(build, x, x.shape, _column(scale, x), _column(beta - mean * scale, x)))
 
 
-@importer("Softmax", since=1, limits="over the channels")
-def import_softmax(node: NodeView, ctx: ImportContext) -> None:
-    """Softmax of old: over all dimensions from the axis on, of which one may be larger than 1."""
+@importer("LayerNormalization", since=17, limits=CONSTANT, all_outputs=True)
+def import_layer_normalization(node: NodeView, ctx: ImportContext) -> None:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over all dimensions from the axis on."""
+    build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
-    axis = node.integer("axis", 1) % len(x.shape)
-    if any(n != 1 for n in x.shape[axis + 1 :]):
-        raise Refusal(f"before opset 13 it spans all dimensions from {axis} on; only the channels are supported")
-    _lower_softmax(node, ctx, x, axis)
+    seen = axes.view(build, x, range(axis_of(node, len(x.shape), -1), len(x.shape)))
+    mean = axes.mean(build, seen, 1 / seen.count)
+    centred = _centred(build, seen, mean)
+    deviation = _root_mean_square(build, centred, node.number("epsilon", 1e-5))
+    _finish_statistics(build, seen, mean, deviation)
+    result = _divided(build, centred, deviation)
+    build.finish(_scaled(build, result, x.shape, *_scale_and_bias(node, ctx)))
 
 
-@importer("Softmax", since=13, limits="over the channels")
-def import_softmax_of_axis(node: NodeView, ctx: ImportContext) -> None:
-    """Softmax over one axis."""
+@importer("RMSNormalization", since=23, limits="constant scale")
+def import_rms_normalization(node: NodeView, ctx: ImportContext) -> None:
+    """x / sqrt(mean of x * x + epsilon) * scale over all dimensions from the axis on."""
+    build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
-    _lower_softmax(node, ctx, x, node.integer("axis", -1) % len(x.shape))
+    seen = axes.view(build, x, range(axis_of(node, len(x.shape), -1), len(x.shape)))
+    deviation = _root_mean_square(build, seen, node.number("epsilon", 1e-5))
+    result = _divided(build, seen, deviation)
+    build.finish(_scaled(build, result, x.shape, ctx.weights(node.inputs[1]), None))
 
 
-def _lower_softmax(node: NodeView, ctx: ImportContext, x: Tensor, axis: int) -> None:
-    if not is_channel_axis(x, axis):
-        raise Refusal(f"axis {axis} of {x.shape} is not the channel axis")
-    ctx.emit(node, (x.name,), x.image, Softmax())
+@importer("InstanceNormalization", since=1, limits=CONSTANT)
+def import_instance_normalization(node: NodeView, ctx: ImportContext) -> None:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the pixels of each channel."""
+    build = Builder(node, ctx)
+    x = ctx.tensor(node.inputs[0])
+    scale, bias = (ctx.weights(i) for i in node.inputs[1:3])
+    seen = axes.view(build, x, range(2, len(x.shape)))
+    centred = _centred(build, seen, axes.mean(build, seen, 1 / seen.count))
+    result = _divided(build, centred, _root_mean_square(build, centred, node.number("epsilon", 1e-5)))
+    build.finish(_scaled(build, result, x.shape, _column(scale, x), _column(bias, x)))
+
+
+@importer("MeanVarianceNormalization", since=9)
+def import_mean_variance_normalization(node: NodeView, ctx: ImportContext) -> None:
+    """(x - mean) / (standard deviation + 1e-9) over axes."""
+    build = Builder(node, ctx)
+    x = ctx.tensor(node.inputs[0])
+    chosen = {a % len(x.shape) for a in node.ints("axes", (0, 2, 3))}
+    seen = axes.view(build, x, sorted(chosen))
+    centred = _centred(build, seen, axes.mean(build, seen, 1 / seen.count))
+    deviation = build.map("add", _root_mean_square(build, centred, 0.0), 1e-9)
+    build.finish(_divided(build, centred, deviation))
+
+
+@importer("LpNormalization", since=1)
+def import_lp_normalization(node: NodeView, ctx: ImportContext) -> None:
+    """x / (sum of |x| ** p over one axis) ** (1 / p), p 1 or 2."""
+    build = Builder(node, ctx)
+    x = ctx.tensor(node.inputs[0])
+    seen = axes.view(build, x, (axis_of(node, len(x.shape), -1),))
+    if node.integer("p", 2) == 1:
+        norm = axes.mean(build, View(build.absolute(seen.tensor), seen.chosen), 1.0)
+    else:
+        norm = _root_mean_square(build, seen, 0.0, mean=False)
+    # 0 / 0 is to be 0.
+    norm = build.map("max", norm, TINY)
+    build.finish(_divided(build, seen, norm))
+
+
+@importer("LRN", since=1)
+def import_lrn(node: NodeView, ctx: ImportContext) -> None:
+    """x / (bias + alpha / size * sum of x * x over neighbouring channels) ** beta: the sum is a banded matrix."""
+    build = Builder(node, ctx)
+    x = build.natural(node.inputs[0])
+    size = node.integer("size", 1)
+    channel = np.arange(x.image.channels)
+    distance = channel[:, None] - channel[None, :]
+    # An even window has one more channel behind than before.
+    near = (distance >= -((size - 1) // 2)) & (distance <= size // 2)
+    band = near.astype(np.float32) * np.float32(node.number("alpha", 1e-4) / size)
+    total = build.map("add", build.matrix(build.map("mul", x, x), band), node.number("bias", 1.0))
+    build.finish(build.map("div", x, _power(build, total, node.number("beta", 0.75))))
+
+
+def _centred(build: Builder, seen: View, mean: Tensor) -> View:
+    return View(build.map("sub", seen.tensor, axes.spread(build, mean, seen.image)), seen.chosen)
+
+
+def _divided(build: Builder, seen: View, divisor: Tensor) -> Tensor:
+    return build.map("div", seen.tensor, axes.spread(build, divisor, seen.image))
+
+
+def _root_mean_square(build: Builder, seen: View, epsilon: float, *, mean: bool = True) -> Tensor:
+    """sqrt(mean (or sum) of x * x + epsilon)."""
+    squares = View(build.map("mul", seen.tensor, seen.tensor), seen.chosen)
+    result = axes.mean(build, squares, 1 / seen.count if mean else 1.0)
+    return build.map("sqrt", build.map("add", result, epsilon) if epsilon else result)
+
+
+def _finish_statistics(build: Builder, seen: View, mean: Tensor, deviation: Tensor) -> None:
+    """The outputs Mean and InvStdDev, where they are used: of equal channels one is enough."""
+    for output, tensor in zip(build.node.outputs[1:], (mean, deviation), strict=False):
+        if output not in build.ctx.used:
+            continue
+        result = tensor if tensor is mean else build.map("div", 1.0, tensor)
+        if seen.has_channels:
+            result = build.matrix(result, np.eye(result.image.channels, 1, dtype=np.float32))
+        build.finish(result, output)
+
+
+def _scale_and_bias(node: NodeView, ctx: ImportContext) -> tuple[Floats, Floats | None]:
+    bias = node.input(2)
+    return ctx.weights(node.inputs[1]), None if bias is None else ctx.weights(bias)
+
+
+def _column(values: npt.ArrayLike, x: Tensor) -> Floats:
+    """Values per channel, shaped to be broadcast against x."""
+    return np.asarray(values, np.float32).reshape(-1, *(1,) * (len(x.shape) - 2))
+
+
+def _scaled(build: Builder, x: Tensor, shape: Sequence[int], scale: Floats, bias: Floats | None) -> Tensor:
+    """x * scale + bias, broadcast against `shape`."""
+    result = build.map("mul", x, build.constant(scale, tuple(shape), x.image))
+    if bias is None:
+        return result
+    return build.map("add", result, build.constant(bias, tuple(shape), x.image))
+
+
+def _power(build: Builder, x: Tensor, exponent: float) -> Tensor:
+    """x ** exponent for positive x, by square roots where the exponent is a small number of quarters."""
+    quarters = exponent * 4
+    if quarters not in (1, 2, 3, 4):
+        return build.map("exp", build.map("mul", build.map("log", x), exponent))
+    if quarters == 4:
+        return x
+    root = build.map("sqrt", x)
+    if quarters == 2:
+        return root
+    fourth = build.map("sqrt", root)
+    return fourth if quarters == 1 else build.map("mul", root, fourth)

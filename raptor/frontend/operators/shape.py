@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
+
+from raptor.frontend.building import Builder, axis_of, indices
 from raptor.frontend.constants import natural_image
-from raptor.frontend.graph import Concat, Rename
+from raptor.frontend.graph import Concat, Rename, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis, outer_size
 from raptor.frontend.registry import Refusal, importer
+from raptor.layout import Image
 
 
 def _lower_rename(node: NodeView, ctx: ImportContext) -> None:
@@ -24,7 +28,15 @@ def import_identity(node: NodeView, ctx: ImportContext) -> None:
     _lower_rename(node, ctx)
 
 
-@importer("Dropout", since=7, limits="inference")
+@importer("Cast", since=1, limits="float32 to float32")
+def import_cast(node: NodeView, ctx: ImportContext) -> None:
+    """The input."""
+    # Tensors of other types have no shape here.
+    ctx.shape(node.inputs[0])
+    _lower_rename(node, ctx)
+
+
+@importer("Dropout", since=1, limits="inference")
 def import_dropout(node: NodeView, ctx: ImportContext) -> None:
     """The input: nothing is dropped in inference."""
     training = ctx.constant(node.input(2))
@@ -57,19 +69,28 @@ def import_unsqueeze(node: NodeView, ctx: ImportContext) -> None:
     _lower_rename(node, ctx)
 
 
-@importer("Concat", since=4, limits="on the channel axis; no constants")
+@importer("Concat", since=1)
 def import_concat(node: NodeView, ctx: ImportContext) -> None:
-    """Channels of several tensors side by side."""
-    tensors = [ctx.tensor(i) for i in node.inputs]
-    axis = node.integer("axis", 1) % len(tensors[0].shape)
+    """Several tensors along one axis: channels side by side where that is the channels, else moved."""
+    build = Builder(node, ctx)
+    tensors = [build.operand(i) for i in node.inputs]
+    axis = axis_of(node, len(tensors[0].shape), 1)
+    image = _side_by_side(tensors, axis)
+    if image is None:
+        build.finish(build.arranged(np.concatenate(indices(tensors), axis=axis), *tensors))
+    else:
+        build.finish(build.add(Concat(), image, *tensors))
+
+
+def _side_by_side(tensors: list[Tensor], axis: int) -> Image | None:
+    """The image of the result where the channels of each pixel follow one another; None where they do not."""
     first = tensors[0].image
     pixels, at = first.pixel_dims, first.channel_axis
     for tensor in tensors:
         if tensor.image.pixel_dims != pixels or tensor.image.channel_axis != at:
-            raise Refusal(f"the images of '{tensor.name}' and '{tensors[0].name}' differ in more than their channels")
+            return None
         # Flattened images of equal pixels follow one another in C order just as their channels do.
         if not is_channel_axis(tensor, axis) and outer_size(tensor.shape, axis) != outer_size(first.shape, at):
-            raise Refusal(f"axis {axis} is not the channel axis")
+            return None
     channels = sum(t.image.channels for t in tensors)
-    image = replace(first, shape=(*first.shape[:at], channels, *first.shape[at + 1 :]))
-    ctx.emit(node, node.inputs, image, Concat())
+    return replace(first, shape=(*first.shape[:at], channels, *first.shape[at + 1 :]))

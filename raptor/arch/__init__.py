@@ -1,0 +1,37 @@
+"""Architecture files of pimsim-nn: their schema, presets, network tables, and the few numbers the compiler needs."""
+
+from raptor.arch.chip import Arch
+from raptor.arch.loading import load, presets
+from raptor.arch.network import mesh_layout, network_table, write_network
+from raptor.arch.schema import (
+    GLOBAL_MEMORY_ID,
+    NETWORK_FILE,
+    ArchFile,
+    ChipConfig,
+    CoreConfig,
+    MatrixConfig,
+    MemoryConfig,
+    NetworkConfig,
+    SimConfig,
+)
+from raptor.arch.sources import SOURCES, Source
+
+__all__ = [
+    "GLOBAL_MEMORY_ID",
+    "NETWORK_FILE",
+    "SOURCES",
+    "Arch",
+    "ArchFile",
+    "ChipConfig",
+    "CoreConfig",
+    "MatrixConfig",
+    "MemoryConfig",
+    "NetworkConfig",
+    "SimConfig",
+    "Source",
+    "load",
+    "mesh_layout",
+    "network_table",
+    "presets",
+    "write_network",
+]

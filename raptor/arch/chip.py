@@ -1,0 +1,56 @@
+"""What the compiler needs to know of a chip."""
+
+from dataclasses import dataclass
+
+from raptor.arch.schema import ArchFile, MatrixConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """What the compiler needs to know of a chip.
+
+    `memory_size_bytes` is the local memory of a core; `memory_size_enforced` says whether the architecture file names
+    it (then exceeding it is an error) or it is the simulator's default (then it is a warning).
+    """
+
+    file: ArchFile
+    element_bits: int
+    memory_size_enforced: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def core_count(self) -> int:
+        return self.file.chip_config.core_cnt
+
+    @property
+    def xbars_per_core(self) -> int:
+        return self._matrix.xbar_array_count
+
+    @property
+    def xbar_rows(self) -> int:
+        return self._matrix.xbar_size[0]
+
+    @property
+    def xbar_cols(self) -> int:
+        return self._matrix.xbar_size[1]
+
+    @property
+    def cell_bits(self) -> int:
+        return self._matrix.cell_precision
+
+    @property
+    def outputs_per_xbar(self) -> int:
+        """Columns of weights in one crossbar: a weight takes `element_bits` of neighbouring cells."""
+        return self.cell_bits * self.xbar_cols // self.element_bits
+
+    @property
+    def element_bytes(self) -> int:
+        return -(-self.element_bits // 8)
+
+    @property
+    def memory_size_bytes(self) -> int:
+        return self.file.chip_config.core_config.local_memory_config.memory_size
+
+    @property
+    def _matrix(self) -> MatrixConfig:
+        return self.file.chip_config.core_config.matrix_config

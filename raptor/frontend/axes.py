@@ -1,0 +1,133 @@
+"""Tensors seen with some of their axes singled out, whatever shape their image has: reductions and normalisations."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from raptor.frontend.building import Builder
+from raptor.frontend.constants import Shape, natural_image
+from raptor.frontend.graph import Pool, Tensor
+from raptor.frontend.moves import c_order, move
+from raptor.layout import Image
+from raptor.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor whose image has a dimension of its own for all that is chosen: `chosen[d]` for each dimension."""
+
+    tensor: Tensor
+    chosen: tuple[bool, ...]
+
+    @property
+    def image(self) -> Image:
+        return self.tensor.image
+
+    @property
+    def count(self) -> int:
+        """Elements along the chosen dimensions."""
+        return math.prod(n for n, chosen in zip(self.image.shape, self.chosen, strict=True) if chosen)
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether the channels are chosen."""
+        return self.chosen[self.image.channel_axis] and self.image.channels > 1
+
+
+def view(build: Builder, x: Tensor, axes: Sequence[int]) -> View:
+    """x with the `axes` of its shape chosen. Nothing moves unless a reshape has split the channels."""
+    found = _refined(x.image, x.shape)
+    if found is None:
+        x = build.laid(x, natural_image(x.shape))
+        found = _refined(x.image, x.shape)
+        assert found is not None, "a shape refines itself"
+    image, owners = found
+    return View(build.laid(x, image), tuple(owner in axes for owner in owners))
+
+
+def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: float = 1.0) -> Tensor:
+    """Maximum, or sum times `factor`, over all that is chosen: those dimensions become 1."""
+    seen = _pooled(build, seen, function)
+    if not seen.has_channels:
+        return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
+    if function == "sum":
+        return build.matrix(seen.tensor, np.full((seen.image.channels, 1), factor, np.float32))
+    return _pooled(build, _with_other_channels(build, seen), function).tensor
+
+
+def mean(build: Builder, seen: View, factor: float) -> Tensor:
+    """Sum times `factor` over all that is chosen, in every channel; other dimensions become 1."""
+    seen = _pooled(build, seen, "sum")
+    if not seen.has_channels:
+        return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
+    channels = seen.image.channels
+    return build.matrix(seen.tensor, np.full((channels, channels), factor, np.float32))
+
+
+def spread(build: Builder, x: Tensor, image: Image) -> Tensor:
+    """x repeated along the dimensions of `image` in which it is 1, unless it is a pixel that meets every pixel."""
+    if x.image == image or (x.image.pixels, x.image.channels) == (1, image.channels):
+        return x
+    small = c_order(x.image.shape).reshape(x.image.shape[: len(image.shape)])
+    return build.add(move([x.image], np.broadcast_to(small, image.shape), image), image, x)
+
+
+def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View:
+    """Without the chosen pixels."""
+    image, at = seen.image, seen.image.channel_axis
+    chosen = seen.chosen[:at] + seen.chosen[at + 1 :]
+    dims = image.pixel_dims
+    kernel = tuple(n if c else 1 for n, c in zip(dims, chosen, strict=True))
+    if math.prod(kernel) == 1:
+        return seen
+    outs = tuple(1 if c else n for n, c in zip(dims, chosen, strict=True))
+    ones = (1,) * len(dims)
+    window = Window(dims, outs, kernel, ones, (0,) * len(dims), ones)
+    small = Image((*outs[:at], image.channels, *outs[at:]), at)
+    return View(build.add(Pool(function, window), small, seen.tensor), seen.chosen)
+
+
+def _with_other_channels(build: Builder, seen: View) -> View:
+    """With the largest dimension that is not chosen as the channels."""
+    shape, chosen = seen.image.shape, seen.chosen
+    kept = [d for d in range(len(shape)) if not chosen[d]]
+    if not kept:
+        shape, chosen, kept = (*shape, 1), (*chosen, False), [len(shape)]
+    axis = max(kept, key=lambda d: shape[d])
+    return View(build.laid(seen.tensor, Image(shape, axis)), chosen)
+
+
+def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None:
+    """An image of the same layout whose dimensions are parts of those of `shape`: of which, for each.
+
+    None if there is no such image, or the channels would be several of its dimensions.
+    """
+    starts = sorted(_starts(image.shape) | _starts(shape) | {math.prod(shape)})
+    steps = list(itertools.pairwise(starts))
+    if any(stop % start for start, stop in steps):
+        return None
+    dims = [stop // start for start, stop in steps]
+    owners = [_owner(shape, start) for start, _ in steps]
+    before = math.prod(image.shape[: image.channel_axis])
+    at = starts.index(before)
+    if image.channels == 1:
+        # A dimension of its own, which belongs to no axis.
+        dims.insert(at, 1)
+        owners.insert(at, -1)
+    elif dims[at] != image.channels:
+        return None
+    return Image(tuple(dims), at), tuple(owners)
+
+
+def _starts(shape: Shape) -> set[int]:
+    """Products of the dimensions before each."""
+    return {math.prod(shape[:d]) for d in range(len(shape))} | {1}
+
+
+def _owner(shape: Shape, start: int) -> int:
+    """The dimension of more than 1 that begins at or before `start`."""
+    return max(d for d, n in enumerate(shape) if n > 1 and math.prod(shape[:d]) <= start)

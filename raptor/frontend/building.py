@@ -1,0 +1,166 @@
+"""Chains of operators that together make the outputs of one ONNX node."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.constants import Shape, constant_pixels, natural_image, owned, scalar
+from raptor.frontend.graph import (
+    Constant,
+    ConstantTensor,
+    Filter,
+    Floats,
+    Indices,
+    Map,
+    MapFunction,
+    Move,
+    Operator,
+    Rename,
+    Softmax,
+    Tensor,
+)
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order, move
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import NeedsConstantError, Refusal
+from raptor.layout import Image
+from raptor.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Adds operators whose results have no name in ONNX; `finish` gives the last one its name."""
+
+    node: NodeView
+    ctx: ImportContext
+
+    def operand(self, name: str) -> Tensor:
+        """An input of the node; a constant becomes a tensor."""
+        value = self.ctx.constant(name)
+        if value is None:
+            return self.ctx.tensor(name)
+        value = self.ctx.weights(name)
+        image = natural_image(value.shape)
+        pixels = owned(image.to_pixels(value))
+        stem = f"{self.node.output}.{name}"
+        return self.ctx.inner(self.node, (), value.shape, image, ConstantTensor(pixels), stem)
+
+    def natural(self, name: str) -> Tensor:
+        """An input with its channels on axis 1, as ONNX means it."""
+        tensor = self.ctx.tensor(name)
+        return self.laid(tensor, natural_image(tensor.shape))
+
+    def laid(self, tensor: Tensor, image: Image) -> Tensor:
+        return self.ctx.as_image(self.node, tensor, image)
+
+    def add(self, operator: Operator, image: Image, *inputs: Tensor) -> Tensor:
+        stem = f"{self.node.output}.{_stem(operator)}"
+        return self.ctx.inner(self.node, [i.name for i in inputs], image.shape, image, operator, stem)
+
+    def map(self, function: MapFunction, *operands: Tensor | Constant | float) -> Tensor:
+        """Tensors of one image, or of one pixel; constants; numbers."""
+        tensors = list(dict.fromkeys(o for o in operands if isinstance(o, Tensor)))
+        image = max((t.image for t in tensors), key=lambda i: i.pixels)
+        chosen = (tensors.index(o) if isinstance(o, Tensor) else _constant(o) for o in operands)
+        return self.add(Map(function, tuple(chosen)), image, *tensors)
+
+    def absolute(self, x: Tensor) -> Tensor:
+        """|x| = max(x, 0 - x)."""
+        return self.map("max", x, self.map("sub", 0.0, x))
+
+    def matrix(self, x: Tensor, weights: Floats) -> Tensor:
+        """Every pixel times [channels, new channels]."""
+        axis = x.image.channel_axis
+        image = Image((*x.image.shape[:axis], weights.shape[1], *x.image.shape[axis + 1 :]), axis)
+        return self.add(Filter(owned(weights[None]), Window.point((x.image.pixels,))), image, x)
+
+    def constant(self, array: Floats, shape: Shape, image: Image) -> Constant:
+        """A constant broadcast against a result of `shape`, as small as the image allows."""
+        return Constant(smallest(constant_pixels(array, shape, image)))
+
+    def arranged(self, wanted: npt.NDArray[np.integer], *sources: Tensor) -> Tensor:
+        """`wanted`: for each element of a result of this shape, its position among the elements of the sources.
+
+        The position counts elements in C order, source after source; -1 is zero. The image of the result is the
+        cheapest: a layout change that only renames, else the longest runs of neighbours.
+        """
+        images = [s.image for s in sources]
+        if np.array_equal(wanted.reshape(-1), np.arange(images[0].elements)):
+            image = natural_image(wanted.shape)
+            image = image if image.has_layout_of(images[0]) else images[0]
+            return self.add(Rename(), image, sources[0])
+        # The first of equal ones: with the channels where ONNX has them nobody needs to move them again.
+        natural = natural_image(wanted.shape)
+        others = (Image(natural.shape, axis) for axis in range(len(natural.shape)) if axis != natural.channel_axis)
+        candidates = [(i, move(images, wanted, i)) for i in (natural, *others)]
+        image, chosen = min(candidates, key=lambda c: _breaks(c[1]))
+        return self.add(chosen, image, *sources)
+
+    def finish(self, tensor: Tensor, output: str | None = None) -> None:
+        """Makes `tensor` an output of the node (the first unless named), under that shape."""
+        ctx, name = self.ctx, output or self.node.output
+        operator, inputs = Rename(), (tensor.name,)
+        last = ctx.nodes[-1] if ctx.nodes else None
+        if last and last.output == tensor.name and not tensor.in_model:
+            ctx.nodes.pop()
+            del ctx.tensors[tensor.name]
+            operator, inputs = last.operator, last.inputs
+        natural = natural_image(ctx.shape(name))
+        renamable = not isinstance(operator, Map | Softmax | ConstantTensor) and natural.has_layout_of(tensor.image)
+        ctx.emit(self.node, inputs, natural if renamable else tensor.image, operator, name)
+
+
+def constant_ints(node: NodeView, ctx: ImportContext, position: int, name: str = "") -> tuple[int, ...] | None:
+    """Integers given by an input, or in older versions by the attribute `name`; None if neither is there."""
+    given = node.input(position)
+    if given is None:
+        return node.ints(name) if name in node.attributes else None
+    value = ctx.constant(given)
+    if value is None:
+        raise NeedsConstantError(given)
+    return tuple(map(int, value.ravel()))
+
+
+def axis_of(node: NodeView, rank: int, default: int) -> int:
+    axis = node.integer("axis", default)
+    if not -rank <= axis < rank:
+        raise Refusal(f"axis {axis} of {rank} dimensions")
+    return axis % rank
+
+
+def smallest(pixels: Floats) -> Floats:
+    """A constant [rows, width, channels] without the repetitions along whole dimensions."""
+    for axis in (0, 1, 2):
+        first = pixels.take([0], axis=axis)
+        # A constant cannot vary by row only: its period is a pixel, a row or everything.
+        if (axis != 1 or pixels.shape[0] == 1) and pixels.shape[axis] > 1 and (pixels == first).all():
+            pixels = first
+    return owned(pixels)
+
+
+def indices(tensors: list[Tensor]) -> list[Indices]:
+    """For each tensor an array of its shape, of positions among the elements of all."""
+    firsts = np.cumsum([0, *(math.prod(t.shape) for t in tensors)])
+    return [c_order(t.shape, int(first)) for t, first in zip(tensors, firsts, strict=False)]
+
+
+def _breaks(operator: Move) -> int:
+    """Places where the next element of the result is not the next one of a source.
+
+    Elements a fixed stride apart would be one instruction too, but lead to images of few channels.
+    """
+    flat = operator.sources.reshape(-1)
+    together = (np.diff(flat) == 1) | ((flat[1:] == -1) & (flat[:-1] == -1))
+    return int(np.count_nonzero(~together))
+
+
+def _constant(value: Constant | float) -> Constant:
+    return value if isinstance(value, Constant) else Constant(scalar(value))
+
+
+def _stem(operator: Operator) -> str:
+    if isinstance(operator, Map):
+        return operator.function
+    return {"Filter": "products", "Pool": "pooled"}.get(type(operator).__name__, type(operator).__name__.lower())

@@ -1,0 +1,250 @@
+"""Products of two tensors with named dimensions, one computed at least: what MatMul, Gemm and Einsum have in common.
+
+A contraction becomes transpose, reshape, product, transpose (TTGT), and the transpositions only say which dimensions
+are the pixels and which the channels of an image: they cost nothing where the image is so already. The dimensions of
+a product x * y -> out are
+
+`batch`   in x, y and out
+`inner`   in x and y, summed
+`rows`    in x and out
+`cols`    in y and out
+
+Dimensions of 1 have no name: they change neither the order of elements nor the product.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raptor.frontend.constants import natural_image, owned
+from raptor.frontend.formulas import Formula
+from raptor.frontend.graph import Dot, Filter, Floats, Indices, Operator, Tensor
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order, move
+from raptor.frontend.nodes import Array, NodeView
+from raptor.layout import Image
+from raptor.window import Window
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A tensor, computed or constant (an array of the dimensions' sizes), and the names of its dimensions in order."""
+
+    names: Names
+    value: Tensor | Floats
+
+    @property
+    def is_constant(self) -> bool:
+        return isinstance(self.value, np.ndarray)
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """Adds the products of one node to its graph. `sizes`: of every dimension."""
+
+    node: NodeView
+    ctx: ImportContext
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, node: NodeView, ctx: ImportContext, names: Sequence[Sequence[str]]) -> "Contraction":
+        """For the node's first inputs, whose dimensions have these names. A dimension of 1 is broadcast."""
+        sizes: dict[str, int] = {}
+        for name, dims in zip(node.inputs, names, strict=False):
+            constant = ctx.constant(name)
+            shape = ctx.tensor(name).shape if constant is None else constant.shape
+            for dim, size in zip(dims, shape, strict=True):
+                sizes[dim] = max(sizes.get(dim, 1), size)
+        return cls(node, ctx, sizes)
+
+    def factor(self, name: str, names: Sequence[str]) -> Factor:
+        """A tensor of the model whose dimensions have these names; a name given twice means its diagonal."""
+        constant = self.ctx.constant(name)
+        shape = self.ctx.tensor(name).shape if constant is None else constant.shape
+        kept = tuple(n for n, size in zip(names, shape, strict=True) if size > 1)
+        if constant is not None:
+            values = self.ctx.weights(name).reshape([self.sizes[n] for n in kept])
+            return self._diagonal_of_constant(kept, values)
+        return self._diagonal(kept, self.ctx.tensor(name))
+
+    def _diagonal_of_constant(self, names: Names, values: Floats) -> Factor:
+        unique = tuple(dict.fromkeys(names))
+        return Factor(unique, values if unique == names else einsum_arrays([(names, values)], unique))
+
+    def _diagonal(self, names: Names, x: Tensor) -> Factor:
+        unique = tuple(dict.fromkeys(names))
+        if unique == names:
+            return Factor(names, x)
+        elements = einsum_arrays([(names, c_order(self.dims(names)))], unique)
+        image = natural_image(self.dims(unique))
+        return Factor(unique, self._inner((x.name,), image, move([x.image], elements, image), "diagonal"))
+
+    def wide(self, names: Iterable[str]) -> Names:
+        """Those of more than one element."""
+        return tuple(n for n in names if self.sizes[n] > 1)
+
+    def dims(self, names: Iterable[str]) -> tuple[int, ...]:
+        return tuple(self.sizes[n] for n in names)
+
+    def size(self, names: Iterable[str]) -> int:
+        return math.prod(self.dims(names))
+
+    def product(self, x: Factor, y: Factor, out: Names) -> Factor:
+        """The product, with the dimensions `out`."""
+        if x.is_constant:
+            x, y = y, x
+        if isinstance(x.value, np.ndarray) and isinstance(y.value, np.ndarray):
+            values = einsum_arrays([(x.names, x.value), (y.names, y.value)], out)
+            return Factor(out, np.asarray(values, np.float32))
+        assert isinstance(x.value, Tensor), "one of the factors is computed"
+        if isinstance(y.value, np.ndarray):
+            return Factor(out, self._product_with_constant(x.names, x.value, y.names, y.value, out))
+        x, y = self._summed(x, {*y.names, *out}), self._summed(y, {*x.names, *out})
+        return Factor(out, self._computed_product(x, y, out))
+
+    def _summed(self, x: Factor, needed: set[str]) -> Factor:
+        """Without the dimensions that nothing else needs: a product with ones."""
+        gone = tuple(n for n in x.names if n not in needed)
+        if not gone:
+            return x
+        return self.product(x, self.ones(gone), tuple(n for n in x.names if n in needed))
+
+    def ones(self, names: Names) -> Factor:
+        return Factor(names, np.ones(self.dims(names), np.float32))
+
+    def _product_with_constant(self, names: Names, x: Tensor, others: Names, values: Floats, out: Names) -> Tensor:
+        """Crossbars: one filter; a batch of matrices is as many groups."""
+        batch = tuple(n for n in names if n in others and n in out)
+        rows = tuple(n for n in names if n not in others and n in out)
+        inner = tuple(n for n in names if n not in out)
+        cols = tuple(n for n in out if n not in names)
+        # A dimension of x alone that is summed meets the same weight everywhere.
+        shape = [self.sizes[n] if n in others else 1 for n in inner]
+        shown = tuple(n for n in inner if n in others)
+        ordered = einsum_arrays([(others, values)], (*shown, *batch, *cols))
+        ordered = ordered.reshape(*shape, *self.dims((*batch, *cols)))
+        matrix = np.broadcast_to(ordered, self.dims((*inner, *batch, *cols))).reshape(self.size(inner), -1)
+        if batch and not inner:
+            return self._multiplied(Factor(names, x), Factor((*batch, *cols), ordered), out)
+        groups = self.size(batch)
+        covering = None if batch or names != (*rows, *inner) else self._covering_filter(x, matrix, self.size(rows))
+        if covering is not None:
+            return self._result((x.name,), covering, rows, cols, out)
+        left = self._arranged(names, x, rows, (*batch, *inner))
+        filter_ = Filter(owned(matrix[None]), Window.point((self.size(rows),)), groups)
+        return self._result((left.name,), filter_, rows, (*batch, *cols), out)
+
+    def _covering_filter(self, x: Tensor, matrix: Floats, batch: int) -> Filter | None:
+        """A convolution whose kernel covers the image, if x is a flattened image (thesis, appendix B).
+
+        Row c * pixels + p of the matrix belongs to channel c at tap p of the image (N, C, spatial...).
+        """
+        image = x.image
+        # Of one channel the kernel would take a crossbar for each pixel; as channels the pixels share crossbars.
+        if len(image.shape) < 3 or (image.channel_axis, image.shape[0]) != (1, batch) or image.channels == 1:
+            return None
+        dims = image.shape[2:]
+        ones = (1,) * len(dims)
+        window = Window(dims, ones, dims, ones, (0,) * len(dims), ones, batch)
+        return Filter(owned(matrix.reshape(image.channels, window.tap_count, -1).swapaxes(0, 1)), window)
+
+    def _computed_product(self, x: Factor, y: Factor, out: Names) -> Tensor:
+        """The vector unit: one dot product an element."""
+        if not set(x.names) & set(y.names) - set(out):
+            return self._multiplied(x, y, out)
+        rows, cols = ((tuple(n for n in out if n in a.names and n not in b.names)) for a, b in ((x, y), (y, x)))
+        batch = tuple(n for n in out if n in x.names and n in y.names)
+        if _position(out, (*batch, *rows), cols) is None and _position(out, (*batch, *cols), rows) is not None:
+            x, y, rows, cols = y, x, cols, rows
+        inner = tuple(n for n in x.names if n not in out)
+        assert isinstance(x.value, Tensor)
+        assert isinstance(y.value, Tensor)
+        left = self._arranged(x.names, x.value, (*batch, *rows), inner)
+        right = self._arranged(y.names, y.value, (*batch, *cols), inner)
+        dot = Dot(self.size(batch), self.size(rows), self.size(cols))
+        return self._result((left.name, right.name), dot, (*batch, *rows), cols, out)
+
+    def _multiplied(self, x: Factor, y: Factor, out: Names) -> Tensor:
+        """Without a sum: element by element, both broadcast."""
+        shape = self.dims(out)
+        operands = [self._aligned(v, out) for v in (x, y)]
+        tensors = [o for o in operands if isinstance(o, Tensor)]
+        full = [t for t in tensors if t.shape == shape]
+        f = Formula(self.node, self.ctx, shape, full[0].image if full else natural_image(shape))
+        values = [f.broadcast(o) if isinstance(o, Tensor) else f.constant(o) for o in operands]
+        result = f.apply("mul", *values)
+        assert isinstance(result, Tensor)
+        return result
+
+    def _aligned(self, x: Factor, out: Names) -> Tensor | Floats:
+        """The factor with its dimensions in the order of `out`, and 1 where it lacks one."""
+        order = tuple(n for n in out if n in x.names)
+        shape = tuple(self.sizes[n] if n in x.names else 1 for n in out)
+        if isinstance(x.value, np.ndarray):
+            return einsum_arrays([(x.names, x.value)], order).reshape(shape)
+        turned = self.permuted(x.names, x.value, order)
+        return Tensor(turned.name, shape, turned.image)
+
+    def permuted(self, names: Names, x: Tensor, out: Names) -> Tensor:
+        """The tensor with its dimensions in another order; no element moves if the pixels stay in theirs."""
+        if names == out:
+            return x
+        shape = self.dims(out)
+        image = natural_image(shape)
+        if x.image.shape == self.dims(names):
+            channel = names[x.image.channel_axis]
+            if [n for n in names if n != channel] == [n for n in out if n != channel]:
+                image = Image(shape, out.index(channel))
+        return self._inner((x.name,), image, move([x.image], self._transposed(names, out), image), "turned")
+
+    def _transposed(self, names: Names, out: Names) -> Indices:
+        return c_order(self.dims(names)).transpose([names.index(n) for n in out])
+
+    def _arranged(self, names: Names, x: Tensor, pixels: Names, channels: Names) -> Tensor:
+        """The tensor with these dimensions as its pixels, and those as its channels."""
+        at = _position(names, pixels, channels)
+        if at is not None:
+            before, behind = self.size(pixels[:at]), self.size(pixels[at:])
+            wanted = Image((before, self.size(channels), behind), 1)
+            return x if x.image.has_layout_of(wanted) else self.ctx.as_image(self.node, x, wanted)
+        image = Image((self.size(pixels), self.size(channels)), 1)
+        wanted = self._transposed(names, (*pixels, *channels))
+        return self._inner((x.name,), image, move([x.image], wanted, image), "turned")
+
+    def _result(self, inputs: Names, operator: Filter | Dot, pixels: Names, channels: Names, out: Names) -> Tensor:
+        """The operator's result, of these pixels and channels, with the dimensions `out`."""
+        at = _position(out, pixels, channels)
+        if at is not None:
+            return self._inner(inputs, self._shown(out, channels, at), operator, "products")
+        flat = Image((self.size(pixels), self.size(channels)), 1)
+        product = self._inner(inputs, flat, operator, "products")
+        image = natural_image(self.dims(out))
+        wanted = self._transposed((*pixels, *channels), out)
+        return self._inner((product.name,), image, move([flat], wanted, image), "turned")
+
+    def _shown(self, out: Names, channels: Names, at: int) -> Image:
+        """The image of a result whose channels are `channels`, from dimension `at` on."""
+        shape = self.dims(out)
+        last = at + len(channels)
+        return Image((*shape[:at], self.size(channels), *shape[last:]), at)
+
+    def _inner(self, inputs: Names, image: Image, operator: Operator, what: str) -> Tensor:
+        stem = f"{self.node.output}.{what}"
+        return self.ctx.inner(self.node, inputs, image.shape, image, operator, stem)
+
+
+def einsum_arrays(factors: Sequence[tuple[Names, Array]], out: Names) -> Array:
+    """numpy's einsum with names of any length; dimensions that nothing needs are summed."""
+    numbers = {n: i for i, n in enumerate(dict.fromkeys(n for names, _ in factors for n in names))}
+    operands = [o for names, values in factors for o in (values, [numbers[n] for n in names])]
+    return np.asarray(np.einsum(*operands, [numbers[n] for n in out]))
+
+
+def _position(names: Names, pixels: Names, channels: Names) -> int | None:
+    """Where the channels stand in `names`, if they stand together and the pixels around them in order."""
+    at = names.index(channels[0]) if channels else len(names)
+    return at if names == (*pixels[:at], *channels, *pixels[at:]) else None

@@ -1,0 +1,44 @@
+"""The equations of Einsum."""
+
+from collections.abc import Sequence
+
+from raptor.frontend.registry import Refusal
+
+Names = tuple[str, ...]
+
+
+def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Names], Names]:
+    """The names of every operand's dimensions, and of the result's. An ellipsis is as many names as it stands for."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks):
+        raise Refusal(f"equation '{equation}' is for {len(terms)} operands, not {len(ranks)}")
+    operands = [_names(term, rank, equation) for term, rank in zip(terms, ranks, strict=True)]
+    if arrow:
+        return operands, _result(right, operands)
+    return operands, _implicit(operands)
+
+
+def _names(term: str, rank: int, equation: str) -> Names:
+    before, dots, behind = term.partition("...")
+    hidden = rank - len(before) - len(behind)
+    if hidden < 0 or (hidden and not dots):
+        raise Refusal(f"equation '{equation}': '{term}' does not name {rank} dimensions")
+    # Numbered from the last: broadcasting aligns dimensions at the right.
+    return (*before, *(f"...{i}" for i in range(hidden, 0, -1)), *behind)
+
+
+def _hidden(operands: Sequence[Names]) -> Names:
+    """The dimensions of the longest ellipsis."""
+    return max((tuple(n for n in names if n.startswith("...")) for names in operands), key=len)
+
+
+def _result(term: str, operands: Sequence[Names]) -> Names:
+    before, dots, behind = term.partition("...")
+    return (*before, *(_hidden(operands) if dots else ()), *behind)
+
+
+def _implicit(operands: Sequence[Names]) -> Names:
+    """Without an arrow: the ellipsis, then the names that stand once, in alphabetical order."""
+    every = [n for names in operands for n in names if not n.startswith("...")]
+    return (*_hidden(operands), *sorted(n for n in every if every.count(n) == 1))

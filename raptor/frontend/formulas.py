@@ -1,0 +1,155 @@
+"""Element-wise formulas as chains of `Map`s, with numpy broadcasting between computed and constant operands."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.constants import Shape, constant_pixels, natural_image, owned, scalar
+from raptor.frontend.evaluate import MAP_FUNCTIONS
+from raptor.frontend.graph import Constant, ConstantTensor, Map, MapFunction, Move, Rename, Tensor
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order, move
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import Refusal
+from raptor.layout import Image
+
+Value = Tensor | Constant
+"""An operand that meets the image of the result: computed, or constant."""
+Operand = Value | float
+
+
+@dataclass(slots=True)
+class Formula:
+    """Writes the formula of one node. Every method adds at most a few maps and returns their result.
+
+    All results have `shape` and `image`; what depends on constants only is computed here.
+    """
+
+    node: NodeView
+    ctx: ImportContext
+    shape: Shape
+    image: Image
+    start: int = -1
+    """Nodes of the graph before those of this ONNX node; the formula's own begin here unless told."""
+
+    def __post_init__(self) -> None:
+        self.start = len(self.ctx.nodes) if self.start < 0 else self.start
+
+    @classmethod
+    def of(cls, node: NodeView, ctx: ImportContext, names: Iterable[str]) -> "Formula":
+        """The formula of a node whose result has the image of the first of the tensors `names` that has its shape."""
+        shape = ctx.shape(node.output)
+        return cls(node, ctx, shape, result_image([ctx.tensor(n) for n in names if ctx.constant(n) is None], shape))
+
+    def operand(self, name: str) -> Value:
+        """A tensor of the model, broadcast."""
+        if self.ctx.constant(name) is None:
+            return self.broadcast(self.ctx.tensor(name))
+        return self.constant(self.ctx.weights(name))
+
+    def constant(self, values: npt.NDArray[np.float32]) -> Constant:
+        """An array, broadcast."""
+        self._require_broadcast(values.shape)
+        return Constant(constant_pixels(values, self.shape, self.image))
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """The tensor with the image of the result, or with one pixel that meets all of the result's."""
+        self._require_broadcast(tensor.shape)
+        if tensor.shape == self.shape:
+            return self.ctx.as_image(self.node, tensor, self.image)
+        wanted = self._pixels_of(np.broadcast_to(c_order(tensor.shape), self.shape))
+        if (wanted != wanted[0]).any():
+            return self._moved(tensor, np.broadcast_to(c_order(tensor.shape), self.shape), self.shape, self.image)
+        pixel = Image((self.image.channels,), 0)
+        if np.array_equal(wanted[0], c_order(tensor.shape).reshape(-1)):
+            return self.ctx.as_image(self.node, tensor, pixel)
+        return self._moved(tensor, wanted[0], pixel.shape, pixel)
+
+    def _require_broadcast(self, shape: Shape) -> None:
+        aligned = zip(reversed(shape), reversed(self.shape), strict=False)
+        if len(shape) > len(self.shape) or any(size not in (1, wanted) for size, wanted in aligned):
+            raise Refusal(f"an operand {shape} cannot be broadcast to {self.shape}")
+
+    def _pixels_of(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """[pixels, channels] of an array of the result's shape."""
+        return np.moveaxis(values.reshape(self.image.shape), self.image.channel_axis, -1).reshape(
+            -1, self.image.channels
+        )
+
+    def _moved(self, tensor: Tensor, wanted: npt.NDArray[np.int64], shape: Shape, image: Image) -> Tensor:
+        operator: Move = move([tensor.image], wanted, image)
+        return self.ctx.inner(self.node, (tensor.name,), shape, image, operator, stem=f"{self._stem}.expanded")
+
+    @property
+    def _stem(self) -> str:
+        return next((o for o in self.node.outputs if o), self.node.name)
+
+    def apply(self, function: MapFunction, *operands: Operand) -> Value:
+        """One map, or its value if all operands are constant."""
+        values = [Constant(scalar(o)) if isinstance(o, int | float) else o for o in operands]
+        constants = [v for v in values if isinstance(v, Constant)]
+        if len(constants) == len(values):
+            with np.errstate(all="ignore"):
+                return Constant(np.asarray(MAP_FUNCTIONS[function](*(c.pixels for c in constants)), np.float32))
+        names = tuple(dict.fromkeys(v.name for v in values if isinstance(v, Tensor)))
+        operator = Map(function, tuple(v if isinstance(v, Constant) else names.index(v.name) for v in values))
+        stem = f"{self._stem}.{function}"
+        return self.ctx.inner(self.node, names, self.shape, self.image, operator, stem)
+
+    def add(self, x: Operand, y: Operand) -> Value:
+        return self.apply("add", x, y)
+
+    def sub(self, x: Operand, y: Operand) -> Value:
+        return self.apply("sub", x, y)
+
+    def mul(self, x: Operand, y: Operand) -> Value:
+        """x * y; a factor of 1 costs nothing."""
+        if isinstance(y, int | float) and y == 1 and not isinstance(x, int | float):
+            return x
+        return self.apply("mul", x, y)
+
+    def div(self, x: Operand, y: Operand) -> Value:
+        return self.apply("div", x, y)
+
+    def max(self, x: Operand, y: Operand) -> Value:
+        return self.apply("max", x, y)
+
+    def neg(self, x: Operand) -> Value:
+        """-x, also of zero."""
+        return self.apply("mul", x, -1)
+
+    def min(self, x: Operand, y: Operand) -> Value:
+        """min(x, y) = -max(-x, -y), exact: negation does not round."""
+        return self.neg(self.max(self.neg(x), -y if isinstance(y, int | float) else self.neg(y)))
+
+    def abs(self, x: Operand) -> Value:
+        return self.max(x, self.neg(x))
+
+    def relu(self, x: Operand) -> Value:
+        return self.apply("relu", x)
+
+    def finish(self, result: Value, output: str | None = None) -> None:
+        """Makes the result the node's output (the first, or the one named)."""
+        name = output or self.node.output
+        if isinstance(result, Constant):
+            pixels = np.broadcast_to(result.pixels, (self.image.rows, self.image.width, self.image.channels))
+            self.ctx.emit(self.node, (), self.image, ConstantTensor(owned(pixels)), name)
+        elif len(self.ctx.nodes) > self.start and self.ctx.nodes[-1].output == result.name:
+            # The last step needs no name of its own.
+            last = self.ctx.nodes.pop()
+            del self.ctx.tensors[result.name]
+            self.ctx.emit(self.node, last.inputs, result.image, last.operator, name)
+        else:
+            self.ctx.emit(self.node, (result.name,), result.image, Rename(), name)
+
+
+def result_image(tensors: Iterable[Tensor], shape: Shape) -> Image:
+    """The image of an element-wise result: that of the first operand that is not broadcast.
+
+    One whose image shows its shape is preferred: constants are smaller there.
+    """
+    full = [t for t in tensors if t.shape == shape]
+    shown = [t for t in full if t.image.shape == shape]
+    return next((t.image for t in (*shown, *full)), natural_image(shape))

@@ -1,0 +1,147 @@
+"""Resize along one axis: which elements make each new one, and with which weights.
+
+Coordinates are float32, as onnxruntime computes them: where a coordinate lies half way between two elements, the last
+bit decides.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.graph import Floats, Indices
+from raptor.frontend.registry import Refusal
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """For each new element: the positions it reads and their weights ([new, taps]), and whether it lies outside."""
+
+    positions: Indices
+    weights: Floats
+    outside: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis to be resized."""
+
+    size: int
+    new_size: int
+    scale: float
+    roi: tuple[float, float] = (0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Attributes of a Resize, named as in ONNX."""
+
+    mode: str
+    coordinates: str
+    nearest: str = "round_prefer_floor"
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+
+
+def taps(axis: Axis, method: Method) -> Taps:
+    """Raises `Refusal` for an unknown mode."""
+    at = _coordinates(axis, method.coordinates)
+    outside = np.zeros(len(at), np.bool_)
+    if method.coordinates == "tf_crop_and_resize":
+        outside = (at < 0) | (at > axis.size - 1)
+    if method.mode == "nearest":
+        nearest = _rounded(at, method.nearest, axis).clip(0, axis.size - 1)
+        if method.coordinates == "half_pixel_symmetric":
+            _require_certain(at, nearest, method.nearest, axis)
+        return Taps(nearest[:, None], np.ones((len(at), 1), np.float32), outside)
+    positions, weights = _interpolated(at, axis, method)
+    return Taps(positions.clip(0, axis.size - 1), weights.astype(np.float32), outside)
+
+
+def _coordinates(axis: Axis, mode: str) -> Floats:
+    """Where each new element lies among the old ones."""
+    new, size, new_size, scale = np.arange(axis.new_size, dtype=np.float32), axis.size, axis.new_size, axis.scale
+    one = np.float32(1)
+    half, factor = np.float32(0.5), np.float32(scale)
+    match mode:
+        case "asymmetric":
+            return new * (one / factor)
+        case "half_pixel":
+            return (new + half) / factor - half
+        case "pytorch_half_pixel":
+            return (new + half) / factor - half if new_size > 1 else 0 * new
+        case "tf_half_pixel_for_nn":
+            return (new + half) / factor
+        case "align_corners":
+            return new * np.float32(size - 1) / np.float32(new_size - 1) if new_size > 1 else 0 * new
+        case "half_pixel_symmetric":
+            adjustment = np.float32(new_size) / (factor * np.float32(size))
+            return np.float32(size) / 2 * (one - adjustment) + (new + half) / factor - half
+        case "tf_crop_and_resize":
+            first, last = (np.float32(r) for r in axis.roi)
+            if new_size == 1:
+                return half * (first + last) * np.float32(size - 1) + 0 * new
+            return first * np.float32(size - 1) + new * (last - first) * np.float32(size - 1) / np.float32(new_size - 1)
+        case _:
+            raise Refusal(f"coordinate_transformation_mode {mode} is unknown")
+
+
+def _rounded(at: Floats, mode: str, axis: Axis) -> Indices:
+    away = np.where(at < 0, np.ceil(at - np.float32(0.5)), np.floor(at + np.float32(0.5)))
+    rounded = {
+        "floor": np.floor(at),
+        "ceil": np.ceil(at),
+        "round_prefer_floor": np.where(at == np.trunc(at) + np.float32(0.5), np.floor(at), away),
+        "round_prefer_ceil": away,
+        # Before version 11.
+        "simple": np.ceil(at) if axis.scale < 1 else np.floor(at),
+    }
+    if mode not in rounded:
+        raise Refusal(f"nearest_mode {mode} is unknown")
+    return rounded[mode].astype(np.int64)
+
+
+def _require_certain(at: Floats, nearest: Indices, mode: str, axis: Axis) -> None:
+    """onnxruntime's order of float32 operations is unknown here; for powers of two nothing is rounded."""
+    if math.frexp(axis.scale)[0] == 0.5:
+        return
+    margin = np.float32(1e-6 * max(axis.size, 4))
+    for moved in (at - margin, at + margin):
+        if (_rounded(moved, mode, axis).clip(0, axis.size - 1) != nearest).any():
+            raise Refusal("half_pixel_symmetric: a coordinate lies on the edge of rounding to the nearest element")
+
+
+def _interpolated(at: Floats, axis: Axis, method: Method) -> tuple[Indices, npt.NDArray[np.float64]]:
+    """Positions, which may lie outside, and weights, as far as the kernel reaches."""
+    if method.mode not in ("linear", "cubic"):
+        raise Refusal(f"mode {method.mode} is unknown")
+    kernel, radius = (_triangle, 1) if method.mode == "linear" else (_cubic(method.cubic_a), 2)
+    # Where elements get lost, the kernel spans all those that a new one stands for.
+    stretch = min(axis.scale, 1.0) if method.antialias else 1.0
+    reach = int(np.ceil(radius / stretch))
+    positions = np.floor(at).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
+    weights = kernel((positions - at[:, None].astype(np.float64)) * stretch)
+    if method.exclude_outside and (method.mode == "cubic" or method.antialias):
+        weights = np.where((positions >= 0) & (positions < axis.size), weights, 0)
+    if method.exclude_outside or method.antialias:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    return positions, weights
+
+
+def _triangle(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def _cubic(a: float) -> Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]:
+    def kernel(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        x = np.abs(x)
+        near = ((a + 2) * x - (a + 3)) * x * x + 1
+        far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+        return np.where(x <= 1, near, np.where(x < 2, far, 0))
+
+    return kernel

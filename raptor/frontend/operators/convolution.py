@@ -1,0 +1,89 @@
+"""Convolutions and transposed convolutions of any rank and number of groups."""
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.building import Builder
+from raptor.frontend.constants import natural_image, owned
+from raptor.frontend.graph import Filter, Floats, Tensor
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.windows import padded_window, spatial_dims
+from raptor.window import Window
+
+Sizes = npt.NDArray[np.int64]
+
+
+@importer("Conv", since=1, limits="constant weights")
+def import_conv(node: NodeView, ctx: ImportContext) -> None:
+    """Convolution of any rank, with groups, strides, pads, dilations and auto_pad."""
+    build = Builder(node, ctx)
+    weights = ctx.weights(node.inputs[1])
+    x = build.natural(node.inputs[0])
+    window = padded_window(node, x.image, weights.shape[2:]).window
+    outs, ins = weights.shape[:2]
+    taps = owned(weights.reshape(outs, ins, -1).transpose(2, 1, 0))
+    _lower(build, x, Filter(taps, window, node.integer("group", 1)))
+
+
+@importer("ConvTranspose", since=1, limits="constant weights")
+def import_conv_transpose(node: NodeView, ctx: ImportContext) -> None:
+    """Transposed convolution of any rank, with groups, strides, dilations, output_padding and all forms of padding."""
+    build = Builder(node, ctx)
+    weights = ctx.weights(node.inputs[1])
+    x = build.natural(node.inputs[0])
+    window = _transposed_window(node, x, weights.shape[2:])
+    if window.out_dims != ctx.shape(node.output)[2:]:
+        # Its inference and onnxruntime differ for output_padding with auto_pad SAME, and for outputs below the input.
+        raise Refusal(f"the standard infers {ctx.shape(node.output)[2:]} outputs, there are {window.out_dims}")
+    groups = node.integer("group", 1)
+    # ONNX: [input channels, output channels / groups, kernel...]
+    ins, outs = x.image.channels // groups, weights.shape[1]
+    taps = weights.reshape(groups, ins, outs, -1).transpose(3, 1, 0, 2).reshape(-1, ins, groups * outs)
+    _lower(build, x, Filter(owned(taps), window, groups))
+
+
+def _lower(build: Builder, x: Tensor, products: Filter) -> None:
+    """The filter, and the addition of the bias unless it is zero."""
+    node, ctx = build.node, build.ctx
+    bias = node.input(2)
+    shape = ctx.shape(node.output)
+    result = build.add(products, natural_image(shape), x)
+    addend: Floats | None = None if bias is None else ctx.weights(bias)
+    if addend is not None and addend.any():
+        column = addend.reshape(-1, *(1,) * len(products.window.kernel))
+        result = build.map("add", result, build.constant(column, shape, result.image))
+    build.finish(result)
+
+
+def _transposed_window(node: NodeView, x: Tensor, kernel: tuple[int, ...]) -> Window:
+    """The window that scatters x."""
+    dims = spatial_dims(x.image)
+    if not dims:
+        raise Refusal("its input has no spatial dimensions")
+    ones = (1,) * len(dims)
+    strides, dilations = node.ints("strides", ones), node.ints("dilations", ones)
+    extra = node.ints("output_padding", (0,) * len(dims))
+    sizes = zip(dims, strides, kernel, dilations, extra, strict=True)
+    whole = np.array([(n - 1) * s + (k - 1) * d + 1 + e for n, s, k, d, e in sizes])
+    begins, outs = _cut(node, whole, np.array([n * s for n, s in zip(dims, strides, strict=True)]))
+    return Window(dims, _ints(outs), kernel, strides, _ints(begins), dilations, x.image.shape[0], transposed=True)
+
+
+def _cut(node: NodeView, whole: Sizes, same: Sizes) -> tuple[Sizes, Sizes]:
+    """What is cut off before the `whole` result, and the sizes that remain. `same`: those of auto_pad SAME."""
+    mode = node.string("auto_pad", "NOTSET")
+    given = node.ints("output_shape")
+    if given or mode.startswith("SAME"):
+        outs = np.array(given[-len(whole) :]) if given else same
+        total = np.maximum(whole - outs, 0)
+        return (total // 2 if mode == "SAME_UPPER" else total - total // 2), outs
+    if mode == "VALID":
+        return np.zeros_like(whole), whole
+    pads = np.array(node.ints("pads", (0,) * 2 * len(whole))).reshape(2, -1)
+    return pads[0], whole - pads.sum(axis=0)
+
+
+def _ints(values: Sizes) -> tuple[int, ...]:
+    return tuple(map(int, values))

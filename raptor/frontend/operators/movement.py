@@ -1,0 +1,230 @@
+"""Operators that only put elements in another order: applied to arrays of positions instead of values."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.building import Builder, axis_of, constant_ints, indices
+from raptor.frontend.constants import Shape
+from raptor.frontend.graph import Indices
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order
+from raptor.frontend.nodes import Array, NodeView
+from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+
+
+@importer("Transpose", since=1)
+def import_transpose(node: NodeView, ctx: ImportContext) -> None:
+    """Permuted dimensions; free where only the channels change place among them."""
+    wanted = c_order(ctx.tensor(node.inputs[0]).shape)
+    _arrange(node, ctx, wanted.transpose(node.ints("perm") or None))
+
+
+@importer("Slice", since=1)
+def import_slice(node: NodeView, ctx: ImportContext) -> None:
+    """A range of some dimensions, given by attributes."""
+    _lower_slice(node, ctx, node.ints("starts"), node.ints("ends"), node.ints("axes"), ())
+
+
+@importer("Slice", since=10, limits="constant ranges")
+def import_slice_of_inputs(node: NodeView, ctx: ImportContext) -> None:
+    """A range of some dimensions with steps of either sign, given by inputs."""
+    _lower_slice(node, ctx, *(constant_ints(node, ctx, i) or () for i in range(1, 5)))
+
+
+@importer("Split", since=2, limits="constant sizes", all_outputs=True)
+def import_split(node: NodeView, ctx: ImportContext) -> None:
+    """Consecutive ranges of one dimension; free where they are whole channel tiles."""
+    build = Builder(node, ctx)
+    x = ctx.tensor(node.inputs[0])
+    wanted = c_order(x.shape)
+    axis = axis_of(node, len(x.shape), 0)
+    for output, (start, stop) in zip(node.outputs, _ranges(node, ctx, x.shape[axis]), strict=True):
+        if output:
+            build.finish(build.arranged(wanted.take(range(start, stop), axis=axis), x), output)
+
+
+@importer("Expand", since=8, limits="a constant shape")
+def import_expand(node: NodeView, ctx: ImportContext) -> None:
+    """Repeated along dimensions of 1."""
+    wanted = c_order(ctx.tensor(node.inputs[0]).shape)
+    _arrange(node, ctx, np.broadcast_to(wanted, ctx.shape(node.output)))
+
+
+@importer("Tile", since=6, limits="constant repeats")
+def import_tile(node: NodeView, ctx: ImportContext) -> None:
+    """Repeated along every dimension."""
+    repeats = constant_ints(node, ctx, 1) or ()
+    _arrange(node, ctx, np.tile(c_order(ctx.tensor(node.inputs[0]).shape), repeats))
+
+
+@importer("Gather", since=1, limits="constant indices")
+def import_gather(node: NodeView, ctx: ImportContext) -> None:
+    """Slices of one dimension by their indices."""
+    wanted = c_order(ctx.tensor(node.inputs[0]).shape)
+    axis = axis_of(node, wanted.ndim, 0)
+    _arrange(node, ctx, wanted.take(_indices(node, ctx, 1, wanted.shape[axis]), axis=axis))
+
+
+@importer("GatherElements", since=11, limits="constant indices")
+def import_gather_elements(node: NodeView, ctx: ImportContext) -> None:
+    """Elements by their indices along one dimension."""
+    wanted = c_order(ctx.tensor(node.inputs[0]).shape)
+    axis = axis_of(node, wanted.ndim, 0)
+    at = _along(_indices(node, ctx, 1, wanted.shape[axis]), axis)
+    _arrange(node, ctx, wanted[at])
+
+
+@importer("GatherND", since=11, limits="constant indices")
+def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
+    """Slices by tuples of indices."""
+    wanted = c_order(ctx.tensor(node.inputs[0]).shape)
+    given = _constant(node, ctx, 1)
+    batch = node.integer("batch_dims", 0)
+    places = np.ix_(*(np.arange(n) for n in given.shape[:batch]))
+    outer = [p.reshape(*p.shape, *(1,) * (given.ndim - 1 - batch)) for p in places]
+    _arrange(node, ctx, wanted[(*outer, *np.moveaxis(given, -1, 0))])
+
+
+@importer("ScatterND", since=11, limits="constant indices; reduction none")
+def import_scatter_nd(node: NodeView, ctx: ImportContext) -> None:
+    """The input with slices replaced by updates."""
+    given = _constant(node, ctx, 1)
+    _scatter(node, ctx, tuple(np.moveaxis(given, -1, 0)))
+
+
+@importer("ScatterElements", since=11, limits="constant indices; reduction none")
+def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
+    """The input with elements replaced by updates."""
+    shape = ctx.shape(node.inputs[0])
+    axis = axis_of(node, len(shape), 0)
+    _scatter(node, ctx, _along(_indices(node, ctx, 1, shape[axis]), axis))
+
+
+@importer("DepthToSpace", since=1)
+def import_depth_to_space(node: NodeView, ctx: ImportContext) -> None:
+    """Channels become blocks of pixels."""
+    x = ctx.tensor(node.inputs[0])
+    n, c, h, w = _rank_4(x.shape)
+    b = node.integer("blocksize", 1)
+    if node.string("mode", "DCR") == "DCR":
+        wanted = c_order((n, b, b, c // (b * b), h, w)).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        wanted = c_order((n, c // (b * b), b, b, h, w)).transpose(0, 1, 4, 2, 5, 3)
+    _arrange(node, ctx, wanted.reshape(n, c // (b * b), h * b, w * b))
+
+
+@importer("SpaceToDepth", since=1)
+def import_space_to_depth(node: NodeView, ctx: ImportContext) -> None:
+    """Blocks of pixels become channels."""
+    x = ctx.tensor(node.inputs[0])
+    n, c, h, w = _rank_4(x.shape)
+    b = node.integer("blocksize", 1)
+    blocks = c_order((n, c, h // b, b, w // b, b))
+    order = (0, 3, 5, 1, 2, 4) if node.string("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    _arrange(node, ctx, blocks.transpose(order).reshape(n, c * b * b, h // b, w // b))
+
+
+@importer("ReverseSequence", since=10, limits="constant lengths")
+def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
+    """The first elements of each sequence in reverse order."""
+    wanted = c_order(ctx.tensor(node.inputs[0]).shape)
+    axes = (node.integer("batch_axis", 1), node.integer("time_axis", 0))
+    by_batch = np.moveaxis(wanted, axes, (0, 1)).copy()
+    for sequence, length in zip(by_batch, constant_ints(node, ctx, 1) or (), strict=True):
+        sequence[:length] = sequence[:length][::-1].copy()
+    _arrange(node, ctx, np.moveaxis(by_batch, (0, 1), axes))
+
+
+@importer("Where", since=9, limits="a constant condition")
+def import_where(node: NodeView, ctx: ImportContext) -> None:
+    """Elements of one tensor or the other."""
+    build = Builder(node, ctx)
+    condition = _constant(node, ctx, 0)
+    sources = [build.operand(i) for i in node.inputs[1:3]]
+    build.finish(build.arranged(np.where(condition, *indices(sources)), *sources))
+
+
+@importer("Trilu", since=14, limits="a constant diagonal")
+def import_trilu(node: NodeView, ctx: ImportContext) -> None:
+    """The upper or lower triangle of matrices, zero elsewhere."""
+    wanted = c_order(ctx.tensor(node.inputs[0]).shape) + 1
+    (diagonal,) = constant_ints(node, ctx, 1) or (0,)
+    triangle = np.triu if node.integer("upper", 1) else np.tril
+    _arrange(node, ctx, triangle(wanted, diagonal) - 1)
+
+
+def _arrange(node: NodeView, ctx: ImportContext, wanted: npt.NDArray[np.integer]) -> None:
+    build = Builder(node, ctx)
+    build.finish(build.arranged(wanted, ctx.tensor(node.inputs[0])))
+
+
+def _lower_slice(
+    node: NodeView,
+    ctx: ImportContext,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int],
+    steps: Sequence[int],
+) -> None:
+    wanted = c_order(ctx.tensor(node.inputs[0]).shape)
+    chosen = [slice(None)] * wanted.ndim
+    steps = steps or [1] * len(starts)
+    for axis, start, end, step in zip(axes or range(len(starts)), starts, ends, steps, strict=True):
+        chosen[axis] = _numpy_slice(start, end, step, wanted.shape[axis])
+    _arrange(node, ctx, wanted[tuple(chosen)])
+
+
+def _numpy_slice(start: int, end: int, step: int, size: int) -> slice:
+    """A slice of ONNX: backwards, an end before the first element includes that; numpy would count from the last."""
+    return slice(start, None if step < 0 and end < -size else end, step)
+
+
+def _ranges(node: NodeView, ctx: ImportContext, size: int) -> list[tuple[int, int]]:
+    """Start and stop of each output."""
+    sizes = constant_ints(node, ctx, 1, "split")
+    if sizes is None:
+        part = -(-size // len(node.outputs))
+        sizes = (part,) * len(node.outputs)
+    starts = [0, *np.cumsum(sizes).tolist()]
+    return [(min(a, size), min(b, size)) for a, b in pairwise(starts)]
+
+
+def _constant(node: NodeView, ctx: ImportContext, position: int) -> Array:
+    value = ctx.constant(node.inputs[position])
+    if value is None:
+        raise NeedsConstantError(node.inputs[position])
+    return value
+
+
+def _indices(node: NodeView, ctx: ImportContext, position: int, size: int) -> Indices:
+    """Constant indices below `size`, counted from the end where negative."""
+    given = np.asarray(_constant(node, ctx, position), np.int64)
+    if given.size and not (-size <= given.min() and given.max() < size):
+        raise Refusal(f"indices from {given.min()} to {given.max()} of {size}")
+    return np.where(given < 0, given + size, given)
+
+
+def _along(given: Indices, axis: int) -> tuple[Indices, ...]:
+    """Index arrays that replace the position along `axis` by `given`, and keep all others."""
+    places: list[Indices] = [np.asarray(p, np.int64) for p in np.ix_(*(np.arange(n) for n in given.shape))]
+    return (*places[:axis], given, *places[axis + 1 :])
+
+
+def _scatter(node: NodeView, ctx: ImportContext, where: tuple[Array, ...]) -> None:
+    if node.string("reduction", "none") != "none":
+        raise Refusal(f"reduction is {node.string('reduction', 'none')}; only none is supported")
+    build = Builder(node, ctx)
+    sources = [build.operand(node.inputs[i]) for i in (0, 2)]
+    wanted, updates = indices(sources)
+    wanted[where] = updates
+    build.finish(build.arranged(wanted, *sources))
+
+
+def _rank_4(shape: Shape) -> tuple[int, int, int, int]:
+    if len(shape) != 4:
+        raise Refusal(f"its input has {len(shape)} dimensions, not 4")
+    n, c, h, w = shape
+    return n, c, h, w

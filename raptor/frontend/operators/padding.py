@@ -1,0 +1,70 @@
+"""Padding with a constant or with elements of the input."""
+
+import math
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.building import Builder, constant_ints
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import Refusal, importer
+
+Pads = list[tuple[int, int]]
+_MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
+@importer("Pad", since=2)
+def import_pad(node: NodeView, ctx: ImportContext) -> None:
+    """The input with more elements around it, given by attributes; negative pads cut off."""
+    _lower(node, ctx, node.ints("pads"), None, node.number("value", 0.0))
+
+
+@importer("Pad", since=11, limits="constant pads and value")
+def import_pad_of_inputs(node: NodeView, ctx: ImportContext) -> None:
+    """The input with more elements around it, given by inputs; negative pads cut off."""
+    value = node.input(2)
+    number = 0.0 if value is None else float(ctx.weights(value).item())
+    _lower(node, ctx, constant_ints(node, ctx, 1) or (), constant_ints(node, ctx, 3), number)
+
+
+def _lower(
+    node: NodeView, ctx: ImportContext, given: tuple[int, ...], axes: tuple[int, ...] | None, value: float
+) -> None:
+    build = Builder(node, ctx)
+    x = ctx.tensor(node.inputs[0])
+    pads = _pads(given, axes, len(x.shape))
+    mode = node.string("mode", "constant")
+    inner = _cropped(c_order(x.shape), pads)
+    around = [(max(a, 0), max(b, 0)) for a, b in pads]
+    wanted = _padded(inner, around, mode)
+    result = build.arranged(wanted, x)
+    if value != 0 and (wanted < 0).any():
+        outside = np.where(wanted < 0, np.float32(value), np.float32(0))
+        result = build.map("add", result, build.constant(outside, wanted.shape, result.image))
+    build.finish(result)
+
+
+def _pads(given: tuple[int, ...], axes: tuple[int, ...] | None, rank: int) -> Pads:
+    """Before and behind each dimension."""
+    pads: Pads = [(0, 0)] * rank
+    half = len(given) // 2
+    for axis, before, behind in zip(axes or range(rank), given[:half], given[half:], strict=True):
+        pads[axis] = before, behind
+    return pads
+
+
+def _cropped(array: npt.NDArray[np.int64], pads: Pads) -> npt.NDArray[np.int64]:
+    return array[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(array.shape, pads, strict=True))]
+
+
+def _padded(inner: npt.NDArray[np.int64], around: Pads, mode: str) -> npt.NDArray[np.int64]:
+    if mode == "constant":
+        return np.pad(inner, around, constant_values=-1)
+    if mode not in _MODES:
+        raise Refusal(f"mode {mode} is unknown")
+    if math.prod(inner.shape) == 0:
+        raise Refusal("negative pads leave nothing to repeat")
+    return np.pad(inner, around, _MODES[mode])

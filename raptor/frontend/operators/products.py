@@ -1,0 +1,145 @@
+"""Products: with constant matrices on crossbars, of two computed tensors on the vector unit."""
+
+from collections.abc import Sequence
+
+from raptor.frontend.constants import Shape, natural_image
+from raptor.frontend.contraction import Contraction, Factor
+from raptor.frontend.einsum import parse
+from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.graph import Tensor
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import Refusal, importer
+from raptor.layout import Image
+
+
+@importer("Gemm", since=7)
+def import_gemm(node: NodeView, ctx: ImportContext) -> None:
+    """alpha * A * B + beta * C with A and B transposed on demand; any of the three constant or computed."""
+    start = len(ctx.nodes)
+    left = ("k", "m") if node.integer("transA", 0) else ("m", "k")
+    right = ("n", "k") if node.integer("transB", 0) else ("k", "n")
+    contraction = Contraction.of(node, ctx, (left, right))
+    a, b = _scaled(contraction.factor(node.inputs[0], left), contraction.factor(node.inputs[1], right), node)
+    product = contraction.product(a, b, contraction.wide(("m", "n")))
+    f, result = _result(node, ctx, _computed(product), start)
+    if not (a.is_constant or b.is_constant):
+        result = f.mul(result, node.number("alpha", 1))
+    f.finish(_biased(node, f, result))
+
+
+def _scaled(a: Factor, b: Factor, node: NodeView) -> tuple[Factor, Factor]:
+    """Alpha goes into a constant factor. Without one no copy: the matrix can be most of the model."""
+    alpha = node.number("alpha", 1)
+    if alpha == 1 or not (a.is_constant or b.is_constant):
+        return a, b
+    if not isinstance(b.value, Tensor):
+        return a, Factor(b.names, b.value * b.value.dtype.type(alpha))
+    assert not isinstance(a.value, Tensor), "one of them is constant"
+    return Factor(a.names, a.value * a.value.dtype.type(alpha)), b
+
+
+def _biased(node: NodeView, f: Formula, result: Value) -> Value:
+    """The product plus beta * C, unless that is zero."""
+    name, beta = node.input(2), node.number("beta", 1)
+    if name is None:
+        return result
+    if f.ctx.constant(name) is None:
+        return f.add(result, f.mul(f.operand(name), beta))
+    bias = f.ctx.weights(name)
+    if not bias.any() or beta == 0:
+        return result
+    return f.add(result, f.constant(bias if beta == 1 else bias * bias.dtype.type(beta)))
+
+
+@importer("MatMul", since=1)
+def import_matmul(node: NodeView, ctx: ImportContext) -> None:
+    """Matrix product of any rank, with broadcasting; either operand may be constant."""
+    start = len(ctx.nodes)
+    left, right = (_rank(ctx, i) for i in node.inputs)
+    batch = tuple(f"b{i}" for i in range(max(left, right) - 2, 0, -1))
+    names = (_matmul_names(left, batch, ("m", "k")), _matmul_names(right, batch, ("k", "n")))
+    contraction = Contraction.of(node, ctx, names)
+    a, b = (contraction.factor(i, n) for i, n in zip(node.inputs, names, strict=True))
+    out = (*batch, *(("m",) if left > 1 else ()), *(("n",) if right > 1 else ()))
+    f, result = _result(node, ctx, _computed(contraction.product(a, b, contraction.wide(out))), start)
+    f.finish(result)
+
+
+def _matmul_names(rank: int, batch: Sequence[str], matrix: tuple[str, str]) -> tuple[str, ...]:
+    """The names of an operand's dimensions; a vector has only the summed one."""
+    return ("k",) if rank == 1 else (*batch[len(batch) - (rank - 2) :], *matrix)
+
+
+@importer("Einsum", since=12, limits="one operand computed at least")
+def import_einsum(node: NodeView, ctx: ImportContext) -> None:
+    """Any contraction, as transposition, product, transposition; diagonals, sums and broadcasting included."""
+    start = len(ctx.nodes)
+    names, out = parse(node.string("equation", ""), [_rank(ctx, i) for i in node.inputs])
+    contraction = Contraction.of(node, ctx, names)
+    factors = [contraction.factor(i, n) for i, n in zip(node.inputs, names, strict=True)]
+    wanted = contraction.wide(out)
+    while len(factors) > 1:
+        factors = _one_less(contraction, factors, wanted)
+    (last,) = factors
+    if set(last.names) != set(wanted):
+        gone = tuple(n for n in last.names if n not in wanted)
+        last = contraction.product(last, contraction.ones(gone), wanted)
+    f, result = _result(node, ctx, contraction.permuted(last.names, _computed(last), wanted), start)
+    f.finish(result)
+
+
+def _one_less(contraction: Contraction, factors: list[Factor], wanted: tuple[str, ...]) -> list[Factor]:
+    """Replaces two of the factors by their product: a computed and a constant one that share a sum, if there are."""
+    pairs = [(i, j) for j in range(len(factors)) for i in range(j)]
+    i, j = max(pairs, key=lambda p: _preference(factors[p[0]], factors[p[1]]))
+    x, y = factors[i], factors[j]
+    others = [f for k, f in enumerate(factors) if k not in (i, j)]
+    if not others:
+        return [contraction.product(x, y, wanted)]
+    needed = {n for f in others for n in f.names} | set(wanted)
+    if x.is_constant:
+        x, y = y, x
+    return [contraction.product(x, y, _kept(x, y, needed)), *others]
+
+
+def _preference(x: Factor, y: Factor) -> tuple[bool, bool]:
+    share = bool(set(x.names) & set(y.names))
+    return share and x.is_constant != y.is_constant, share
+
+
+def _kept(x: Factor, y: Factor, needed: set[str]) -> tuple[str, ...]:
+    """What later products need, in the order in which the product leaves it: what `y` adds where the sum was."""
+    added = tuple(n for n in y.names if n in needed and n not in x.names)
+    summed = next((i for i, n in enumerate(x.names) if n not in needed), len(x.names))
+    kept = tuple(n for n in x.names[summed:] if n in needed)
+    return (*x.names[:summed], *added, *kept)
+
+
+def _computed(factor: Factor) -> Tensor:
+    if not isinstance(factor.value, Tensor):
+        raise Refusal("all its operands are constants that the optimiser has not folded")
+    return factor.value
+
+
+def _rank(ctx: ImportContext, name: str) -> int:
+    constant = ctx.constant(name)
+    return len(ctx.tensor(name).shape) if constant is None else constant.ndim
+
+
+def _result(node: NodeView, ctx: ImportContext, product: Tensor, start: int) -> tuple[Formula, Tensor]:
+    """The product in the shape of the node's output, and a formula to go on with."""
+    shape = ctx.shape(node.output)
+    image = _shown(shape, product.image)
+    if product.in_model:
+        shown = ctx.as_image(node, product, image)
+    else:
+        shown = ctx.tensors[product.name] = Tensor(product.name, shape, image, in_model=False)
+    return Formula(node, ctx, shape, image, start), shown
+
+
+def _shown(shape: Shape, image: Image) -> Image:
+    """An image that shows `shape`, if one has the layout of `image`."""
+    axes = (natural_image(shape).channel_axis, *reversed(range(len(shape))))
+    shown = (Image(shape or (1,), a) for a in axes)
+    return next((i for i in shown if i.has_layout_of(image)), image)

@@ -1,0 +1,362 @@
+"""Recurrent layers, unrolled over time.
+
+The input part of all steps is one `Filter`; the recurrent part is one for each step, and these share their crossbars.
+Gates are element-wise. A hidden state that is zero at the start costs nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from raptor.frontend.constants import owned
+from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.graph import Constant, ConstantTensor, Filter, Floats, Indices, Tensor
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order, move
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.operators import activations
+from raptor.frontend.operators.activations import Activation
+from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.layout import Image
+from raptor.window import Window
+
+LIMITS = "constant weights and full sequences"
+
+
+@importer("LSTM", since=7, limits=LIMITS, all_outputs=True)
+def import_lstm(node: NodeView, ctx: ImportContext) -> None:
+    """Long short-term memory: all directions, peepholes, input_forget, clip, initial states, any activations."""
+    _lower(node, ctx, _Lstm, ("Sigmoid", "Tanh", "Tanh"))
+
+
+@importer("GRU", since=7, limits=LIMITS, all_outputs=True)
+def import_gru(node: NodeView, ctx: ImportContext) -> None:
+    """Gated recurrent unit: all directions, both forms of linear_before_reset, clip, initial state, any activations."""
+    _lower(node, ctx, _Gru, ("Sigmoid", "Tanh"))
+
+
+@importer("RNN", since=7, limits=LIMITS, all_outputs=True)
+def import_rnn(node: NodeView, ctx: ImportContext) -> None:
+    """Recurrent layer of one gate: all directions, clip, initial state, any activations."""
+    _lower(node, ctx, _Rnn, ("Tanh",))
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What goes from step to step; None is zero."""
+
+    hidden: Tensor | None
+    cell: Tensor | None = None
+
+
+@dataclass(slots=True)
+class _Layer:
+    """One direction of a layer. Tensors of a step are [batch, hidden]."""
+
+    node: NodeView
+    ctx: ImportContext
+    direction: int
+    is_reverse: bool
+    batch: int
+    hidden: int
+    functions: tuple[Activation, ...]
+    weights: Floats
+    """[1, inputs, gates * hidden]"""
+    recurrent: Floats
+    biases: Floats
+    """[2, gates * hidden]: of the input part and of the recurrent part."""
+    peepholes: Floats
+    """[3 * hidden], zero for none."""
+    filters: dict[str, Filter] = field(default_factory=dict[str, Filter])
+
+    @property
+    def gates(self) -> int:
+        return self.recurrent.shape[2] // self.hidden
+
+    def step(self, parts: Tensor, state: _State) -> _State:
+        """The state after one step; `parts` [batch, gates * hidden] is the input part of the sums."""
+        raise NotImplementedError
+
+    def input_biases(self) -> Floats:
+        """What is added to the input part of all steps."""
+        return self.biases.sum(axis=0)
+
+    def formula(self, gates: int = 1) -> Formula:
+        shape = (self.batch, gates * self.hidden)
+        return Formula(self.node, self.ctx, shape, Image(shape, 1))
+
+    @property
+    def stem(self) -> str:
+        return next(o for o in self.node.outputs if o)
+
+    def moved(self, source: Tensor, wanted: Indices, what: str) -> Tensor:
+        """Elements of a tensor as [rows, channels]."""
+        image = Image((wanted.shape[0], wanted.shape[1]), 1)
+        operator = move([source.image], wanted, image)
+        return self.ctx.inner(self.node, (source.name,), image.shape, image, operator, f"{self.stem}.{what}")
+
+    def input_part(self, sequence: Tensor, steps: int) -> Tensor:
+        """[steps * batch, gates * hidden] of `sequence` [steps * batch, inputs]."""
+        shape = (steps * self.batch, self.gates * self.hidden)
+        filter_ = Filter(self.weights, Window.point(shape[:1]))
+        image = Image(shape, 1)
+        products = self.ctx.inner(self.node, (sequence.name,), shape, image, filter_, f"{self.stem}.inputs")
+        bias = self.input_biases()
+        if not bias.any():
+            return products
+        result = Formula(self.node, self.ctx, shape, image).add(products, Constant(bias.reshape(1, 1, -1)))
+        assert isinstance(result, Tensor)
+        return result
+
+    def product(self, hidden: Tensor, first: int, last: int) -> Tensor:
+        """The recurrent part of the gates `first` to `last`; the steps share one set of crossbars."""
+        cols = slice(first * self.hidden, last * self.hidden)
+        shape = (self.batch, (last - first) * self.hidden)
+        key = f"{self.stem}.recurrent.{self.direction}.{first}"
+        if key not in self.filters:
+            self.filters[key] = Filter(owned(self.recurrent[:, :, cols]), Window.point(shape[:1]), key=key)
+        filter_ = self.filters[key]
+        return self.ctx.inner(self.node, (hidden.name,), shape, Image(shape, 1), filter_, f"{self.stem}.products")
+
+    def gate(self, sums: Tensor, number: int, count: int = 1) -> Tensor:
+        """[batch, count * hidden]: some of the gates of [batch, gates * hidden]."""
+        if sums.shape[1] == count * self.hidden:
+            return sums
+        wanted = c_order(sums.shape)[:, number * self.hidden : (number + count) * self.hidden]
+        return self.moved(sums, wanted, "gate")
+
+    def activated(self, number: int, x: Value) -> Value:
+        f = self.formula()
+        clip = self.node.number("clip", 0)
+        return self.functions[number](f, f.max(f.min(x, clip), -clip) if clip else x)
+
+
+class _Rnn(_Layer):
+    """h' = f(x W + h R + b)."""
+
+    def step(self, parts: Tensor, state: _State) -> _State:
+        f = self.formula()
+        sums = parts if state.hidden is None else f.add(parts, self.product(state.hidden, 0, 1))
+        return _State(_tensor(self.activated(0, sums)))
+
+
+class _Gru(_Layer):
+    """h' = (1 - z) g + z h, of the update gate z, the reset gate r and the new state g."""
+
+    @property
+    def linear_before_reset(self) -> bool:
+        return bool(self.node.integer("linear_before_reset", 0))
+
+    def input_biases(self) -> Floats:
+        split = 2 * self.hidden
+        gates, inputs, recurrent = self.biases.sum(axis=0)[:split], self.biases[0, split:], self.biases[1, split:]
+        return np.concatenate([gates, inputs if self.linear_before_reset else inputs + recurrent])
+
+    def step(self, parts: Tensor, state: _State) -> _State:
+        f, hidden = self.formula(), state.hidden
+        sums = self.gate(parts, 0, 2)
+        if hidden is not None:
+            sums = _tensor(self.formula(2).add(sums, self.product(hidden, 0, 2)))
+        update = self.activated(0, self.gate(sums, 0))
+        recurrent = self.new_part(sums, hidden)
+        new = self.gate(parts, 2)
+        new = self.activated(1, new if recurrent is None else f.add(new, recurrent))
+        kept = f.neg(new) if hidden is None else f.sub(hidden, new)
+        return _State(_tensor(f.add(new, f.mul(update, kept))))
+
+    def new_part(self, sums: Tensor, hidden: Tensor | None) -> Value | None:
+        """The recurrent part of the new state: of r * h, or r times that of h."""
+        f = self.formula()
+        bias = Constant(self.biases[1, 2 * self.hidden :].reshape(1, 1, -1))
+        if not self.linear_before_reset:
+            if hidden is None:
+                return None
+            return self.product(_tensor(f.mul(self.activated(0, self.gate(sums, 1)), hidden)), 2, 3)
+        biased = bool(bias.pixels.any())
+        if hidden is None and not biased:
+            return None
+        product: Value = bias if hidden is None else self.product(hidden, 2, 3)
+        if hidden is not None and biased:
+            product = f.add(product, bias)
+        return f.mul(self.activated(0, self.gate(sums, 1)), product)
+
+
+class _Lstm(_Layer):
+    """c' = f c + i g and h' = o act(c'), of the gates i, o, f and the new cell g."""
+
+    def step(self, parts: Tensor, state: _State) -> _State:
+        f, cell = self.formula(), state.cell
+        sums = parts
+        if state.hidden is not None:
+            sums = _tensor(self.formula(4).add(parts, self.product(state.hidden, 0, 4)))
+        entering = self.activated(0, self.peeped(self.gate(sums, 0), 0, cell))
+        new = f.mul(entering, self.activated(1, self.gate(sums, 3)))
+        if cell is not None:
+            new = f.add(f.mul(self.forget(sums, entering, cell), cell), new)
+        output = self.activated(0, self.peeped(self.gate(sums, 1), 1, _tensor(new)))
+        return _State(_tensor(f.mul(output, self.functions[2](f, new))), _tensor(new))
+
+    def forget(self, sums: Tensor, entering: Value, cell: Tensor) -> Value:
+        if self.node.integer("input_forget", 0):
+            return self.formula().sub(1, entering)
+        return self.activated(0, self.peeped(self.gate(sums, 2), 2, cell))
+
+    def peeped(self, sums: Tensor, number: int, cell: Tensor | None) -> Value:
+        """Peephole connections (in the order i, o, f): the cell times a weight of each hidden unit."""
+        weights = self.peepholes[number * self.hidden : (number + 1) * self.hidden]
+        if cell is None or not weights.any():
+            return sums
+        f = self.formula()
+        return f.add(sums, f.mul(cell, Constant(weights.reshape(1, 1, -1))))
+
+
+def _tensor(value: Value) -> Tensor:
+    if isinstance(value, Constant):
+        raise Refusal("its gates are constant")
+    return value
+
+
+def _lower(node: NodeView, ctx: ImportContext, kind: type[_Layer], functions: Sequence[str]) -> None:
+    x = ctx.tensor(node.inputs[0])
+    steps, batch, inputs = x.shape
+    assert not node.integer("layout", 0), "see raptor.frontend.batchwise"
+    _require_full(node, ctx, steps)
+    image = Image((steps * batch, inputs), 1)
+    sequence = x if x.image.has_layout_of(image) else ctx.as_image(node, x, image)
+    layers = _layers(node, ctx, kind, batch, functions)
+    states = [_unrolled(node, ctx, layer, sequence, steps) for layer in layers]
+    _emit_outputs(node, ctx, layers, states)
+
+
+def _require_full(node: NodeView, ctx: ImportContext, steps: int) -> None:
+    name = node.input(4)
+    if name is None:
+        return
+    lengths = ctx.constant(name)
+    if lengths is None:
+        raise NeedsConstantError(name)
+    if (lengths != steps).any():
+        raise Refusal(f"its sequences {lengths.tolist()} are shorter than {steps} steps")
+
+
+def _layers(
+    node: NodeView, ctx: ImportContext, kind: type[_Layer], batch: int, functions: Sequence[str]
+) -> list[_Layer]:
+    """One layer for each direction."""
+    w, r = ctx.weights(node.inputs[1]), ctx.weights(node.inputs[2])
+    directions, rows, hidden = r.shape
+    b = _optional(node, ctx, 3, (directions, 2 * rows))
+    p = _optional(node, ctx, 7, (directions, 3 * hidden))
+    chosen = _functions(node, list(functions) * directions)
+    layers: list[_Layer] = []
+    for d in range(directions):
+        own = tuple(chosen[d * len(functions) : (d + 1) * len(functions)])
+        is_reverse = d == 1 or node.string("direction", "forward") == "reverse"
+        weights, recurrent = owned(w[d].T[None]), owned(r[d].T[None])
+        biases = owned(b[d]).reshape(2, -1)
+        layers.append(kind(node, ctx, d, is_reverse, batch, hidden, own, weights, recurrent, biases, owned(p[d])))
+    return layers
+
+
+def _optional(node: NodeView, ctx: ImportContext, position: int, shape: tuple[int, ...]) -> Floats:
+    """The weights, zero if absent."""
+    name = node.input(position)
+    return np.zeros(shape, np.float32) if name is None else ctx.weights(name)
+
+
+def _functions(node: NodeView, defaults: Sequence[str]) -> list[Activation]:
+    """The activation functions; the lists of their parameters are used up in order."""
+    given = node.attributes.get("activations")
+    names = [n.decode() if isinstance(n, bytes) else str(n) for n in given] if given else list(defaults)
+    alphas = iter(node.attributes.get("activation_alpha", ()))
+    betas = iter(node.attributes.get("activation_beta", ()))
+    return [_function(name, alphas, betas) for name in names]
+
+
+def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
+    key = name.lower()
+    if key in _PLAIN:
+        return _PLAIN[key]
+    if key in _OF_ALPHA:
+        make, alpha = _OF_ALPHA[key]
+        return make(float(next(alphas, alpha)))
+    if key in _OF_ALPHA_AND_BETA:
+        make_of_two, alpha, beta = _OF_ALPHA_AND_BETA[key]
+        return make_of_two(float(next(alphas, alpha)), float(next(betas, beta)))
+    raise Refusal(f"the activation {name} is not supported")
+
+
+def _affine(alpha: float, beta: float) -> Activation:
+    return lambda f, x: f.add(f.mul(x, alpha), beta)
+
+
+def _scaled_tanh(alpha: float, beta: float) -> Activation:
+    return lambda f, x: f.mul(activations.tanh(f, f.mul(x, beta)), alpha)
+
+
+_PLAIN: Mapping[str, Activation] = {
+    "relu": activations.relu,
+    "tanh": activations.tanh,
+    "sigmoid": activations.sigmoid,
+    "softsign": activations.softsign,
+    "softplus": activations.softplus,
+}
+_OF_ALPHA: Mapping[str, tuple[Callable[[float], Activation], float]] = {
+    "leakyrelu": (activations.leaky_relu, 0.01),
+    "elu": (activations.elu, 1),
+    "thresholdedrelu": (activations.thresholded_relu, 1),
+}
+_OF_ALPHA_AND_BETA: Mapping[str, tuple[Callable[[float, float], Activation], float, float]] = {
+    "hardsigmoid": (activations.hard_sigmoid, 0.2, 0.5),
+    "affine": (_affine, 1, 0),
+    "scaledtanh": (_scaled_tanh, 1, 1),
+}
+
+
+def _unrolled(node: NodeView, ctx: ImportContext, layer: _Layer, sequence: Tensor, steps: int) -> list[_State]:
+    """The states after every step, in the order of time."""
+    parts = layer.input_part(sequence, steps)
+    rows = c_order(parts.shape).reshape(steps, layer.batch, -1)
+    state = _State(_initial(node, ctx, layer, 5), _initial(node, ctx, layer, 6))
+    states: list[_State] = []
+    for step in reversed(range(steps)) if layer.is_reverse else range(steps):
+        state = layer.step(layer.moved(parts, rows[step], "step") if steps > 1 else parts, state)
+        states.append(state)
+    return states[::-1] if layer.is_reverse else states
+
+
+def _initial(node: NodeView, ctx: ImportContext, layer: _Layer, position: int) -> Tensor | None:
+    """The state before the first step, None if it is zero."""
+    name = node.input(position)
+    if name is None:
+        return None
+    if ctx.constant(name) is None:
+        state = ctx.tensor(name)
+        return layer.moved(state, c_order(state.shape)[layer.direction], "initial")
+    values = ctx.weights(name)[layer.direction]
+    if not values.any():
+        return None
+    image = Image(values.shape, 1)
+    return ctx.inner(
+        node, (), image.shape, image, ConstantTensor(owned(image.to_pixels(values))), f"{layer.stem}.initial"
+    )
+
+
+def _emit_outputs(
+    node: NodeView, ctx: ImportContext, layers: Sequence[_Layer], states: Sequence[Sequence[_State]]
+) -> None:
+    """Y [steps, directions, batch, hidden], Y_h and Y_c [directions, batch, hidden]: those that are used."""
+    lasts = [s[0 if layer.is_reverse else -1] for layer, s in zip(layers, states, strict=True)]
+    stacks = (
+        [s.hidden for step in zip(*states, strict=True) for s in step],
+        [s.hidden for s in lasts],
+        [s.cell for s in lasts],
+    )
+    for output, stack in zip(node.outputs, stacks, strict=False):
+        if output and output in ctx.used:
+            tensors = [t for t in stack if t is not None]
+            shape = ctx.shape(output)
+            image = Image(shape, len(shape) - 1)
+            operator = move([t.image for t in tensors], c_order(shape), image)
+            ctx.emit(node, tuple(t.name for t in tensors), image, operator, output)

@@ -1,0 +1,139 @@
+"""Reductions over any axes."""
+
+import functools
+import math
+from collections.abc import Callable
+
+from raptor.frontend import axes
+from raptor.frontend.axes import View
+from raptor.frontend.building import Builder, constant_ints
+from raptor.frontend.graph import Tensor
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import Refusal, importer
+from raptor.layout import Image
+
+STATIC = "constant axes"
+
+
+@importer("ReduceSum", since=1, limits=STATIC)
+def import_reduce_sum(node: NodeView, ctx: ImportContext) -> None:
+    """Sum over axes: a pool over pixels (thesis, 4.2), a product with ones over channels."""
+    _lower(node, ctx, lambda build, seen: axes.reduce(build, seen, "sum"))
+
+
+@importer("ReduceMean", since=1, limits=STATIC)
+def import_reduce_mean(node: NodeView, ctx: ImportContext) -> None:
+    """Mean over axes: the sum times a constant."""
+    _lower(node, ctx, lambda build, seen: axes.reduce(build, seen, "sum", 1 / seen.count))
+
+
+@importer("ReduceMax", since=1, limits=STATIC)
+def import_reduce_max(node: NodeView, ctx: ImportContext) -> None:
+    """Maximum over axes."""
+    _lower(node, ctx, lambda build, seen: axes.reduce(build, seen, "max"))
+
+
+@importer("ReduceMin", since=1, limits=STATIC)
+def import_reduce_min(node: NodeView, ctx: ImportContext) -> None:
+    """Minimum over axes: -max(-x)."""
+    _lower(node, ctx, lambda build, seen: _negated(build, axes.reduce(build, _mapped(build, seen, _negated), "max")))
+
+
+@importer("ReduceL1", since=1, limits=STATIC)
+def import_reduce_l1(node: NodeView, ctx: ImportContext) -> None:
+    """Sum of |x| over axes."""
+    _lower(node, ctx, lambda build, seen: axes.reduce(build, _mapped(build, seen, Builder.absolute), "sum"))
+
+
+@importer("ReduceSumSquare", since=1, limits=STATIC)
+def import_reduce_sum_square(node: NodeView, ctx: ImportContext) -> None:
+    """Sum of x * x over axes."""
+    _lower(node, ctx, lambda build, seen: axes.reduce(build, _mapped(build, seen, _squared), "sum"))
+
+
+@importer("ReduceL2", since=1, limits=STATIC)
+def import_reduce_l2(node: NodeView, ctx: ImportContext) -> None:
+    """sqrt(sum of x * x over axes)."""
+    _lower(node, ctx, lambda build, seen: build.map("sqrt", axes.reduce(build, _mapped(build, seen, _squared), "sum")))
+
+
+@importer("ReduceLogSum", since=1, limits=STATIC)
+def import_reduce_log_sum(node: NodeView, ctx: ImportContext) -> None:
+    """log(sum over axes)."""
+    _lower(node, ctx, lambda build, seen: build.map("log", axes.reduce(build, seen, "sum")))
+
+
+@importer("ReduceLogSumExp", since=1, limits=STATIC)
+def import_reduce_log_sum_exp(node: NodeView, ctx: ImportContext) -> None:
+    """m + log(sum of exp(x - m) over axes), m the maximum, so that nothing overflows."""
+    _lower(node, ctx, _log_sum_exp)
+
+
+@importer("ReduceProd", since=1, limits=STATIC)
+def import_reduce_prod(node: NodeView, ctx: ImportContext) -> None:
+    """Product over axes: of halves, again and again."""
+    _lower(node, ctx, _product)
+
+
+def _lower(node: NodeView, ctx: ImportContext, reduction: Callable[[Builder, View], Tensor]) -> None:
+    build = Builder(node, ctx)
+    x = ctx.tensor(node.inputs[0])
+    chosen = _axes(node, ctx, len(x.shape))
+    if chosen is None:
+        build.finish(x)
+    else:
+        build.finish(reduction(build, axes.view(build, x, chosen)))
+
+
+def _axes(node: NodeView, ctx: ImportContext, rank: int) -> tuple[int, ...] | None:
+    """None given means all of them, or, if the node says so, that the input is the result (None)."""
+    given = constant_ints(node, ctx, 1, "axes")
+    if not given:
+        return None if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
+    if any(not -rank <= a < rank for a in given):
+        raise Refusal(f"axes {list(given)} of {rank} dimensions")
+    return tuple(a % rank for a in given)
+
+
+def _mapped(build: Builder, seen: View, function: Callable[[Builder, Tensor], Tensor]) -> View:
+    return View(function(build, seen.tensor), seen.chosen)
+
+
+def _negated(build: Builder, x: Tensor) -> Tensor:
+    return build.map("sub", 0.0, x)
+
+
+def _squared(build: Builder, x: Tensor) -> Tensor:
+    return build.map("mul", x, x)
+
+
+def _log_sum_exp(build: Builder, seen: View) -> Tensor:
+    image = seen.image
+    largest = axes.reduce(build, seen, "max")
+    spread = axes.spread(build, largest, image)
+    raised = build.map("exp", build.map("sub", seen.tensor, spread))
+    total = axes.reduce(build, View(raised, seen.chosen), "sum")
+    return build.map("add", build.map("log", total), build.laid(largest, total.image))
+
+
+def _product(build: Builder, seen: View) -> Tensor:
+    """With the factors as pixels and all else as channels, the upper pixels times the lower ones."""
+    shape, chosen = seen.image.shape, seen.chosen
+    order = sorted(range(len(shape)), key=lambda d: not chosen[d])
+    kept = math.prod(shape) // seen.count
+    wanted = c_order(shape).transpose(order).reshape(seen.count, kept)
+    x = build.laid(build.arranged(wanted, seen.tensor), Image(wanted.shape, 1))
+    single: list[Tensor] = []
+    while x.image.pixels > 1:
+        half, odd = divmod(x.image.pixels, 2)
+        if odd:
+            single.append(_rows(build, x, 2 * half, 1))
+        x = build.map("mul", _rows(build, x, 0, half), _rows(build, x, half, half))
+    return functools.reduce(functools.partial(build.map, "mul"), single, x)
+
+
+def _rows(build: Builder, x: Tensor, first: int, count: int) -> Tensor:
+    rows = c_order(x.image.shape)[first : first + count]
+    return build.laid(build.arranged(rows, x), Image(rows.shape, 1))

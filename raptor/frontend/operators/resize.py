@@ -1,0 +1,161 @@
+"""Images in another size."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raptor.frontend.building import Builder, indices
+from raptor.frontend.constants import Shape
+from raptor.frontend.graph import Floats, Stencil, Tensor
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.interpolation import Axis, Method, Taps, taps
+from raptor.frontend.moves import c_order
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.layout import Image
+from raptor.window import Table
+
+CONSTANT = "constant scales, sizes and roi"
+
+
+@importer("Upsample", since=7)
+def import_upsample(node: NodeView, ctx: ImportContext) -> None:
+    """A larger image, nearest or linear, by scales given as an attribute."""
+    scales = [float(s) for s in node.attributes["scales"]]
+    _lower(node, ctx, scales, _old_method(node))
+
+
+@importer("Upsample", since=9, limits=CONSTANT)
+def import_upsample_of_input(node: NodeView, ctx: ImportContext) -> None:
+    """A larger image, nearest or linear, by scales given as an input."""
+    _lower(node, ctx, _numbers(node, ctx, 1), _old_method(node))
+
+
+@importer("Resize", since=10, limits=CONSTANT)
+def import_resize_of_scales(node: NodeView, ctx: ImportContext) -> None:
+    """Another size, nearest or linear, by scales."""
+    _lower(node, ctx, _numbers(node, ctx, 1), _old_method(node))
+
+
+@importer("Resize", since=11, limits=CONSTANT)
+def import_resize(node: NodeView, ctx: ImportContext) -> None:
+    """Another size: nearest (elements moved), linear or cubic (a weighted sum along each axis), with antialias."""
+    method = Method(
+        node.string("mode", "nearest"),
+        node.string("coordinate_transformation_mode", "half_pixel"),
+        node.string("nearest_mode", "round_prefer_floor"),
+        node.number("cubic_coeff_a", -0.75),
+        bool(node.integer("exclude_outside", 0)),
+        bool(node.integer("antialias", 0)),
+    )
+    shape = ctx.shape(node.inputs[0])
+    chosen = tuple(a % len(shape) for a in node.ints("axes", range(len(shape))))
+    scales = _numbers(node, ctx, 2) or _scales_of_sizes(node, ctx, [shape[a] for a in chosen])
+    roi = _numbers(node, ctx, 1) or [0.0] * len(chosen) + [1.0] * len(chosen)
+    all_scales, all_roi = [1.0] * len(shape), [(0.0, 1.0)] * len(shape)
+    for i, axis in enumerate(chosen):
+        all_scales[axis], all_roi[axis] = scales[i], (roi[i], roi[len(chosen) + i])
+    _lower(node, ctx, all_scales, method, all_roi, by_sizes=node.input(3) is not None)
+
+
+def _old_method(node: NodeView) -> Method:
+    return Method(node.string("mode", "nearest"), "asymmetric", "simple")
+
+
+def _numbers(node: NodeView, ctx: ImportContext, position: int) -> list[float]:
+    """An optional constant input; empty if absent."""
+    name = node.input(position)
+    if name is None:
+        return []
+    value = ctx.constant(name)
+    if value is None:
+        raise NeedsConstantError(name)
+    return [float(v) for v in value.ravel()]
+
+
+def _scales_of_sizes(node: NodeView, ctx: ImportContext, old: Sequence[int]) -> list[float]:
+    scales = [new / n for new, n in zip(_numbers(node, ctx, 3), old, strict=True)]
+    policy = node.string("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return scales
+    return [min(scales) if policy == "not_larger" else max(scales)] * len(scales)
+
+
+def _lower(
+    node: NodeView,
+    ctx: ImportContext,
+    scales: Sequence[float],
+    method: Method,
+    roi: Sequence[tuple[float, float]] | None = None,
+    *,
+    by_sizes: bool = False,
+) -> None:
+    build = Builder(node, ctx)
+    x = ctx.tensor(node.inputs[0])
+    new = ctx.shape(node.output)
+    inferred = tuple(int(np.float32(scale) * np.float32(n)) for scale, n in zip(scales, x.shape, strict=True))
+    if not by_sizes and inferred != new:
+        raise Refusal(f"the standard infers the shape {new}, onnxruntime {inferred}: scales on the edge of rounding")
+    if new == x.shape and method.coordinates != "tf_crop_and_resize":
+        # As onnxruntime does, whatever the scales.
+        build.finish(x)
+        return
+    roi = roi or [(0.0, 1.0)] * len(new)
+    found = [taps(Axis(*axis), method) for axis in zip(x.shape, new, scales, roi, strict=True)]
+    result = _moved(build, x, found) if method.mode == "nearest" else _interpolated(build, x, found)
+    build.finish(_extrapolated(build, result, new, found, node.number("extrapolation_value", 0.0)))
+
+
+def _moved(build: Builder, x: Tensor, found: Sequence[Taps]) -> Tensor:
+    (wanted,) = indices([x])
+    for axis, along in enumerate(found):
+        wanted = wanted.take(along.positions[:, 0], axis=axis)
+    return build.arranged(wanted, x)
+
+
+def _interpolated(build: Builder, x: Tensor, found: Sequence[Taps]) -> Tensor:
+    """One axis after another, those that become smaller first."""
+    result = build.natural(x.name)
+    for axis in sorted(range(len(found)), key=lambda a: len(found[a].positions) / x.shape[a]):
+        matrix = _matrix(found[axis], result.image.shape[axis])
+        if matrix.shape[0] != matrix.shape[1] or not np.array_equal(matrix, np.eye(len(matrix))):
+            result = _along(build, result, axis, found[axis], matrix)
+    return result
+
+
+def _along(build: Builder, x: Tensor, axis: int, along: Taps, matrix: Floats) -> Tensor:
+    """Channels by a product with the matrix, pixels by a stencil."""
+    image = x.image
+    if axis == image.channel_axis:
+        return build.matrix(x, matrix)
+    pixel_axis = axis - (axis > image.channel_axis)
+    inputs = c_order(image.pixel_dims)
+    outputs = inputs.take(along.positions[:, 0], axis=pixel_axis)
+    count = along.positions.shape[1]
+    sources = [np.take(inputs, along.positions[:, t], axis=pixel_axis).reshape(-1) for t in range(count)]
+    column = (-1, *(1,) * (len(image.pixel_dims) - pixel_axis - 1))
+    weights = [np.broadcast_to(w.reshape(column), outputs.shape).reshape(-1) for w in np.moveaxis(along.weights, 1, 0)]
+    shape = (*image.shape[:axis], len(along.positions), *image.shape[axis + 1 :])
+    stencil = Stencil(
+        np.stack(weights, axis=1)[:, :, None], Table(np.stack(sources, axis=1).astype(np.int32), inputs.size)
+    )
+    return build.add(stencil, Image(shape, image.channel_axis), x)
+
+
+def _matrix(along: Taps, size: int) -> Floats:
+    """[old, new]: the taps as a matrix, those at one position added up."""
+    matrix = np.zeros((size, len(along.positions)), np.float32)
+    np.add.at(matrix, (along.positions, np.arange(len(along.positions))[:, None]), along.weights)
+    return matrix
+
+
+def _extrapolated(build: Builder, x: Tensor, shape: Shape, found: Sequence[Taps], value: float) -> Tensor:
+    """`value` at what lies outside in any axis."""
+    outside = np.zeros(shape, np.bool_)
+    for axis, along in enumerate(found):
+        outside |= along.outside.reshape(-1, *(1,) * (len(shape) - axis - 1))
+    if not outside.any():
+        return x
+    kept = build.constant(np.where(outside, np.float32(0), np.float32(1)), shape, x.image)
+    filled = build.constant(np.where(outside, np.float32(value), np.float32(0)), shape, x.image)
+    return build.map("add", build.map("mul", x, kept), filled)

@@ -1,0 +1,101 @@
+"""Models of other float types, computed in float32."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+
+from raptor.errors import UserError
+from raptor.frontend.check import first_line
+from raptor.frontend.libraries import InvalidTypes, check_operand_types
+
+CONVERTED: Mapping[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64"}
+TOLERANCE: Mapping[int, str] = {
+    TensorProto.FLOAT16: "onnxruntime rounds to float16, so validate with --tolerance 0.01",
+    TensorProto.DOUBLE: "validate with the tolerance of a float32 model",
+}
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype"})
+
+
+def to_float32(proto: ModelProto) -> tuple[str, ...]:
+    """Changes every float16 and float64 tensor of the model to float32, in place. Returns notes for the user.
+
+    Raises `UserError` for a weight that float32 cannot hold, and for operands of types that do not go together.
+    """
+    if not _is_converted(proto):
+        return ()
+    try:
+        check_operand_types(proto)
+    except InvalidTypes as error:
+        raise UserError(f"not a valid ONNX model: {first_line(error)}") from None
+    found: set[int] = set()
+    for value in (*proto.graph.input, *proto.graph.output):
+        found |= _convert_value(value)
+    found |= _convert_graph(proto.graph)
+    for function in proto.functions:
+        found |= _convert_nodes(function.node)
+    return tuple(f"{CONVERTED[t]} tensors are computed in float32; {TOLERANCE[t]}" for t in sorted(found))
+
+
+def _is_converted(proto: ModelProto) -> bool:
+    """Whether there is anything to convert."""
+    values = (*proto.graph.input, *proto.graph.output)
+    kinds = {v.type.tensor_type.elem_type for v in values} | {t.data_type for t in proto.graph.initializer}
+    nodes = [n for graph in (proto.graph, *proto.functions) for n in graph.node]
+    attributes = [a for n in nodes for a in n.attribute]
+    kinds |= {t.data_type for a in attributes for t in _tensors(a)}
+    kinds |= {a.i for a in attributes if a.name in _TYPE_ATTRIBUTES}
+    return bool(kinds & CONVERTED.keys())
+
+
+def _convert_graph(graph: GraphProto) -> set[int]:
+    found = _convert_nodes(graph.node)
+    for value in graph.value_info:
+        found |= _convert_value(value)
+    for tensor in graph.initializer:
+        found |= _convert_tensor(tensor)
+    return found
+
+
+def _convert_nodes(nodes: Iterable[NodeProto]) -> set[int]:
+    found: set[int] = set()
+    for attribute in (a for node in nodes for a in node.attribute):
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in CONVERTED:
+            found.add(attribute.i)
+            attribute.i = TensorProto.FLOAT
+        for tensor in _tensors(attribute):
+            found |= _convert_tensor(tensor)
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            found |= _convert_graph(graph)
+    return found
+
+
+def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
+    yield from attribute.tensors
+    if attribute.HasField("t"):
+        yield attribute.t
+
+
+def _convert_value(value: ValueInfoProto) -> set[int]:
+    kind = value.type.tensor_type.elem_type
+    if kind not in CONVERTED:
+        return set()
+    value.type.tensor_type.elem_type = TensorProto.FLOAT
+    return {kind}
+
+
+def _convert_tensor(tensor: TensorProto) -> set[int]:
+    kind = tensor.data_type
+    if kind not in CONVERTED:
+        return set()
+    try:
+        values = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError):
+        raise UserError(f"weights '{tensor.name}': the data does not fill {tuple(tensor.dims)}") from None
+    with np.errstate(over="ignore"):
+        converted = values.astype(np.float32)
+    lost = int((np.isfinite(values) & ~np.isfinite(converted)).sum())
+    if lost:
+        raise UserError(f"weights '{tensor.name}': {lost} of {values.size} values are beyond the range of float32")
+    tensor.CopyFrom(numpy_helper.from_array(converted, tensor.name))
+    return {kind}

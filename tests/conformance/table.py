@@ -1,0 +1,65 @@
+"""Runs the whole suite; writes passing.txt and docs/conformance.md. `python -m tests.conformance.table`"""
+
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.conformance import suite
+from tests.conformance.suite import Outcome
+
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+GOAL = 400
+_REASON_CHARACTERS = 300
+HEAD = """# Conformance
+
+{} of {} cases pass: those of ONNX's own backend suite that apply to inference on static float32 shapes (int8 and uint8
+for the quantised operators; `tests/conformance/cases.txt`). Each is compiled, and its instruction streams are executed
+by the validator's engine; tolerances and types are those of the suite (rtol 1e-3, atol 1e-7). Written by
+`make conformance`; what `tests/conformance/passing.txt` lists must go on passing.
+"""
+
+
+def main() -> int:
+    """Exit status 1 when a case of the list fails. The list only ever grows."""
+    outcomes = run_all()
+    lost = [o for o in outcomes if o.reason and o.case.name in suite.passing()]
+    for outcome in lost:
+        print(f"FAILED, passed before: {outcome.case.name}: {outcome.reason}")
+    if lost:
+        return 1
+    passed = [o.case.name for o in outcomes if not o.reason]
+    suite.PASSING.write_text("".join(f"{name}\n" for name in sorted(passed)))
+    PAGE.write_text("".join(page(outcomes)))
+    print(f"{len(passed)} of {len(outcomes)} cases pass, {sum(o.seconds for o in outcomes):.0f} s")
+    return 0 if len(passed) >= GOAL else 1
+
+
+def run_all() -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    warnings.simplefilter("ignore")
+    for case in suite.cases().values():
+        with tempfile.TemporaryDirectory(prefix="raptor-") as home:
+            outcomes.append(suite.run(case, Path(home)))
+        if outcomes[-1].reason:
+            print(f"{case.name}: {outcomes[-1].reason}", flush=True)
+    return outcomes
+
+
+def page(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """docs/conformance.md. No times in it: equal results give equal bytes."""
+    failed = [o for o in outcomes if o.reason]
+    yield HEAD.format(len(outcomes) - len(failed), len(outcomes))
+    yield "\n## Cases that do not pass\n\n| operator | case | reason |\n|---|---|---|\n"
+    for outcome in sorted(failed, key=lambda o: (o.case.ops, o.case.name)):
+        reason = " ".join(outcome.reason.split())[:_REASON_CHARACTERS].replace("|", "\\|")
+        yield f"| {outcome.case.ops} | `{outcome.case.name}` | {reason} |\n"
+    yield "\n## Cases by operator\n\n| operator | pass | of |\n|---|---|---|\n"
+    for ops in sorted({o.case.ops for o in outcomes}):
+        group = [o for o in outcomes if o.case.ops == ops]
+        yield f"| {ops} | {sum(not o.reason for o in group)} | {len(group)} |\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""LSTM, GRU and RNN against onnxruntime, on the graph and in the instruction streams."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from raptor.errors import UnsupportedError
+from raptor.frontend import load
+from raptor.frontend.evaluate import evaluate
+from raptor.frontend.graph import Filter
+from tests.frontend.support import compare, golden, node, random
+from tests.pipeline import check
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+STEPS, BATCH, INPUTS, HIDDEN = 3, 2, 4, 5
+OP_TYPES = list(GATES)
+
+
+def recurrent(
+    op_type: str,
+    *,
+    extra: str = "",
+    computed: str = "",
+    outputs: str | None = None,
+    sizes: tuple[int, int, int, int] = (STEPS, BATCH, INPUTS, HIDDEN),
+    lengths: list[int] | None = None,
+    **attributes: Any,
+) -> ModelProto:
+    """`extra`: optional inputs among B, h, c, P; those in `computed` are inputs of the model."""
+    steps, batch, inputs, hidden = sizes
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    rows = GATES[op_type] * hidden
+    shapes = {
+        "W": (directions, rows, inputs),
+        "R": (directions, rows, hidden),
+        "B": (directions, 2 * rows),
+        "h": (directions, batch, hidden),
+        "c": (directions, batch, hidden),
+        "P": (directions, 3 * hidden),
+    }
+    used = set("WR" + extra) - set(computed)
+    values = {n: random(*s, seed=i) for i, (n, s) in enumerate(shapes.items()) if n in used}
+    names = ["x", "W", "R", *(n if n in extra else "" for n in "B"), "l" if lengths else ""]
+    names += [n if n in extra else "" for n in ("hcP" if op_type == "LSTM" else "h")]
+    if lengths:
+        values["l"] = np.array(lengths, np.int32)
+    made = outputs or ("y h_n c_n" if op_type == "LSTM" else "y h_n")
+    layer = node(op_type, "x W R", made.replace("-", " - "), hidden_size=hidden, **attributes)
+    del layer.input[:], layer.output[:]
+    layer.input.extend(names)
+    layer.output.extend("" if n == "-" else n for n in made.split())
+    graph = helper.make_graph(
+        [layer],
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, batch, inputs])]
+        + [helper.make_tensor_value_info(n, TensorProto.FLOAT, shapes[n]) for n in computed],
+        [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * (4 if n == "y" else 3))
+            for n in made.split()
+            if n != "-"
+        ],
+        [numpy_helper.from_array(a, n) for n, a in values.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+
+
+@pytest.mark.parametrize("op_type", OP_TYPES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("extra", "computed"), [("", ""), ("B", ""), ("Bh", ""), ("Bh", "h"), ("h", "h")])
+def test_directions(op_type: str, direction: str, extra: str, computed: str):
+    compare(recurrent(op_type, direction=direction, extra=extra, computed=computed))
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize(("extra", "computed"), [("BhcP", ""), ("Bhc", "hc"), ("P", ""), ("BcP", "c"), ("BhP", "")])
+def test_lstm_cells_and_peepholes(direction: str, extra: str, computed: str):
+    compare(recurrent("LSTM", direction=direction, extra=extra, computed=computed))
+
+
+def test_lstm_of_coupled_gates():
+    compare(recurrent("LSTM", extra="Bhc", input_forget=1))
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("extra", ["", "B", "Bh"])
+def test_gru_linear_before_reset(direction: str, extra: str):
+    compare(recurrent("GRU", direction=direction, extra=extra, linear_before_reset=1))
+
+
+@pytest.mark.parametrize("op_type", OP_TYPES)
+@pytest.mark.parametrize("outputs", ["y", "- h_n", "y h_n"])
+def test_any_outputs(op_type: str, outputs: str):
+    compare(recurrent(op_type, extra="B", outputs=outputs))
+
+
+def test_last_cell_alone():
+    compare(recurrent("LSTM", extra="B", outputs="- - c_n"))
+
+
+@pytest.mark.parametrize("op_type", OP_TYPES)
+@pytest.mark.parametrize("sizes", [(1, 1, 3, 2), (1, 2, 3, 1), (4, 1, 1, 1), (2, 3, 1, 4)])
+def test_sizes(op_type: str, sizes: tuple[int, int, int, int]):
+    compare(recurrent(op_type, extra="B", sizes=sizes))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "names", "parameters"),
+    [
+        ("RNN", ["Relu"], {}),
+        ("RNN", ["Sigmoid"], {}),
+        ("RNN", ["LeakyRelu"], {"activation_alpha": [0.2]}),
+        ("RNN", ["Elu"], {"activation_alpha": [0.7]}),
+        ("RNN", ["Softsign"], {}),
+        ("RNN", ["Softplus"], {}),
+        ("RNN", ["ThresholdedRelu"], {"activation_alpha": [0.5]}),
+        ("RNN", ["HardSigmoid"], {"activation_alpha": [0.3], "activation_beta": [0.4]}),
+        ("RNN", ["ScaledTanh"], {"activation_alpha": [0.8], "activation_beta": [0.7]}),
+        ("RNN", ["Affine"], {"activation_alpha": [0.3], "activation_beta": [0.1]}),
+        ("GRU", ["HardSigmoid", "Relu"], {}),
+        ("GRU", ["Sigmoid", "Sigmoid"], {}),
+        ("LSTM", ["Sigmoid", "Relu", "Tanh"], {}),
+        ("LSTM", ["HardSigmoid", "Tanh", "Relu"], {}),
+    ],
+)
+def test_activations(op_type: str, names: list[str], parameters: dict[str, Any]):
+    compare(recurrent(op_type, extra="B", activations=names, **parameters))
+
+
+def test_activations_of_each_direction():
+    names = ["Sigmoid", "Tanh", "HardSigmoid", "Relu"]
+    compare(recurrent("GRU", extra="B", direction="bidirectional", activations=names))
+
+
+@pytest.mark.parametrize("op_type", OP_TYPES)
+def test_clip(op_type: str):
+    compare(recurrent(op_type, extra="Bh", clip=0.5))
+
+
+def test_full_sequences():
+    compare(recurrent("LSTM", lengths=[STEPS] * BATCH))
+
+
+def test_steps_share_their_crossbars():
+    filters = [n.operator for n in load(recurrent("LSTM", extra="Bh")).graph.nodes if isinstance(n.operator, Filter)]
+    keys = [f.key for f in filters if f.key]
+    assert len(keys) == STEPS
+    assert len(set(keys)) == 1
+
+
+@pytest.mark.parametrize("op_type", OP_TYPES)
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_batch_first(op_type: str, direction: str):
+    """onnxruntime has no layout 1: compared with layout 0, inputs and outputs transposed."""
+    model = recurrent(op_type, extra="Bh", computed="h", direction=direction)
+    x = {"x": random(STEPS, BATCH, INPUTS), "h": random(1 if direction == "forward" else 2, BATCH, HIDDEN)}
+    wanted = golden(model, x)
+    model.graph.node[0].attribute.append(helper.make_attribute("layout", 1))
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        dims[0].dim_value, dims[1].dim_value = dims[1].dim_value, dims[0].dim_value
+    found = evaluate(load(model).graph, {n: v.swapaxes(0, 1) for n, v in x.items()})
+    np.testing.assert_allclose(found["y"], wanted["y"].transpose(2, 0, 1, 3), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(found["h_n"], wanted["h_n"].swapaxes(0, 1), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("op_type", OP_TYPES)
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_in_the_streams(op_type: str, direction: str):
+    extra = "BhcP" if op_type == "LSTM" else "Bh"
+    check(recurrent(op_type, extra=extra, computed="h", direction=direction), xbar=8, xbars_per_core=16)
+
+
+def test_large_hidden_state_in_the_streams():
+    check(recurrent("LSTM", extra="B", sizes=(3, 1, 12, 20)), xbar=8, xbars_per_core=64)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (recurrent("RNN", computed="R"), "'R' must be a constant"),
+        (recurrent("GRU", lengths=[3, 2]), r"its sequences \[3, 2\] are shorter than 3 steps"),
+        (recurrent("RNN", activations=["Unheard"]), "the activation Unheard is not supported|onnxruntime refuses"),
+    ],
+)
+def test_refusals(model: ModelProto, reason: str):
+    with pytest.raises(UnsupportedError, match=reason):
+        load(model)

@@ -1,0 +1,158 @@
+"""Images in another size against onnxruntime; some through the instruction streams."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raptor.errors import UnsupportedError
+from raptor.frontend import load
+from raptor.frontend.graph import Move, Stencil
+from tests.frontend.support import compare, make_model, node
+from tests.pipeline import check
+
+CHIP = {"xbar": 4, "xbars_per_core": 16, "cores": 40}
+COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
+SCALES = [(1, 1, 2, 2), (1, 1, 0.6, 0.6), (1, 1, 1.5, 0.75), (1, 1, 0.2, 3), (1, 1, 2.4, 1)]
+
+
+def resize(
+    shape: tuple[int, ...],
+    *,
+    scales: tuple[float, ...] = (),
+    sizes: tuple[int, ...] = (),
+    roi: tuple[float, ...] = (),
+    opset: int = 19,
+    **attributes: Any,
+):
+    constants = {"s": np.array(scales, np.float32)} if scales else {"n": np.array(sizes, np.int64)}
+    if roi:
+        constants["r"] = np.array(roi, np.float32)
+    inputs = f"x {'r' if roi else '-'} {'s' if scales else '- n'}"
+    ranks = {"y": len(shape)}
+    return make_model([node("Resize", inputs, **attributes)], {"x": shape}, ranks, constants, opset=opset)
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("coordinates", COORDINATES[:-1])
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_nearest(scales: tuple[float, ...], coordinates: str, nearest: str):
+    model = resize((1, 2, 5, 6), scales=scales, coordinate_transformation_mode=coordinates, nearest_mode=nearest)
+    graph = load(model).graph
+    assert isinstance(graph.nodes[0].operator, Move)
+    compare(model)
+
+
+@pytest.mark.parametrize("scales", [(1, 1, 2, 0.5), (1, 1, 4, 0.3)])
+def test_nearest_symmetric(scales: tuple[float, ...]):
+    compare(resize((1, 2, 5, 6), scales=scales, coordinate_transformation_mode="half_pixel_symmetric"))
+
+
+def test_a_coordinate_on_the_edge_of_rounding_is_refused():
+    attributes = {"coordinate_transformation_mode": "half_pixel_symmetric", "nearest_mode": "floor"}
+    with pytest.raises(UnsupportedError, match="half_pixel_symmetric: a coordinate lies on the edge"):
+        load(resize((1, 2, 5, 6), scales=(1, 1, 0.6, 0.6), **attributes))
+
+
+def test_equal_sizes_are_copied():
+    compare(resize((1, 2, 2, 3), scales=(1, 1, 1.2, 1.1)))
+    compare(resize((1, 2, 2, 3), scales=(1, 1, 1.2, 1.1), mode="linear"))
+
+
+def test_a_size_on_the_edge_of_rounding_is_refused():
+    with pytest.raises(UnsupportedError, match=r"the standard infers the shape \(1, 1, 12, 5\)"):
+        load(resize((1, 1, 5, 5), scales=(1, 1, 2.6, 1)))
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_interpolation(scales: tuple[float, ...], coordinates: str, mode: str):
+    compare(resize((2, 3, 5, 6), scales=scales, coordinate_transformation_mode=coordinates, mode=mode))
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 3, 4), (1, 2, 8, 9), (1, 2, 1, 1), (1, 2, 7, 3)])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_sizes(sizes: tuple[int, ...], mode: str, coordinates: str):
+    if (mode, coordinates) == ("nearest", "half_pixel_symmetric"):
+        # With sizes it is half_pixel.
+        coordinates = "half_pixel"
+    compare(resize((1, 2, 5, 6), sizes=sizes, coordinate_transformation_mode=coordinates, mode=mode))
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("attributes", [{"cubic_coeff_a": -0.5}, {"exclude_outside": 1}])
+def test_cubic_attributes(scales: tuple[float, ...], attributes: dict[str, Any]):
+    compare(resize((1, 2, 5, 6), scales=scales, mode="cubic", **attributes))
+
+
+@pytest.mark.parametrize("scales", [(1, 1, 0.6, 0.6), (1, 1, 0.3, 0.5), (1, 1, 2, 0.7)])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("exclude_outside", [0, 1])
+def test_antialias(scales: tuple[float, ...], mode: str, exclude_outside: int):
+    compare(resize((1, 2, 7, 6), scales=scales, mode=mode, antialias=1, exclude_outside=exclude_outside))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("roi", [(0, 0, 0.4, 0.6, 1, 1, 0.6, 0.8), (0, 0, 0.6, -0.2, 1, 1, 1.5, 0.9)])
+def test_crop(mode: str, roi: tuple[float, ...]):
+    attributes = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 10.0}
+    compare(resize((1, 1, 4, 5), sizes=(1, 1, 3, 4), roi=roi, mode=mode, **attributes))
+
+
+@pytest.mark.parametrize("axes", [(2, 3), (3, 2)])
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
+def test_axes_and_aspect_ratio(axes: tuple[int, int], policy: str):
+    compare(resize((1, 2, 2, 4), sizes=(7, 8), axes=list(axes), keep_aspect_ratio_policy=policy))
+    compare(resize((1, 2, 2, 4), scales=(1.5, 0.5), axes=list(axes), mode="linear"))
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (1, 2, 4, 5, 3)])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_other_ranks(shape: tuple[int, ...], mode: str):
+    scales = (1.0, 1.0, 2.0, 0.5, 1.5)[-len(shape) :]
+    compare(resize(shape, scales=scales, mode=mode))
+
+
+def test_channels_are_resized_by_a_product():
+    compare(resize((1, 4, 3, 3), scales=(1, 2, 1, 1)))
+    compare(resize((4, 6), scales=(2, 1.5), mode="linear"))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_old_versions(mode: str):
+    scales = {"s": np.array([1, 1, 2, 3], np.float32)}
+    upsample = make_model([node("Upsample", "x s", mode=mode)], {"x": (1, 2, 3, 4)}, ["y"], scales, opset=9)
+    compare(upsample)
+    old = make_model(
+        [node("Upsample", "x", mode=mode, scales=[1.0, 1.0, 2.0, 3.0])], {"x": (1, 2, 3, 4)}, ["y"], opset=8
+    )
+    compare(old)
+    scales = {"s": np.array([1, 1, 0.7, 1.6], np.float32)}
+    compare(make_model([node("Resize", "x s", mode=mode)], {"x": (1, 2, 5, 4)}, ["y"], scales, opset=10))
+    compare(resize((1, 2, 3, 4), scales=(1, 1, 2, 2), mode=mode, opset=13))
+
+
+END_TO_END = {
+    "nearest": resize((1, 6, 3, 3), scales=(1, 1, 2, 2)),
+    "linear": resize((1, 6, 3, 3), scales=(1, 1, 2, 1.5), mode="linear"),
+    "cubic": resize((1, 6, 4, 3), sizes=(1, 6, 3, 5), mode="cubic"),
+    "antialias": resize((1, 6, 6, 5), scales=(1, 1, 0.5, 0.6), mode="linear", antialias=1),
+}
+
+
+@pytest.mark.parametrize("name", END_TO_END)
+def test_through_the_streams(name: str):
+    check(END_TO_END[name], **CHIP)
+
+
+def test_each_axis_is_a_stencil():
+    graph = load(resize((1, 6, 3, 3), scales=(1, 1, 2, 2), mode="linear")).graph
+    assert [type(n.operator) for n in graph.nodes] == [Stencil, Stencil]
+
+
+def test_computed_scales_are_refused():
+    model = make_model([node("Resize", "x - s")], {"x": (1, 1, 2, 2), "s": (4,)}, ["y"])
+    with pytest.raises(UnsupportedError, match=r"'s' must be a constant|shape of 'y'"):
+        load(model)

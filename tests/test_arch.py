@@ -1,0 +1,207 @@
+"""Architecture files: presets and their sources, misspelt fields, overrides, network tables, the commands."""
+
+import json
+import tracemalloc
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from raptor import arch as architectures
+from raptor.arch import GLOBAL_MEMORY_ID, SOURCES, ArchFile, load, mesh_layout, network_table, presets, write_network
+from raptor.arch.schema import field_model
+from raptor.arch_cli import app
+from raptor.errors import UserError
+from raptor.schemas import schema
+from validator.checks import check_chip
+from validator.checks.chip import chip_of, examine
+
+SCHEMA = Path(__file__).parents[1] / "docs" / "schemas" / "arch.schema.json"
+# Cores, crossbars a core, crossbar size: the table in PIMCOMP-NN's README, and its config.json.
+PUBLISHED = {
+    "pimcomp": (136, 64, 128, 128),
+    "isaac": (168, 12 * 8, 128, 128),
+    "puma": (138, 8 * 16, 128, 128),
+    "sre": (168, 12 * 8, 128, 128),
+    "forms": (168, 12 * 8, 128, 128),
+    "isscc20-15.4": (1, 8, 512, 512),
+    "isscc21-16.1": (1, 8, 1024, 512),
+    "isscc22-11.4": (1, 32, 1024, 256),
+    "isscc23-16.6": (4, 8, 512, 1024),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_have_the_published_sizes(name: str) -> None:
+    chip = load(name)
+    assert (chip.core_count, chip.xbars_per_core, chip.xbar_rows, chip.xbar_cols) == PUBLISHED[name]
+
+
+def test_every_preset_has_a_source_and_says_what_is_not_known() -> None:
+    assert set(SOURCES) == set(presets())
+    assert all(source.source and source.unknown for source in SOURCES.values())
+
+
+@pytest.mark.parametrize("name", presets())
+def test_presets_make_sense(name: str) -> None:
+    assert check_chip(chip_of(load(name).file, name)) == ()
+
+
+def products_ns(name: str, bits: int) -> float:
+    """Compute time of a product by the simulator's formula (target.md, 4.2)."""
+    m = load(name).file.chip_config.core_config.matrix_config
+    steps = bits // m.dac_resolution * (m.xbar_size[0] // m.dac_count)
+    front = m.dac_latency_cycle + -(-m.xbar_latency // m.period) + m.sample_hold_latency_cycle
+    s = m.shift_adder_latency_cycle + m.output_buffer_latency_cycle
+    back = m.adc_latency_cycle + s + (m.xbar_size[1] // m.adc_count - 1) * max(m.adc_latency_cycle, s)
+    return (front + back + (steps - 1) * max(front, back)) * m.period
+
+
+def test_presets_reproduce_published_products() -> None:
+    """PIMCOMP's: measured with the simulator; PUMA's: 2304 ns for 16 bits; ISAAC's: 16 reads of 100 ns and a tail."""
+    assert products_ns("pimcomp", 8) == 1305
+    assert products_ns("puma", 16) == pytest.approx(2304, rel=0.1)
+    assert products_ns("isaac", 16) == pytest.approx(1700, rel=0.05)
+
+
+def test_the_schema_is_up_to_date() -> None:
+    assert SCHEMA.read_bytes() == schema(ArchFile), "run: python -m raptor.schemas docs/schemas"
+
+
+def test_every_field_is_described() -> None:
+    def missing(model: Any) -> list[str]:
+        inner = [name for field in model.model_fields if (m := field_model(model, field)) for name in missing(m)]
+        return [*inner, *(f for f, info in model.model_fields.items() if not info.description)]
+
+    assert missing(ArchFile) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("chip_config.core_config.rob_sise", "rob_size"),
+        ("chip_confg", "chip_config"),
+        ("sim_config.simtime", "sim_time"),
+    ],
+)
+def test_a_misspelt_field_is_refused_with_a_suggestion(path: str, meant: str, tmp_path: Path) -> None:
+    raw = orjson.loads(load("bench").file.model_dump_json())
+    section = raw
+    *outer, name = path.split(".")
+    for part in outer:
+        section = section[part]
+    section[name] = 1
+    (tmp_path / "a.json").write_bytes(orjson.dumps(raw))
+    with pytest.raises(UserError, match=f"{path}: no such field.*did you mean {meant}"):
+        load(tmp_path / "a.json")
+    (finding,) = check_chip(examine(raw, "a.json"))
+    assert finding.rule == "arch-unknown-field"
+    assert f"{path} (perhaps {meant})" in finding.message
+
+
+@pytest.mark.parametrize(("value", "fault"), [(0, "greater than 0"), (-1, "greater than 0"), ("x", "valid integer")])
+def test_impossible_values_are_refused(value: object, fault: str, tmp_path: Path) -> None:
+    raw = {"chip_config": {"core_config": {"rob_size": value}, "network_config": {"layout": [1, 1]}}}
+    (tmp_path / "a.json").write_text(json.dumps(raw))
+    with pytest.raises(UserError, match=f"rob_size: .*{fault}"):
+        load(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "7", '{"chip_config": 3}', '{"chip_config": {"core_config": []}}'])
+def test_files_that_are_none_are_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(UserError, match=r"a\.json"):
+        load(tmp_path / "a.json")
+
+
+def test_overrides_fit_the_converters() -> None:
+    chip = load("bench", xbar=(64, 8), cores=5, xbars_per_core=3, cell_bits=4, element_bits=8)
+    assert (chip.core_count, chip.xbars_per_core, chip.outputs_per_xbar) == (5, 3, 4)
+    matrix = chip.file.chip_config.core_config.matrix_config
+    assert (matrix.dac_count, matrix.adc_count) == (64, 8)
+    assert len(chip.notes) == 2
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 7, 12, 144])
+def test_the_network_is_complete_and_written_as_it_was(cores: int) -> None:
+    chip = load("bench", cores=cores)
+    written = b"".join(write_network(chip))
+    assert written == orjson.dumps(network_table(chip)) + b"\n"
+    table = orjson.loads(written)
+    for kind in ("latency", "energy"):
+        pairs = {(int(src), int(dst)) for src, row in table[kind].items() for dst in row}
+        wanted = set(permutations([*range(cores), GLOBAL_MEMORY_ID], 2))
+        assert pairs == wanted
+
+
+@pytest.mark.parametrize("layout", [(1, 6), (6, 1), (2, 3), (4, 4)])
+def test_any_layout(layout: tuple[int, int], tmp_path: Path) -> None:
+    raw = orjson.loads(load("bench", cores=6).file.model_dump_json())
+    raw["chip_config"]["network_config"]["layout"] = layout
+    (tmp_path / "a.json").write_bytes(orjson.dumps(raw))
+    chip = load(tmp_path / "a.json")
+    table = network_table(chip)
+    assert b"".join(write_network(chip)) == orjson.dumps(table) + b"\n"
+    hops = abs(0 // layout[1] - 5 // layout[1]) + 5 % layout[1]
+    assert table["latency"]["0"]["5"] == 2 * (1 + hops)
+    assert table["latency"]["3"]["-10"] == 15
+    assert table["energy"]["0"]["5"] == 46
+
+
+def test_a_large_network_needs_little_memory() -> None:
+    chip = load("bench", cores=1500)
+    tracemalloc.start()
+    size = sum(map(len, write_network(chip)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size > 40e6
+    assert peak < 5e6
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5, 144, 200, 4000])
+def test_the_mesh_holds_all_cores(cores: int) -> None:
+    rows, cols = mesh_layout(cores)
+    assert rows * cols >= cores
+    assert (rows - 1) * cols < cores
+
+
+def invoke(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_list_and_show() -> None:
+    listed = invoke("list").output
+    assert all(name in listed for name in presets())
+    shown = invoke("show", "puma").output
+    assert "puma-simulator" in shown
+    assert "not known: " in shown
+    assert ArchFile.model_validate_json(invoke("show", "puma", "--json").output) == load("puma").file
+
+
+def test_new_writes_a_file_that_loads_and_checks(tmp_path: Path) -> None:
+    path = tmp_path / "chip.json"
+    assert invoke("new", "--cores", 9, "--xbar", "64x32", "--from", "pimcomp", "-o", path).exit_code == 0
+    chip = load(path)
+    assert (chip.core_count, chip.xbar_rows, chip.xbar_cols) == (9, 64, 32)
+    assert set(orjson.loads((tmp_path / "network.json").read_bytes())["latency"]) == {*map(str, range(9)), "-10"}
+    assert invoke("check", path).exit_code == 0
+    assert isinstance(invoke("new", "-o", path).exception, UserError)
+    assert invoke("new", "-o", path, "--force").exit_code == 0
+
+
+def test_check_says_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "chip.json"
+    raw = orjson.loads(load("bench").file.model_dump_json())
+    raw["chip_config"]["core_config"]["matrix_config"]["dac_count"] = 256
+    path.write_bytes(orjson.dumps(raw))
+    result = invoke("check", path)
+    assert result.exit_code == 1
+    assert "arch-dac-count" in result.output
+
+
+def test_the_public_names_stay() -> None:
+    for name in ("Arch", "ArchFile", "MatrixConfig", "MemoryConfig", "load", "presets"):
+        assert hasattr(architectures, name)

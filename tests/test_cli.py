@@ -1,0 +1,543 @@
+"""The command line: what it prints, what it leaves behind, how it fails."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+import raptor
+from raptor import cli
+from raptor.driver import PASSES
+from tests.frontend.support import make_model, node, random
+from tests.pipeline import arch_file, conv_model, thesis_model
+
+CHIP = ["--xbar", "3", "--xbars-per-core", "5", "--cores", "16"]
+
+
+@dataclass(frozen=True)
+class Result:
+    status: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands in a directory of its own."""
+
+    folder: Path
+    capture: pytest.CaptureFixture[str]
+
+    def run(self, *args: str) -> Result:
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(list(args))
+        captured = self.capture.readouterr()
+        return Result(int(stopped.value.code or 0), captured.out, captured.err)
+
+    def ok(self, *args: str) -> Result:
+        result = self.run(*args)
+        assert result.status == 0, result.err
+        return result
+
+    def refused(self, *args: str) -> str:
+        """The message of a command that is refused with status 2, says so, and leaves everything as it was."""
+        before = self.listing()
+        result = self.run(*args)
+        assert result.status == 2, (result.out, result.err)
+        assert "Traceback" not in result.err + result.out
+        assert "internal" not in result.err
+        assert self.listing() == before
+        return result.err
+
+    def listing(self) -> list[tuple[str, int]]:
+        """Every file and directory, hidden ones too, with its size."""
+        return sorted((str(p.relative_to(self.folder)), p.stat().st_size) for p in self.folder.rglob("*"))
+
+    def model(self, model: ModelProto, name: str = "model.onnx") -> str:
+        (self.folder / name).write_bytes(model.SerializeToString())
+        return name
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path, capsys)
+
+
+@pytest.fixture
+def model(shell: Shell) -> str:
+    return shell.model(thesis_model(4, 8))
+
+
+# The usual way
+
+
+def test_compile_then_validate(shell: Shell, model: str):
+    shell.ok("compile", model, *CHIP)
+    assert "PASS" in shell.ok("validate", "out").out
+
+
+def test_a_pipe_gets_plain_lines(shell: Shell, model: str):
+    result = shell.ok("compile", model, *CHIP)
+    assert "\x1b" not in result.out + result.err
+    stages = result.err.splitlines()
+    assert stages[0] == "raptor: import"
+    assert stages[-1] == "raptor: write"
+    assert len(stages) == len(set(stages))
+
+
+def test_the_summary(shell: Shell, model: str):
+    lines = shell.ok("compile", model, *CHIP).out.splitlines()
+    rows = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines}
+    assert rows["layers"] == "1, 1 of them on crossbars"
+    assert rows["matrices"] == "54 (mapping raptor, tiles of 3 channels)"
+    assert rows["crossbars"] == "54 of 80 (67.5%)"
+    assert rows["cores"] == "11 of 16 (68.8%)"
+    assert "mvmul 600" in rows["instructions"]
+    assert rows["output"].startswith("out/")
+    assert {"local", "seconds"} <= rows.keys()
+
+
+def test_the_summary_shows_warnings(shell: Shell):
+    model = shell.model(make_model([node("Relu", "x")], {"x": (1, 8, 400, 400)}, ["y"]))
+    assert "warning: local memory: 1 of 1 cores need more" in shell.ok("compile", model, "--cores", "1").out
+
+
+@pytest.mark.parametrize("flag", ["-q", "--quiet"])
+def test_quiet(shell: Shell, model: str, flag: str):
+    assert shell.ok("compile", model, *CHIP, flag) == Result(0, "", "")
+
+
+def test_formats(shell: Shell, model: str):
+    shell.ok("compile", model, *CHIP, "-o", "binary", "--format", "pim", "--weights", "npz")
+    assert (shell.folder / "binary/core_0.pim").exists()
+    assert (shell.folder / "binary/weights/core_0_weights.npz").exists()
+    assert "PASS" in shell.ok("validate", "binary").out
+
+
+def test_options_reach_the_compiler(shell: Shell, model: str):
+    sizes = ["--xbar", "8x16", "--xbars-per-core", "7", "--cores", "9", "--bits", "16", "--cell-bits", "4"]
+    shell.ok("compile", model, *sizes)
+    options = json.loads((shell.folder / "out/manifest.json").read_text())["options"]
+    assert options["xbar"] == [8, 16]
+    assert (options["xbars_per_core"], options["cores"], options["bits"], options["cell_bits"]) == (7, 9, 16, 4)
+
+
+def test_shapes(shell: Shell):
+    model = shell.model(make_model([node("Relu", "x")], {"x": ("n", 4, 2, 2)}, ["y"]))
+    shell.ok("compile", model, "--shape", "x=1,4,2,2", "--cores", "1")
+    memory = json.loads((shell.folder / "out/memory.json").read_text())
+    assert memory["inputs"][0]["shape"] == [1, 4, 2, 2]
+
+
+@pytest.mark.parametrize("arch", ["bench", "arch.json"])
+def test_architectures(shell: Shell, model: str, arch: str):
+    arch_file(shell.folder, memory_size=12345)
+    shell.ok("compile", model, "--arch", arch, "--cores", "4")
+    written = json.loads((shell.folder / "out/arch.json").read_text())["chip_config"]
+    assert written["core_cnt"] == 4
+    size = written["core_config"]["local_memory_config"]["memory_size"]
+    assert size == (12345 if arch == "arch.json" else 2**20)
+
+
+# Looking inside
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param(
+            "import",
+            "graph ",
+            marks=pytest.mark.xfail(
+                strict=True, reason="frontend.Model has no __str__: shows a repr with the ONNX bytes"
+            ),
+        ),
+        ("fold_relu", "graph model {"),
+        ("map", "mapping raptor"),
+        ("partition", "spat.graph"),
+        ("map_memory", "global memory of"),
+        ("allocate", "address = "),
+    ],
+)
+def test_stop_after(shell: Shell, model: str, name: str, text: str):
+    before = shell.listing()
+    result = shell.ok("compile", model, *CHIP, "--stop-after", name)
+    assert text in result.out
+    assert result.err == ""
+    assert shell.listing() == before
+
+
+def test_stop_after_the_last_pass_shows_the_streams(shell: Shell, model: str):
+    assert "mvmul rd=1 rs1=2" in shell.ok("compile", model, *CHIP, "--stop-after", "generate").out
+
+
+def test_dump_ir(shell: Shell, model: str):
+    shell.ok("compile", model, *CHIP, "--dump-ir", "ir")
+    written = sorted(p.name for p in (shell.folder / "ir").iterdir())
+    assert written == [f"{i:02d}-{name}.txt" for i, name in enumerate(PASSES)]
+    (partition,) = (shell.folder / "ir").glob("*-partition.txt")
+    assert partition.read_text().startswith("spat.graph")
+
+
+def test_dump_ir_stops_where_asked(shell: Shell, model: str):
+    shell.ok("compile", model, *CHIP, "--dump-ir", "ir", "--stop-after", "map")
+    assert len(list((shell.folder / "ir").iterdir())) == PASSES.index("map") + 1
+    assert not (shell.folder / "out").exists()
+
+
+# Bad models
+
+
+def test_no_such_model(shell: Shell):
+    assert "missing.onnx" in shell.refused("compile", "missing.onnx")
+
+
+def test_a_directory_as_model(shell: Shell):
+    (shell.folder / "dir.onnx").mkdir()
+    assert "dir.onnx" in shell.refused("compile", "dir.onnx")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00" * 40, b"not a model", b"{}", b"\x08\x08"], ids=["empty", "zeros", "text", "json", "bare"]
+)
+def test_a_file_that_is_no_model(shell: Shell, content: bytes):
+    (shell.folder / "model.onnx").write_bytes(content)
+    assert "model.onnx" in shell.refused("compile", "model.onnx")
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
+def test_a_truncated_model(shell: Shell, part: float):
+    content = thesis_model(4, 8).SerializeToString()
+    (shell.folder / "model.onnx").write_bytes(content[: int(len(content) * part)])
+    assert "model.onnx" in shell.refused("compile", "model.onnx")
+
+
+def test_every_unsupported_node_is_named(shell: Shell):
+    nodes = [
+        node("NonZero", "x", "a", name="first_bad"),
+        node("Relu", "x", "r", name="good"),
+        node("Frobnicate", "r", "y", name="second_bad", domain="com.example"),
+    ]
+    model = shell.model(make_model(nodes, {"x": (1, 4, 2, 2)}, {"y": 4}))
+    message = shell.refused("compile", model)
+    assert "2 nodes cannot be compiled" in message
+    assert "first_bad (NonZero)" in message
+    assert "second_bad" in message
+    assert "good" not in message
+
+
+def test_an_unknown_dimension(shell: Shell):
+    model = shell.model(make_model([node("Relu", "x")], {"x": ("batch", 4, 2, 2)}, ["y"]))
+    message = shell.refused("compile", model)
+    assert "x" in message
+    assert "batch" in message
+    assert "--shape" in message
+
+
+@pytest.mark.parametrize("shape", ["x=1,4", "z=1,4,2,2", "x=1,5,2,2"])
+def test_a_shape_that_does_not_fit(shell: Shell, shape: str):
+    model = shell.model(make_model([node("Relu", "x")], {"x": ("batch", 4, 2, 2)}, ["y"]))
+    assert shape.partition("=")[0] in shell.refused("compile", model, "--shape", shape)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.STRING, TensorProto.BOOL])
+def test_a_model_of_other_numbers(shell: Shell, kind: int):
+    value = [helper.make_tensor_value_info(name, kind, [1, 4]) for name in "xy"]
+    graph = helper.make_graph([node("Identity", "x")], "tiny", value[:1], value[1:])
+    model = shell.model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert "x" in shell.refused("compile", model)
+
+
+def test_weights_that_are_not_numbers(shell: Shell):
+    weights = random(4, 4, 1, 1)
+    weights[0, 0] = np.nan
+    message = shell.refused("compile", shell.model(conv_model((1, 4, 2, 2), 4, (1, 1), weights=weights)))
+    assert "'w': 1 of 16 values are not finite" in message
+
+
+def test_external_data_that_is_missing(shell: Shell):
+    content = conv_model((1, 4, 2, 2), 4, (1, 1))
+    onnx.save(content, shell.folder / "model.onnx", save_as_external_data=True, location="data", size_threshold=0)
+    (shell.folder / "data").unlink()
+    assert "data" in shell.refused("compile", "model.onnx")
+
+
+# Bad chips
+
+
+def test_too_few_cores(shell: Shell, model: str):
+    message = shell.refused("compile", model, "--xbar", "3", "--xbars-per-core", "5", "--cores", "10")
+    assert "conv (Conv)" in message
+    assert "need 11, have 10" in message
+    assert "--cores 11" in message
+
+
+def test_the_advice_for_too_few_cores_works(shell: Shell, model: str):
+    shell.ok("compile", model, "--xbar", "3", "--xbars-per-core", "5", "--cores", "11")
+
+
+def test_too_little_local_memory(shell: Shell, model: str):
+    arch_file(shell.folder, memory_size=64)
+    message = shell.refused("compile", model, "--arch", "arch.json", *CHIP)
+    assert "need more than 64 bytes" in message
+    assert "memory_size" in message
+
+
+@pytest.mark.parametrize("value", ["", "0", "-3", "3x", "x3", "3x4x5", "three", "70000", "1.5", "٣"])
+def test_a_bad_crossbar(shell: Shell, model: str, value: str):
+    assert f"--xbar {value}: expected a size such as 128, or 128x256" in shell.refused(
+        "compile", model, f"--xbar={value}"
+    )
+
+
+@pytest.mark.parametrize("value", ["x", "x=", "=1,2", "x=1,,2", "x=1,a", "x=1,-4", "x=1.5"])
+def test_a_bad_shape(shell: Shell, model: str, value: str):
+    assert f"--shape {value}: expected NAME=SIZES" in shell.refused("compile", model, f"--shape={value}")
+
+
+@pytest.mark.parametrize(("option", "allowed"), [("--format", "json, pim, both"), ("--weights", "json, npz")])
+def test_a_bad_format(shell: Shell, model: str, option: str, allowed: str):
+    assert f"{option} xml: expected one of: {allowed}" in shell.refused("compile", model, option, "xml")
+
+
+def test_a_bad_instruction_set(shell: Shell, model: str):
+    assert "--isa riscv: expected one of: extended, base" in shell.refused("compile", model, "--isa", "riscv")
+
+
+def test_a_bad_pass(shell: Shell, model: str):
+    assert "--stop-after lunch: expected one of: import, fold_relu" in shell.refused(
+        "compile", model, "--stop-after", "lunch"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--cores", "0"],
+        ["--cores", "many"],
+        ["--xbars-per-core", "-1"],
+        ["--bits", "33"],
+        ["--cell-bits", "0"],
+        ["--nonsense"],
+        ["extra"],
+    ],
+)
+def test_bad_options(shell: Shell, model: str, options: Sequence[str]):
+    assert options[0] in shell.refused("compile", model, *options)
+
+
+def test_no_command_and_a_wrong_one(shell: Shell):
+    assert "decompile" in shell.refused("decompile")
+    assert shell.run().status in (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file or directory; give a file or one of: bench"),
+        ("{", "not a JSON file"),
+        ("[]", "expected an object with chip_config"),
+        ("{}", "chip_config.network_config.layout: Field required"),
+        ('{"chip_config": {"core_cmt": 4}}', "core_cmt"),
+        ('{"chip_config": 3}', "chip_config"),
+        ('{"chip_config": {"core_config": 3}}', "core_config: expected an object"),
+        ('{"chip_config": {"core_config": {"matrix_config": []}}}', "matrix_config: expected an object"),
+        ('{"chip_config": {"core_config": {"local_memory_config": 1}}}', "local_memory_config: expected an object"),
+        ('{"chip_config": {"network_config": null}}', "network_config: expected an object"),
+        (
+            '{"chip_config": {"core_cnt": 9, "network_config": {"layout": [2, 2]}}}',
+            "layout 2x2 has no room for 9 cores",
+        ),
+    ],
+    ids=[
+        "missing",
+        "not json",
+        "list",
+        "empty",
+        "misspelt",
+        "number",
+        "inner number",
+        "list inside",
+        "memory",
+        "null",
+        "mesh",
+    ],
+)
+def test_a_bad_architecture(shell: Shell, model: str, content: str | None, message: str):
+    if content is not None:
+        (shell.folder / "arch.json").write_text(content)
+    assert message in shell.refused("compile", model, "--arch", "arch.json")
+
+
+# Bad places
+
+
+def test_an_output_that_exists(shell: Shell, model: str):
+    shell.ok("compile", model, *CHIP)
+    assert "exists; choose another with -o, or replace it with --force" in shell.refused("compile", model, *CHIP)
+    shell.ok("compile", model, *CHIP, "--force")
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_directory_of_something_else(shell: Shell, model: str, force: list[str]):
+    (shell.folder / "out").mkdir()
+    (shell.folder / "out/precious").write_text("content")
+    assert "exists and is not an output of raptor" in shell.refused("compile", model, *CHIP, *force)
+
+
+def test_a_path_that_cannot_be_written(shell: Shell, model: str):
+    assert "cannot be written" in shell.refused("compile", model, *CHIP, "-o", f"{model}/out")
+
+
+def test_a_dump_that_cannot_be_written(shell: Shell, model: str):
+    assert f"--dump-ir {model}/ir" in shell.refused("compile", model, *CHIP, "--dump-ir", f"{model}/ir")
+
+
+@pytest.mark.parametrize("name", ["missing", "model.onnx", "."])
+def test_a_directory_that_is_no_output(shell: Shell, model: str, name: str):
+    assert name in shell.refused("validate", name) or "manifest.json: missing" in shell.refused("validate", name)
+
+
+@pytest.mark.parametrize("flags", [["--debug", "compile", "missing.onnx"], ["compile", "missing.onnx", "--debug"]])
+def test_debug_raises(shell: Shell, flags: list[str]):
+    with pytest.raises(raptor.UserError):
+        cli.main(flags)
+
+
+# A process of its own
+
+
+def python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": root}
+    return subprocess.run(
+        [sys.executable, *args], capture_output=True, text=True, cwd=cwd, env=environment, timeout=120, check=False
+    )
+
+
+MAIN = "import raptor.cli; raptor.cli.main()"
+
+
+def test_debug_shows_the_traceback(tmp_path: Path):
+    plain = python("-c", MAIN, "compile", "missing.onnx", cwd=tmp_path)
+    assert plain.returncode == 2
+    assert "Traceback" not in plain.stderr
+    assert plain.stderr.splitlines()[-1].startswith("raptor: error: missing.onnx: ")
+    debug = python("-c", MAIN, "compile", "missing.onnx", "--debug", cwd=tmp_path)
+    assert debug.returncode != 0
+    assert "Traceback" in debug.stderr
+
+
+def imported(args: Sequence[str], cwd: Path) -> set[str]:
+    """The modules that a command imports."""
+    script = (
+        "import sys, atexit, raptor.cli\n"
+        "atexit.register(lambda: print('\\nMODULES', *sys.modules, file=sys.stderr))\n"
+        f"raptor.cli.main({list(args)})\n"
+    )
+    result = python("-c", script, cwd=cwd)
+    assert result.returncode == 0, result.stderr
+    return set(result.stderr.rpartition("MODULES ")[2].split())
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["compile", "--help"], ["validate", "-h"], ["models"]])
+def test_help_is_quick(tmp_path: Path, args: list[str]):
+    heavy = {"onnx", "numba", "onnxruntime"}
+    assert imported(args, tmp_path) & heavy == set()
+
+
+def test_an_internal_error_asks_for_a_report(shell: Shell, model: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("raptor.spatial.partition", lambda *_: 1 / 0)
+    before = shell.listing()
+    result = shell.run("compile", model, *CHIP)
+    assert result.status == 70
+    assert "internal error, please report it (--debug shows where): partition failed" in result.err
+    assert "Traceback" not in result.err
+    assert shell.listing() == before
+
+
+def fails(error: BaseException) -> Callable[..., None]:
+    def stage(*_: object, **__: object) -> None:
+        raise error
+
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (MemoryError(), 2, "out of memory; try"),
+        (RuntimeError("odd"), 70, "internal error, please report it (--debug shows where): RuntimeError: odd"),
+    ],
+    ids=["interrupt", "memory", "other"],
+)
+def test_other_ends(
+    shell: Shell, model: str, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, message: str
+):
+    monkeypatch.setattr("raptor.frontend.load", fails(error))
+    before = shell.listing()
+    result = shell.run("compile", model, *CHIP)
+    assert result.status == status
+    assert message in result.err
+    assert shell.listing() == before
+
+
+def test_version(shell: Shell):
+    assert shell.ok("--version").out == f"raptor {raptor.__version__}\n"
+
+
+# raptor models
+
+
+def test_models_are_listed(shell: Shell):
+    out = shell.ok("models").out
+    for name in ("lenet5", "resnet18", "resnet34", "resnet50", "vgg16", "googlenet", "squeezenet", "mlp"):
+        assert name in out
+    assert shell.listing() == []
+
+
+def test_a_model_is_written(shell: Shell):
+    assert "lenet5.onnx: 0." in shell.ok("models", "lenet5").out
+    onnx.checker.check_model(onnx.load(shell.folder / "lenet5.onnx"))
+    shell.ok("models", "lenet5", "-o", "again.onnx", "-q")
+    assert (shell.folder / "lenet5.onnx").read_bytes() == (shell.folder / "again.onnx").read_bytes()
+    shell.ok("models", "lenet5", "-o", "other.onnx", "--seed", "1", "--option", "pool=max")
+    assert (shell.folder / "other.onnx").read_bytes() != (shell.folder / "again.onnx").read_bytes()
+
+
+def test_a_written_model_compiles(shell: Shell):
+    shell.ok("models", "mlp", "--option", "width=0.1", "-q")
+    shell.ok("compile", "mlp.onnx", "-q", "--xbar", "32")
+    assert "PASS" in shell.ok("validate", "out").out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["lenet6"], "lenet6"),
+        (["lenet5", "--option", "pool"], "--option pool: expected NAME=VALUE"),
+        (["lenet5", "--option", "pool=median"], "median"),
+        (["lenet5", "--option", "colour=red"], "colour"),
+        (["lenet5", "--seed", "-1"], "--seed"),
+        (["lenet5", "-o", "no/such/folder/x.onnx"], "cannot be written: No such file or directory"),
+    ],
+)
+def test_models_refuses(shell: Shell, args: list[str], message: str):
+    assert message in shell.refused("models", *args)
+
+
+def test_a_model_that_exists_is_kept(shell: Shell):
+    (shell.folder / "mlp.onnx").write_text("mine")
+    assert "exists" in shell.refused("models", "mlp")
+    shell.ok("models", "mlp", "--force", "--option", "width=0.1")
+    assert (shell.folder / "mlp.onnx").stat().st_size > 4

@@ -1,0 +1,99 @@
+"""`raptor inspect`: counts against published ones, unsupported models, the command."""
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+import models
+from raptor import cli
+from raptor.inspection import Inspection, inspect
+from tests.frontend.support import make_model, node, random
+
+
+@pytest.fixture(scope="module")
+def resnet18(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("inspect") / "resnet18.onnx"
+    path.write_bytes(models.build("resnet18", seed=0).SerializeToString())
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("xbar", "xbars", "percent"), [(128, 794, 89.8), (256, 295, 60.4), (512, 198, 22.5)])
+def test_published_counts_of_resnet18(resnet18: Path, xbar: int, xbars: int, percent: float) -> None:
+    found = inspect(resnet18, xbar=xbar)
+    assert found.parameters == 11_689_512
+    assert round(found.weights / 1e6, 3) == 11.679
+    assert round(found.macs / 1e9, 3) == 1.814
+    assert (found.xbars, round(100 * found.utilisation, 1)) == (xbars, percent)
+    assert not found.unsupported
+
+
+def _tiny() -> onnx.ModelProto:
+    constants = {"w": random(6, 4, 3, 3), "v": random(6, 5)}
+    nodes = [node("Conv", "x w", "c", name="conv"), node("Flatten", "c", "f"), node("Gemm", "f v")]
+    return make_model(nodes, {"x": [1, 4, 3, 3]}, {"y": 2}, constants)
+
+
+def test_counts_of_a_tiny_model() -> None:
+    found = inspect(_tiny(), xbar=4, xbars_per_core=8)
+    assert found.parameters == found.weights == found.macs == 6 * 4 * 9 + 6 * 5
+    assert [(x.node, x.matrices, x.xbars) for x in found.layers] == [("conv", 18, 18), ("my_gemm", 4, 4)]
+    assert found.cores_needed == 3
+    assert {o.op_type: (o.nodes, o.status) for o in found.operators} == {
+        "Conv": (1, "supported"),
+        "Flatten": (1, "supported"),
+        "Gemm": (1, "supported"),
+    }
+
+
+def test_as_many_crossbars_as_the_compiler_uses() -> None:
+    import raptor
+
+    report = raptor.compile(_tiny(), xbar=4, xbars_per_core=8, cores=8).report
+    found = inspect(_tiny(), xbar=4, xbars_per_core=8)
+    assert (found.matrices, found.xbars, found.cores_needed) == (report.matrices, report.xbars_used, report.cores_used)
+
+
+def _unsupported() -> onnx.ModelProto:
+    nodes = [node("Conv", "x w", "c", name="conv"), node("Det", "c", "d"), node("Inverse", "c", name="i", domain="a.b")]
+    model = make_model(nodes, {"x": [1, 4, 5, 5]}, ["y"], {"w": random(6, 4, 3, 3)})
+    model.opset_import.append(onnx.helper.make_opsetid("a.b", 1))
+    return model
+
+
+def test_unsupported_nodes_are_listed() -> None:
+    found = inspect(_unsupported(), xbar=4)
+    assert [(n.node, n.op_type) for n in found.unsupported] == [("my_det", "Det"), ("i", "Inverse")]
+    assert found.parameters == 6 * 4 * 9
+
+
+def test_layers_of_a_model_with_unsupported_nodes() -> None:
+    nodes = [node("Conv", "x w", "c", name="conv"), node("Det", "c", "y")]
+    found = inspect(make_model(nodes, {"x": [1, 4, 5, 5]}, {"y": 2}, {"w": random(6, 4, 3, 3)}), xbar=4)
+    assert [n.node for n in found.unsupported] == ["my_det"]
+    assert [(x.node, x.macs) for x in found.layers] == [("conv", 6 * 4 * 9 * 9)]
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, written = tmp_path / "tiny.onnx", tmp_path / "tiny.json"
+    onnx.save(_tiny(), path)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["inspect", str(path), "--xbar", "4", "--json", str(written)])
+    assert exit_.value.code == 0
+    shown = capsys.readouterr().out
+    assert "crossbars   22 of 4x4 in 22 matrices" in shown
+    assert Inspection.model_validate_json(written.read_bytes()).xbars == 22
+
+
+def test_command_with_an_unsupported_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "odd.onnx"
+    onnx.save(_unsupported(), path)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["inspect", str(path), "--json", "-"])
+    assert exit_.value.code == 2
+    shown = capsys.readouterr()
+    assert len(json.loads(shown.out)["unsupported"]) == 2
+    assert "2 nodes cannot be compiled" in shown.err
+    assert "my_det (Det): not supported" in shown.err

@@ -1,0 +1,72 @@
+"""Static analysis of programs for pimsim-nn, anyone's: what its simulator will do without saying so (docs/checks.md).
+
+A rule is a function in one of the modules imported below, registered with `findings.rule`; see `findings.Rule`.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
+from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule
+from validator.checks.loading import load_subject
+from validator.checks.subject import Chip, Subject
+
+__all__ = ["RULES", "Finding", "Rule", "Severity", "check", "check_chip", "check_output", "check_subject"]
+
+_MODULES = (sources, streams, groups, memory, messages, hazards, architecture)
+"""Importing them fills `RULES`, in the order of docs/checks.md."""
+
+_ORDER = list(Severity)
+_REFUSED = Rule(
+    "load-refused",
+    Severity.ERROR,
+    Topic.FILES,
+    "Program that pimsim-nn does not load",
+    effect="pimsim-nn refuses to load the program",
+    advice="correct the file",
+    check=lambda subject: iter(()),
+)
+
+
+def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ...]:
+    """Checks a program directory or single-file program (JSON, JSON.gz).
+
+    `arch`: an architecture file or preset; without it `arch.json` beside the streams. Without any, rules that need one
+    do not apply. Raises `UserError` for what cannot be read.
+    """
+    return check_subject(load_subject(path, arch))
+
+
+def check_output(folder: str | Path) -> tuple[Finding, ...]:
+    """What `raptor compile` runs on its own output."""
+    return check(folder)
+
+
+def check_chip(chip: Chip) -> tuple[Finding, ...]:
+    """The rules on architecture files alone."""
+    subject = Subject(streams=(), groups=(), instantiated=(), source=Path(chip.path), chip=chip)
+    return _sorted(_findings(subject, [r for r in RULES.values() if r.topic is Topic.ARCHITECTURE]))
+
+
+def check_subject(subject: Subject) -> tuple[Finding, ...]:
+    """All findings, errors first."""
+    wanted = [r for r in RULES.values() if subject.chip is not None or r.topic is not Topic.ARCHITECTURE]
+    found = list(_findings(subject, wanted))
+    if subject.load_faults and not any("refuses" in f.message for f in found):
+        found += [_refused(subject, fault) for fault in subject.load_faults]
+    return _sorted(found)
+
+
+def _findings(subject: Subject, rules: Sequence[Rule]) -> Iterator[Finding]:
+    for rule in rules:
+        yield from run_rule(rule, subject)
+
+
+def _refused(subject: Subject, fault: str) -> Finding:
+    return Finding(
+        _REFUSED.id, _REFUSED.severity, f"{fault}: {_REFUSED.effect}", _REFUSED.advice, file=subject.source.name
+    )
+
+
+def _sorted(findings: Sequence[Finding] | Iterator[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda f: _ORDER.index(f.severity)))

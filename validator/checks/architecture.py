@@ -1,0 +1,250 @@
+"""Rules on the architecture file and the network table."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from validator.checks.findings import Hit, Severity, Topic, rule
+from validator.checks.subject import Chip, Subject
+
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+TOPIC = Topic.ARCHITECTURE
+
+_DEFAULT_TIMEOUT_MS = 60000
+_ABORTING_LEVEL = 2
+
+# What the simulator does with a value that the schema refuses; by the last part of the field's name.
+_EFFECTS = {
+    "period": "a clock that does not advance: the simulator hangs",
+    "rob_size": "no instruction can ever be issued: every core hangs",
+    "data_width": "a division by zero: times are nonsense",
+    "vector_width": "a division by zero: times are nonsense",
+    "bus_width": "pimsim-nn refuses the file",
+    "layout": "pimsim-nn refuses the file: both numbers must be given and positive",
+    "core_cnt": "pimsim-nn refuses the file",
+    "sim_mode": "pimsim-nn refuses the file: 0 is throughput, 1 is latency",
+    "sim_time": "pimsim-nn refuses the file",
+    "latency_timeout_ms": "pimsim-nn refuses the file",
+    "dac_count": "a division by zero ends the simulator (SIGFPE)",
+    "adc_count": "a division by zero ends the simulator (SIGFPE)",
+    "dac_resolution": "a division by zero ends the simulator (SIGFPE)",
+}
+
+
+@rule(
+    "arch-unknown-field",
+    ERROR,
+    TOPIC,
+    "Field that does not exist",
+    effect="the simulator ignores it and uses its default for the field that was meant",
+    advice="correct the name (raptor arch show lists all)",
+)
+def arch_unknown_field(subject: Subject) -> Iterator[Hit]:
+    for name, meant in _chip(subject).unknown:
+        yield _hit(subject, f"{name}{f' (perhaps {meant})' if meant else ''}")
+
+
+@rule(
+    "arch-value",
+    ERROR,
+    TOPIC,
+    "Value that makes no sense",
+    effect="some such values are refused, most are accepted: a period of 0 or a rob_size of 0 hangs, a data_width of 0 "
+    "gives nonsense",
+    advice="correct the value (docs/schemas/arch.schema.json has units and ranges)",
+)
+def arch_value(subject: Subject) -> Iterator[Hit]:
+    for name, why in _chip(subject).impossible:
+        effect = _EFFECTS.get(name.rpartition(".")[2])
+        yield _hit(subject, f"{name}: {why}{f' ({effect})' if effect else ''}")
+
+
+@rule(
+    "arch-core-count",
+    ERROR,
+    TOPIC,
+    "Program with more cores than the chip",
+    effect="pimsim-nn refuses to load the program",
+    advice="raise chip_config.core_cnt, or compile for fewer cores",
+)
+def arch_core_count(subject: Subject) -> Iterator[Hit]:
+    cores = _chip(subject).file.chip_config.core_cnt
+    if subject.core_count > cores:
+        yield _hit(subject, f"{subject.core_count} cores, the chip has {cores}")
+
+
+@rule(
+    "arch-dac-count",
+    ERROR,
+    TOPIC,
+    "More DACs than rows",
+    effect="floor(rows / dac_count) is 0 steps: a product costs almost no time and no energy",
+    advice="lower matrix_config.dac_count to the rows of a crossbar",
+)
+def arch_dac_count(subject: Subject) -> Iterator[Hit]:
+    matrix = _chip(subject).file.chip_config.core_config.matrix_config
+    if matrix.dac_count > matrix.xbar_size[0]:
+        yield _hit(subject, f"dac_count {matrix.dac_count}, {matrix.xbar_size[0]} rows")
+
+
+@rule(
+    "arch-adc-count",
+    ERROR,
+    TOPIC,
+    "More ADCs than columns",
+    effect="floor(columns / adc_count) is 0 steps: conversion takes less than no time, and no energy",
+    advice="lower matrix_config.adc_count to the columns of a crossbar",
+)
+def arch_adc_count(subject: Subject) -> Iterator[Hit]:
+    matrix = _chip(subject).file.chip_config.core_config.matrix_config
+    if matrix.adc_count > matrix.xbar_size[1]:
+        yield _hit(subject, f"adc_count {matrix.adc_count}, {matrix.xbar_size[1]} columns")
+
+
+@rule(
+    "arch-rounding",
+    NOTE,
+    TOPIC,
+    "Converters that do not divide the crossbar",
+    effect="the simulator rounds the number of steps down and charges for less than the hardware does",
+    advice="choose a dac_count that divides the rows and an adc_count that divides the columns",
+)
+def arch_rounding(subject: Subject) -> Iterator[Hit]:
+    matrix = _chip(subject).file.chip_config.core_config.matrix_config
+    for name, count, size in (
+        ("dac_count", matrix.dac_count, matrix.xbar_size[0]),
+        ("adc_count", matrix.adc_count, matrix.xbar_size[1]),
+    ):
+        if count < size and size % count:
+            yield _hit(subject, f"{name} {count} with {size}: {size // count} steps instead of {-(-size // count)}")
+
+
+@rule(
+    "arch-memory-switch",
+    ERROR,
+    TOPIC,
+    "Global memory with two addresses",
+    effect="the first ld or st ends the simulator without a message (SIGSEGV)",
+    advice="give chip_config and core_config the same global_memory_switch_id, the one of the network table (-10)",
+)
+def arch_memory_switch(subject: Subject) -> Iterator[Hit]:
+    config = _chip(subject).file.chip_config
+    chip, core = config.global_memory_switch_id, config.core_config.global_memory_switch_id
+    if chip != core:
+        yield _hit(subject, f"global_memory_switch_id {chip} in chip_config, {core} in core_config")
+    elif 0 <= chip < config.core_cnt:
+        yield _hit(subject, f"global_memory_switch_id {chip} is the number of a core")
+
+
+@rule(
+    "arch-layout",
+    WARNING,
+    TOPIC,
+    "Mesh smaller than the chip",
+    effect="the simulator does not use the layout; a network table made from it has cores on no place",
+    advice="give network_config.layout as many places as there are cores",
+)
+def arch_layout(subject: Subject) -> Iterator[Hit]:
+    chip = _chip(subject)
+    config = chip.file.chip_config
+    rows, cols = config.network_config.layout
+    if rows * cols < config.core_cnt and not any(name.endswith("layout") for name, _ in chip.impossible):
+        yield _hit(subject, f"layout {rows}x{cols} for {config.core_cnt} cores")
+
+
+@rule(
+    "arch-timeout",
+    WARNING,
+    TOPIC,
+    "Timeout that cannot be right",
+    effect="latency_timeout_ms is simulated time: a program that hangs runs on until then (60000 ms take hours of wall "
+    "clock), and one that needs longer is stopped without a result",
+    advice="set sim_config.latency_timeout_ms to a few times the latency expected",
+)
+def arch_timeout(subject: Subject) -> Iterator[Hit]:
+    """A core needs one cycle for each instruction at least."""
+    config = _chip(subject).file
+    if config.sim_config.sim_mode != 1:
+        return
+    timeout = config.sim_config.latency_timeout_ms
+    longest = int(subject.columns.lengths().max(initial=0))
+    least_ms = longest * config.chip_config.core_config.period / 1e6
+    if timeout >= _DEFAULT_TIMEOUT_MS:
+        yield _hit(subject, f"latency_timeout_ms {timeout:g}")
+    elif timeout < least_ms:
+        yield _hit(subject, f"latency_timeout_ms {timeout:g}, but {longest} instructions take {least_ms:g} ms at least")
+
+
+@rule(
+    "arch-verbose",
+    ERROR,
+    TOPIC,
+    "Report level that aborts",
+    effect="level 2 ends the simulator with 'invalid format string' after the whole simulation has run",
+    advice="set sim_config.report_verbose_level to 0 or 1",
+)
+def arch_verbose(subject: Subject) -> Iterator[Hit]:
+    level = _chip(subject).file.sim_config.report_verbose_level
+    if level >= _ABORTING_LEVEL:
+        yield _hit(subject, f"report_verbose_level {level}")
+
+
+@rule(
+    "network-file",
+    ERROR,
+    TOPIC,
+    "Network table that cannot be read",
+    effect="the simulator stops before it begins",
+    advice="write a table with the objects latency and energy (raptor arch new makes one), and name it in "
+    "network_config.net_config_file_path, relative to the architecture file",
+)
+def network_file(subject: Subject) -> Iterator[Hit]:
+    if subject.network_fault:
+        yield _hit(subject, subject.network_fault)
+
+
+@rule(
+    "network-pair",
+    ERROR,
+    TOPIC,
+    "Incomplete network table",
+    effect="a pair that is missing costs 0 time and 0 energy",
+    advice="complete the table for every ordered pair that exchanges messages (both directions: permissions travel "
+    'back) and from each core to the global memory, "-10"',
+)
+def network_pair(subject: Subject) -> Iterator[Hit]:
+    if subject.network is None:
+        return
+    needed = sorted(_needed_pairs(subject))
+    for kind in ("latency", "energy"):
+        table = subject.network[kind]
+        missing = [(src, dst) for src, dst in needed if dst not in table.get(src, {})]
+        if missing:
+            src, dst = missing[0]
+            more = f" and {len(missing) - 1} more pairs" if len(missing) > 1 else ""
+            yield _hit(subject, f"{kind} from {src} to {dst}{more}", count=len(missing))
+
+
+def _needed_pairs(subject: Subject) -> set[tuple[str, str]]:
+    s = subject.columns
+    memory = _chip(subject).file.chip_config.global_memory_switch_id
+    pairs: set[tuple[int, int]] = set()
+    for names, both in ((("send", "recv"), True), (("sync",), False)):
+        at = s.where(*names)
+        keys = np.unique(s.core[at].astype(np.int64) << 32 | (s.a[at].astype(np.int64) & 0xFFFFFFFF))
+        found = {(int(k) >> 32, int(k) & 0xFFFFFFFF) for k in keys}
+        pairs |= found | ({(b, a) for a, b in found} if both else set())
+    exchanged = {(a, b) for a, b in pairs if a != b and max(a, b) < s.core_count}
+    loaders = {(int(core), memory) for core in np.unique(s.core[s.where("ld", "st")])}
+    return {(str(a), str(b)) for a, b in exchanged | loaders}
+
+
+def _chip(subject: Subject) -> Chip:
+    """The chip; rules of this topic are not asked without one."""
+    if subject.chip is None:
+        raise ValueError("a rule on the architecture needs one")
+    return subject.chip
+
+
+def _hit(subject: Subject, fact: str, count: int = 1) -> Hit:
+    return Hit(fact, file=_chip(subject).path, count=count)

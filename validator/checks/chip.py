@@ -1,0 +1,92 @@
+"""Architecture files as pimsim-nn reads them: what it ignores, and what it accepts although it makes no sense."""
+
+import json
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ValidationError
+
+from raptor import arch as architectures
+from raptor.arch import ArchFile
+from raptor.arch.schema import field_model
+from raptor.errors import UserError
+from validator.checks.subject import Chip
+
+_SMALLEST_LAYOUT = (1, 1)
+
+
+def read_chip(source: str | Path) -> Chip:
+    """Reads an architecture file or preset. Raises `UserError` if it is not a JSON object."""
+    if str(source) in architectures.presets():
+        return chip_of(architectures.load(str(source)).file, str(source))
+    try:
+        raw = json.loads(Path(source).read_text())
+    except OSError as e:
+        raise UserError(f"architecture {source}: {e.strerror or e}") from e
+    except ValueError as e:
+        raise UserError(f"architecture {source}: not a JSON file: {e}") from e
+    if not isinstance(raw, dict):
+        raise UserError(f"architecture {source}: expected an object with chip_config")
+    return examine(cast(dict[str, Any], raw), str(source))
+
+
+def chip_of(file: ArchFile, path: str) -> Chip:
+    """A chip of which every field is known and possible."""
+    return Chip(path, file, named=frozenset(_names(file.model_dump(exclude_unset=True))))
+
+
+def examine(raw: Mapping[str, Any], path: str) -> Chip:
+    """Takes what follows the schema and notes the rest."""
+    unknown = tuple(_unknown(raw, ArchFile, ""))
+    kept = _known(raw, ArchFile)
+    impossible: list[tuple[str, str]] = []
+    for _ in range(len(ArchFile.model_fields) + 200):
+        try:
+            return Chip(path, ArchFile.model_validate(kept), unknown, tuple(impossible), frozenset(_names(kept)))
+        except ValidationError as e:
+            for fault in e.errors():
+                name = ".".join(str(part) for part in fault["loc"] if isinstance(part, str))
+                impossible.append((name, f"{fault['msg'].lower()}, found {fault['input']!r:.40}"))
+                _drop(kept, fault["loc"])
+    raise UserError(f"architecture {path}: not an architecture file")
+
+
+def _unknown(raw: Mapping[str, Any], model: type[BaseModel], where: str) -> Iterator[tuple[str, str]]:
+    """Names of fields that the schema lacks, and the field perhaps meant."""
+    for name, value in raw.items():
+        if name not in model.model_fields:
+            close = get_close_matches(name, model.model_fields, 1, 0.6)
+            yield where + name, close[0] if close else ""
+        elif isinstance(value, dict) and (inner := field_model(model, name)):
+            yield from _unknown(cast(dict[str, Any], value), inner, f"{where}{name}.")
+
+
+def _known(raw: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in raw.items():
+        inner = field_model(model, name)
+        if name in model.model_fields:
+            kept[name] = _known(cast(dict[str, Any], value), inner) if inner and isinstance(value, dict) else value
+    return kept
+
+
+def _drop(raw: dict[str, Any], where: tuple[int | str, ...]) -> None:
+    """Takes out the field at fault; what is missing altogether gets the least that the schema allows."""
+    names = [part for part in where if isinstance(part, str)]
+    for name in names[:-1]:
+        raw = cast(dict[str, Any], raw.setdefault(name, {}))
+    if names[-1] in raw and names[-1] != "layout":
+        del raw[names[-1]]
+    elif names[-1] == "layout":
+        raw["layout"] = _SMALLEST_LAYOUT
+    else:
+        raw[names[-1]] = {}
+
+
+def _names(value: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    for name, inner in value.items():
+        yield where + name
+        if isinstance(inner, dict):
+            yield from _names(cast(dict[str, Any], inner), f"{where}{name}.")

@@ -1,0 +1,41 @@
+"""The command `raptor check OUT`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from raptor.errors import UserError
+
+
+def command(
+    out: Annotated[Path, typer.Argument(help="Program: a directory of streams, or one JSON file (also gzipped).")],
+    arch: Annotated[
+        str | None,
+        typer.Option(help="Architecture file, or preset.", show_default="arch.json beside the streams"),
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the findings to this file.")] = None,
+    sarif: Annotated[Path | None, typer.Option("--sarif", help="Write them as SARIF, for CI.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the counts only.")] = False,
+) -> None:
+    """Find what pimsim-nn would do to a program without saying so.
+
+    Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a program that cannot be read.
+    """
+    from validator.checks import check
+    from validator.checks.report import is_clean, show, to_json, to_sarif
+
+    findings = check(out, arch)
+    for option, path, form in (("--json", json, to_json), ("--sarif", sarif, to_sarif)):
+        if path is not None:
+            _write(option, path, form(findings))
+    show(findings, Console(), quiet=quiet)
+    raise typer.Exit(0 if is_clean(findings) else 1)
+
+
+def _write(option: str, path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as e:
+        raise UserError(f"{option} {path}: {e.strerror or e}") from e

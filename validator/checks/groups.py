@@ -1,0 +1,215 @@
+"""Rules on array groups: the map, its counts, what uses them and the matrices in them."""
+
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+
+from raptor.arch import MatrixConfig
+from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.subject import Subject
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+TOPIC = Topic.GROUPS
+
+
+def _matrix(subject: Subject) -> MatrixConfig | None:
+    return subject.chip.file.chip_config.core_config.matrix_config if subject.chip else None
+
+
+@rule(
+    "group-map",
+    ERROR,
+    TOPIC,
+    "Array groups not declared as they should be",
+    effect="pimsim-nn refuses to load the program (older versions take `group` for a number of crossbars)",
+    advice="give config.json an array_group_map with an entry for every core: positive numbers of crossbars, or [] for "
+    "a core without groups; group is then the index into this list",
+)
+def group_map(subject: Subject) -> Iterator[Hit]:
+    entries = subject.config.get("array_group_map")
+    if not isinstance(entries, dict):
+        yield Hit("array_group_map is missing")
+        return
+    named = cast(dict[str, object], entries)
+    present = [core for core, there in enumerate(subject.instantiated) if there]
+    missing = [core for core in present if not isinstance(named.get(f"core{core}"), list)]
+    if missing:
+        yield Hit(f"array_group_map has no list for {len(missing)} cores", core=missing[0], count=len(missing))
+    for core in present:
+        counts = named.get(f"core{core}")
+        bad = [n for n in cast(list[object], counts) if not _is_count(n)] if isinstance(counts, list) else []
+        if bad:
+            yield Hit(f"array_group_map.core{core} has the count {bad[0]!r:.20}", core=core)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
+
+
+@rule(
+    "group-range",
+    ERROR,
+    TOPIC,
+    "Array group out of range",
+    effect="pimsim-nn refuses to load the program",
+    advice="group is the index into the core's list in array_group_map, from 0",
+)
+def group_range(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    products = s.where("mvmul")
+    counts = np.array([-1 if g is None else len(g) for g in subject.groups], np.int64)
+    limit = counts[s.core[products]]
+    group = s.c[products]
+    at = products[(limit >= 0) & ((group < 0) | (group >= limit))]
+    if len(at):
+        core = s.core[at[0]]
+        yield Hit(f"group {s.c[at[0]]}, but core {core} has {counts[core]}", at)
+
+
+@rule(
+    "group-unused",
+    WARNING,
+    TOPIC,
+    "Array group never used",
+    effect="its crossbars count against xbar_array_count and do nothing",
+    advice="drop the group from array_group_map, or use it",
+)
+def group_unused(subject: Subject) -> Iterator[Hit]:
+    s, first = subject.columns, subject.group_starts
+    products = _in_range(subject)
+    used = np.zeros(int(first[-1]), np.bool_)
+    used[first[s.core[products]] + s.c[products]] = True
+    unused = np.flatnonzero(~used)
+    if len(unused):
+        cores = np.searchsorted(first, unused, side="right") - 1
+        core, group = int(cores[0]), int(unused[0] - first[cores[0]])
+        yield Hit(f"group {group} of core {core} has no mvmul", core=core, count=len(unused))
+
+
+def _in_range(subject: Subject) -> Indices:
+    """The products of existing groups."""
+    s = subject.columns
+    products = s.where("mvmul")
+    counts = np.diff(subject.group_starts)[s.core[products]]
+    return products[(s.c[products] >= 0) & (s.c[products] < counts)]
+
+
+@rule(
+    "group-capacity",
+    ERROR,
+    TOPIC,
+    "More crossbars than a core has",
+    effect="pimsim-nn refuses to load the program",
+    advice="spread the groups over more cores, or raise matrix_config.xbar_array_count",
+)
+def group_capacity(subject: Subject) -> Iterator[Hit]:
+    matrix = _matrix(subject)
+    if matrix is None:
+        return
+    sums = [sum(counts or ()) for counts in subject.groups]
+    over = [core for core, total in enumerate(sums) if total > matrix.xbar_array_count]
+    if over:
+        fact = f"core {over[0]} takes {sums[over[0]]} crossbars, the chip has {matrix.xbar_array_count} a core"
+        yield Hit(fact, core=over[0], count=len(over))
+
+
+@rule(
+    "group-count",
+    ERROR,
+    TOPIC,
+    "Crossbars of a group do not match its matrix",
+    effect="the simulator believes the count: with too few, the bytes and energy of columns that are there are not "
+    "counted; with too many, those of columns that are not",
+    advice="count = ceil(columns / floor(cell_precision * xbar columns / mbiw)), and at most xbar rows of rows a group",
+)
+def group_count(subject: Subject) -> Iterator[Hit]:
+    matrix, shapes = _matrix(subject), subject.shapes
+    if matrix is None or shapes is None:
+        return
+    bits = _weight_bits(subject)
+    for core, counts in enumerate(subject.groups):
+        there = shapes[core] if core < len(shapes) else None
+        for group, (count, shape) in enumerate(zip(counts or (), there or (), strict=False)):
+            width = int(bits[int(subject.group_starts[core]) + group])
+            fact, severity = _judge_count(matrix, count, shape, width)
+            if fact:
+                yield Hit(f"group {group} of core {core} {fact}", core=core, severity=severity)
+
+
+def _judge_count(matrix: MatrixConfig, count: int, shape: tuple[int, int], bits: int) -> tuple[str, Severity]:
+    rows, cols = shape
+    if rows > matrix.xbar_size[0]:
+        return f"holds a matrix of {rows} rows, a crossbar has {matrix.xbar_size[0]}", ERROR
+    outputs = matrix.cell_precision * matrix.xbar_size[1] // bits if bits > 0 else 0
+    if outputs == 0:
+        return "", ERROR
+    needed = -(-cols // outputs)
+    if count == needed:
+        return "", ERROR
+    return f"has {count} crossbars, its matrix of {cols} columns needs {needed}", ERROR if count < needed else WARNING
+
+
+def _weight_bits(subject: Subject) -> Indices:
+    """The widest mbiw used with each group, 0 for unused ones."""
+    s, first = subject.columns, subject.group_starts
+    products = _in_range(subject)
+    bits = np.zeros(int(first[-1]), np.int64)
+    np.maximum.at(bits, first[s.core[products]] + s.c[products], s.a[products])
+    return bits
+
+
+@rule(
+    "mvmul-outputs",
+    ERROR,
+    TOPIC,
+    "Weights wider than a crossbar row",
+    effect="floor(cell_precision * xbar columns / mbiw) is 0: the product writes nothing",
+    advice="use narrower weights, wider cells or wider crossbars",
+)
+def mvmul_outputs(subject: Subject) -> Iterator[Hit]:
+    matrix, s = _matrix(subject), subject.columns
+    if matrix is None:
+        return
+    products = s.where("mvmul")
+    at = products[s.a[products] > matrix.cell_precision * matrix.xbar_size[1]]
+    if len(at):
+        bits = matrix.cell_precision * matrix.xbar_size[1]
+        yield Hit(f"mbiw={s.a[at[0]]}, but a row of cells holds {bits} bits", at)
+
+
+@rule(
+    "input-resolution",
+    ERROR,
+    TOPIC,
+    "DAC resolution above the input width",
+    effect="floor(ibiw / dac_resolution) is 0 cycles: a product costs almost no time and no energy",
+    advice="lower matrix_config.dac_resolution to ibiw at most",
+)
+def input_resolution(subject: Subject) -> Iterator[Hit]:
+    matrix, s = _matrix(subject), subject.columns
+    if matrix is None:
+        return
+    sets = s.where("setbw")
+    at = sets[(s.b[sets] > 0) & (s.b[sets] < matrix.dac_resolution)]
+    if len(at):
+        yield Hit(f"dac_resolution {matrix.dac_resolution} with inputs of {s.b[at[0]]} bits", at)
+
+
+@rule(
+    "input-rounding",
+    Severity.NOTE,
+    TOPIC,
+    "Input width not a multiple of the DAC resolution",
+    effect="the simulator rounds the number of input cycles down and charges for less than the hardware does",
+    advice="choose a dac_resolution that divides ibiw",
+)
+def input_rounding(subject: Subject) -> Iterator[Hit]:
+    matrix, s = _matrix(subject), subject.columns
+    if matrix is None or not len(products := s.where("mvmul")):
+        return
+    sets = s.where("setbw")
+    sets = sets[np.isin(s.core[sets], np.unique(s.core[products]))]
+    at = sets[(s.b[sets] > matrix.dac_resolution) & (s.b[sets] % matrix.dac_resolution != 0)]
+    if len(at):
+        yield Hit(f"dac_resolution {matrix.dac_resolution} with inputs of {s.b[at[0]]} bits", at)

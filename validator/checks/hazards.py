@@ -1,0 +1,157 @@
+"""Rules for rob_size above 1: where the simulator's hazard check and the instructions' meaning part."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from validator.checks.columns import ROLES, UNIT, WRITES_ONE, WRITES_OUTPUT_WIDTH, Bytes
+from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.memory import matrix_shapes
+from validator.checks.subject import Subject
+
+WARNING, NOTE = Severity.WARNING, Severity.NOTE
+TOPIC = Topic.HAZARDS
+
+_WIDEST_WINDOW = 1024
+
+
+def _faults(subject: Subject) -> Bytes:
+    """The faults of the hazard kernel, computed once; nothing to do where instructions do not overlap."""
+    from validator.checks.kernels import hazards
+
+    s = subject.columns
+    faults: Bytes | None = subject.computed.get("_hazards")
+    if faults is not None:
+        return faults
+    faults = np.zeros(len(s), np.uint8)
+    if subject.rob_size > 1:
+        flags = np.ascontiguousarray(s.records["flags"])
+        hazards(
+            s.starts, s.opcode, s.b, s.c, s.d, flags, subject.trace.values, subject.trace.widths, UNIT, ROLES,
+            WRITES_OUTPUT_WIDTH, WRITES_ONE, matrix_shapes(subject), _simulated_shapes(subject),
+            subject.group_starts, min(subject.rob_size, _WIDEST_WINDOW), faults,
+        )  # fmt: skip
+    subject.computed["_hazards"] = faults
+    return faults
+
+
+def _simulated_shapes(subject: Subject) -> Indices:
+    """What the simulator takes a product of each group to read and write: whole crossbars."""
+    shapes = np.ones((int(subject.group_starts[-1]), 2), np.int64)
+    if subject.chip is None:
+        return shapes
+    matrix = subject.chip.file.chip_config.core_config.matrix_config
+    s, first = subject.columns, subject.group_starts
+    products = s.where("mvmul")
+    inside = (s.c[products] >= 0) & (s.c[products] < np.diff(first)[s.core[products]])
+    products = products[inside]
+    bits = np.ones(len(shapes), np.int64)
+    bits[first[s.core[products]] + s.c[products]] = np.maximum(s.a[products], 1)
+    counts = np.array([n for g in subject.groups for n in g or ()], np.int64)
+    shapes[:, 0] = matrix.xbar_size[0]
+    shapes[:, 1] = matrix.cell_precision * matrix.xbar_size[1] // bits * counts
+    return shapes
+
+
+def _where(subject: Subject, fault: int) -> Indices:
+    return np.flatnonzero(_faults(subject) & fault)
+
+
+@rule(
+    "hazard-unseen",
+    WARNING,
+    TOPIC,
+    "Dependency that the hazard check does not see",
+    effect="ld, st, vmv, the tail of an lldi and an lmv without size report other addresses than they use: the "
+    "instruction may start before the data are there, and the time is too short",
+    advice="pass the local address of ld in offset_value with offset_select 1, that of st in offset_value with bit 1 "
+    "of the value set; use lmv instead of vmv and give it len and size; or set rob_size 1",
+)
+def hazard_unseen(subject: Subject) -> Iterator[Hit]:
+    from validator.checks.kernels import UNSEEN
+
+    at = _where(subject, UNSEEN)
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "hazard-order",
+    WARNING,
+    TOPIC,
+    "Two writes of the same bytes in flight",
+    effect="write after write is not checked: the two overlap in time and on a chip the first could come last",
+    advice="write to another buffer, or read the first result before",
+)
+def hazard_order(subject: Subject) -> Iterator[Hit]:
+    from validator.checks.kernels import LOST_ORDER
+
+    at = _where(subject, LOST_ORDER)
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "hazard-adjacent",
+    NOTE,
+    TOPIC,
+    "Adjacent buffers",
+    effect="ranges are compared with both ends inclusive: neighbours that share no byte wait for each other, and the "
+    "time is too long",
+    advice="leave at least one byte between buffers that are used at the same time",
+)
+def hazard_adjacent(subject: Subject) -> Iterator[Hit]:
+    from validator.checks.kernels import ADJACENT
+
+    at = _where(subject, ADJACENT)
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "hazard-false",
+    NOTE,
+    TOPIC,
+    "Conflict that is none",
+    effect="ld and st are taken to touch the bottom of the local memory, products whole crossbars, strided "
+    "instructions contiguous bytes: what shares no byte waits, and the time is too long",
+    advice="keep hot buffers away from address 0; pass the local address of ld and st in offset_value (docs of "
+    "hazard-unseen)",
+)
+def hazard_false(subject: Subject) -> Iterator[Hit]:
+    from validator.checks.kernels import BOTTOM
+
+    at = _where(subject, BOTTOM)
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "lmv-size",
+    WARNING,
+    TOPIC,
+    "lmv without size",
+    effect="the hazard check takes its ranges from size, which is 0: dependencies through the copy go unnoticed",
+    advice="give lmv both len and size; .pim has no place for size, so use JSON",
+)
+def lmv_size(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    at = np.flatnonzero(s.is_("lmv") & (s.records["flags"] & 1 == 1)) if subject.rob_size > 1 else np.zeros(0, np.int64)
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "send-registers",
+    WARNING,
+    TOPIC,
+    "send with two addresses",
+    effect="the transfer takes its data from rd, the hazard check looks at rs1",
+    advice="give the same address in rd and rs1",
+)
+def send_registers(subject: Subject) -> Iterator[Hit]:
+    s, values = subject.columns, subject.trace.values
+    at = s.where("send")
+    at = at[values[at, 0] != values[at, 1]]
+    if len(at):
+        yield Hit(f"r{s.rd[at[0]]} holds {values[at[0], 0]}, r{s.rs1[at[0]]} holds {values[at[0], 1]}", at)

@@ -1,0 +1,239 @@
+"""From files to a `Subject`. Looking at the text, the weights and the streams goes on side by side."""
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import orjson
+
+from raptor import arch as architectures
+from raptor import files
+from raptor.arch import GLOBAL_MEMORY_ID
+from raptor.errors import UserError
+from validator.checks import chip as chips
+from validator.checks.subject import Chip, Shapes, Subject
+from validator.checks.text import TextFaults, members, scan_stream
+from validator.npy import read_header
+from validator.programs import RawProgram, read_program
+
+_LIMIT = 16 * 2**30
+_GZIP = b"\x1f\x8b"
+_MOST_GROUPS = 4096
+_LEAST_TEXT = len('{"op":"st"},')
+
+
+def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
+    """Reads a program directory or single-file program and what lies beside it.
+
+    `arch`: an architecture file or preset; without it `arch.json` of the directory, if there is one. Raises
+    `UserError` for what cannot be read at all.
+    """
+    source = Path(path)
+    with ThreadPoolExecutor(1) as pool:
+        early = _start_early(pool, source)
+        program = read_program(source)
+        whole = b"" if source.is_dir() else _single(source)
+        subject = _subject(program, whole)
+        subject.text = _text(program, early, whole)
+        subject.shapes = early["shapes"].result() if "shapes" in early else None
+    subject.chip = _chip(source, arch)
+    if source.is_dir() and (source / files.MEMORY).is_file():
+        subject.memory = files.read(files.Memory, source, files.MEMORY)
+    if subject.chip is not None:
+        _read_network(subject, subject.chip, str(arch) in architectures.presets())
+    return subject
+
+
+def _subject(program: RawProgram, whole: bytes) -> Subject:
+    """`whole`: the content of a single-file program."""
+    config = _config(program, whole)
+    entries = config.get("array_group_map")
+    named = cast(dict[str, object], entries) if isinstance(entries, dict) else {}
+    groups = [g if isinstance(named.get(f"core{k}"), list) else None for k, g in enumerate(program.groups)]
+    folder = program.source.is_dir()
+    names = sorted(p.name for p in program.source.iterdir() if p.name.startswith("core_")) if folder else []
+    return Subject(
+        streams=program.records,
+        groups=groups,
+        instantiated=program.instantiated,
+        source=program.source,
+        core_files=program.core_files,
+        directory=folder,
+        config=config,
+        names=names,
+        ignored=[] if folder else _ignored(program, whole),
+        load_faults=program.faults,
+        extended=_is_extended(program.source),
+    )
+
+
+def _single(path: Path) -> bytes:
+    import gzip
+
+    content = files.read_bytes(path.parent, path.name, limit_bytes=_LIMIT)
+    return gzip.decompress(content) if content.startswith(_GZIP) else content
+
+
+def _config(program: RawProgram, whole: bytes) -> Mapping[str, Any]:
+    if program.source.is_dir():
+        content = files.read_bytes(program.folder, files.CONFIG, limit_bytes=2**30)
+    else:
+        first, last = members(whole).get("config", (0, 0))
+        content = whole[first:last]
+    raw = orjson.loads(content)
+    return cast(dict[str, Any], raw) if isinstance(raw, dict) else {}
+
+
+def _ignored(program: RawProgram, whole: bytes) -> list[str]:
+    known = {"config", *(f"core{k}" for k in range(program.core_cnt))}
+    return [name for name in members(whole) if name.startswith("core") and name not in known]
+
+
+def _is_extended(folder: Path) -> bool:
+    """Whether the compiler's user allowed instructions that pimsim-nn does not have."""
+    if not (folder / files.MANIFEST).is_file():
+        return False
+    try:
+        return files.read(files.Manifest, folder, files.MANIFEST).options.get("isa") == "extended"
+    except UserError:
+        return False
+
+
+# What needs no records starts while they are read.
+
+
+def _start_early(pool: ThreadPoolExecutor, source: Path) -> dict[str, Future[Any]]:
+    if not source.is_dir():
+        return {}
+    started: dict[str, Future[Any]] = {}
+    for path in sorted(source.glob("core_*.json")):
+        if path.is_file():
+            started[path.name] = pool.submit(_scan_file, path)
+    if (source / files.WEIGHTS).is_dir():
+        started["shapes"] = pool.submit(_shapes, source)
+    return started
+
+
+def _scan_file(path: Path) -> TextFaults:
+    content = files.read_bytes(path.parent, path.name, limit_bytes=_LIMIT)
+    return scan_stream(np.frombuffer(content, np.uint8), 0, len(content), len(content) // _LEAST_TEXT + 1)
+
+
+def _text(program: RawProgram, early: Mapping[str, Future[Any]], whole: bytes) -> dict[int, TextFaults]:
+    """For each core read from JSON."""
+    if program.source.is_dir():
+        found = {core: early[name].result() for core, name in enumerate(program.core_files) if name in early}
+    else:
+        text = np.frombuffer(whole, np.uint8)
+        spans = members(whole)
+        found = {
+            core: scan_stream(text, *spans[f"core{core}"], len(records))
+            for core, records in enumerate(program.records)
+            if f"core{core}" in spans
+        }
+    # NOTE: text that the scanner counts otherwise than the reader is left alone rather than misjudged.
+    return {core: faults for core, faults in found.items() if len(faults.seen) == len(program.records[core])}
+
+
+# Weights: only the sizes of the matrices.
+
+
+def _shapes(folder: Path) -> Shapes | None:
+    """Rows and columns of every group's matrix, None where unknown; None altogether if there are no weights."""
+    config = orjson.loads(files.read_bytes(folder, files.CONFIG, limit_bytes=2**30))
+    shapes: list[Sequence[tuple[int, int]] | None] = []
+    for core in range(int(config.get("core_cnt", 0))):
+        npz, text = folder / files.weights_name(core, "npz"), folder / files.weights_name(core, "json")
+        if npz.is_file():
+            shapes.append(_npz_shapes(npz))
+        else:
+            shapes.append(_json_shapes(text.read_bytes()) if text.is_file() else None)
+    return shapes if any(shapes) else None
+
+
+def _npz_shapes(path: Path) -> list[tuple[int, int]] | None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+            found: list[tuple[int, int]] = []
+            for group in range(len(archive.namelist())):
+                with archive.open(f"{group}.npy") as stream:
+                    rows, cols = read_header(stream, str(path))
+                    found.append((rows, cols))
+            return found
+    except (zipfile.BadZipFile, KeyError, ValueError, UserError, NotImplementedError):
+        return None
+
+
+def _json_shapes(content: bytes) -> list[tuple[int, int]] | None:
+    """Sizes without values; text in another order than that of the groups is decoded."""
+    from validator.checks.text_kernels import matrix_sizes
+
+    sizes = np.zeros((_MOST_GROUPS, 2), np.int64)
+    count = matrix_sizes(np.frombuffer(content, np.uint8), sizes)
+    if 0 < count <= _MOST_GROUPS and _in_order(content, count):
+        return [(int(rows), int(cols)) for rows, cols in sizes[:count]]
+    return _decoded_shapes(content)
+
+
+def _in_order(content: bytes, count: int) -> bool:
+    """Whether the groups are written as 0, 1, 2, ..."""
+    at = 0
+    for group in range(count):
+        at = content.find(b'"%d"' % group, at) + 1
+        if at == 0:
+            return False
+    return True
+
+
+def _decoded_shapes(content: bytes) -> list[tuple[int, int]] | None:
+    try:
+        raw = msgspec.json.decode(content, type=dict[str, list[list[float]]])
+        return [(len(raw[str(g)]), len(raw[str(g)][0])) for g in range(len(raw))]
+    except (msgspec.DecodeError, RecursionError, KeyError, IndexError):
+        return None
+
+
+# The chip and its network table.
+
+
+def _chip(source: Path, arch: str | Path | None) -> Chip | None:
+    if arch is not None:
+        return chips.read_chip(arch)
+    beside = source / files.ARCH if source.is_dir() else None
+    return chips.read_chip(beside) if beside is not None and beside.is_file() else None
+
+
+def _read_network(subject: Subject, chip: Chip, preset: bool) -> None:
+    """The rows of the table from which this program sends; a preset's table is made complete when it is used."""
+    if preset:
+        return
+    path = Path(chip.path).parent / chip.file.chip_config.network_config.net_config_file_path
+    try:
+        subject.network = _network_rows(path.read_bytes(), _sources(subject))
+    except OSError as e:
+        subject.network_fault = f"{path.name}: {e.strerror or e}"
+    except (ValueError, KeyError) as e:
+        subject.network_fault = f"{path.name}: not a network table: {e}"
+
+
+def _sources(subject: Subject) -> set[str]:
+    """Cores that put something on the network."""
+    streams = subject.columns
+    active = streams.core[streams.is_("send", "recv", "sync", "ld", "st")]
+    return {str(core) for core in np.unique(active)} | {str(GLOBAL_MEMORY_ID)}
+
+
+def _network_rows(content: bytes, sources: set[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    outer = members(content)
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for kind in ("latency", "energy"):
+        first, last = outer[kind]
+        part = content[first:last]
+        rows = {src: part[a:b] for src, (a, b) in members(part).items() if src in sources}
+        table[kind] = {src: cast(dict[str, Any], orjson.loads(row)) for src, row in rows.items()}
+    return table

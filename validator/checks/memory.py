@@ -1,0 +1,219 @@
+"""Rules on addresses: beyond a memory, in another buffer, of bytes that nothing has written."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from validator.checks.columns import ROLES, UNIT, WRITES_ONE, WRITES_OUTPUT_WIDTH, Bytes
+from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.subject import Subject
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+TOPIC = Topic.MEMORY
+
+_DEFAULT_BYTES = 2**20
+_REMEMBERED_BYTES = 2**24
+_LOCAL = "chip_config.core_config.local_memory_config.memory_size"
+_GLOBAL = "chip_config.global_memory_config.memory_size"
+
+
+def matrix_shapes(subject: Subject) -> Indices:
+    """Rows and columns of the matrix of every group, 1 x 1 where they are not known."""
+    total = int(subject.group_starts[-1])
+    shapes = np.ones((total, 2), np.int64)
+    for core, known in enumerate(subject.shapes or ()):
+        if known and core < subject.core_count:
+            first, last = subject.group_starts[core], subject.group_starts[core + 1]
+            count = min(len(known), int(last - first))
+            shapes[first : first + count] = known[:count]
+    return shapes
+
+
+def _limit(subject: Subject, name: str) -> tuple[int, bool]:
+    """Bytes of a memory, and whether the architecture file says so (otherwise it is the simulator's default)."""
+    if subject.chip is None:
+        return _DEFAULT_BYTES, False
+    config = subject.chip.file.chip_config
+    memory = config.core_config.local_memory_config if name == _LOCAL else config.global_memory_config
+    return memory.memory_size, name in subject.chip.named
+
+
+def _accesses(subject: Subject) -> Bytes:
+    """The faults of local accesses, computed once."""
+    from validator.checks.kernels import memory_accesses
+
+    known: Bytes | None = subject.computed.get("_accesses")
+    if known is not None:
+        return known
+    s, trace = subject.columns, subject.trace
+    used = np.full(subject.core_count, -1, np.int64)
+    if subject.memory is not None:
+        count = min(subject.core_count, len(subject.memory.local_bytes))
+        used[:count] = subject.memory.local_bytes[:count]
+    faults = np.zeros(len(s), np.uint8)
+    limit, _ = _limit(subject, _LOCAL)
+    memory_accesses(
+        s.starts, s.opcode, s.a, s.b, s.c, s.d, trace.values, trace.widths, UNIT, ROLES, WRITES_OUTPUT_WIDTH,
+        WRITES_ONE, matrix_shapes(subject), subject.group_starts, limit, used,
+        np.zeros(_REMEMBERED_BYTES, np.uint8), faults,
+    )  # fmt: skip
+    subject.computed["_accesses"] = faults
+    return faults
+
+
+@rule(
+    "local-negative",
+    ERROR,
+    TOPIC,
+    "Negative local address",
+    effect="the simulator moves no data and does not notice; a chip would",
+    advice="addresses are int32: keep them, with the sizes, below 2^31",
+)
+def local_negative(subject: Subject) -> Iterator[Hit]:
+    from validator.checks.kernels import BELOW_ZERO
+
+    at = np.flatnonzero(_accesses(subject) & BELOW_ZERO)
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "local-range",
+    ERROR,
+    TOPIC,
+    "Address beyond the local memory",
+    effect="the simulator does not enforce memory_size: the program runs, on a chip it could not",
+    advice="use less local memory (more cores, smaller bands), or raise local_memory_config.memory_size",
+)
+def local_range(subject: Subject) -> Iterator[Hit]:
+    """A warning where the size is only the simulator's default."""
+    from validator.checks.kernels import BEYOND_MEMORY
+
+    limit, named = _limit(subject, _LOCAL)
+    at = np.flatnonzero(_accesses(subject) & BEYOND_MEMORY)
+    if len(at):
+        kind = "" if named else " (the simulator's default)"
+        yield Hit(f"beyond {limit} bytes{kind}", at, severity=ERROR if named else WARNING)
+
+
+@rule(
+    "local-buffers",
+    ERROR,
+    TOPIC,
+    "Address beyond the buffers of the core",
+    effect="the simulator does not notice; memory.json says that the core uses less, so the address is wrong",
+    advice="report it: the compiler's addresses and its memory map disagree",
+)
+def local_buffers(subject: Subject) -> Iterator[Hit]:
+    from validator.checks.kernels import BEYOND_USED
+
+    at = np.flatnonzero(_accesses(subject) & BEYOND_USED)
+    if len(at):
+        core = int(subject.columns.core[at[0]])
+        used = subject.memory.local_bytes[core] if subject.memory else 0
+        yield Hit(f"beyond the {used} bytes of core {core} in {'memory.json'}", at)
+
+
+@rule(
+    "local-unwritten",
+    WARNING,
+    TOPIC,
+    "Read of local memory that nothing has written",
+    effect="the simulator moves no data and does not notice; the values are whatever was there",
+    advice="check the address: it may point into another buffer; or fill the bytes with lldi first",
+)
+def local_unwritten(subject: Subject) -> Iterator[Hit]:
+    from validator.checks.kernels import UNWRITTEN
+
+    s = subject.columns
+    at = np.flatnonzero(_accesses(subject) & UNWRITTEN)
+    at = at[~subject.trace.unset[at].astype(np.bool_)]
+    if len(at):
+        yield Hit(f"{len(np.unique(s.opcode[at]))} kinds of instruction read unwritten bytes", at)
+
+
+def _global(subject: Subject) -> tuple[Indices, Indices, Indices]:
+    """ld and st: index, first byte, and the byte after the last."""
+    s, values = subject.columns, subject.trace.values
+    at = s.where("ld", "st")
+    store = s.is_("st")[at]
+    pair = np.where(store, s.rd[at], s.rs1[at])
+    high = np.asarray(np.where(store, values[at, 0], values[at, 1]), np.int64)
+    low = _next_register(subject, at, pair)
+    address = (high << 32) | (low.astype(np.int64) & 0xFFFFFFFF)
+    return at, address, address + s.d[at]
+
+
+def _next_register(subject: Subject, at: Indices, pair: Indices) -> Indices:
+    """Contents of the register after `pair` at the instructions `at`: the value last written to it before them."""
+    s = subject.columns
+    result = np.zeros(len(at), np.int64)
+    scalar = np.flatnonzero((ROLES[s.opcode, 0] == 1) & (s.rd > 0))
+    for register in np.unique(pair + 1):
+        writes = scalar[s.rd[scalar] == register]
+        mine = np.flatnonzero(pair + 1 == register)
+        if not len(writes):
+            continue
+        last = np.searchsorted(writes, at[mine]) - 1
+        found = last >= 0
+        found &= s.core[writes[last]] == s.core[at[mine]]
+        source = writes[last[found]]
+        # NOTE: only sldi is followed here; an address that is computed is rare and counts as 0.
+        result[mine[found]] = np.where(s.is_("sldi")[source], s.a[source], 0)
+    return result
+
+
+@rule(
+    "global-range",
+    ERROR,
+    TOPIC,
+    "Address beyond the global memory",
+    effect="the simulator does not enforce memory_size and does not even read the address: the program runs, on a chip "
+    "it could not",
+    advice="correct the address (high word in the even register, low word in the next), or raise "
+    "global_memory_config.memory_size",
+)
+def global_range(subject: Subject) -> Iterator[Hit]:
+    at, first, end = _global(subject)
+    if subject.memory is not None:
+        limit, named, source = subject.memory.size_bytes, True, "memory.json"
+    else:
+        limit, named = _limit(subject, _GLOBAL)
+        source = "the architecture file" if named else "the simulator's default"
+    wrong = at[(first < 0) | (end > limit)]
+    if len(wrong):
+        yield Hit(f"beyond {limit} bytes ({source})", wrong, severity=ERROR if named else WARNING)
+
+
+@rule(
+    "global-overwrite",
+    ERROR,
+    TOPIC,
+    "Store into another live buffer of the global memory",
+    effect="the simulator moves no data and does not notice; the model's inputs or constants would be lost",
+    advice="store into the tiles that memory.json gives the outputs",
+)
+def global_overwrite(subject: Subject) -> Iterator[Hit]:
+    if subject.memory is None:
+        return
+    at, first, end = _global(subject)
+    stores = subject.columns.is_("st")[at]
+    at, first, end = at[stores], first[stores], end[stores]
+    for name, low, high in _read_only(subject):
+        wrong = at[(first < high) & (end > low)]
+        if len(wrong):
+            yield Hit(f"writes {name}, at {low} to {high - 1}", wrong)
+
+
+def _read_only(subject: Subject) -> Iterator[tuple[str, int, int]]:
+    """Name, first byte and end of everything in memory.json that a program may only read."""
+    memory = subject.memory
+    if memory is None:
+        return
+    width = memory.element_bytes
+    constants = memory.constants
+    yield "the constants", constants.address, constants.address + constants.elements * width
+    for place in memory.inputs:
+        for tile in place.tiles:
+            elements = tile.region.channel_count * tile.region.row_count * place.image.width
+            yield f"input {place.name}", tile.address, tile.address + elements * width

@@ -1,0 +1,295 @@
+"""Rules on sends, receives and tokens. Whether a program can finish is decided by running its communication alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from validator.checks.columns import Column
+from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.subject import Subject
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+TOPIC = Topic.MESSAGES
+
+_SHOWN = 6
+_EVENTS = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Communication:
+    """The steps that may block, per core, and how far each core came without deadlock.
+
+    `index` is the instruction of each step; `reached[core]` the step that `core` could not do, or its end.
+    """
+
+    starts: Indices
+    index: Indices
+    partner: Column
+    kind: Column
+    event: Column
+    reached: Indices
+    blocked: Column
+
+    def stuck(self) -> Indices:
+        """Cores that do not finish."""
+        return np.flatnonzero(self.reached < self.starts[1:])
+
+
+@rule(
+    "core-range",
+    ERROR,
+    TOPIC,
+    "Partner that does not exist",
+    effect="a send or sync to a core that is not instantiated ends the simulator without a message (SIGSEGV); a recv "
+    "from one, or a send to -10, hangs",
+    advice="name a core from 0 to core_cnt - 1 that has a stream; the global memory is reached by ld and st",
+)
+def core_range(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    at = s.where("send", "recv", "sync")
+    known = np.zeros(s.core_count, np.bool_)
+    known[: len(subject.instantiated)] = subject.instantiated
+    inside = (s.a[at] >= 0) & (s.a[at] < s.core_count)
+    for wrong, why in (
+        (at[~inside], f"the program has cores 0 to {s.core_count - 1}"),
+        (at[inside][~known[s.a[at][inside]]], "which has no stream"),
+    ):
+        if len(wrong):
+            yield Hit(f"core={s.a[wrong[0]]}, {why}", wrong)
+
+
+@rule(
+    "self-message",
+    ERROR,
+    TOPIC,
+    "Message of a core to itself",
+    effect="a rendezvous needs two cores: the core hangs",
+    advice="copy within a core with lmv",
+)
+def self_message(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    at = s.where("send", "recv")
+    at = at[s.a[at] == s.core[at]]
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "event-range",
+    ERROR,
+    TOPIC,
+    "Event register or token count out of range",
+    effect="a core has event registers 0 to 31 and no check: others are written outside the array; a negative "
+    "wait_value gives tokens instead of taking them",
+    advice="use event registers 0 to 31 and wait values of at least 0",
+)
+def event_range(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    at = s.where("sync", "wait")
+    wrong = at[(s.b[at] < 0) | (s.b[at] >= _EVENTS)]
+    if len(wrong):
+        yield Hit(f"event_register={s.b[wrong[0]]}", wrong)
+    waits = s.where("wait")
+    wrong = waits[s.c[waits] < 0]
+    if len(wrong):
+        yield Hit(f"wait_value={s.c[wrong[0]]}", wrong)
+
+
+def _pairs(subject: Subject, name: str) -> tuple[Indices, Indices]:
+    """Sends or receives sorted by ordered pair (sender, receiver), each pair in the order of the program."""
+    s = subject.columns
+    at = s.where(name)
+    at = at[(s.a[at] >= 0) & (s.a[at] < s.core_count) & (s.a[at] != s.core[at])]
+    here, there = s.core[at].astype(np.int64), s.a[at].astype(np.int64)
+    key = here * s.core_count + there if name == "send" else there * s.core_count + here
+    order = np.argsort(key, kind="stable")
+    return at[order], key[order]
+
+
+@rule(
+    "message-count",
+    ERROR,
+    TOPIC,
+    "Sends and receives of a pair of cores differ in number",
+    effect="the surplus side waits for ever: latency mode ends by its timeout, throughput mode exits 0 with figures "
+    "that mean nothing",
+    advice="give every send one recv on the other core",
+)
+def message_count(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    (sends, send_keys), (recvs, recv_keys) = _pairs(subject, "send"), _pairs(subject, "recv")
+    pairs = np.union1d(send_keys, recv_keys)
+    sent, received = _counts(send_keys, pairs), _counts(recv_keys, pairs)
+    different = np.flatnonzero(sent != received)
+    if not len(different):
+        return
+    pair = different[0]
+    source, target = divmod(int(pairs[pair]), s.core_count)
+    instructions, keys = (sends, send_keys) if sent[pair] > received[pair] else (recvs, recv_keys)
+    last = instructions[np.searchsorted(keys, pairs[pair], side="right") - 1]
+    more = f", and {len(different) - 1} more pairs" if len(different) > 1 else ""
+    fact = f"core {source} sends {sent[pair]} times to core {target}, which receives {received[pair]} times{more}"
+    yield Hit(fact, np.array([last]))
+
+
+def _counts(keys: Indices, pairs: Indices) -> Indices:
+    return np.searchsorted(keys, pairs, side="right") - np.searchsorted(keys, pairs, side="left")
+
+
+@rule(
+    "message-size",
+    ERROR,
+    TOPIC,
+    "Send and receive of a message differ in size",
+    effect="nobody checks: each side pays for its own size, the network for the sender's, and on a chip bytes would be "
+    "lost or overwritten",
+    advice="give both the same size",
+)
+def message_size(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    (sends, send_keys), (recvs, recv_keys) = _pairs(subject, "send"), _pairs(subject, "recv")
+    if len(sends) != len(recvs) or (send_keys != recv_keys).any():
+        return  # which belong together is not known: message-count
+    wrong = np.flatnonzero(s.d[sends] != s.d[recvs])
+    if len(wrong):
+        core, pc, _ = s.place(int(recvs[wrong[0]]))
+        fact = f"sends {s.d[sends[wrong[0]]]} bytes, core {core} receives {s.d[recvs[wrong[0]]]} at {pc}"
+        yield Hit(fact, sends[wrong])
+
+
+def communication(subject: Subject) -> Communication:
+    """Runs the communication of the program, once."""
+    from validator.checks.kernels import FREE, ON_RECV, ON_SEND, ON_WAIT, communicate
+
+    known: Communication | None = subject.computed.get("_communication")
+    if known is not None:
+        return known
+    s = subject.columns
+    tokens_of_nowhere = s.is_("sync", "wait") & ((s.b < 0) | (s.b >= _EVENTS))
+    index = np.flatnonzero(s.is_("send", "recv", "wait", "sync") & ~tokens_of_nowhere)
+    kind = np.full(len(index), FREE, np.int32)
+    for name, code in (("send", ON_SEND), ("recv", ON_RECV), ("wait", ON_WAIT)):
+        kind[s.is_(name)[index]] = code
+    waits = kind == ON_WAIT
+    result = Communication(
+        starts=np.searchsorted(index, s.starts).astype(np.int64),
+        index=index,
+        partner=np.where(waits, -1, s.a[index]).astype(np.int32),
+        kind=kind,
+        event=s.b[index],
+        reached=np.zeros(s.core_count, np.int64),
+        blocked=np.zeros(s.core_count, np.int32),
+    )
+    tokens = np.zeros((max(s.core_count, 1), _EVENTS), np.int64)
+    value = np.where(waits, s.c[index], 0)
+    communicate(result.starts, kind, result.partner, value, result.event, result.reached, result.blocked, tokens)
+    subject.computed["_communication"] = result
+    subject.computed["_tokens"] = tokens
+    return result
+
+
+def _waits_for(c: Communication, core: int) -> list[int]:
+    """The cores that could release `core`: its partner, or those with tokens still to give to the event it waits on."""
+    from validator.checks.kernels import FREE, ON_WAIT
+
+    step = int(c.reached[core])
+    if c.kind[step] != ON_WAIT:
+        return [int(c.partner[step])]
+    gives = (c.kind == FREE) & (c.partner == core) & (c.event == c.event[step])
+    owner = np.searchsorted(c.starts, np.flatnonzero(gives), side="right") - 1
+    return [int(o) for o, s in zip(owner, np.flatnonzero(gives), strict=True) if s >= c.reached[o]]
+
+
+@rule(
+    "deadlock",
+    ERROR,
+    TOPIC,
+    "Messages in crossed orders: cores wait for each other in a circle",
+    effect="these cores hang: latency mode ends by its timeout (up to hours of wall clock), throughput mode exits 0 "
+    "with figures that mean nothing",
+    advice="emit sends, receives and waits of every core in one global order of all messages",
+)
+def deadlock(subject: Subject) -> Iterator[Hit]:
+    """Exact: sends and receives are rendezvous with fixed partners, so no order of execution could do better."""
+    c = communication(subject)
+    stuck = {int(core) for core in c.stuck()}
+    seen: set[int] = set()
+    for core in sorted(stuck):
+        path: list[int] = []
+        while core in stuck and core not in seen:
+            seen.add(core)
+            path.append(core)
+            following = [n for n in _waits_for(c, core) if n in stuck]
+            core = following[0] if following else -1
+        if core in path and _waits_for(c, core) != [core]:  # to itself: self-message
+            circle = path[path.index(core) :]
+            yield Hit(_circle(subject, c, circle), np.array([c.index[c.reached[circle[0]]]]), count=len(circle))
+
+
+def _circle(subject: Subject, c: Communication, circle: list[int]) -> str:
+    places = [subject.columns.place(int(c.index[c.reached[core]])) for core in circle[:_SHOWN]]
+    steps = ", ".join(f"core {core} at {pc} ({text.split(' ', 1)[0]})" for core, pc, text in places)
+    more = f" and {len(circle) - _SHOWN} more" if len(circle) > _SHOWN else ""
+    return f"{steps}{more} wait for each other"
+
+
+@rule(
+    "wait-starved",
+    ERROR,
+    TOPIC,
+    "wait for tokens that never come",
+    effect="the core hangs: latency mode ends by its timeout, throughput mode exits 0 with figures that mean nothing",
+    advice="sync to this core and event register as many times as its waits take tokens",
+)
+def wait_starved(subject: Subject) -> Iterator[Hit]:
+    from validator.checks.kernels import ON_WAIT
+
+    c = communication(subject)
+    for core in (int(core) for core in c.stuck()):
+        if c.kind[c.reached[core]] == ON_WAIT and not _waits_for(c, core):
+            yield Hit(f"event_register {c.event[c.reached[core]]}", np.array([c.index[c.reached[core]]]))
+
+
+@rule(
+    "sync-unused",
+    WARNING,
+    TOPIC,
+    "Tokens that no wait takes",
+    effect="they stay in the event register; when the streams loop in throughput mode they release later waits early",
+    advice="take as many tokens with wait as are given with sync",
+)
+def sync_unused(subject: Subject) -> Iterator[Hit]:
+    c = communication(subject)
+    if len(c.stuck()):
+        return
+    left = np.argwhere(subject.computed["_tokens"] > 0)
+    if len(left):
+        core, event = int(left[0][0]), int(left[0][1])
+        s = subject.columns
+        at = np.flatnonzero(s.is_("sync") & (s.a == core) & (s.b == event))
+        yield Hit(
+            f"{subject.computed['_tokens'][core, event]} tokens left in event_register {event} of core {core}", at
+        )
+
+
+@rule(
+    "event-shared",
+    WARNING,
+    TOPIC,
+    "Event register with several producers in throughput mode",
+    effect="the streams loop, and a token of the next round can release a wait early: the count of rounds is wrong",
+    advice="use one event register for each producer, or send and recv",
+)
+def event_shared(subject: Subject) -> Iterator[Hit]:
+    if subject.chip is None or subject.chip.file.sim_config.sim_mode != 0:
+        return
+    s = subject.columns
+    at = s.where("sync")
+    at = at[(s.b[at] >= 0) & (s.b[at] < _EVENTS)]
+    event = s.a[at].astype(np.int64) * _EVENTS + s.b[at]
+    for shared in np.unique(event):
+        givers = at[event == shared]
+        if len(np.unique(s.core[givers])) > 1:
+            fact = f"event_register {shared % _EVENTS} of core {shared // _EVENTS} has several producers"
+            yield Hit(fact, givers)

@@ -1,0 +1,94 @@
+"""Findings for people, as JSON, and as SARIF 2.1.0 for continuous integration."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+import raptor
+from validator.checks.findings import RULES, Finding, Rule, Severity
+
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_HELP = "docs/checks.md"
+
+
+def is_clean(findings: Sequence[Finding]) -> bool:
+    """Whether there is nothing worse than a note."""
+    return all(f.severity is Severity.NOTE for f in findings)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    counts = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
+    parts = [f"{n} {severity}{'s' if n != 1 else ''}" for severity, n in counts.items() if n]
+    return ", ".join(parts) or "no findings"
+
+
+def place(finding: Finding) -> str:
+    """Where, and how often, in words."""
+    if finding.core is None:
+        return finding.file
+    where = f"core {finding.core}" if finding.pc is None else f"core {finding.core} at {finding.pc}"
+    if finding.instruction:
+        where += f" ({finding.instruction})"
+    if finding.count > 1:
+        cores = f" on {finding.cores} cores" if finding.cores > 1 else ""
+        where += f", and {finding.count - 1} more{cores}"
+    return where
+
+
+def show(findings: Sequence[Finding], console: Console, *, quiet: bool = False) -> None:
+    """One paragraph for each finding, then a line that counts them; `quiet` keeps that line."""
+    for finding in () if quiet else findings:
+        console.print(
+            f"[{_COLOURS[finding.severity]}]{finding.severity}[/] [bold]{finding.rule}[/]", highlight=False, end=" "
+        )
+        console.print(place(finding), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"    {finding.message}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"    try: {finding.advice}", markup=False, highlight=False, soft_wrap=True)
+    console.print(summary(findings), markup=False, highlight=False)
+
+
+def to_json(findings: Sequence[Finding]) -> bytes:
+    """`version` changes with the fields."""
+    report = {"version": 1, "clean": is_clean(findings), "findings": [asdict(f) for f in findings]}
+    return orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def to_sarif(findings: Sequence[Finding]) -> bytes:
+    """SARIF: the rules that fired, and where. A stream written by RAPTOR has one instruction a line."""
+    fired = [RULES[name] for name in dict.fromkeys(f.rule for f in findings) if name in RULES]
+    driver = {"name": "raptor check", "version": raptor.__version__, "rules": [_rule(r) for r in fired]}
+    run = {"tool": {"driver": driver}, "results": [_result(f) for f in findings]}
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    return orjson.dumps(log, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id,
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": rule.effect},
+        "help": {"text": rule.advice},
+        "helpUri": f"{_HELP}#{rule.id}",
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+    }
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": finding.file}}}
+    if finding.pc is not None:
+        if finding.file.startswith("core_") and finding.file.endswith(".json"):
+            location["physicalLocation"]["region"] = {"startLine": finding.pc + 2}
+        name = f"core{finding.core}[{finding.pc}]"
+        location["logicalLocations"] = [{"fullyQualifiedName": name, "name": finding.instruction}]
+    return {
+        "ruleId": finding.rule,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": f"{place(finding)}: {finding.message}. Try: {finding.advice}"},
+        "locations": [location],
+        "occurrenceCount": finding.count,
+    }

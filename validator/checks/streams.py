@@ -1,0 +1,344 @@
+"""Rules on the instructions of one stream: widths, ends, registers, operands."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from raptor.isa import INSTRUCTIONS, INT32_MAX, OPCODE, REGISTER_COUNT, Kind
+from validator.checks.columns import (
+    HAS_OFFSET,
+    NEEDS_WIDTH,
+    NO_REGISTER,
+    PAIR,
+    REGISTER_SLOTS,
+    ROLES,
+    SCALAR,
+    UNIT,
+    USE,
+    Column,
+    flags_of,
+    spec_of,
+)
+from validator.checks.findings import Hit, Indices, Severity, Topic, rule
+from validator.checks.subject import Subject
+
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+TOPIC = Topic.STREAMS
+
+_OPERAND = {"rd": "rd", "rs1": "rs1", "a": "rs2"}
+_EXTENSIONS = flags_of(*(i.name for i in INSTRUCTIONS if i.extension))
+_SELF_SOURCE = ("sadd", "ssub", "smul", "saddi", "smuli")
+_SIZED = {
+    i.opcode: next(o.name for o in i.operands if o.slot == "d")
+    for i in INSTRUCTIONS
+    if any(o.slot == "d" and o.kind is Kind.IMMEDIATE for o in i.operands)
+}
+_IS_SIZED = np.isin(np.arange(256), list(_SIZED))
+
+
+def _by_op(subject: Subject, at: Indices) -> Iterator[tuple[str, Indices]]:
+    """The instructions `at`, apart by operation."""
+    found = subject.columns.opcode[at]
+    for opcode in np.unique(found):
+        yield spec_of(int(opcode)).name, at[found == opcode]
+
+
+@rule(
+    "width-unset",
+    ERROR,
+    TOPIC,
+    "Bit width never set before a matrix or vector instruction",
+    effect="until its first setbw a core counts 0 bytes an element: a product takes about a hundredth of its time and "
+    "no energy, a vector instruction neither reads nor writes",
+    advice="start the stream of every core that has matrix or vector instructions with setbw; one on another core "
+    "does not help",
+)
+def width_unset(subject: Subject) -> Iterator[Hit]:
+    """Per core: everything that needs a width before the first setbw."""
+    s = subject.columns
+    never = np.full(s.core_count + 1, len(s), np.int64)
+    sets = s.where("setbw")
+    np.minimum.at(never, s.core[sets], sets)
+    at = np.flatnonzero(NEEDS_WIDTH[s.opcode] & (np.arange(len(s)) < never[s.core]))
+    if len(at):
+        yield Hit(f"no setbw before {len(at)} matrix and vector instructions", at)
+
+
+@rule(
+    "width-range",
+    ERROR,
+    TOPIC,
+    "Element width that makes no sense",
+    effect="the simulator takes any number: 0 bits make work free, others times and energies of no real machine",
+    advice="give setbw an ibiw and obiw of 1 to 32 bits",
+)
+def width_range(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    sets = s.where("setbw")
+    for name, column in (("ibiw", s.b), ("obiw", s.c)):
+        at = sets[(column[sets] < 1) | (column[sets] > 32)]
+        if len(at):
+            yield Hit(f"{name}={column[at[0]]}", at)
+
+
+@rule(
+    "weight-width",
+    ERROR,
+    TOPIC,
+    "Weight width that makes no sense",
+    effect="mbiw 0 ends the simulator with a division by zero (SIGFPE, no message); others give a nonsense output size",
+    advice="give mvmul the bits of a weight, 1 to 32, in mbiw",
+)
+def weight_width(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    products = s.where("mvmul")
+    at = products[(s.a[products] < 1) | (s.a[products] > 32)]
+    if len(at):
+        yield Hit(f"mbiw={s.a[at[0]]}", at)
+
+
+@rule(
+    "stream-end",
+    ERROR,
+    TOPIC,
+    "Stream that cannot finish: its last instruction is a scalar or setbw",
+    effect="in latency mode the core never counts as finished and the run ends by its timeout (exit 1)",
+    advice="drop what follows the last vector, matrix or transfer instruction",
+)
+def stream_end(subject: Subject) -> Iterator[Hit]:
+    last = _last(subject)
+    s = subject.columns
+    scalar_only = np.zeros(s.core_count, np.bool_)
+    scalar_only[_scalar_only(subject)] = True
+    at = last[(UNIT[s.opcode[last]] == SCALAR) & ~scalar_only[s.core[last]] & (s.opcode[last] != OPCODE["nop"])]
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "scalar-only",
+    ERROR,
+    TOPIC,
+    "Stream of scalar instructions only",
+    effect="in latency mode the core never counts as finished and the run ends by its timeout (exit 1)",
+    advice="write an empty stream for a core without work",
+)
+def scalar_only(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    cores = _scalar_only(subject)
+    at = s.starts[:-1][cores]
+    at = at[s.opcode[at] != OPCODE["nop"]]
+    if len(at):
+        yield Hit("", at)
+
+
+def _last(subject: Subject) -> Indices:
+    s = subject.columns
+    return (s.starts[1:] - 1)[s.lengths() > 0]
+
+
+def _scalar_only(subject: Subject) -> Indices:
+    """Cores with instructions, all of them scalar."""
+    s = subject.columns
+    busy = np.bincount(s.core[UNIT[s.opcode] != SCALAR], minlength=s.core_count)
+    return np.flatnonzero((s.lengths() > 0) & (busy == 0))
+
+
+@rule(
+    "nop",
+    ERROR,
+    TOPIC,
+    "nop",
+    effect="a nop enters the reorder buffer and never leaves it: the core hangs there",
+    advice="drop it; there is nothing to wait for in this machine",
+)
+def nop(subject: Subject) -> Iterator[Hit]:
+    at = subject.columns.where("nop")
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "extension-op",
+    ERROR,
+    TOPIC,
+    "Instruction that pimsim-nn does not have",
+    effect="pimsim-nn refuses to load the program",
+    advice="compile with --isa base, which lists the nodes that need such instructions",
+)
+def extension_op(subject: Subject) -> Iterator[Hit]:
+    """Only a note where the compiler's user allowed extensions: the validator runs them."""
+    s = subject.columns
+    for name, at in _by_op(subject, np.flatnonzero(_EXTENSIONS[s.opcode])):
+        yield Hit(f"{name} is not in the published set", at, severity=NOTE if subject.extended else None)
+
+
+@rule(
+    "scalar-self-source",
+    ERROR,
+    TOPIC,
+    "Scalar instruction that overwrites its own source",
+    effect="it is executed again in every cycle in which decode is stalled: r1 = r1 + 1 has been seen to add 302",
+    advice="write the result to another register",
+)
+def scalar_self_source(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    same = s.is_(*_SELF_SOURCE) & (s.rd == s.rs1)
+    same |= s.is_("sadd", "ssub", "smul") & (s.rd == s.a)
+    for name, at in _by_op(subject, np.flatnonzero(same)):
+        yield Hit(f"{name} reads and writes r{s.rd[at[0]]}", at)
+
+
+@rule(
+    "sld",
+    ERROR,
+    TOPIC,
+    "Load of a register from memory",
+    effect="sld loads nothing: the simulator has no data, leaves rd as it is and sets r0 to 0",
+    advice="compute the value with sldi",
+)
+def sld(subject: Subject) -> Iterator[Hit]:
+    at = subject.columns.where("sld")
+    if len(at):
+        yield Hit("", at)
+
+
+@rule(
+    "register-unset",
+    WARNING,
+    TOPIC,
+    "Register used before written",
+    effect="the simulator starts all registers at 0, real hardware need not; the address is then 0",
+    advice="write the register with sldi first",
+)
+def register_unset(subject: Subject) -> Iterator[Hit]:
+    unset = subject.trace.unset
+    for slot, field in enumerate(REGISTER_SLOTS):
+        for name, at in _by_op(subject, np.flatnonzero(unset & (1 << slot))):
+            register = _column(subject, field)[at[0]]
+            paired = ROLES[OPCODE[name], slot] == PAIR
+            what = f"r{register} and r{register + 1}" if paired else f"r{register}"
+            which = "at least one of which" if paired else "which"
+            yield Hit(f"{name} reads {what} ({_OPERAND[field]}), {which} nothing has written", at)
+
+
+def _column(subject: Subject, slot: str) -> Column:
+    return {"rd": subject.columns.rd, "rs1": subject.columns.rs1, "a": subject.columns.a}[slot]
+
+
+@rule(
+    "register-range",
+    ERROR,
+    TOPIC,
+    "Register that does not exist",
+    effect="there are 32 registers and no check: another variable of the simulator is read or overwritten, or it "
+    "crashes",
+    advice="use registers 0 to 31",
+)
+def register_range(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    for slot, field in enumerate(REGISTER_SLOTS):
+        column = _column(subject, field)
+        used = ROLES[s.opcode, slot] != NO_REGISTER
+        for name, at in _by_op(subject, np.flatnonzero(used & ((column < 0) | (column >= REGISTER_COUNT)))):
+            yield Hit(f"{name} names register {column[at[0]]} as {_OPERAND[field]}", at)
+
+
+@rule(
+    "register-pair",
+    WARNING,
+    TOPIC,
+    "Pair of registers that is not a pair",
+    effect="a global address takes an even register (high word) and the next one (low word); the simulator takes any, "
+    "and 31 reads beyond the last register",
+    advice="put the high word in an even register below 31 and the low word in the next one",
+)
+def register_pair(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    for slot, field in enumerate(REGISTER_SLOTS):
+        column = _column(subject, field)
+        odd = (ROLES[s.opcode, slot] == PAIR) & (column % 2 == 1)
+        for beyond in (True, False):
+            where = odd & ((column == REGISTER_COUNT - 1) == beyond)
+            for name, at in _by_op(subject, np.flatnonzero(where)):
+                yield Hit(f"{name} takes the pair from r{column[at[0]]}", at, severity=ERROR if beyond else None)
+
+
+@rule(
+    "offset-misread",
+    WARNING,
+    TOPIC,
+    "Offset that the simulator misreads",
+    effect="it adds offset_value to rs1 if bit 1 of the *value* is set and to rs2 if bit 2 is, whatever offset_select "
+    "says: the hazard check sees another address",
+    advice="add the offset to the register with sldi and leave offset_value 0",
+)
+def offset_misread(subject: Subject) -> Iterator[Hit]:
+    """ld and st are left to the hazard rules: there an offset is the way around their own bug."""
+    s = subject.columns
+    able = HAS_OFFSET[s.opcode] & ~s.is_("ld", "st", "vmv") & (s.c != 0)
+    wrong = np.zeros(len(s), np.bool_)
+    for slot, bit in ((1, 2), (2, 4)):
+        wrong |= (ROLES[s.opcode, slot] == USE) & ((s.b & bit) != (s.c & bit))
+    for name, at in _by_op(subject, np.flatnonzero(able & wrong)):
+        yield Hit(f"{name} with offset_select={s.b[at[0]]}, offset_value={s.c[at[0]]}", at)
+
+
+@rule(
+    "offset-ignored",
+    WARNING,
+    TOPIC,
+    "Offset that the simulator ignores",
+    effect="mvmul and vmv have no offset in the simulator: the register's address alone counts",
+    advice="add the offset to the register with sldi",
+)
+def offset_ignored(subject: Subject) -> Iterator[Hit]:
+    from validator.checks.text_kernels import OFFSET_VALUE
+
+    s = subject.columns
+    at = np.flatnonzero(s.is_("vmv") & (s.c != 0))
+    if len(at):
+        yield Hit("vmv with an offset", at)
+    for core, faults in subject.text.items():
+        first = int(s.starts[core])
+        given = np.flatnonzero(faults.odd & OFFSET_VALUE) + first
+        given = given[s.opcode[given] == OPCODE["mvmul"]]
+        if len(given):
+            yield Hit("mvmul with an offset", given)
+
+
+@rule(
+    "size-range",
+    ERROR,
+    TOPIC,
+    "Length or size that is negative or zero",
+    effect="a negative one hangs the core (its bytes are counted down for ever); with 0 nothing is moved, in a few "
+    "cycles",
+    advice="give the number of elements (vector instructions) or bytes (transfers), at least 1",
+)
+def size_range(subject: Subject) -> Iterator[Hit]:
+    s = subject.columns
+    sized = _IS_SIZED[s.opcode]
+    for severity, wrong in ((ERROR, s.d < 0), (WARNING, s.d == 0)):
+        for name, at in _by_op(subject, np.flatnonzero(sized & wrong)):
+            yield Hit(f"{name} with {_SIZED[OPCODE[name]]}={s.d[at[0]]}", at, severity=severity)
+    at = np.flatnonzero(s.is_("lldi") & (s.d == INT32_MAX))
+    if len(at):
+        yield Hit(f"lldi of {INT32_MAX} bytes", at)
+
+
+@rule(
+    "throughput-single",
+    WARNING,
+    TOPIC,
+    "Stream of one instruction in throughput mode",
+    effect="such a core runs its stream once and stops, so the rounds counted are 1 at most",
+    advice="use latency mode, or repeat the instruction",
+)
+def throughput_single(subject: Subject) -> Iterator[Hit]:
+    if subject.chip is None or subject.chip.file.sim_config.sim_mode != 0:
+        return
+    s = subject.columns
+    at = s.starts[:-1][s.lengths() == 1]
+    if len(at):
+        yield Hit("", at)

@@ -1,0 +1,130 @@
+"""`simulate` with our own model: latency, throughput, energy, use of cores, critical path."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.errors import UserError
+from validator.programs import read_program
+from validator.simulate import chip, energy, layers, model, path, trace
+from validator.simulate.blocked import deadlock
+from validator.simulate.model import Machine, Run
+from validator.simulate.report import CoreUse, Mode, Report
+from validator.simulate.state import Core, Stop
+
+Ints = npt.NDArray[np.int64]
+
+MODEL_VERSION = 1
+ESTIMATOR = f"raptor-cycle-model {MODEL_VERSION}"
+
+
+def simulate(
+    program: Path, arch: Path, *, mode: Mode = "latency", samples: int = 8, trace_file: Path | None = None
+) -> Report:
+    """Simulates a program (a directory or a single file) on a chip.
+
+    `samples`: in throughput mode, how many samples each core begins; the interval is measured over the later half.
+    Raises `UserError` for bad input and `DeadlockError` with every blocked core.
+    """
+    begin = perf_counter()
+    raw = read_program(program)
+    target = chip.read_target(arch)
+    machine = model.build(raw, target)
+    of = layers.provenance(raw, machine)
+    loaded = perf_counter()
+    counting = energy.needs_counting(target.file)
+    run = model.run(machine, counting=counting)
+    _check(machine, run)
+    latency_ns = run.last_tick * machine.period_ns
+    counts = energy.counts(machine)
+    used = energy.energy_of(machine, counts, run.port, latency_ns)
+    interval_ns = None
+    if mode == "throughput":
+        interval_ns, shares = _steady_state(machine, samples)
+        used = energy.energy_of(machine, counts * shares[:, None], run.port, interval_ns)
+    ran = perf_counter()
+    credit = path.critical_ps(machine, run)
+    if trace_file is not None:
+        trace.write(trace_file, machine, run, of)
+    done = perf_counter()
+    return Report(
+        program=str(program),
+        estimator=ESTIMATOR,
+        mode=mode,
+        latency_ns=latency_ns,
+        interval_ns=interval_ns,
+        samples_per_s=1e9 / (interval_ns or latency_ns) if interval_ns or latency_ns else None,
+        energy_pj=used.total,
+        energy_parts_pj=used.parts(),
+        instructions=raw.instruction_count,
+        cores=_cores(machine, run, counts, latency_ns),
+        xbars_used=int(machine.xbars.sum()),
+        xbars_available=target.file.chip_config.core_cnt * target.file.chip_config.core_config.matrix_config.xbar_array_count,
+        critical_path_by="node" if of.has_nodes else "instruction",
+        critical_path_ns={name: ps / 1000 for name, ps in layers.by_layer(machine, of, credit).items()},
+        seconds={"load": loaded - begin, "run": ran - loaded, "explain": done - ran},
+        warnings=machine.warnings,
+    )
+
+
+def _check(machine: Machine, run: Run) -> None:
+    if run.stop is Stop.BLOCKED:
+        raise deadlock(machine, run)
+    if run.stop is Stop.QUEUE_FULL:
+        raise UserError("a core sends tokens (sync) faster than its switch can deliver them, without bound")
+
+
+def _steady_state(machine: Machine, samples: int) -> tuple[float, npt.NDArray[np.float64]]:
+    """The interval between samples, ns, and how often each core runs its stream in one interval.
+
+    As the simulator counts, a sample is done when the slowest core is; cores that nothing holds run ahead.
+    """
+    if samples < 2:
+        raise UserError(f"--samples {samples}: at least 2 are needed to see an interval")
+    run = model.run(machine, rounds=samples)
+    _check(machine, run)
+    first = samples // 2 - 1 if samples > 2 else 0
+    ticks = (run.marks[:, samples - 1] - run.marks[:, first]) / (samples - 1 - first)
+    shares = np.zeros(machine.count)
+    looping = ticks > 0
+    if not looping.any():
+        raise UserError("throughput: every stream has one instruction or none, and the simulator runs those only once")
+    shares[looping] = ticks.max() / ticks[looping]
+    return float(ticks.max() * machine.period_ns), shares
+
+
+def _cores(machine: Machine, run: Run, counts: npt.NDArray[np.float64], latency_ns: float) -> tuple[CoreUse, ...]:
+    """Cores that have instructions."""
+    lengths = np.diff(machine.first)
+    none = np.zeros_like(run.port[:1])
+    uses: list[CoreUse] = []
+    for i in np.flatnonzero(lengths):
+        times = _times(run.core[i])
+        finish = float(run.core[i, Core.FINISH] * machine.period_ns)
+        used = energy.energy_of(machine, counts[i : i + 1], none, 0.0)
+        uses.append(
+            CoreUse(
+                core=int(machine.cores[i]),
+                instructions=int(lengths[i]),
+                finish_ns=finish,
+                idle_ns=max(0.0, finish - sum(times.values())),
+                energy_pj=used.total,
+                **times,
+            )
+        )
+    return tuple(uses)
+
+
+def _times(core: Ints) -> Mapping[str, float]:
+    columns = {
+        "vector_ns": Core.BUSY_VECTOR,
+        "matrix_ns": Core.BUSY_MATRIX,
+        "transfer_ns": Core.BUSY_TRANSFER,
+        "wait_send_ns": Core.ON_SEND,
+        "wait_recv_ns": Core.ON_RECV,
+        "wait_token_ns": Core.ON_TOKEN,
+    }
+    return {name: float(core[column]) / 1000 for name, column in columns.items()}

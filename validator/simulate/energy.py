@@ -1,0 +1,120 @@
+"""Energy of a run, by part, in pJ (mW times ns). Every term is explained in docs/energy.md."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.arch import ArchFile, CoreConfig, MatrixConfig
+from validator.simulate import chip
+from validator.simulate.model import Machine, index_of
+from validator.simulate.state import Count, Port
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Energy of one sample, pJ."""
+
+    products: float
+    vector: float
+    local_memory: float
+    global_memory: float
+    network: float
+    fetch: float
+    decode: float
+    register_file: float
+    scalar: float
+    static: float
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, float]:
+        return {f.name: float(getattr(self, f.name)) for f in fields(self)}
+
+
+def needs_counting(arch: ArchFile) -> bool:
+    """Whether energy depends on accesses that only the slower model counts: decode, registers, scalar unit."""
+    core = arch.chip_config.core_config
+    return any((_decode_mw(core), core.reg_file_read_dynamic_power, core.reg_file_write_dynamic_power, core.scalar_dynamic_power))
+
+
+def counts(machine: Machine) -> Floats:
+    """Per core, what one run of its stream asks of the parts of the chip (columns `Count`)."""
+    from validator.simulate.kernels import count
+
+    out = np.zeros((machine.count, len(Count)), np.float64)
+    numbers = chip.timing(machine.target.file, counting=False)
+    flit_pj = machine.network.energy_pj
+    count(numbers, machine.words, machine.first, machine.group_first, machine.xbars, index_of(machine.cores), flit_pj, out)
+    return out
+
+
+def energy_of(machine: Machine, per_core: Floats, port: npt.NDArray[np.int64], time_ns: float) -> Energy:
+    """Energy when each core runs its stream once and the chip is on for `time_ns`.
+
+    `per_core`: rows of `counts`, scaled by how often each core runs. `port`: accesses counted by the model, all 0
+    where `needs_counting` is false.
+    """
+    arch = machine.target.file
+    core, memory = arch.chip_config.core_config, arch.chip_config.global_memory_config
+    local = core.local_memory_config
+    total = per_core.sum(axis=0)
+    step_pj = core.vector_alu_dynamic_energy
+    step_pj += 2 * core.vector_reg_read_dynamic_energy + core.vector_reg_write_dynamic_energy
+    return Energy(
+        products=total[Count.CROSSBAR_PASSES] * pass_pj(core.matrix_config),
+        vector=total[Count.VECTOR_STEPS] * step_pj,
+        local_memory=total[Count.LOCAL_READ_BEATS] * local.read_dynamic_energy
+        + total[Count.LOCAL_WRITE_BEATS] * local.write_dynamic_energy,
+        global_memory=total[Count.GLOBAL_READ_BEATS] * memory.read_dynamic_energy
+        + total[Count.GLOBAL_WRITE_BEATS] * memory.write_dynamic_energy,
+        network=total[Count.NETWORK_PJ],
+        fetch=total[Count.INSTRUCTIONS] * core.period * core.inst_fetch_dynamic_power,
+        decode=port[:, Port.DECODES].sum() * core.period * _decode_mw(core),
+        register_file=_registers_pj(core, port),
+        scalar=port[:, Port.SCALARS].sum() * core.period * core.scalar_dynamic_power,
+        static=static_mw(arch, machine.count) * time_ns,
+    )
+
+
+def _registers_pj(core: CoreConfig, port: npt.NDArray[np.int64]) -> float:
+    # Besides, both ports are charged once per core when the simulation starts.
+    reads, writes = port[:, Port.READS].sum() + len(port), port[:, Port.WRITES].sum() + len(port)
+    return core.period * (reads * core.reg_file_read_dynamic_power + writes * core.reg_file_write_dynamic_power)
+
+
+def _decode_mw(core: CoreConfig) -> float:
+    return core.inst_decode_dynamic_power + core.inst_decode_offset_dynamic_power
+
+
+def pass_pj(matrix: MatrixConfig) -> float:
+    """One pass of one crossbar: the rows of one DAC pass and one slice of the input bits, all columns."""
+    period = matrix.period
+    front = period * matrix.dac_dynamic_power * matrix.dac_latency_cycle * matrix.dac_count
+    front += matrix.xbar_read_power * matrix.xbar_latency
+    front += period * matrix.sample_hold_dynamic_power * matrix.sample_hold_latency_cycle * matrix.xbar_size[1]
+    conversion = matrix.adc_dynamic_power * matrix.adc_latency_cycle * matrix.adc_count
+    conversion += matrix.shift_adder_dynamic_power * matrix.shift_adder_latency_cycle
+    conversion += matrix.output_buffer_dynamic_power * matrix.output_buffer_latency_cycle
+    return front + matrix.xbar_size[1] // matrix.adc_count * period * conversion
+
+
+def static_mw(arch: ArchFile, cores: int) -> float:
+    """What `cores` instantiated cores and the global memory draw all the time, as far as the simulator counts it."""
+    core = arch.chip_config.core_config
+    counted = (
+        core.inst_fetch_static_power,
+        core.inst_decode_static_power,
+        core.inst_decode_offset_static_power,
+        core.reg_file_static_power,
+        core.scalar_static_power,
+        core.vector_alu_static_power,
+        core.vector_reg_static_power,
+        core.transfer_static_power,
+        core.local_memory_config.static_power,
+    )
+    return cores * sum(counted) + arch.chip_config.global_memory_config.static_power

@@ -1,0 +1,281 @@
+"""Program and chip -> times: the typed face of the compiled model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor import isa
+from raptor.errors import UserError
+from raptor.isa import OPCODE, REGISTER_COUNT
+from validator.errors import ProgramError
+from validator.programs import RawProgram
+from validator.simulate import chip, state
+from validator.simulate.chip import Network, Target
+from validator.simulate.state import Core, Global, Op, Port, Stop
+
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.int32]
+
+_QUEUE = 64
+# What the simulator does not know costs as much as an instruction of the same shape that it does know.
+_STAND_INS = {"vsoftmax": "vsigm", "vexp": "vsigm", "vlog": "vsigm", "vsqrt": "vsigm", "verf": "vsigm", "vvdiv": "vvmul"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """A program laid out for the kernels: the cores that exist (`cores`), their streams one after another.
+
+    Core i has the words `first[i]` to `first[i + 1]`, five to an instruction, and the threads of its array groups
+    from `group_first[i]`, of which `xbars` holds the crossbars. Instructions outside the simulator's set are replaced
+    by their stand-ins.
+    """
+
+    cores: Ints
+    words: Words
+    first: Ints
+    groups: Ints
+    group_first: Ints
+    xbars: Ints
+    network: Network
+    target: Target
+    warnings: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.cores)
+
+    @property
+    def period_ns(self) -> float:
+        return self.target.file.chip_config.core_config.period
+
+    @property
+    def opcodes(self) -> Words:
+        return self.words[:, 0] & 255
+
+    @property
+    def core_of(self) -> Ints:
+        """For every instruction the place of its core in `cores`."""
+        return np.repeat(np.arange(self.count), np.diff(self.first))
+
+    def text(self, pc: int) -> str:
+        """An instruction as text; `pc` counts from the first instruction of the first core."""
+        return isa.text(self.words[pc].view(isa.RECORD)[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What a run leaves: for every instruction when it entered its unit and completed (ps; of the last round), and
+    the partner it waited for; for every core when it began each round (ticks); and the tables of `state`."""
+
+    stop: Stop
+    core: Ints
+    thread: Ints
+    rob: Ints
+    start: Ints
+    end: Ints
+    cause: npt.NDArray[np.int32]
+    marks: Ints
+    port: Ints
+    last_tick: int
+
+
+def build(program: RawProgram, target: Target) -> Machine:
+    """Lays out the cores that the program instantiates.
+
+    Raises `ProgramError` for an instruction on which the simulator would crash, `UserError` for a program that does
+    not fit the chip.
+    """
+    cores = np.flatnonzero(program.instantiated).astype(np.int64)
+    first = np.zeros(len(cores) + 1, np.int64)
+    np.cumsum([len(program.records[i]) for i in cores], out=first[1:])
+    words = np.zeros((int(first[-1]), 5), np.int32)
+    for at, core in zip(first, cores, strict=False):
+        stream = program.records[core]
+        words[at : at + len(stream)] = np.ascontiguousarray(stream).view("<i4").reshape(-1, 5)
+    warnings = _use_stand_ins(words)
+    groups = np.array([len(program.groups[i]) for i in cores], np.int64)
+    _check_fit(program, target)
+    _check_instructions(words, first, cores, groups)
+    base = 1 + state.THREADS_PER_CORE * len(cores)
+    group_first = base + np.cumsum(groups) - groups
+    xbars = np.zeros(base + int(groups.sum()), np.int64)
+    for i, core in enumerate(cores):
+        xbars[group_first[i] : group_first[i] + groups[i]] = program.groups[core]
+    network = chip.network_of(target, cores, _talking_pairs(words, first, cores))
+    warnings += [*_missing_pairs(network, cores), *_missing_widths(words, first, cores)]
+    found = (*target.warnings, *program.faults, *warnings)
+    return Machine(cores, words, first, groups, group_first, xbars, network, target, found)
+
+
+def _use_stand_ins(words: Words) -> list[str]:
+    used: list[str] = []
+    opcodes = words[:, 0] & 255
+    for name, other in _STAND_INS.items():
+        at = opcodes == OPCODE[name]
+        if at.any():
+            words[at, 0] += OPCODE[other] - OPCODE[name]
+            used.append(f"{name} like {other}")
+    return [f"not in the simulator's instruction set, charged for: {', '.join(used)}"] if used else []
+
+
+def _check_fit(program: RawProgram, target: Target) -> None:
+    available = target.file.chip_config.core_cnt
+    if program.core_cnt > available:
+        raise UserError(f"{program.source}: {program.core_cnt} cores, but {target.source} has {available}")
+    config = target.file.chip_config
+    if config.global_memory_switch_id != config.core_config.global_memory_switch_id:
+        raise UserError(f"{target.source}: global_memory_switch_id differs between chip_config and core_config")
+
+
+def _check_instructions(words: Words, first: Ints, cores: Ints, groups: Ints) -> None:
+    """Refuses what would make the simulator crash or run for ever, and what the kernels cannot index."""
+    opcodes, index = words[:, 0] & 255, index_of(cores)
+    core_of = np.repeat(np.arange(len(cores)), np.diff(first))
+    partner = np.where((words[:, 1] >= 0) & (words[:, 1] < len(index)), words[:, 1], 0)
+    exists = (words[:, 1] >= 0) & (words[:, 1] < len(index)) & (index[partner] >= 0)
+    two = np.isin(opcodes, _codes("sadd", "ssub", "smul")) | ((opcodes >= OPCODE["vvadd"]) & (opcodes <= OPCODE["vrsl"]))
+    sized = (opcodes >= OPCODE["vvadd"]) & (opcodes <= OPCODE["recv"])
+    registers = np.maximum((words[:, 0] >> 8) & 255, (words[:, 0] >> 16) & 255)
+    mvmul, events = opcodes == OPCODE["mvmul"], np.isin(opcodes, _codes("wait", "sync"))
+    setbw = opcodes == OPCODE["setbw"]
+    faults = (
+        (registers >= REGISTER_COUNT, "a register above r31"),
+        (two & ((words[:, 1] < 0) | (words[:, 1] >= REGISTER_COUNT)), "a register outside r0 to r31"),
+        (mvmul & ((words[:, 3] < 0) | (words[:, 3] >= groups[core_of])), "no such array group on this core"),
+        (mvmul & (words[:, 1] <= 0), "mbiw is not positive, so the simulator divides by zero"),
+        (np.isin(opcodes, _codes("send", "recv", "sync")) & ~exists, "the program has no such core"),
+        (events & ((words[:, 2] < 0) | (words[:, 2] >= state.EVENT_REGISTERS)), "no such event register"),
+        (sized & (words[:, 4] < 0), "a negative length"),
+        (setbw & ((words[:, 2] < 0) | (words[:, 3] < 0)), "a negative width"),
+    )
+    for wrong, reason in faults:
+        if wrong.any():
+            pc = int(np.flatnonzero(wrong)[0])
+            core = core_of[pc]
+            text = isa.text(words[pc].view(isa.RECORD)[0])
+            raise ProgramError(int(cores[core]), pc - int(first[core]), text, reason)
+
+
+def _codes(*names: str) -> list[int]:
+    return [OPCODE[name] for name in names]
+
+
+def index_of(cores: Ints) -> Ints:
+    """By number on the chip: place in `cores`, or -1."""
+    index = np.full(int(cores[-1]) + 1, state.NONE, np.int64)
+    index[cores] = np.arange(len(cores))
+    return index
+
+
+def _talking_pairs(words: Words, first: Ints, cores: Ints) -> Ints:
+    """Pairs (source, destination) between which messages go: data, permissions, tokens, global memory (the last)."""
+    opcodes, index = words[:, 0] & 255, index_of(cores)
+    core_of = np.repeat(np.arange(len(cores)), np.diff(first))
+    to_core = np.flatnonzero(np.isin(opcodes, _codes("send", "recv", "sync")))
+    to_memory = np.flatnonzero(np.isin(opcodes, _codes("ld", "st")))
+    pairs = np.concatenate(
+        [
+            np.stack([core_of[to_core], index[words[to_core, 1]]], axis=1),
+            np.stack([core_of[to_memory], np.full(len(to_memory), len(cores))], axis=1),
+        ]
+    )
+    return np.unique(pairs, axis=0).astype(np.int64)
+
+
+def _missing_pairs(network: Network, cores: Ints) -> list[str]:
+    missing = np.argwhere(network.missing)
+    if not len(missing):
+        return []
+    names = [*map(str, cores), "global memory"]
+    shown = ", ".join(f"{names[a]} to {names[b]}" for a, b in missing[:4])
+    return [f"network table: {len(missing)} pairs that talk are missing and cost nothing: {shown}"]
+
+
+def _missing_widths(words: Words, first: Ints, cores: Ints) -> list[str]:
+    opcodes = words[:, 0] & 255
+    bare: list[int] = []
+    for i, core in enumerate(cores):
+        stream = opcodes[first[i] : first[i + 1]]
+        works = np.flatnonzero((stream >= OPCODE["mvmul"]) & (stream <= OPCODE["vrsl"]))
+        widths = np.flatnonzero(stream == OPCODE["setbw"])
+        if len(works) and (not len(widths) or widths[0] > works[0]):
+            bare.append(int(core))
+    if not bare:
+        return []
+    shown = ", ".join(map(str, bare[:4])) + (", ..." if len(bare) > 4 else "")
+    return [f"no setbw before the first product or vector on {len(bare)} cores ({shown}): nearly free of time and energy"]
+
+
+def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
+    """Runs the model: to the end of all streams, or until each core has begun its stream `rounds` more times.
+
+    `counting`: count accesses of decode, registers and scalar unit, for their energy; slower.
+    """
+    from validator.simulate.kernels import simulate
+
+    numbers = chip.timing(machine.target.file, counting=counting)
+    live = np.diff(machine.first) > 0
+    if rounds:
+        # Cores without work for a unit would turn in no time and nobody waits for them.
+        busy = np.bincount(machine.core_of[(machine.opcodes == 0) | (machine.opcodes > OPCODE["setbw"])], minlength=len(live))
+        live &= busy > 0
+    core = _cores(machine, live)
+    thread = _threads(machine)
+    rob = np.zeros((machine.count, numbers.rob_size + 1, len(Op)), np.int64)
+    queue_first = _queues(machine, rounds)
+    g = np.zeros(len(Global), np.int64)
+    g[Global.UNFINISHED] = np.count_nonzero(live)
+    instructions, threads = len(machine.words), len(thread)
+    start, end = np.zeros(instructions, np.int64), np.zeros(instructions, np.int64)
+    cause = np.full(instructions, state.NONE, np.int32)
+    marks = np.zeros((machine.count, max(rounds, 1)), np.int64)
+    port = np.zeros((machine.count, len(Port)), np.int64)
+    tables = (
+        core,
+        thread,
+        np.zeros(threads + 2, np.int64),  # the heap: times
+        np.zeros(threads + 2, np.int64),  # and threads
+        np.zeros(4 * threads + 64, np.int64),  # threads to run in this instant
+        np.zeros(4 * threads + 64, np.int64),  # and in its next delta cycle
+        np.zeros(machine.count * (4 * numbers.rob_size + 16), np.int64),  # the calendar
+        np.zeros(threads + 2, np.int64),  # an earlier heap
+        index_of(machine.cores),
+        machine.group_first,
+        machine.xbars,
+        np.zeros((machine.count, state.EVENT_REGISTERS), np.int64),
+        np.zeros((int(queue_first[-1]), 5), np.int64),
+        rob,
+        queue_first,
+        machine.network.latency_ns,
+        np.zeros((machine.count, REGISTER_COUNT), np.int64),
+        port,
+    )
+    stop = Stop(simulate(numbers, machine.words, tables, (start, end, cause, marks), rounds, g))
+    return Run(stop, core, thread, rob, start, end, cause, marks, port, int(g[Global.LAST_FINISH]))
+
+
+def _cores(machine: Machine, live: npt.NDArray[np.bool_]) -> Ints:
+    core = np.zeros((machine.count, len(Core)), np.int64)
+    core[:, Core.FIRST], core[:, Core.LAST] = machine.first[:-1], machine.first[1:]
+    for column in (Core.FINISH, Core.RECV_FROM, Core.OPEN_TO, Core.WAIT_EVENT, Core.INSERT_AT, Core.HELD_SLOT):
+        core[:, column] = state.NONE
+    core[~live, Core.ENDED] = 1
+    core[~live, Core.FINISH] = 0
+    return core
+
+
+def _threads(machine: Machine) -> Ints:
+    thread = np.zeros((len(machine.xbars), len(Op)), np.int64)
+    last = 1 + state.THREADS_PER_CORE * machine.count
+    for unit in (state.VECTOR, state.TRANSFER, state.SWITCH):
+        rows = thread[1 + unit : last : state.THREADS_PER_CORE]
+        rows[:, Op.UNIT], rows[:, Op.CORE] = unit, np.arange(machine.count)
+    thread[last:, Op.UNIT], thread[last:, Op.CORE] = state.GROUP, np.repeat(np.arange(machine.count), machine.groups)
+    return thread
+
+
+def _queues(machine: Machine, rounds: int) -> Ints:
+    """Room for the messages waiting in each switch: tokens may pile up, of everything else there are few."""
+    syncs = np.bincount(machine.core_of[machine.opcodes == OPCODE["sync"]], minlength=machine.count)
+    return np.concatenate([[0], np.cumsum(_QUEUE + syncs * max(rounds, 1))]).astype(np.int64)

@@ -1,0 +1,27 @@
+"""The critical path: the chain of instructions, each waiting for the one before, that takes the whole latency."""
+
+import numpy as np
+import numpy.typing as npt
+
+from validator.simulate.model import Machine, Run
+from validator.simulate.state import Core
+
+Ints = npt.NDArray[np.int64]
+
+
+def critical_ps(machine: Machine, run: Run) -> Ints:
+    """For every instruction the time, ps, that it accounts for on the critical path; the sum is the latency."""
+    from validator.simulate.path_kernels import walk
+
+    credit = np.zeros(len(machine.words), np.int64)
+    finish = run.core[:, Core.FINISH]
+    last_core = int(np.argmax(finish))
+    if machine.first[last_core] == machine.first[last_core + 1]:
+        return credit
+    at = int(machine.first[last_core + 1]) - 1
+    chip = machine.target.file.chip_config.core_config
+    opcodes = np.ascontiguousarray(machine.opcodes)
+    period_ps = round(machine.period_ns * 1000)
+    time = run.last_tick * period_ps
+    walk(opcodes, machine.core_of, machine.first, run.start, run.end, run.cause, chip.rob_size, at, time, credit)
+    return credit

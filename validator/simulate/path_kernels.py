@@ -1,0 +1,51 @@
+"""The compiled walk along the critical path."""
+
+# Kernels are untyped for numba's sake; `path` passes the arrays that it declares.
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+from raptor.isa import OPCODE
+from raptor.jit import helper, kernel
+
+_SETBW = OPCODE["setbw"]
+
+
+@kernel
+def walk(opcodes, core_of, first, start, end, cause, window, at, time, credit) -> None:
+    """Walks back from instruction `at`, which completes at `time`, and adds to `credit` what each one accounts for.
+
+    Before an instruction comes what it waited for: its partner in another core if that came later, else the last of
+    the `window` instructions before it that had completed, else the one before it in the stream.
+    """
+    while True:
+        began = start[at]
+        partner = cause[at]
+        if partner >= 0 and start[partner] > began:
+            credit[at] += time - start[partner]
+            time = start[partner]
+            at = partner
+            began = time
+        best = _before(opcodes, first[core_of[at]], at)
+        if best < 0:
+            credit[at] += time
+            return
+        since = start[best]
+        k, i = 0, best
+        while i >= 0 and k < window:
+            if end[i] <= began and end[i] > since:
+                best, since = i, end[i]
+            i = _before(opcodes, first[core_of[at]], i)
+            k += 1
+        credit[at] += time - since
+        at, time = best, since
+
+
+@helper
+def _before(opcodes, first, at):
+    """The instruction before `at` in its stream that a unit executes, or -1."""
+    at -= 1
+    while at >= first:
+        if opcodes[at] == 0 or opcodes[at] > _SETBW:
+            return at
+        at -= 1
+    return -1

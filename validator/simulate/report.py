@@ -1,0 +1,151 @@
+"""What a simulation found, as a table for people and as JSON for programs."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+Mode = Literal["latency", "throughput"]
+
+_BUSIEST = 5
+_LAYERS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class CoreUse:
+    """Where the time of one core goes until it finishes, ns. Array groups that work at once count each.
+
+    `idle`: the units of the core have nothing to do; with a reorder buffer of 1 also the time of scalar instructions.
+    """
+
+    core: int
+    instructions: int
+    finish_ns: float
+    vector_ns: float
+    matrix_ns: float
+    transfer_ns: float
+    wait_send_ns: float
+    wait_recv_ns: float
+    wait_token_ns: float
+    idle_ns: float
+    energy_pj: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The JSON report; `version` changes with its fields. What an engine does not say is null or empty.
+
+    `latency_ns`: one sample alone. `interval_ns`: between samples in the steady state, cores looping their streams.
+    `energy_pj`: of one sample, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction where nodes
+    are not known.
+    """
+
+    program: str
+    estimator: str
+    mode: Mode
+    version: int = 1
+    latency_ns: float | None = None
+    interval_ns: float | None = None
+    samples_per_s: float | None = None
+    energy_pj: float | None = None
+    energy_parts_pj: Mapping[str, float] = field(default_factory=dict[str, float])
+    instructions: int = 0
+    cores: tuple[CoreUse, ...] = ()
+    xbars_used: int = 0
+    xbars_available: int = 0
+    critical_path_by: Literal["node", "instruction"] = "instruction"
+    critical_path_ns: Mapping[str, float] = field(default_factory=dict[str, float])
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    warnings: tuple[str, ...] = ()
+
+
+def to_json(report: Report) -> bytes:
+    return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def show(report: Report, console: Console, *, quiet: bool = False) -> None:
+    """The figures that matter; `quiet` keeps one line."""
+    if quiet:
+        _line(console, _summary(report))
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in _rows(report):
+        table.add_row(name, value)
+    console.print(table, highlight=False)
+    for warning in report.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _summary(report: Report) -> str:
+    figures = [f"{report.program}:"]
+    if report.latency_ns is not None:
+        figures.append(f"latency {_time(report.latency_ns)},")
+    if report.samples_per_s is not None:
+        figures.append(f"{report.samples_per_s:.6g} samples/s,")
+    figures.append(f"energy {_energy(report.energy_pj or 0.0)}")
+    return " ".join(figures)
+
+
+def _rows(report: Report) -> list[tuple[str, str]]:
+    rows = [("estimator", report.estimator)]
+    if report.latency_ns is not None:
+        rows.append(("latency", f"{_time(report.latency_ns)}  ({report.instructions:,} instructions)"))
+    if report.interval_ns is not None:
+        rows.append(("throughput", f"{report.samples_per_s:.6g} samples/s, one each {_time(report.interval_ns)}"))
+    if report.energy_pj is not None:
+        rows.append(("energy", f"{_energy(report.energy_pj)} a sample{_parts(report.energy_parts_pj)}"))
+    if report.xbars_available:
+        share = report.xbars_used / report.xbars_available
+        rows.append(("crossbars", f"{report.xbars_used:,} of {report.xbars_available:,} ({share:.1%})"))
+    busiest = sorted(report.cores, key=lambda c: c.idle_ns + c.wait_send_ns + c.wait_recv_ns + c.wait_token_ns - c.finish_ns)
+    for k, core in enumerate(busiest[:_BUSIEST]):
+        rows.append(("busiest cores" if k == 0 else "", _use(core)))
+    latency = report.latency_ns or 1.0
+    path = sorted(report.critical_path_ns.items(), key=lambda item: -item[1])
+    for k, (name, ns) in enumerate(path[:_LAYERS]):
+        rows.append(("critical path" if k == 0 else "", f"{ns / latency:6.1%}  {_time(ns):>12}  {name}"))
+    if len(path) > _LAYERS:
+        rows.append(("", f"        and {len(path) - _LAYERS} more"))
+    return rows
+
+
+def _parts(parts: Mapping[str, float]) -> str:
+    total = sum(parts.values()) or 1.0
+    shown = [f"{name.replace('_', ' ')} {value / total:.1%}" for name, value in parts.items() if value / total >= 0.0005]
+    return f"  ({', '.join(shown)})" if shown else ""
+
+
+def _use(core: CoreUse) -> str:
+    whole = core.finish_ns or 1.0
+    shares = {
+        "matrix": core.matrix_ns,
+        "vector": core.vector_ns,
+        "transfer": core.transfer_ns,
+        "waiting": core.wait_send_ns + core.wait_recv_ns + core.wait_token_ns,
+        "idle": core.idle_ns,
+    }
+    shown = ", ".join(f"{name} {ns / whole:.0%}" for name, ns in shares.items() if ns / whole >= 0.005)
+    return f"{core.core}: until {_time(core.finish_ns)}, {shown}"
+
+
+def _time(ns: float) -> str:
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if ns >= scale:
+            return f"{ns / scale:,.6g} {unit}"
+    return f"{ns:,.6g} ns"
+
+
+def _energy(pj: float) -> str:
+    for unit, scale in (("J", 1e12), ("mJ", 1e9), ("uJ", 1e6), ("nJ", 1e3)):
+        if pj >= scale:
+            return f"{pj / scale:,.6g} {unit}"
+    return f"{pj:,.6g} pJ"
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
