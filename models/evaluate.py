@@ -51,13 +51,13 @@ def infer_shape(
     return tuple(dim.dim_value for dim in outputs[node.output[0]].tensor_type.shape.dim)
 
 
-def run(node: onnx.NodeProto, inputs: Sequence[FloatArray | IntArray]) -> FloatArray:
+def run(node: onnx.NodeProto, inputs: Sequence[FloatArray | IntArray], *, opset: int = OPSET) -> FloatArray:
     """Return the node's one output, from onnxruntime on a model of this node alone (weights are fed, not copied in)."""
     feeds = dict(zip(filter(None, node.input), inputs, strict=True))
     infos = [helper.make_tensor_value_info(name, _element_type(array), array.shape) for name, array in feeds.items()]
     output = helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "node", infos, [output])
-    model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
+    model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", opset)])
     options = _ort.SessionOptions()
     options.graph_optimization_level = _ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = _ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])

@@ -120,7 +120,7 @@ def write_files(chip: Arch, output: Path, *, force: bool = False) -> Path:
         if path.exists() and not force:
             raise UserError(f"{path}: exists; choose another with -o, or replace it with --force")
     try:
-        output.write_bytes(_json(chip.file))
+        output.write_bytes(_json(chip.file, exclude_unset=True))
         with table.open("wb") as stream:
             stream.writelines(architectures.write_network(chip))
     except OSError as e:
@@ -128,8 +128,9 @@ def write_files(chip: Arch, output: Path, *, force: bool = False) -> Path:
     return table
 
 
-def _json(file: ArchFile) -> bytes:
-    return orjson.dumps(file.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+def _json(file: ArchFile, *, exclude_unset: bool = False) -> bytes:
+    """`exclude_unset`: without fields that have the default because nobody named them."""
+    return orjson.dumps(file.model_dump(mode="json", exclude_unset=exclude_unset), option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

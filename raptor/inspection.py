@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raptor import arch as architectures
-from raptor import files, frontend
+from raptor import files, frontend, spatial
 from raptor.arch import Arch
 from raptor.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.graph import Dot, Filter, Graph, Node, Stencil
@@ -104,8 +104,9 @@ def inspect(
 
 
 def _inspect(survey: frontend.Survey, arch: Arch) -> Inspection:
-    mapping = map_raptor(survey.graph, arch)
-    layers = tuple(_layers(survey.graph, mapping, arch))
+    graph = spatial.choose_depthwise(survey.graph, arch)
+    mapping = map_raptor(graph, arch)
+    layers = tuple(_layers(graph, mapping, arch))
     xbars = sum(layer.xbars for layer in layers)
     weights = sum(layer.weights for layer in layers if layer.matrices)
     return Inspection(

@@ -95,6 +95,14 @@ def map_raptor(graph: Graph, arch: Arch) -> Mapping:
     Raises `CapacityError` when the chip has too few crossbars or cores.
     """
     tile = tile_channels(arch)
+    filters, cores = _fill(graph, arch, tile)
+    if cores > arch.core_count:
+        raise _too_small(graph, filters, arch, cores)
+    return Mapping("raptor", tile, filters)
+
+
+def _fill(graph: Graph, arch: Arch, tile: int) -> tuple[dict[str, FilterMapping], int]:
+    """Matrices into cores in order, and how many cores that takes."""
     filters: dict[str, FilterMapping] = {}
     core, free = 0, arch.xbars_per_core
     for node in graph.nodes:
@@ -108,29 +116,31 @@ def map_raptor(graph: Graph, arch: Arch) -> Mapping:
             free -= matrix.xbars
             cores.append(core)
         filters[filter_key(node)] = FilterMapping(matrices, tuple(cores))
-    if core >= arch.core_count:
-        raise _too_small(graph, filters, arch, core + 1)
-    return Mapping("raptor", tile, filters)
+    return filters, core + 1
 
 
 def _too_small(graph: Graph, filters: ReadOnly[str, FilterMapping], arch: Arch, cores: int) -> CapacityError:
     weighted = (n for n in graph.nodes if isinstance(n.operator, Filter))
     first_out = next(n for n in weighted if filters[filter_key(n)].cores[-1] >= arch.core_count)
     needed = sum(m.xbars for f in filters.values() for m in f.matrices)
-    per_core = max(-(-needed // arch.core_count), max(m.xbars for f in filters.values() for m in f.matrices))
     return CapacityError(
         "cores",
         cores,
         arch.core_count,
         where=f"{needed} crossbars of {arch.xbar_rows}x{arch.xbar_cols}, {arch.xbars_per_core} a core, "
         f"full at layer {_label(first_out)}",
-        levers=(f"--cores {cores}", f"--xbars-per-core {_round_up(per_core)}", "larger crossbars (--xbar)"),
+        levers=(f"--cores {cores}", f"--xbars-per-core {_enough_xbars(graph, arch)}", "larger crossbars (--xbar)"),
     )
 
 
-def _round_up(count: int) -> int:
-    """A little more than `count`: matrices of several crossbars do not always fill a core."""
-    return count + (count + 9) // 10
+def _enough_xbars(graph: Graph, arch: Arch) -> int:
+    """A number of crossbars a core with which the cores there are suffice, found by filling them."""
+    count = arch.xbars_per_core
+    while True:
+        count += (count + 3) // 4
+        larger = arch.with_xbars_per_core(count)
+        if _fill(graph, larger, tile_channels(larger))[1] <= arch.core_count:
+            return count
 
 
 def _label(node: Node) -> str:

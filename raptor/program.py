@@ -20,7 +20,7 @@ from raptor.report import Report
 if TYPE_CHECKING:
     import onnx
 
-    from validator import Verdict
+    from validator.report import Report as Verdict
 
 Array = npt.NDArray[Any]
 
@@ -64,9 +64,10 @@ class Program:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name."""
-        import validator
+        from validator.load import load
+        from validator.run import run
 
-        return dict(validator.run(validator.load(self._directory()), inputs).outputs)
+        return dict(run(load(self._directory()), inputs).outputs)
 
     def validate(
         self, inputs: Mapping[str, Array] | None = None, *, seed: int = 0, tolerance: float = 1e-4, layers: bool = False
@@ -75,9 +76,9 @@ class Program:
 
         Without `inputs`, seeded standard normal numbers. `layers` compares every intermediate tensor too.
         """
-        import validator
+        from validator.validate import validate
 
-        return validator.validate(self._directory(), inputs, seed=seed, tolerance=tolerance, layers=layers)
+        return validate(self._directory(), inputs=inputs or (), seed=seed, tolerance=tolerance, layers=layers)
 
     def _directory(self) -> Path:
         if self.folder is None:

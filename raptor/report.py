@@ -116,7 +116,7 @@ def _layers(
     for tensor in spatial.tensors.values():
         names[tensor.node].append(tensor.name)
     for node, op_type in nodes.items():
-        keys = dict.fromkeys(spatial.filter_of[n] for n in names[node] if n in spatial.filter_of)
+        keys = dict.fromkeys(spatial.filter_of[n].key for n in names[node] if n in spatial.filter_of)
         filters = [mapping.filters[key] for key in keys]
         matrices = [m for f in filters for m in f.matrices]
         xbars = sum(m.xbars for m in matrices)

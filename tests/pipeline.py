@@ -24,8 +24,8 @@ from raptor.mapping import Mapping as Placement
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import SpatialGraph
 from tests.frontend.support import Array, make_model, node, random
-from validator.cli import validate
 from validator.report import Report
+from validator.validate import validate
 
 THESIS_CHIP = {"xbar": 3, "xbars_per_core": 5, "cores": 16}
 """The machine of the thesis's example (sections 4.3 to 4.6)."""

@@ -154,13 +154,7 @@ def test_architectures(shell: Shell, model: str, arch: str):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        pytest.param(
-            "import",
-            "graph ",
-            marks=pytest.mark.xfail(
-                strict=True, reason="frontend.Model has no __str__: shows a repr with the ONNX bytes"
-            ),
-        ),
+        ("import", "graph "),
         ("fold_relu", "graph model {"),
         ("map", "mapping raptor"),
         ("partition", "spat.graph"),

@@ -119,7 +119,6 @@ def test_a_chip_too_small_names_what_would_do(model: ModelProto, sizes: dict[str
     raptor.compile(model, **{**sizes, "xbars_per_core": int(count)})
 
 
-@pytest.mark.xfail(strict=True, reason="mapping._round_up guesses: 3 matrices of 5 crossbars do not fit 2 cores of 9")
 def test_the_number_of_crossbars_suggested_is_enough_for_wide_matrices():
     sizes = {"xbar": (20, 4), "xbars_per_core": 5, "cores": 2}
     model = conv_model((1, 20, 2, 2), 60, (1, 1))

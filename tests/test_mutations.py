@@ -16,7 +16,7 @@ from raptor import cli
 from raptor.errors import RaptorError
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP
-from validator.cli import validate
+from validator.validate import validate
 
 FAIL, REFUSE, DEADLOCK = 1, 2, 3
 

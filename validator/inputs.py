@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,30 @@ from validator.golden import Golden
 Array = npt.NDArray[Any]
 
 
-def make_inputs(places: Sequence[TensorPlace], golden: Golden, given: Sequence[str], seed: int) -> dict[str, Floats]:
+def make_inputs(
+    places: Sequence[TensorPlace], golden: Golden, given: Sequence[str] | Mapping[str, Array], seed: int
+) -> dict[str, Floats]:
     """One array for every input of the model.
 
-    `given`: files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name. Without any, standard
+    `given`: arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name. Without any, standard
     normal numbers from `seed`. Values are rounded to the model's element type, so that both sides see the same.
     Raises `UserError` for unreadable files, unknown names and shapes other than the compiled ones.
     """
-    if given:
+    if isinstance(given, Mapping):
+        arrays = {name: np.asarray(array) for name, array in given.items()}
+        _known_names(places, arrays)
+    elif given:
         arrays = _read_all(places, given)
     else:
         rng = np.random.default_rng(seed)
         arrays = {place.name: rng.standard_normal(place.shape, dtype=np.float32) for place in places}
     return {place.name: _fit(arrays, place, golden) for place in places}
+
+
+def _known_names(places: Sequence[TensorPlace], arrays: Mapping[str, Array]) -> None:
+    names = sorted(place.name for place in places)
+    if unknown := sorted(set(arrays) - set(names)):
+        raise UserError(f"{unknown[0]!r} is no input of the model; its inputs: {', '.join(names)}")
 
 
 def _fit(arrays: dict[str, Array], place: TensorPlace, golden: Golden) -> Floats:

@@ -41,6 +41,10 @@ class Report:
     first_deviation: str | None = None
     message: str | None = None
 
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "pass"
+
 
 def to_json(report: Report) -> bytes:
     return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
 
 import numpy as np
 
@@ -13,10 +12,9 @@ from raptor.layout import Floats, Image, Region
 from validator import engine as compiled
 from validator import machine, reference
 from validator.machine import Machine, Stop
+from validator.options import Engine, Schedule
 from validator.program import Program
 
-Engine = Literal["numba", "python"]
-Schedule = Literal["block", "round-robin"]
 UNLIMITED = 2**62
 
 

@@ -1,6 +1,6 @@
 """What the compiler needs to know of a chip."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raptor.arch.schema import ArchFile, MatrixConfig
 
@@ -17,6 +17,14 @@ class Arch:
     element_bits: int
     memory_size_enforced: bool
     notes: tuple[str, ...] = ()
+
+    def with_xbars_per_core(self, count: int) -> "Arch":
+        """The same chip with another number of crossbars in a core."""
+        chip = self.file.chip_config
+        matrix = chip.core_config.matrix_config.model_copy(update={"xbar_array_count": count})
+        core = chip.core_config.model_copy(update={"matrix_config": matrix})
+        file = self.file.model_copy(update={"chip_config": chip.model_copy(update={"core_config": core})})
+        return replace(self, file=file)
 
     @property
     def core_count(self) -> int:

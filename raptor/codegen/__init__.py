@@ -1,6 +1,7 @@
 """PimIR to PIMSim instruction streams."""
 
 from raptor.codegen.emit import VECTOR_OPCODE
-from raptor.codegen.generate import Stream, Streams, generate, operation_name, verify_streams
+from raptor.codegen.generate import Stream, Streams, generate, operation_name
+from raptor.codegen.verify import verify_streams
 
 __all__ = ["VECTOR_OPCODE", "Stream", "Streams", "generate", "operation_name", "verify_streams"]

@@ -103,7 +103,7 @@ class Builder:
         ctx, name = self.ctx, output or self.node.output
         operator, inputs = Rename(), (tensor.name,)
         last = ctx.nodes[-1] if ctx.nodes else None
-        if last and last.output == tensor.name and not tensor.in_model:
+        if last and last.output == tensor.name and tensor.name not in ctx.used:
             ctx.nodes.pop()
             del ctx.tensors[tensor.name]
             operator, inputs = last.operator, last.inputs

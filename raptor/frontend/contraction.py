@@ -126,7 +126,7 @@ class Contraction:
         shape = [self.sizes[n] if n in others else 1 for n in inner]
         shown = tuple(n for n in inner if n in others)
         ordered = einsum_arrays([(others, values)], (*shown, *batch, *cols))
-        ordered = ordered.reshape(*shape, *self.dims((*batch, *cols)))
+        ordered = ordered.reshape((*shape, *self.dims((*batch, *cols))))
         matrix = np.broadcast_to(ordered, self.dims((*inner, *batch, *cols))).reshape(self.size(inner), -1)
         if batch and not inner:
             return self._multiplied(Factor(names, x), Factor((*batch, *cols), ordered), out)

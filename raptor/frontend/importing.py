@@ -1,6 +1,7 @@
 """From a canonical ONNX model to a Graph: every node goes through its importer."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,19 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from raptor.errors import InternalError, RaptorError, UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.check import label
 from raptor.frontend.constants import constant_pixels, natural_image, owned
-from raptor.frontend.graph import Constant, ConstantTensor, Filter, Floats, Graph, Map, Node, Operator, Pool, Rename, Tensor
+from raptor.frontend.graph import (
+    Constant,
+    ConstantTensor,
+    Filter,
+    Floats,
+    Graph,
+    Map,
+    Node,
+    Operator,
+    Pool,
+    Rename,
+    Tensor,
+)
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.registry import STANDARD_DOMAINS, NeedsConstantError, Refusal, find_importer, op_reason
@@ -48,6 +61,8 @@ class ImportContext:
         self.tensors: dict[str, Tensor] = {}
         self.used: frozenset[str] = frozenset()
         """Tensors that a node or an output of the model reads."""
+        self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
+        """Tensor -> what `as_image` made of it."""
         self._shapes, self._constants, self._in_model = shapes, constants, in_model
 
     def shape(self, name: str) -> Shape:
@@ -122,12 +137,19 @@ class ImportContext:
         return self._add(node, inputs, image, operator, self._unused_name(stem))
 
     def as_image(self, node: NodeView, tensor: Tensor, image: Image) -> Tensor:
-        """The tensor laid out as `image` (as many elements, same C order): itself, renamed, or moved."""
+        """The tensor laid out as `image` (as many elements, same C order): itself, renamed, or moved once for all."""
         if tensor.image == image:
             return tensor
-        renamed = tensor.image.has_layout_of(image)
-        operator = Rename() if renamed else move([tensor.image], c_order(image.shape), image)
-        return self.inner(node, (tensor.name,), image.shape, image, operator, stem=f"{tensor.name}.laid")
+        known = [t for t in self._laid[tensor.name] if self.tensors.get(t.name) == t]
+        same = next((t for t in known if t.image == image), None)
+        if same is not None:
+            return same
+        source = next((t for t in (tensor, *known) if t.image.has_layout_of(image)), tensor)
+        renamed = source.image.has_layout_of(image)
+        operator = Rename() if renamed else move([source.image], c_order(image.shape), image)
+        laid = self.inner(node, (source.name,), image.shape, image, operator, stem=f"{tensor.name}.laid")
+        self._laid[tensor.name].append(laid)
+        return laid
 
     def inner(
         self, node: NodeView, inputs: Sequence[str], shape: Shape, image: Image, operator: Operator, stem: str

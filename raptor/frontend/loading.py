@@ -29,6 +29,9 @@ class Model:
     notes: tuple[str, ...]
     """What the user should hear once."""
 
+    def __str__(self) -> str:
+        return str(self.graph)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:

@@ -29,9 +29,12 @@ def _check_channels(program: PimProgram) -> None:
                 _add_end(sends, op.channel, (core.core, op.core, op.source.elements), step.node)
             elif isinstance(op, Receive):
                 _add_end(receives, op.channel, (op.core, core.core, op.out.elements), step.node)
-    if sends != receives or set(sends) != set(range(program.channel_count)):
-        odd = sorted(c for c in sends.keys() | receives.keys() if sends.get(c) != receives.get(c))[:1]
-        raise VerifyError(f"pim: channel {odd}: send {sends.get(*odd)} and receive {receives.get(*odd)} disagree")
+    for channel in sorted(sends.keys() | receives.keys()):
+        send, receive = sends.get(channel), receives.get(channel)
+        if send != receive:
+            raise VerifyError(f"pim: channel {channel}: send {send} and receive {receive} disagree")
+    if sorted(sends) != list(range(program.channel_count)):
+        raise VerifyError(f"pim: {program.channel_count} channels are declared, {len(sends)} are used")
     for channel, (source, target, _) in sends.items():
         if source == target:
             raise VerifyError(f"pim: channel {channel} goes from core {source} to itself")

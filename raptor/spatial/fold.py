@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from raptor.arch import Arch
 from raptor.frontend.graph import Filter, Graph, Map, Node
+from raptor.mapping import tile_channels
 
 
 def fold_relu(graph: Graph, arch: Arch) -> Graph:
@@ -33,4 +34,4 @@ def _single_product(node: Node, arch: Arch) -> bool:
     if not isinstance(node.operator, Filter):
         return False
     taps, channels, _ = node.operator.weights.shape
-    return taps == 1 and node.operator.groups == 1 and channels <= arch.xbar_rows
+    return taps == 1 and node.operator.groups == 1 and channels <= min(arch.xbar_rows, tile_channels(arch))

@@ -245,11 +245,19 @@ class TensorParts:
 
 
 @dataclass(frozen=True, slots=True)
+class FilterUse:
+    """Which filter computes a tensor, and from which tensor."""
+
+    key: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class SpatialGraph:
     """Computes in topological order.
 
-    `filters`: by key of the mapping. `filter_of`: the key of each tensor that a filter computes. `literals`: the tiles
-    that are constants.
+    `filters`: by key of the mapping. `filter_of`: for each tensor that a filter computes, the key, and the tensor that it
+    reads. `literals`: the tiles that are constants.
     """
 
     name: str
@@ -257,7 +265,7 @@ class SpatialGraph:
     outputs: tuple[str, ...]
     tensors: Mapping[str, TensorParts]
     filters: Mapping[str, Filter]
-    filter_of: Mapping[str, str]
+    filter_of: Mapping[str, FilterUse]
     literals: Mapping[str, ConstantTile]
     computes: tuple[Compute, ...]
 

@@ -32,6 +32,7 @@ from raptor.spatial.ir import (
     Compute,
     ConstantTile,
     DotTile,
+    FilterUse,
     Gather,
     MoveTile,
     Part,
@@ -61,7 +62,7 @@ def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
         lowering.bind(name, "", [(r, lowering.tile(name, i, r, image)) for i, r in lowering.regions(image)])
     for node in graph.nodes:
         lowering.lower(node)
-    filter_of = {n.output: filter_key(n) for n in graph.nodes if isinstance(n.operator, Filter)}
+    filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
     return SpatialGraph(
         graph.name,
         graph.inputs,
@@ -126,7 +127,9 @@ class _Lowering:
         parts = self.parts(name)
         if index < len(parts) and parts[index].region.channels == region.channels:
             return parts[index].tile
-        result = Tile(f"{tile_name(node.output, index)}.{name}", parts[0].tile.rows, parts[0].tile.width, region.channel_count)
+        result = Tile(
+            f"{tile_name(node.output, index)}.{name}", parts[0].tile.rows, parts[0].tile.width, region.channel_count
+        )
         self.add(node, [Gather(result, tuple(_pieces(parts, region.channels)))])
         return result
 
@@ -293,7 +296,8 @@ def _stencil_op(operator: Stencil) -> _MakeOp:
 
 def _whole_tile(runs: Ints, sources: list[Part], result: Tile) -> Tile | None:
     """The source tile that is all of `result`, from end to end."""
-    _, source, first, stride, elements = runs[0].tolist()
+    run: list[int] = runs[0].tolist()
+    _, source, first, stride, elements = run
     if source < 0 or (first, stride, elements) != (0, 1, result.elements):
         return None
     tile = sources[source].tile

@@ -29,8 +29,9 @@ def verify(graph: SpatialGraph, arch: Arch) -> None:
         for part in tensor.parts:
             if known.get(part.tile.name) != part.tile:
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} of {tensor.name} is never defined")
-    for name, key in graph.filter_of.items():
-        _check_reduction(graph.filters[key], graph.tensors[name], sums)
+    for name, use in graph.filter_of.items():
+        _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
+    _check_sources(graph)
 
 
 def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None:
@@ -101,6 +102,22 @@ def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Cou
             ends = [low, *(stop for _, stop in sorted(spans))]
             if [start for start, _ in sorted(spans)] != ends[:-1] or ends[-1] != high:
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} misses products of tap {tap}: {sorted(spans)}")
+
+
+def _check_sources(graph: SpatialGraph) -> None:
+    """Products read the channels of the input tensor that are the rows of their matrices."""
+    holders: dict[str, dict[Tile, tuple[int, int]]] = {}
+    for use in graph.filter_of.values():
+        parts = graph.tensors[use.source].parts
+        holders.setdefault(use.key, {}).update({p.tile: p.region.channels for p in parts})
+    for compute in graph.computes:
+        for op in compute.body:
+            if isinstance(op, ApplyFilters):
+                low, high = holders[compute.layer].get(op.input, (0, 0))
+                rows = {compute.matrices[i].rows for i in op.weights}
+                if any(first != low + op.channel or stop > high for first, stop in rows):
+                    where = f"spatial: {compute.node}: {op.result}"
+                    raise VerifyError(f"{where}: {op.input} from channel {op.channel} on is not {sorted(rows)}")
 
 
 def _check_cover(name: str, image: Image, regions: list[Region]) -> None:

@@ -121,7 +121,6 @@ def test_a_register_read_before_it_is_written(good: Passes):
     refuse(good, r"stream of core 0, pc \d+: rs2 is read before it is written", 0, set_field("vvadd", "a", 20))
 
 
-@pytest.mark.xfail(strict=True, reason="codegen/generate.py _check_order looks at the first register of a pair only")
 def test_the_second_register_of_a_pair_read_before_it_is_written(good: Passes):
     def without_low_word(records: isa.Records) -> isa.Records:
         return records[~((records["opcode"] == isa.OPCODE["sldi"]) & (records["rd"] == 5))]
@@ -129,9 +128,6 @@ def test_the_second_register_of_a_pair_read_before_it_is_written(good: Passes):
     refuse(good, "is read before it is written", 0, without_low_word)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="codegen/generate.py _check_ranges does not check local addresses (design.md, 3)"
-)
 def test_an_address_outside_local_memory(good: Passes):
     def beyond(records: isa.Records) -> None:
         records["a"][first(records, "mvmul") - 1] = 10**6

@@ -108,12 +108,6 @@ def test_matmul_then_matmul():
 @pytest.mark.parametrize(
     ("nodes", "shape", "constants", "reason"),
     [
-        (
-            [node("Conv", "x w", group=2)],
-            (1, 4, 5, 5),
-            {"w": random(4, 2, 3, 3)},
-            r"my_conv \(Conv\): group is 2; grouped",
-        ),
         ([node("Conv", "x x")], (1, 1, 5, 5), {}, r"my_conv \(Conv\): 'x' must be a constant"),
         (
             [node("Conv", "w x")],

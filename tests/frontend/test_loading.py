@@ -182,7 +182,7 @@ def test_weight_types():
     model = make_model(
         [node("MatMul", "x w", "m"), node("Relu", "m")], {"x": [1, 2]}, {"y": 2}, {"w": random(2, 3).astype("f8")}
     )
-    with pytest.raises(UserError, match=r"not a valid ONNX model: .*my_matmul\): B has inconsistent type tensor\(double\)"):
+    with pytest.raises(UserError, match=r"not a valid ONNX model: .*my_matmul\): B has inconsistent type"):
         load(model)
 
 
@@ -251,21 +251,21 @@ def test_bad_shapes(shape: tuple[Any, ...], given: dict[str, Any], reason: str):
 
 def test_all_unsupported_nodes_at_once():
     nodes = [
-        node("Conv", "x w", "c", group=2),
-        node("Erf", "c", "e", name=""),
+        node("Conv", "x x", "c", pads=[3, 3, 3, 3]),
+        node("Sign", "c", "e", name=""),
         node("Relu", "e", "r"),
-        node("ReduceMean", "r", "m", axes=[1]),
-        node("Transpose", "m", perm=[0, 2, 3, 1]),
+        node("Pow", "r e", "m"),
+        node("Hardmax", "m"),
     ]
-    model = make_model(nodes, {"x": [1, 2, 4, 4]}, ["y"], {"w": random(2, 1, 3, 3)})
+    model = make_model(nodes, {"x": [1, 1, 4, 4]}, ["y"])
     with pytest.raises(UnsupportedError) as caught:
         load(model)
     assert str(caught.value).splitlines() == [
         "4 nodes cannot be compiled:",
-        "  my_conv (Conv): group is 2; grouped and depthwise convolutions are not supported",
-        "  Erf -> e (Erf): not supported",
-        "  my_reducemean (ReduceMean): axes [1] of 4 dimensions: only the spatial axes, from 2 on, are supported",
-        "  my_transpose (Transpose): not supported",
+        "  my_conv (Conv): 'x' must be a constant",
+        "  Sign -> e (Sign): not supported",
+        "  my_pow (Pow): neither base nor exponent is a constant: the sign of a negative base would be lost",
+        "  my_hardmax (Hardmax): not supported",
     ]
 
 
@@ -299,7 +299,7 @@ def test_operators_too_old():
 
 def test_shapes_known_only_at_run_time():
     nodes = [node("NonZero", "x", "i"), node("Cast", "i", "f", to=1), node("Relu", "f")]
-    with pytest.raises(UnsupportedError, match=r"2 nodes cannot(?s:.*)NonZero(?s:.*)my_cast \(Cast\): not supported$"):
+    with pytest.raises(UnsupportedError, match=r"1 node cannot be compiled:\n  my_nonzero \(NonZero\): not supported$"):
         load(make_model(nodes, {"x": [1, 2]}, {"y": 2}))
     nodes = [node("Relu", "x", "r"), node("Reshape", "r s")]
     model = make_model(nodes, {"x": [1, 2]}, {"y": 2})

@@ -287,3 +287,21 @@ def test_refusals():
         load(model)
     with pytest.raises(UnsupportedError, match=r"my_scatternd \(ScatterND\): .*'i' must be a constant|'i'"):
         load(make_model([node("Cast", "z", "i", to=7), node("Gather", "x i")], {"x": (2,), "z": (1,)}, {"y": 1}))
+
+
+def test_a_channel_shuffle_between_grouped_convolutions():
+    nodes = [
+        node("Conv", "x v", "c", group=2, name="first"),
+        node("Reshape", "c s", "r"),
+        node("Transpose", "r", "t", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", "t q", "u", name="back"),
+        node("Split", "u", "a b", axis=1),
+        node("Conv", "a w", "d", group=6, name="second"),
+        node("Concat", "b d", axis=1),
+    ]
+    constants = {"v": random(12, 3, 1, 1), "w": random(6, 1, 3, 3)}
+    constants |= {"s": np.array([1, 2, 6, 4, 4]), "q": np.array([1, 12, 4, 4])}
+    nodes[5].attribute.extend(node("Conv", "a w", pads=[1] * 4).attribute[:1])
+    model = make_model(nodes, {"x": (1, 6, 4, 4)}, ["y"], constants, opset=13)
+    compare(model)
+    check(model, **CHIP)

@@ -103,12 +103,6 @@ def test_reduction(op_type: str, keepdims: int, axes: tuple[int, ...], opset: in
     ("model", "reason"),
     [
         (
-            single("ReduceMean", (1, 3, 4, 4), axes=[1]),
-            r"my_reducemean \(ReduceMean\): axes \[1\] of 4 dimensions: only the",
-        ),
-        (single("ReduceMean", (1, 3, 4, 4)), r"axes \[0, 1, 2, 3\]"),
-        (single("ReduceMean", (1, 3), rank=2, axes=[1]), r"axes \[1\] of 2 dimensions"),
-        (
             single("MaxPool", (1, 1, 2, 2), kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1),
             r"infers \(2, 2\) outputs, there are",
         ),
@@ -133,3 +127,24 @@ def test_refusals(model: Any, reason: str):
 
 def test_unused_indices_are_no_obstacle():
     compare(make_model([node("MaxPool", "x", "y i", kernel_shape=[2, 2])], {"x": [1, 1, 4, 4]}, ["y"]))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 6, 7), (2, 2, 5)])
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5])
+def test_norms(p: int, shape: tuple[int, ...]):
+    rank = len(shape) - 2
+    pool = {"kernel_shape": [3] * rank, "strides": [2] * rank, "pads": [1] * 2 * rank, "p": p}
+    compare(single("LpPool", shape, opset=18, **pool))
+    compare(single("GlobalLpPool", shape, p=p))
+
+
+def test_norm_of_zeros():
+    nodes = [node("Relu", "x", "r"), node("LpPool", "r", kernel_shape=[2], p=3)]
+    compare(make_model(nodes, {"x": (1, 2, 9)}, {"y": 3}))
+
+
+@pytest.mark.parametrize("op_type", ["GlobalMaxPool", "GlobalAveragePool", "MaxPool"])
+def test_pool_of_a_reshaped_image(op_type: str):
+    attributes = {"kernel_shape": [2, 2]} if op_type == "MaxPool" else {}
+    nodes = [node("Relu", "x", "r"), node("Reshape", "r s", "q"), node(op_type, "q", **attributes)]
+    compare(make_model(nodes, {"x": (1, 4, 2, 2)}, ["y"], {"s": np.array([1, 2, 4, 2])}))

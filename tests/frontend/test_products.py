@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import ModelProto
 
 from raptor.frontend import load
@@ -162,8 +164,11 @@ def test_einsum_in_the_streams(equation: str, constants: str):
         ("ij->", (2, 3), 0),
         ("ii->i", (3, 3), 1),
         ("iij->j", (3, 3, 2), 1),
-    ]
-    + [("ii->", (3, 3), 0), ("...ij->...ji", (2, 3, 4), 3), ("ba", (2, 3), 2), ("ijk->kij", (1, 3, 4), 3)],
+        ("ii->", (3, 3), 0),
+        ("...ij->...ji", (2, 3, 4), 3),
+        ("ba", (2, 3), 2),
+        ("ijk->kij", (1, 3, 4), 3),
+    ],
 )
 def test_einsum_of_one(equation: str, shape: tuple[int, ...], rank: int):
     compare(einsum(equation, [shape], rank))
@@ -213,3 +218,45 @@ def test_chains_of_products():
     assert sum(isinstance(n.operator, Filter) for n in graph.nodes) == 2
     assert sum(isinstance(n.operator, Dot) for n in graph.nodes) == 1
     check(model, **CHIP)
+
+
+def test_attention():
+    """Two heads: products with constants on crossbars, of two computed tensors on the vector unit."""
+    nodes = [node("MatMul", f"x w{n}", f"p{n}", name=f"project_{n}") for n in "qkv"]
+    nodes += [node("Reshape", f"p{n} s", f"h{n}", name=f"split_{n}") for n in "qkv"]
+    nodes += [
+        node("Transpose", "hq", "q", perm=[0, 2, 1, 3], name="turn_q"),
+        node("Transpose", "hk", "k", perm=[0, 2, 3, 1], name="turn_k"),
+        node("Transpose", "hv", "v", perm=[0, 2, 1, 3], name="turn_v"),
+        node("MatMul", "q k", "scores", name="scores"),
+        node("Mul", "scores c", "scaled"),
+        node("Softmax", "scaled", "weights"),
+        node("MatMul", "weights v", "mixed", name="mix"),
+        node("Transpose", "mixed", "back", perm=[0, 2, 1, 3], name="turn_back"),
+        node("Reshape", "back t", "merged", name="merge"),
+        node("MatMul", "merged wo", "o", name="out"),
+        node("Add", "o x"),
+    ]
+    constants = {f"w{n}": random(10, 10, seed=i) for i, n in enumerate("qkvo")}
+    constants |= {"s": np.array([1, 6, 2, 5]), "t": np.array([1, 6, 10]), "c": np.float32(5**-0.5)}
+    model = make_model(nodes, {"x": [1, 6, 10]}, {"y": 3}, constants)
+    graph = compare(model).graph
+    assert sum(isinstance(n.operator, Filter) for n in graph.nodes) == 4
+    assert sum(isinstance(n.operator, Dot) for n in graph.nodes) == 2
+    check(model, xbar=8, xbars_per_core=16, tolerance=2e-5)
+
+
+@given(st.data())
+def test_any_einsum(data: st.DataObject):
+    """Random equations of up to three operands, dimensions of 1 and constants among them."""
+    sizes = {n: data.draw(st.integers(1, 3), n) for n in "abcde"}
+    name = st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True).map("".join)
+    terms = data.draw(st.lists(name, min_size=1, max_size=3), "operands")
+    used = sorted(set("".join(terms)))
+    out = "".join(data.draw(st.lists(st.sampled_from(used), unique=True), "result"))
+    computed = data.draw(st.integers(0, len(terms) - 1), "computed")
+    constants = "".join(
+        n for i, n in enumerate("abc"[: len(terms)]) if i != computed and data.draw(st.booleans(), f"{n} is constant")
+    )
+    shapes = [tuple(sizes[n] for n in term) for term in terms]
+    compare(einsum(f"{','.join(terms)}->{out}", shapes, len(out), constants), tolerance=5e-5)

@@ -104,3 +104,9 @@ def test_computed_axes_are_refused():
     with pytest.raises(UnsupportedError, match=r"'a'|Cast"):
         load(model)
     assert golden(model, {"x": random(2, 3), "z": np.zeros(1, np.float32)})["y"].shape == (3,)
+
+
+def test_a_reduction_of_nothing_leaves_what_others_read():
+    """Inside of a function that onnxruntime takes apart, tensors have names that the model does not know."""
+    nodes = [node("Relu", "x", "r"), node("ReduceMean", "r", "m", noop_with_empty_axes=1), node("Add", "r m")]
+    compare(make_model(nodes, {"x": (2, 3)}, {"y": 2, "m": 2}, opset=18))

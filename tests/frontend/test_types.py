@@ -13,8 +13,7 @@ from raptor.errors import UserError
 from raptor.frontend import load
 from raptor.frontend.evaluate import evaluate
 from tests.frontend.support import compare, golden, make_model, node, random, single
-from tests.pipeline import check, compile_to_fit
-from validator.cli import validate
+from tests.pipeline import check, compile_to_fit, validate
 from validator.load import load as load_program
 from validator.run import run
 

@@ -22,7 +22,7 @@ Options = dict[str, models.Value]
 
 _SMALL: Options = {"image_size": 64, "width": 0.125, "classes": 100}
 _SMALL_OF: dict[str, Options] = {
-    "alexnet": {**_SMALL, "image_size": 127},
+    "alexnet": {**_SMALL, "image_size": 127, "width": 0.25},
     "inception_v3": {**_SMALL, "image_size": 96},
     "densenet121": _SMALL,
     "mobilenet_v2": _SMALL,
@@ -84,7 +84,8 @@ each_case = pytest.mark.parametrize(("name", "options"), _CASES)
 each_model = pytest.mark.parametrize("name", list(models.MODELS))
 
 
-def _options(name: str) -> Options:
+def small_options(name: str) -> Options:
+    """A version of the model that takes a fraction of a second."""
     return _SMALL if name in _IMAGENET else _SMALL_OF.get(name, {})
 
 
@@ -130,9 +131,9 @@ def test_is_valid_and_sensitive_to_its_input(name: str, options: Options) -> Non
 
 @each_model
 def test_same_seed_same_bytes(name: str) -> None:
-    first, again = (models.build(name, seed=3, **_options(name)).SerializeToString() for _ in range(2))
+    first, again = (models.build(name, seed=3, **small_options(name)).SerializeToString() for _ in range(2))
     assert first == again
-    weights = [_weights(models.build(name, seed=seed, **_options(name))) for seed in (3, 4)]
+    weights = [_weights(models.build(name, seed=seed, **small_options(name))) for seed in (3, 4)]
     assert weights[0].keys() == weights[1].keys()
     for key in filter(_is_drawn, weights[0]):
         assert not np.array_equal(weights[0][key], weights[1][key]), key
@@ -195,7 +196,7 @@ for other in ("efficientnet_b0", "tiny_yolo_v4", "wavenet_cell", "lstm", "vit_ti
 @pytest.mark.parametrize("name", _SWITCHED)
 def test_most_channels_change_sign(name: str) -> None:
     """Else an error in the weights behind a Relu that is always off would go unseen."""
-    model, _ = _expose(_build(name, _options(name)), _SWITCHED[name])
+    model, _ = _expose(_build(name, small_options(name)), _SWITCHED[name])
     for relu, y in _run(model, _inputs(model, 8)).items():
         off = (y == 0).reshape(*y.shape[:2], -1).all(axis=(0, 2))
         assert off.mean() < 0.2, relu
@@ -236,7 +237,7 @@ def test_options_shape_the_model() -> None:
     ],
 )
 def test_operators(name: str, option: str, value: models.Value, op_type: str) -> None:
-    options = {**_options(name), option: value}
+    options = {**small_options(name), option: value}
     assert op_type in {node.op_type for node in _build(name, options).graph.node}
 
 

@@ -26,7 +26,6 @@ def test_a_sum_is_clipped_when_it_is_whole(why: dict[str, int]):
     assert relu_of(**why) == {"vrelu": 2, "with flag": 0}
 
 
-@pytest.mark.xfail(strict=True, reason="fold.py _single_product: 4 channels are two tiles where a tile has 2 channels")
 def test_a_sum_over_tiles_narrower_than_the_crossbar_is_high():
     check(conv_model((1, 4, 3, 3), 2, (1, 1), relu=True), xbar=(4, 2), xbars_per_core=1)
 

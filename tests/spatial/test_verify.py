@@ -153,9 +153,6 @@ def test_a_tensor_whose_tile_is_never_defined(good: Passes):
         verify(with_parts(good.spatial, "y", (lost, *rest)), ARCH)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="spatial.verify does not compare an ApplyFilters' input and channel with its rows"
-)
 @pytest.mark.parametrize("change", ["input", "channel"])
 def test_a_product_with_the_wrong_input_channels(change: str):
     graph = passes(thesis_model(6, 3), **THESIS_CHIP).spatial

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from raptor.errors import UserError
 from tests.validator.builder import Builder, address, op, place, seal, stream
 from validator.__main__ import main
-from validator.cli import validate
 from validator.compare import compare
+from validator.validate import validate
 
 RNG = np.random.default_rng(1)
 W = RNG.standard_normal((6, 5)).astype(np.float32)

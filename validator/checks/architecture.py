@@ -15,19 +15,19 @@ _ABORTING_LEVEL = 2
 
 # What the simulator does with a value that the schema refuses; by the last part of the field's name.
 _EFFECTS = {
-    "period": "a clock that does not advance: the simulator hangs",
+    "period": "the clock of the core does not advance and the simulator hangs; memories and crossbars take no time",
     "rob_size": "no instruction can ever be issued: every core hangs",
-    "data_width": "a division by zero: times are nonsense",
-    "vector_width": "a division by zero: times are nonsense",
+    "data_width": "reading and writing take no time",
+    "vector_width": "vector instructions take no time",
     "bus_width": "pimsim-nn refuses the file",
     "layout": "pimsim-nn refuses the file: both numbers must be given and positive",
     "core_cnt": "pimsim-nn refuses the file",
     "sim_mode": "pimsim-nn refuses the file: 0 is throughput, 1 is latency",
     "sim_time": "pimsim-nn refuses the file",
     "latency_timeout_ms": "pimsim-nn refuses the file",
-    "dac_count": "a division by zero ends the simulator (SIGFPE)",
-    "adc_count": "a division by zero ends the simulator (SIGFPE)",
-    "dac_resolution": "a division by zero ends the simulator (SIGFPE)",
+    "dac_count": "it prints Division by zero! and counts no steps",
+    "adc_count": "it prints Division by zero! and counts no steps",
+    "dac_resolution": "it prints Division by zero! and counts no steps",
 }
 
 
@@ -49,8 +49,8 @@ def arch_unknown_field(subject: Subject) -> Iterator[Hit]:
     ERROR,
     TOPIC,
     "Value that makes no sense",
-    effect="some such values are refused, most are accepted: a period of 0 or a rob_size of 0 hangs, a data_width of 0 "
-    "gives nonsense",
+    effect="some such values are refused, most are accepted: a core period of 0 or a rob_size of 0 hangs, a "
+    "data_width of 0 makes memory free",
     advice="correct the value (docs/schemas/arch.schema.json has units and ranges)",
 )
 def arch_value(subject: Subject) -> Iterator[Hit]:

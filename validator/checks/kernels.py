@@ -27,6 +27,8 @@ _REGISTERS = 32
 
 # Faults of `memory_accesses`.
 BELOW_ZERO, BEYOND_MEMORY, BEYOND_USED, UNWRITTEN = 1, 2, 4, 8
+ANY_COLUMNS = 2**16
+"""What a product of an unknown group is taken to write, so that nothing is called unwritten without need."""
 # Faults of `hazards`.
 UNSEEN, LOST_ORDER, ADJACENT, BOTTOM = 1, 2, 4, 8
 # What blocks a core in `communicate`.
@@ -135,6 +137,7 @@ def memory_accesses(
     wide: Any,
     one: Any,
     shapes: Any,
+    widest: Any,
     shape_first: Any,
     limit: Any,
     used: Any,
@@ -143,7 +146,8 @@ def memory_accesses(
 ) -> None:
     """Sets `faults[i]` where an instruction leaves the local memory, or reads what nothing has written.
 
-    `shapes[shape_first[core] + group]` is the matrix of a group (1 x 1 if unknown). `limit`: bytes of a memory;
+    `shapes[shape_first[core] + group]` is the matrix of a group (1 x 1 if unknown), `widest` the most columns it can
+    have. `limit`: bytes of a memory;
     `used[core]`: bytes that the compiler says are used, or -1. `cover`: bytes for which writes are remembered.
     """
     top = np.int64(cover.size)
@@ -187,11 +191,21 @@ def memory_accesses(
                 if end > top:
                     continue
                 if slot == 0:
+                    if op == _MVMUL:
+                        end = min(max(end, start + width_out * _columns(core, c[i], groups, shape_first, widest)), top)
                     cover[start:end] = 1
                     dirty = max(dirty, end)
                 elif end - start == size and not _all_set(cover, start, end):
                     faults[i] |= np.uint8(UNWRITTEN)
         cover[:dirty] = 0
+
+
+@helper
+def _columns(core, group, groups, shape_first, widest):
+    """The most columns that a product may write."""
+    if 0 <= group < groups:
+        return widest[shape_first[core] + group]
+    return np.int64(ANY_COLUMNS)
 
 
 @helper

@@ -29,13 +29,24 @@ def matrix_shapes(subject: Subject) -> Indices:
     return shapes
 
 
+def _most_columns(subject: Subject) -> Indices:
+    """Columns of all crossbars of every group; many where the chip is not known."""
+    from validator.checks.kernels import ANY_COLUMNS
+
+    counts = np.array([n for g in subject.groups for n in g or ()], np.int64)
+    if subject.chip is None:
+        return np.full(len(counts), ANY_COLUMNS, np.int64)
+    return counts * subject.chip.file.chip_config.core_config.matrix_config.xbar_size[1]
+
+
 def _limit(subject: Subject, name: str) -> tuple[int, bool]:
     """Bytes of a memory, and whether the architecture file says so (otherwise it is the simulator's default)."""
     if subject.chip is None:
         return _DEFAULT_BYTES, False
     config = subject.chip.file.chip_config
     memory = config.core_config.local_memory_config if name == _LOCAL else config.global_memory_config
-    return memory.memory_size, name in subject.chip.named
+    # NOTE: written files often name every field, so the default counts as not named.
+    return memory.memory_size, name in subject.chip.named and memory.memory_size != _DEFAULT_BYTES
 
 
 def _accesses(subject: Subject) -> Bytes:
@@ -54,7 +65,7 @@ def _accesses(subject: Subject) -> Bytes:
     limit, _ = _limit(subject, _LOCAL)
     memory_accesses(
         s.starts, s.opcode, s.a, s.b, s.c, s.d, trace.values, trace.widths, UNIT, ROLES, WRITES_OUTPUT_WIDTH,
-        WRITES_ONE, matrix_shapes(subject), subject.group_starts, limit, used,
+        WRITES_ONE, matrix_shapes(subject), _most_columns(subject), subject.group_starts, limit, used,
         np.zeros(_REMEMBERED_BYTES, np.uint8), faults,
     )  # fmt: skip
     subject.computed["_accesses"] = faults

@@ -80,8 +80,8 @@ def self_message(subject: Subject) -> Iterator[Hit]:
     ERROR,
     TOPIC,
     "Event register or token count out of range",
-    effect="a core has event registers 0 to 31 and no check: others are written outside the array; a negative "
-    "wait_value gives tokens instead of taking them",
+    effect="a core has event registers 0 to 31 and no check: others are written outside the array (it may abort "
+    "at the end); a negative wait_value gives tokens instead of taking them",
     advice="use event registers 0 to 31 and wait values of at least 0",
 )
 def event_range(subject: Subject) -> Iterator[Hit]:

@@ -149,7 +149,8 @@ def _scalar_only(subject: Subject) -> Indices:
     ERROR,
     TOPIC,
     "nop",
-    effect="a nop enters the reorder buffer and never leaves it: the core hangs there",
+    effect="a nop enters the reorder buffer and never leaves it: the core hangs there, or the simulator crashes "
+    "(SIGSEGV)",
     advice="drop it; there is nothing to wait for in this machine",
 )
 def nop(subject: Subject) -> Iterator[Hit]:
@@ -312,8 +313,7 @@ def offset_ignored(subject: Subject) -> Iterator[Hit]:
     ERROR,
     TOPIC,
     "Length or size that is negative or zero",
-    effect="a negative one hangs the core (its bytes are counted down for ever); with 0 nothing is moved, in a few "
-    "cycles",
+    effect="a negative one hangs the core or moves nothing; with 0 nothing is moved, in a few cycles",
     advice="give the number of elements (vector instructions) or bytes (transfers), at least 1",
 )
 def size_range(subject: Subject) -> Iterator[Hit]:

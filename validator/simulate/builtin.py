@@ -62,7 +62,8 @@ def simulate(
         instructions=raw.instruction_count,
         cores=_cores(machine, run, counts, latency_ns),
         xbars_used=int(machine.xbars.sum()),
-        xbars_available=target.file.chip_config.core_cnt * target.file.chip_config.core_config.matrix_config.xbar_array_count,
+        xbars_available=target.file.chip_config.core_cnt
+        * target.file.chip_config.core_config.matrix_config.xbar_array_count,
         critical_path_by="node" if of.has_nodes else "instruction",
         critical_path_ns={name: ps / 1000 for name, ps in layers.by_layer(machine, of, credit).items()},
         seconds={"load": loaded - begin, "run": ran - loaded, "explain": done - ran},

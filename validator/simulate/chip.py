@@ -1,6 +1,5 @@
 """Architecture file and network table as pimsim-nn reads them, and what it takes from them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import orjson
 from pydantic import ValidationError
 
 from raptor import files
-from raptor.arch import ArchFile, MatrixConfig, MemoryConfig
+from raptor.arch import ArchFile, MatrixConfig
 from raptor.errors import UserError
 from validator.simulate.state import Chip
 
@@ -144,18 +143,10 @@ def network_of(target: Target, cores: npt.NDArray[np.int64], pairs: npt.NDArray[
     missing = np.zeros((count, count + 1), np.bool_)
     memory = str(target.file.chip_config.core_config.global_memory_switch_id)
     names = [*map(str, cores), memory]
-    for source, to in pairs:
+    for source, to in cast(list[tuple[int, int]], pairs.tolist()):
         a, b = names[source], names[to]
         time, work = target.latency.get(a, {}).get(b), target.energy.get(a, {}).get(b)
         missing[source, to] = time is None or work is None
         latency[source, to] = 0.0 if time is None else float(time)
         energy[source, to] = 0.0 if work is None else float(work)
     return Network(latency, energy, missing)
-
-
-def to_json(arch: ArchFile) -> bytes:
-    return json.dumps(arch.model_dump(mode="json"), indent=2).encode()
-
-
-def beats_of(memory: MemoryConfig, size: int) -> int:
-    return -(-size // memory.data_width)

@@ -39,17 +39,26 @@ class Energy:
 def needs_counting(arch: ArchFile) -> bool:
     """Whether energy depends on accesses that only the slower model counts: decode, registers, scalar unit."""
     core = arch.chip_config.core_config
-    return any((_decode_mw(core), core.reg_file_read_dynamic_power, core.reg_file_write_dynamic_power, core.scalar_dynamic_power))
+    return any(
+        (
+            _decode_mw(core),
+            core.reg_file_read_dynamic_power,
+            core.reg_file_write_dynamic_power,
+            core.scalar_dynamic_power,
+        )
+    )
 
 
 def counts(machine: Machine) -> Floats:
     """Per core, what one run of its stream asks of the parts of the chip (columns `Count`)."""
-    from validator.simulate.kernels import count
+    from validator.simulate.count_kernels import count  # pyright: ignore[reportUnknownVariableType] a kernel
 
     out = np.zeros((machine.count, len(Count)), np.float64)
     numbers = chip.timing(machine.target.file, counting=False)
     flit_pj = machine.network.energy_pj
-    count(numbers, machine.words, machine.first, machine.group_first, machine.xbars, index_of(machine.cores), flit_pj, out)
+    count(
+        numbers, machine.words, machine.first, machine.group_first, machine.xbars, index_of(machine.cores), flit_pj, out
+    )
     return out
 
 

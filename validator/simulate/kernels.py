@@ -23,55 +23,40 @@ import numpy as np
 from raptor.isa import OPCODE
 from raptor.jit import helper, kernel
 from validator.simulate import state
-from validator.simulate.state import Core, Count, Global, Op, Port, Step, Stop
+from validator.simulate.state import Core, Global, Op, Port, Step, Stop
 
 _LAYOUT = 1
 
-_SLDI, _SLD, _SADD, _SSUB, _SMUL = (OPCODE[n] for n in ("sldi", "sld", "sadd", "ssub", "smul"))
+_NOP, _SLDI, _SLD, _SADD, _SSUB, _SMUL = (OPCODE[n] for n in ("nop", "sldi", "sld", "sadd", "ssub", "smul"))
 _SADDI, _SMULI, _SETBW, _MVMUL = (OPCODE[n] for n in ("saddi", "smuli", "setbw", "mvmul"))
 _VVADD, _VVSUB, _VVMUL, _VVDMUL, _VVMAX = (OPCODE[n] for n in ("vvadd", "vvsub", "vvmul", "vvdmul", "vvmax"))
-_VVSLL, _VVSRA, _VAVG, _VRELU, _VTANH, _VSIGM = (
-    OPCODE[n] for n in ("vvsll", "vvsra", "vavg", "vrelu", "vtanh", "vsigm")
-)
-_VSOFTMAX, _VMV, _VRSU, _VRSL = (OPCODE[n] for n in ("vsoftmax", "vmv", "vrsu", "vrsl"))
+_VVSLL, _VVSRA, _VAVG, _VRELU, _VTANH = (OPCODE[n] for n in ("vvsll", "vvsra", "vavg", "vrelu", "vtanh"))
+_VSIGM, _VMV, _VRSU, _VRSL = (OPCODE[n] for n in ("vsigm", "vmv", "vrsu", "vrsl"))
 _LD, _ST, _LLDI, _LMV = (OPCODE[n] for n in ("ld", "st", "lldi", "lmv"))
-_SEND, _RECV, _WAIT, _SYNC, _NOP = (OPCODE[n] for n in ("send", "recv", "wait", "sync", "nop"))
+_SEND, _RECV, _WAIT, _SYNC = (OPCODE[n] for n in ("send", "recv", "wait", "sync"))
 
-_NONE, _NEVER, _EVENTS = state.NONE, state.NEVER, state.EVENT_REGISTERS
-_VECTOR, _TRANSFER, _SWITCH, _PER_CORE = state.VECTOR, state.TRANSFER, state.SWITCH, state.THREADS_PER_CORE
-_GROUP, _NO_UNIT = 3, 4
+_NONE, _NEVER = state.NONE, state.NEVER
+_VECTOR, _TRANSFER, _SWITCH, _GROUP = state.VECTOR, state.TRANSFER, state.SWITCH, state.GROUP
+_NO_UNIT, _PER_CORE = state.NO_UNIT, state.THREADS_PER_CORE
 _DONE, _BLOCKED, _QUEUE_FULL = int(Stop.DONE), int(Stop.BLOCKED), int(Stop.QUEUE_FULL)
 
-(_PC, _FIRST, _LAST, _IB, _OB, _IBIW, _LOCAL, _ROUNDS, _FINISH, _RECV_FROM, _OPEN_TO, _WAIT_EVENT, _WAIT_VALUE) = (
-    int(c) for c in list(Core)[:13]
-)
-(_HEAD, _TAIL, _BUSY_VECTOR, _BUSY_MATRIX, _BUSY_TRANSFER, _ON_SEND, _ON_RECV, _ON_TOKEN) = (
-    int(c) for c in list(Core)[13:21]
-)
-(_ARRIVED, _INSERT_AT, _ROB_HEAD, _ROB_COUNT, _FREE_VECTOR, _FREE_TRANSFER, _HELD_SLOT, _HELD_GROUP, _COMMITTED) = (
-    int(c) for c in list(Core)[21:30]
-)
-(_REAL, _ENDED, _LAST_START, _WAIT_PC) = (int(c) for c in list(Core)[30:34])
-(_OP_PC, _READ, _COMPUTE, _WRITE, _SIZE, _OTHER, _OPCODE, _VALUE, _STATE, _CORE, _SLOT, _SINCE, _FREE_AT, _UNIT) = (
-    int(c) for c in list(Op)[:14]
-)
-(_DONE_AT, _LOW1, _HIGH1, _LOW2, _HIGH2, _LOW3, _HIGH3) = (int(c) for c in list(Op)[14:21])
-(_G_HEAP, _G_NOW, _G_TICK, _G_ZERO, _G_RUN, _G_CALENDAR, _G_MEMORY, _G_UNFINISHED, _G_LAST, _G_FAULT) = (
-    int(c) for c in list(Global)[:10]
-)
-(_P_RD, _P_VALUE, _O_RD, _O_VALUE, _A_RD, _A_RS1, _A_RS2, _A_DOUBLE) = (int(c) for c in list(Port)[:8])
-(_V_RD, _V_RS1, _V_RS2, _V_RD2, _V_RS12, _N_READS, _N_WRITES, _N_DECODES, _N_SCALARS, _N_FETCHES, _A_WRITTEN) = (
-    int(c) for c in list(Port)[8:19]
-)
-
-(_C_PASSES, _C_VECTOR, _C_READ, _C_WRITE, _C_GREAD, _C_GWRITE, _C_NETWORK, _C_INSTRUCTIONS) = (
-    int(c) for c in list(Count)
-)
-
-# What a unit's thread does when it runs next, and a switch's.
-(_START, _WRITING, _ENDING, _PERMISSION, _SENDING, _DATA, _STORING, _LOADED, _STORED, _TOKEN) = (
-    int(s) for s in Step
-)
+# Columns of the tables, and what a unit's thread does when it runs next.
+_PC, _FIRST, _LAST, _IB, _OB, _IBIW, _LOCAL, _ROUNDS = map(int, list(Core)[0:8])
+_FINISH, _RECV_FROM, _OPEN_TO, _WAIT_EVENT, _WAIT_VALUE, _HEAD, _TAIL, _BUSY_VECTOR = map(int, list(Core)[8:16])
+_BUSY_MATRIX, _BUSY_TRANSFER, _ON_SEND, _ON_RECV, _ON_TOKEN, _ARRIVED, _INSERT_AT = map(int, list(Core)[16:23])
+_ROB_HEAD, _ROB_COUNT, _FREE_VECTOR, _FREE_TRANSFER, _HELD_SLOT, _HELD_GROUP, _COMMITTED = map(int, list(Core)[23:30])
+_REAL, _ENDED, _LAST_START, _WAIT_PC = map(int, list(Core)[30:34])
+_OP_PC, _READ, _COMPUTE, _WRITE, _SIZE, _OTHER, _OPCODE, _VALUE = map(int, list(Op)[0:8])
+_STATE, _CORE, _SLOT, _SINCE, _FREE_AT, _UNIT, _DONE_AT, _LOW1 = map(int, list(Op)[8:16])
+_HIGH1, _LOW2, _HIGH2, _LOW3, _HIGH3 = map(int, list(Op)[16:21])
+_G_HEAP, _G_NOW, _G_TICK, _G_ZERO, _G_RUN, _G_CALENDAR, _G_MEMORY, _G_UNFINISHED = map(int, list(Global)[0:8])
+_G_LAST, _G_FAULT = map(int, list(Global)[8:10])
+_P_RD, _P_VALUE, _O_RD, _O_VALUE, _A_RD, _A_RS1, _A_RS2, _A_DOUBLE = map(int, list(Port)[0:8])
+_V_RD, _V_RS1, _V_RS2, _V_RD2, _V_RS12, _N_READS, _N_WRITES, _N_DECODES = map(int, list(Port)[8:16])
+_N_SCALARS, _N_FETCHES, _A_WRITTEN = map(int, list(Port)[16:19])
+_START, _WRITING, _ENDING, _PERMISSION, _SENDING = map(int, list(Step)[:5])
+_DATA, _STORING, _LOADED, _STORED, _TOKEN = map(int, list(Step)[5:])
+# What a switch's thread has done.
 _IDLE, _ON_WIRE, _SENT, _RESPONSE = range(4)
 # Messages, and the columns of the queue of a switch.
 _M_REQUEST, _M_DATA, _M_PERMISSION, _M_TOKEN, _M_LOAD, _M_STORE = range(6)
@@ -83,7 +68,7 @@ _PATIENCE = 64  # edges to turn the heap before looking for a cycle
 
 
 @kernel
-def simulate(chip, words, tables, log, rounds, g) -> int:
+def simulate(chip, words, tables, log, rounds, g) -> int:  # noqa: C901 the scheduler's loop
     """Runs until all cores have finished (`rounds` 0), or begun that many rounds more, or nothing can go on.
 
     Returns a `Stop`. `tables` and `log` are declared in `model`; `g` holds the counters `Global`.
@@ -193,7 +178,7 @@ def _extract(g, heap_time, heap_id):
 
 
 @helper
-def _to_next_event(chip, tables, g, count):
+def _to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all cases
     """Advances the clock over edges at which nothing happens; false if nothing will ever happen."""
     heap_time, heap_id, calendar, snapshot = tables[2], tables[3], tables[6], tables[7]
     if heap_id[1] != 0:
@@ -240,7 +225,7 @@ def _to_next_event(chip, tables, g, count):
 
 @helper
 def _alone(chip, words, tables, log, rounds, g):
-    """One core runs and all others wait for messages: its instructions one after another, up to one that concerns others.
+    """One core runs, all others wait for messages: its instructions one after another, up to one that concerns others.
 
     Same outcome as the main loop. The thread and the clock alone in the heap: in an instant that both reach the thread
     comes first, unless the clock had been entered for that very instant when the thread fell asleep.
@@ -391,7 +376,7 @@ def _matrix_ps(chip, input_bits):
 @helper
 def _writes_wide(code):
     """Whether a vector instruction is charged for writing elements of the output width."""
-    return code == _VVMUL or code == _VVSLL or code == _VVSRA or _VTANH <= code <= _VSOFTMAX or code >= _VRSU
+    return code in (_VVMUL, _VVSLL, _VVSRA) or _VTANH <= code <= _VSIGM or code >= _VRSU
 
 
 @helper
@@ -726,10 +711,7 @@ def _deliver(tables, log, g, c, message):
         else:
             core[c, _OPEN_TO] = to
         return 1000
-    if kind == _M_PERMISSION:
-        log[2][thread[t, _OP_PC]] = pc
-        _push(g, tables, t)
-    elif kind == _M_DATA:
+    if kind in (_M_PERMISSION, _M_DATA):
         log[2][thread[t, _OP_PC]] = pc
         _push(g, tables, t)
     else:
@@ -747,7 +729,7 @@ def _deliver(tables, log, g, c, message):
 
 
 @helper
-def _wake(chip, words, tables, log, rounds, g, count, c, tick):  # noqa: C901 what can happen in a core at an edge
+def _wake(chip, words, tables, log, rounds, g, count, c, tick):
     core, thread, rob = tables[0], tables[1], tables[13][c]
     held, group = core[c, _HELD_SLOT], np.int64(_NONE)
     if held >= 0 and rob[held, _SINCE] < tick and thread[core[c, _HELD_GROUP], _FREE_AT] < tick:
@@ -850,7 +832,7 @@ def _conflict(op, other):
 
 
 @helper
-def _leave(chip, words, tables, log, rounds, g, c, tick):
+def _leave(chip, words, tables, log, rounds, g, c, tick):  # noqa: C901 one step of a pipeline
     """The dispatcher's instruction leaves at `tick`; the one being decoded takes its place."""
     core, rob = tables[0], tables[13][c]
     edges = tick - core[c, _ARRIVED]
@@ -925,7 +907,7 @@ def _scalar(words, registers, pc):
 
 
 @helper
-def _ranges(chip, words, registers, ib, ob, xbars, pc, op):  # noqa: C901 the simulator's own list
+def _ranges(chip, words, registers, ib, ob, xbars, pc, op):
     """Local addresses read and written, both ends included, as the simulator's hazard check sees them."""
     head = words[pc, 0]
     code, rd, rs1 = head & 255, registers[(head >> 8) & 255], registers[(head >> 16) & 255]
@@ -936,19 +918,19 @@ def _ranges(chip, words, registers, ib, ob, xbars, pc, op):  # noqa: C901 the si
         op[_LOW1], op[_HIGH1] = rs1, rs1 + chip.rows * ib
         op[_LOW3], op[_HIGH3] = rd, rd + chip.row_bits // a * xbars[op[_OTHER]] * ob
         return
-    if code == _NOP or code == _VMV or code == _SYNC or code == _WAIT:
+    if code in (_NOP, _VMV, _SYNC, _WAIT):
         return
     on_rd = value if select & 1 else np.int64(0)
     # NOTE: for rs1 and rs2 the simulator tests bits of the value, not of the selection.
     on_rs1 = value if value & 2 else np.int64(0)
     on_rs2 = value if value & 4 else np.int64(0)
     if code > _VRSL:
-        if code == _LD or code == _ST:
+        if code in (_LD, _ST):
             rd, rs1 = np.int64(0), np.int64(0)
-        if code == _ST or code == _LMV or code == _SEND:
+        if code in (_ST, _LMV, _SEND):
             op[_LOW1] = rs1 + on_rs1
             op[_HIGH1] = op[_LOW1] + (0 if code == _LMV and head >> 24 & 1 else d)
-        if code == _LD or code == _LLDI or code == _LMV or code == _RECV:
+        if code in (_LD, _LLDI, _LMV, _RECV):
             size = np.int64(1) if code == _LLDI else (np.int64(0) if code == _LMV and head >> 24 & 1 else d)
             op[_LOW3] = rd + on_rd
             op[_HIGH3] = op[_LOW3] + size
@@ -958,7 +940,7 @@ def _ranges(chip, words, registers, ib, ob, xbars, pc, op):  # noqa: C901 the si
     if code <= _VVSRA or code >= _VRSU:
         rs2 = registers[a] + (ib * on_rs2 if code <= _VVSRA else 0)
         op[_LOW2], op[_HIGH2] = rs2, rs2 + d * ib
-    narrow = code == _VVADD or code == _VVSUB or code == _VVMAX
+    narrow = code in (_VVADD, _VVSUB, _VVMAX)
     if code != _VVDMUL and code != _VAVG:
         rd += (ib if narrow or code == _VRELU else ob) * on_rd
     op[_LOW3], op[_HIGH3] = rd, rd + (ob if code == _VAVG else d * (ib if narrow else ob))
@@ -1025,9 +1007,9 @@ def _address(words, port, pc):
     head = words[pc, 0]
     code = head & 255
     rd, rs1 = (head >> 8) & 255, (head >> 16) & 255
-    has_rs2 = _SADD <= code <= _SMUL or _VVADD <= code <= _VAVG or code == _VMV or code == _VRSU or code == _VRSL
+    has_rs2 = _SADD <= code <= _SMUL or _VVADD <= code <= _VAVG or code in (_VMV, _VRSU, _VRSL)
     rs2 = words[pc, 1] if has_rs2 else 0
-    double = 1 if code == _SLD or code == _LD or code == _ST else 0
+    double = 1 if code in (_SLD, _LD, _ST) else 0
     same = port[_A_RD] == rd and port[_A_RS1] == rs1 and port[_A_RS2] == rs2 and port[_A_DOUBLE] == double
     port[_A_RD], port[_A_RS1], port[_A_RS2] = rd, rs1, rs2
     port[_A_DOUBLE] = double
@@ -1047,44 +1029,3 @@ def _values(registers, port):
     same = same and port[_V_RD2] == rd2 and port[_V_RS12] == rs12
     port[_V_RD], port[_V_RS1], port[_V_RS2], port[_V_RD2], port[_V_RS12] = rd, rs1, rs2, rd2, rs12
     return not same
-
-
-@kernel
-def count(chip, words, first, group_first, xbars, index, flit_pj, out) -> None:  # noqa: C901 one branch for each kind
-    """What each core asks of every part of the chip when it runs its stream once: columns `Count` of `out`."""
-    cores = first.size - 1
-    for c in range(cores):
-        row = out[c]
-        ib, ob, bits = np.int64(0), np.int64(0), np.int64(0)
-        row[_C_INSTRUCTIONS] = first[c + 1] - first[c]
-        for pc in range(first[c], first[c + 1]):
-            code = words[pc, 0] & 255
-            a, d = np.int64(words[pc, 1]), np.int64(words[pc, 4])
-            if code == _SETBW:
-                bits = np.int64(words[pc, 2])
-                ib, ob = (bits + 7) >> 3, (np.int64(words[pc, 3]) + 7) >> 3
-            elif code == _MVMUL:
-                group = xbars[group_first[c] + words[pc, 3]]
-                row[_C_PASSES] += group * (bits // chip.dac_resolution * chip.dac_passes)
-                row[_C_READ] += _beats(8 * chip.rows * ib, chip.local_width)
-                row[_C_WRITE] += _beats(chip.row_bits // a * ob * group, chip.local_width)
-            elif _VVADD <= code <= _VRSL:
-                row[_C_VECTOR] += _beats(d, chip.vector_width)
-                row[_C_READ] += _beats(ib * d, chip.local_width) * (2 if code <= _VVSRA else 1)
-                row[_C_WRITE] += _beats((ob if _writes_wide(code) else ib) * d, chip.local_width)
-            elif code >= _LD:
-                if code == _ST or code == _LMV or code == _SEND:
-                    row[_C_READ] += _beats(d, chip.local_width)
-                if code == _LD or code == _LLDI or code == _LMV or code == _RECV:
-                    row[_C_WRITE] += _beats(d, chip.local_width)
-                flits = _beats(d, chip.bus_width)
-                if code == _LD:
-                    row[_C_GREAD] += _beats(d, chip.global_width)
-                    row[_C_NETWORK] += flit_pj[c, cores]
-                elif code == _ST:
-                    row[_C_GWRITE] += _beats(d, chip.global_width)
-                    row[_C_NETWORK] += flits * flit_pj[c, cores]
-                elif code == _SEND:
-                    row[_C_NETWORK] += (1 + flits) * flit_pj[c, index[a]]
-                elif code == _RECV or code == _SYNC:
-                    row[_C_NETWORK] += flit_pj[c, index[a]]

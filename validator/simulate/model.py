@@ -19,7 +19,14 @@ Words = npt.NDArray[np.int32]
 
 _QUEUE = 64
 # What the simulator does not know costs as much as an instruction of the same shape that it does know.
-_STAND_INS = {"vsoftmax": "vsigm", "vexp": "vsigm", "vlog": "vsigm", "vsqrt": "vsigm", "verf": "vsigm", "vvdiv": "vvmul"}
+_STAND_INS = {
+    "vsoftmax": "vsigm",
+    "vexp": "vsigm",
+    "vlog": "vsigm",
+    "vsqrt": "vsigm",
+    "verf": "vsigm",
+    "vvdiv": "vvmul",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +141,9 @@ def _check_instructions(words: Words, first: Ints, cores: Ints, groups: Ints) ->
     core_of = np.repeat(np.arange(len(cores)), np.diff(first))
     partner = np.where((words[:, 1] >= 0) & (words[:, 1] < len(index)), words[:, 1], 0)
     exists = (words[:, 1] >= 0) & (words[:, 1] < len(index)) & (index[partner] >= 0)
-    two = np.isin(opcodes, _codes("sadd", "ssub", "smul")) | ((opcodes >= OPCODE["vvadd"]) & (opcodes <= OPCODE["vrsl"]))
+    two = np.isin(opcodes, _codes("sadd", "ssub", "smul")) | (
+        (opcodes >= OPCODE["vvadd"]) & (opcodes <= OPCODE["vrsl"])
+    )
     sized = (opcodes >= OPCODE["vvadd"]) & (opcodes <= OPCODE["recv"])
     registers = np.maximum((words[:, 0] >> 8) & 255, (words[:, 0] >> 16) & 255)
     mvmul, events = opcodes == OPCODE["mvmul"], np.isin(opcodes, _codes("wait", "sync"))
@@ -204,7 +213,9 @@ def _missing_widths(words: Words, first: Ints, cores: Ints) -> list[str]:
     if not bare:
         return []
     shown = ", ".join(map(str, bare[:4])) + (", ..." if len(bare) > 4 else "")
-    return [f"no setbw before the first product or vector on {len(bare)} cores ({shown}): nearly free of time and energy"]
+    return [
+        f"no setbw before the first product or vector on {len(bare)} cores ({shown}): nearly free of time and energy"
+    ]
 
 
 def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
@@ -212,13 +223,15 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
 
     `counting`: count accesses of decode, registers and scalar unit, for their energy; slower.
     """
-    from validator.simulate.kernels import simulate
+    from validator.simulate.kernels import simulate  # pyright: ignore[reportUnknownVariableType] a kernel
 
     numbers = chip.timing(machine.target.file, counting=counting)
     live = np.diff(machine.first) > 0
     if rounds:
         # Cores without work for a unit would turn in no time and nobody waits for them.
-        busy = np.bincount(machine.core_of[(machine.opcodes == 0) | (machine.opcodes > OPCODE["setbw"])], minlength=len(live))
+        busy = np.bincount(
+            machine.core_of[(machine.opcodes == 0) | (machine.opcodes > OPCODE["setbw"])], minlength=len(live)
+        )
         live &= busy > 0
     core = _cores(machine, live)
     thread = _threads(machine)

@@ -11,7 +11,7 @@ Ints = npt.NDArray[np.int64]
 
 def critical_ps(machine: Machine, run: Run) -> Ints:
     """For every instruction the time, ps, that it accounts for on the critical path; the sum is the latency."""
-    from validator.simulate.path_kernels import walk
+    from validator.simulate.path_kernels import walk  # pyright: ignore[reportUnknownVariableType] a kernel
 
     credit = np.zeros(len(machine.words), np.int64)
     finish = run.core[:, Core.FINISH]

@@ -102,7 +102,9 @@ def _rows(report: Report) -> list[tuple[str, str]]:
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
         rows.append(("crossbars", f"{report.xbars_used:,} of {report.xbars_available:,} ({share:.1%})"))
-    busiest = sorted(report.cores, key=lambda c: c.idle_ns + c.wait_send_ns + c.wait_recv_ns + c.wait_token_ns - c.finish_ns)
+    busiest = sorted(
+        report.cores, key=lambda c: c.idle_ns + c.wait_send_ns + c.wait_recv_ns + c.wait_token_ns - c.finish_ns
+    )
     for k, core in enumerate(busiest[:_BUSIEST]):
         rows.append(("busiest cores" if k == 0 else "", _use(core)))
     latency = report.latency_ns or 1.0
@@ -116,7 +118,9 @@ def _rows(report: Report) -> list[tuple[str, str]]:
 
 def _parts(parts: Mapping[str, float]) -> str:
     total = sum(parts.values()) or 1.0
-    shown = [f"{name.replace('_', ' ')} {value / total:.1%}" for name, value in parts.items() if value / total >= 0.0005]
+    shown = [
+        f"{name.replace('_', ' ')} {value / total:.1%}" for name, value in parts.items() if value / total >= 0.0005
+    ]
     return f"  ({', '.join(shown)})" if shown else ""
 
 

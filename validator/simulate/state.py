@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 CLOCK = 0
 THREADS_PER_CORE = 3
-VECTOR, TRANSFER, SWITCH, GROUP = 0, 1, 2, 3
+VECTOR, TRANSFER, SWITCH, GROUP, NO_UNIT = 0, 1, 2, 3, 4
 NONE = -1
 NEVER = 2**62
 EVENT_REGISTERS = 32
@@ -179,7 +179,7 @@ class Port(IntEnum):
 
 
 class Count(IntEnum):
-    """Columns of what a core asks of the parts of the chip in one run of its stream; only `NETWORK` is an energy, pJ."""
+    """Columns of what a core asks of the parts of the chip when it runs its stream once."""
 
     CROSSBAR_PASSES = 0
     VECTOR_STEPS = 1

@@ -66,7 +66,10 @@ def leaky_relu(alpha: float) -> Activation:
 
 
 def thresholded_relu(alpha: float) -> Activation:
-    """x if x > alpha else 0: x times 1 or 0, which is what a number divided by itself or 0 by the smallest number is."""
+    """x if x > alpha else 0.
+
+    x times 1 or 0: a number divided by itself, or 0 divided by the smallest number there is.
+    """
 
     def function(f: Formula, x: Value) -> Value:
         excess = f.min(f.relu(f.sub(x, alpha)), 1)

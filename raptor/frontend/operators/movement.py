@@ -83,8 +83,7 @@ def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     given = _constant(node, ctx, 1)
     batch = node.integer("batch_dims", 0)
-    places = np.ix_(*(np.arange(n) for n in given.shape[:batch]))
-    outer = [p.reshape(*p.shape, *(1,) * (given.ndim - 1 - batch)) for p in places]
+    outer = [_range_along(d, n, given.ndim - 1) for d, n in enumerate(given.shape[:batch])]
     _arrange(node, ctx, wanted[(*outer, *np.moveaxis(given, -1, 0))])
 
 
@@ -209,8 +208,13 @@ def _indices(node: NodeView, ctx: ImportContext, position: int, size: int) -> In
 
 def _along(given: Indices, axis: int) -> tuple[Indices, ...]:
     """Index arrays that replace the position along `axis` by `given`, and keep all others."""
-    places: list[Indices] = [np.asarray(p, np.int64) for p in np.ix_(*(np.arange(n) for n in given.shape))]
+    places = [_range_along(d, n, given.ndim) for d, n in enumerate(given.shape)]
     return (*places[:axis], given, *places[axis + 1 :])
+
+
+def _range_along(dimension: int, size: int, rank: int) -> Indices:
+    """0, 1, ... along one of `rank` dimensions."""
+    return np.arange(size).reshape(*(1,) * dimension, size, *(1,) * (rank - dimension - 1))
 
 
 def _scatter(node: NodeView, ctx: ImportContext, where: tuple[Array, ...]) -> None:

@@ -6,7 +6,7 @@ from raptor.frontend.constants import Shape, natural_image
 from raptor.frontend.contraction import Contraction, Factor
 from raptor.frontend.einsum import parse
 from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.graph import Tensor
+from raptor.frontend.graph import Dot, Filter, Move, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
@@ -131,10 +131,12 @@ def _result(node: NodeView, ctx: ImportContext, product: Tensor, start: int) -> 
     """The product in the shape of the node's output, and a formula to go on with."""
     shape = ctx.shape(node.output)
     image = _shown(shape, product.image)
-    if product.in_model:
-        shown = ctx.as_image(node, product, image)
-    else:
+    last = ctx.nodes[-1] if len(ctx.nodes) > start else None
+    if last is not None and last.output == product.name and isinstance(last.operator, Filter | Dot | Move):
+        # These fill any image of as many pixels and channels.
         shown = ctx.tensors[product.name] = Tensor(product.name, shape, image, in_model=False)
+    else:
+        shown = ctx.as_image(node, product, image)
     return Formula(node, ctx, shape, image, start), shown
 
 

@@ -228,7 +228,8 @@ def below_zero(seed: Seed) -> None:
 
 @defect("local-range")
 def beyond_memory(seed: Seed) -> None:
-    before_end(seed, *fill(2**20 - 4, register=7))
+    seed.core()["local_memory_config"]["memory_size"] = 4096
+    before_end(seed, *fill(4090, register=7))
 
 
 @defect("local-range")
@@ -536,6 +537,17 @@ def test_a_defect_is_found_and_named(rule: str, also: str, change: Change, tmp_p
     found = named(check(seed.write(tmp_path)))
     assert rule in found
     assert found <= {rule, *also.split()}
+
+
+def test_a_memory_size_that_is_named_is_a_limit(tmp_path: Path) -> None:
+    seed = Seed()
+    beyond_default_memory(seed)
+    (finding,) = check(seed.write(tmp_path))
+    assert finding.severity == "warning"
+    seed = Seed()
+    beyond_memory(seed)
+    (finding,) = check(seed.write(tmp_path))
+    assert finding.severity == "error"
 
 
 def test_a_sound_program_has_no_findings(tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""docs/operators.md says what the code does."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from raptor.errors import RaptorError
+from raptor.frontend import docs, load
+from raptor.frontend.graph import EXTENDED, Graph, Map, Softmax
+from raptor.frontend.registry import importers
+from tests.conformance import suite
+
+PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
+
+
+def test_page_is_up_to_date() -> None:
+    """If not: make docs-operators."""
+    assert PAGE.read_text() == "".join(docs.page())
+
+
+def test_every_operator_is_described() -> None:
+    for found in importers():
+        assert found.summary.endswith((".", "...")), found.op_type
+    assert set(docs.EXTENDED) <= {found.op_type for found in importers()}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_extended_instructions_are_those_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of every operator in ONNX's suite, by importing its cases."""
+    used: defaultdict[str, set[str]] = defaultdict(set)
+
+    def record(*args: object, **kwargs: object) -> None:
+        _collect(load(*args, **kwargs).graph, used)  # pyright: ignore[reportArgumentType]
+        raise RaptorError("seen")
+
+    monkeypatch.setattr("raptor.frontend.load", record)
+    for case in suite.cases().values():
+        if case.category != "real":
+            suite.run(case, tmp_path)
+    assert len(used) > 5
+    for op_type, functions in used.items():
+        described = set(re.findall(r"\w+", docs.EXTENDED.get(op_type, "")))
+        assert functions <= described, op_type
+
+
+def _collect(graph: Graph, used: defaultdict[str, set[str]]) -> None:
+    for node in graph.nodes:
+        if isinstance(node.operator, Softmax):
+            used[node.op_type].add("softmax")
+        elif isinstance(node.operator, Map) and node.operator.function in EXTENDED:
+            used[node.op_type].add(node.operator.function)

@@ -1,0 +1,66 @@
+"""Every model compiles, and its streams compute what onnxruntime computes, but for rounding."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import models
+from models.light import LIGHT, build_light
+from tests.frontend.support import golden
+from tests.models.rounding import tolerance
+from tests.models.test_models import small_options
+from tests.pipeline import compile_to_fit
+from validator.load import load
+from validator.run import run
+
+FULL_SIZE = [
+    name for name in models.MODELS if name not in ("mlp", "lenet5", "mlp3", "wavenet_cell", "lstm", "bert_tiny")
+]
+
+
+def check(model: onnx.ModelProto, limit: float) -> None:
+    """`limit` is the tolerance stated for the model; rounding must explain it."""
+    (value,) = model.graph.input
+    shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+    inputs = {value.name: np.random.default_rng(7).standard_normal(shape, dtype=np.float32)}
+    rounding = tolerance(model, inputs)
+    program = compile_to_fit(model)
+    with tempfile.TemporaryDirectory() as folder:
+        out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
+        got = run(load(out), inputs).outputs
+    for name, y in golden(model, inputs).items():
+        error = float(np.abs(got[name] - y).max() / np.abs(y).max())
+        assert error <= min(limit, rounding), f"{name}: off by {error:.1e}, rounding explains {rounding:.1e}"
+
+
+# Relative to the largest output. Deep networks whose BatchNormalization was calibrated on maps of few pixels amplify
+# rounding most; the small versions here have such maps.
+TOLERANCE = dict.fromkeys(models.MODELS, 1e-5) | {
+    "resnet50": 1e-4,
+    "inception_v3": 2e-4,
+    "mobilenet_v2": 5e-5,
+    "shufflenet_v2": 5e-5,
+    "efficientnet_b0": 5e-5,
+    "densenet121": 2e-5,
+    "googlenet": 2e-5,
+}
+
+
+@pytest.mark.parametrize("name", list(models.MODELS))
+def test_small_model(name: str) -> None:
+    check(models.build(name, seed=0, **small_options(name)), TOLERANCE[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FULL_SIZE)
+def test_full_size_model(name: str) -> None:
+    check(models.build(name, seed=0), TOLERANCE[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIGHT)
+def test_topology_of_the_onnx_package(name: str) -> None:
+    check(build_light(name), 1e-5)

@@ -1,0 +1,105 @@
+"""Deadlock is decided exactly: compared with a plain round-robin run of sends, receives and tokens."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import raptor
+from models import MODELS
+from raptor.isa import BY_OPCODE
+from tests.validator.builder import op, stream
+from validator.checks import check_output, check_subject
+from validator.checks.messages import communication
+from validator.checks.subject import Subject
+
+CORES = 4
+Step = tuple[str, int, int]
+"""What, with which core (sync, send, recv) or how many (wait), event register."""
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["send", "recv", "sync", "wait"]), st.integers(0, CORES - 1), st.integers(0, 1)), max_size=8
+)
+
+
+def encoded(step: Step) -> tuple[int, ...]:
+    name, other, event = step
+    if name == "wait":
+        return op("wait", event_register=event, wait_value=other)
+    if name == "sync":
+        return op("sync", core=other, event_register=event)
+    operands = {"rs1": 0} if name == "send" else {}
+    return op(name, rd=0, core=other, size=4, **operands)
+
+
+def run(cores: list[list[Step]]) -> list[int]:
+    """The step each core reaches, by trying all until nothing moves."""
+    at, tokens = [0] * CORES, Counter[tuple[int, int]]()
+    moved = True
+    while moved:
+        moved = False
+        for core, program in enumerate(cores):
+            if at[core] == len(program):
+                continue
+            name, other, event = program[at[core]]
+            if name == "sync":
+                tokens[other, event] += 1
+            elif name == "wait":
+                if tokens[core, event] < other:
+                    continue
+                tokens[core, event] -= other
+            else:
+                wanted = ("recv" if name == "send" else "send", core)
+                if other == core or at[other] == len(cores[other]) or cores[other][at[other]][:2] != wanted:
+                    continue
+                at[other] += 1
+            at[core] += 1
+            moved = True
+    return at
+
+
+@settings(max_examples=300)
+@given(st.lists(steps, min_size=CORES, max_size=CORES))
+def test_cores_get_as_far_as_in_a_plain_run(programs: list[list[Step]]) -> None:
+    subject = Subject(
+        streams=[stream(*map(encoded, p)) for p in programs],
+        groups=[()] * CORES,
+        instantiated=[True] * CORES,
+        config={"array_group_map": {f"core{k}": [] for k in range(CORES)}},
+    )
+    found = communication(subject)
+    reached = run(programs)
+    assert list(found.reached - found.starts[:-1]) == reached
+    stuck = any(at < len(p) for at, p in zip(reached, programs, strict=True))
+    explained = {"deadlock", "wait-starved", "message-count", "self-message"}
+    assert stuck == bool(explained & {f.rule for f in check_subject(subject)})
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(*[st.integers(-(2**31), 2**31 - 1)] * 4, *[st.integers(0, 255)] * 2), max_size=30), st.data())
+def test_any_records_can_be_checked(rows: list[tuple[int, ...]], data: st.DataObject) -> None:
+    """Whatever the numbers are: no exception, no access outside an array."""
+    opcodes = [data.draw(st.sampled_from(sorted(BY_OPCODE))) for _ in rows]
+    records = stream(*((o, rd, rs1, 0, a, b, c, d) for o, (a, b, c, d, rd, rs1) in zip(opcodes, rows, strict=True)))
+    subject = Subject(streams=[records, records[::-1].copy()], groups=[(1, 2), None], instantiated=[True, False])
+    for finding in check_subject(subject):
+        assert finding.message
+        assert finding.count >= 1
+
+
+def test_nothing_is_found_in_our_own_output(tmp_path: Path) -> None:
+    for name, options in (("lenet5", {"cores": 9}), ("mlp", {})):
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(MODELS[name].build(seed=0).SerializeToString())
+        program = raptor.compile(path, **options)
+        program.save(tmp_path / name)
+        assert check_output(tmp_path / name) == ()
+
+
+def test_numbers_of_instructions_do_not_matter() -> None:
+    """A stream of many equal faults gives one finding."""
+    rows = np.repeat(stream(op("lldi", rd=1, imm=0, len=0)), 100_000)
+    subject = Subject(streams=[rows], groups=[()], instantiated=[True])
+    assert len(check_subject(subject)) < 6

@@ -1,0 +1,7 @@
+"""Choices that the command line and the functions behind it share. Importing this costs nothing."""
+
+from typing import Literal
+
+Engine = Literal["numba", "python"]
+Schedule = Literal["block", "round-robin"]
+DEFAULT_TOLERANCE = 1e-4

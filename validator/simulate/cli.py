@@ -1,0 +1,65 @@
+"""The command `raptor simulate OUT`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from raptor import files
+from raptor.errors import UserError
+from validator.simulate.report import Mode, Report, show, to_json
+
+
+def command(
+    out: Annotated[Path, typer.Argument(help="Program: directory or single file.", show_default=False)],
+    arch: Annotated[
+        Path | None, typer.Option(help="Architecture file.", show_default="arch.json of the program")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="One sample, or many one after another.")] = "latency",
+    samples: Annotated[int, typer.Option(min=2, help="Samples each core begins, in throughput mode.")] = 8,
+    trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (for Perfetto) to this file.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write a JSON report to this file.")] = None,
+    engine: Annotated[
+        Literal["builtin", "pimsim"], typer.Option(help="Our cycle model, or the simulator itself.")
+    ] = "builtin",
+    pimsim: Annotated[
+        Path | None, typer.Option(help="The simulator's ChipTest, for --engine pimsim.", show_default=False)
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print one line only.")] = False,
+) -> None:
+    """Estimate time and energy of a program as pimsim-nn does, some hundred times faster.
+
+    Programs of other compilers work too. Exit status: 0 done, 2 bad input, 3 deadlock.
+    """
+    report = _simulate(out, arch or default_arch(out), mode, samples, trace, engine, pimsim)
+    if json is not None:
+        try:
+            json.write_bytes(to_json(report))
+        except OSError as e:
+            raise UserError(f"--json {json}: {e.strerror or e}") from e
+    show(report, Console(), quiet=quiet)
+
+
+def _simulate(
+    out: Path, arch: Path, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
+) -> Report:
+    if engine == "builtin":
+        from validator.simulate.builtin import simulate
+
+        return simulate(out, arch, mode=mode, samples=samples, trace_file=trace)
+    if pimsim is None:
+        raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
+    if trace is not None:
+        raise UserError("--trace needs --engine builtin")
+    from validator.simulate.pimsim import simulate as run_pimsim
+
+    return run_pimsim(out, arch, pimsim, mode=mode, samples=samples)
+
+
+def default_arch(out: Path) -> Path:
+    """arch.json in, or beside, a program."""
+    path = (out if out.is_dir() else out.parent) / files.ARCH
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give the architecture with --arch")
+    return path

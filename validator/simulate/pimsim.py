@@ -1,0 +1,116 @@
+"""`simulate` with the real simulator: runs pimsim-nn's ChipTest and reads its report."""
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import orjson
+
+from raptor import files, streams
+from raptor.errors import RaptorError, UserError
+from raptor.isa import RECORD
+from validator.errors import Blocked, DeadlockError
+from validator.programs import RawProgram, read_program
+from validator.simulate import chip, model
+from validator.simulate.builtin import simulate as estimate
+from validator.simulate.report import Mode, Report
+
+ESTIMATOR = "pimsim-nn"
+
+_UNFINISHED = re.compile(r"core (\d+) \(pc=(\d+)")
+_MARGIN = 2.0
+
+
+def simulate(program: Path, arch: Path, binary: Path, *, mode: Mode = "latency", samples: int = 8) -> Report:
+    """Runs `binary` on a program. In throughput mode for as long as our model expects `samples` samples to take.
+
+    Raises `UserError` when it cannot be run or refuses the program, `DeadlockError` when it does not end.
+    """
+    raw = read_program(program)
+    machine = model.build(raw, chip.read_target(arch))
+    expected = _expected(program, arch, mode, samples)
+    with tempfile.TemporaryDirectory(prefix="raptor-pimsim-") as name:
+        folder = Path(name)
+        (folder / "arch.json").write_bytes(_arch(arch, mode, samples, expected))
+        target = _without_extensions(raw, machine, folder / "program")
+        begin = perf_counter()
+        text = _run([str(binary), str(target), str(folder / "arch.json")])
+        seconds = perf_counter() - begin
+    ns = _figure(text, "latency" if mode == "latency" else "average latency") * 1e6
+    return Report(
+        program=str(program),
+        estimator=ESTIMATOR,
+        mode=mode,
+        latency_ns=ns if mode == "latency" else None,
+        interval_ns=ns if mode == "throughput" else None,
+        samples_per_s=1e9 / ns if ns else None,
+        energy_pj=_figure(text, "average energy"),
+        instructions=raw.instruction_count,
+        seconds={"run": seconds},
+        warnings=machine.warnings,
+    )
+
+
+def _expected(program: Path, arch: Path, mode: Mode, samples: int) -> Report | None:
+    try:
+        return estimate(program, arch, mode=mode, samples=samples)
+    except DeadlockError:
+        if mode == "throughput":
+            raise  # the simulator would not notice
+        return None
+    except RaptorError:
+        return None
+
+
+def _arch(path: Path, mode: Mode, samples: int, expected: Report | None) -> bytes:
+    """The architecture file as the simulator shall read it: mode, times, and its network table wherever it is."""
+    raw: dict[str, Any] = orjson.loads(path.read_bytes())
+    sim = raw.setdefault("sim_config", {})
+    sim |= {"sim_mode": int(mode == "latency"), "report_verbose_level": 0}
+    if expected is not None and expected.latency_ns:
+        sim["latency_timeout_ms"] = _MARGIN * expected.latency_ns / 1e6 + 1
+        sim["sim_time"] = max(samples * (expected.interval_ns or expected.latency_ns) / 1e6, 1e-3)
+    network = raw["chip_config"]["network_config"]
+    network["net_config_file_path"] = str((path.parent / network["net_config_file_path"]).resolve())
+    return orjson.dumps(raw)
+
+
+def _without_extensions(raw: RawProgram, machine: model.Machine, folder: Path) -> Path:
+    """The program itself, or a copy with stand-ins where it uses instructions that the simulator refuses."""
+    same = all(
+        np.array_equal(raw.records[int(core)]["opcode"], machine.opcodes[machine.first[i] : machine.first[i + 1]])
+        for i, core in enumerate(machine.cores)
+    )
+    if same or not raw.source.is_dir():
+        return raw.source
+    folder.mkdir()
+    (folder / files.CONFIG).symlink_to((raw.source / files.CONFIG).resolve())
+    for i, core in enumerate(machine.cores):
+        words = np.ascontiguousarray(machine.words[machine.first[i] : machine.first[i + 1]])
+        records = words.view(RECORD).reshape(len(words))
+        (folder / files.stream_name(int(core), "json")).write_bytes(streams.to_json(records))
+    return folder
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as e:
+        raise UserError(f"--pimsim {command[0]}: {e.strerror or e}") from e
+    if done.returncode == 0:
+        return done.stdout
+    unfinished = _UNFINISHED.findall(done.stderr) if "did not complete" in done.stderr else []
+    if unfinished:
+        raise DeadlockError(tuple(Blocked(int(c), int(pc), "being fetched", "ever") for c, pc in unfinished))
+    raise UserError(f"{command[0]}: {done.stderr.strip()[-500:] or f'ended with status {done.returncode}'}")
+
+
+def _figure(text: str, name: str) -> float:
+    found = re.search(rf"- {name}: +([-+.e\d]+)", text)
+    if found is None:
+        raise UserError(f"the simulator's report has no {name}")
+    return float(found[1])

@@ -1,0 +1,138 @@
+"""A run as a Chrome trace (opens in https://ui.perfetto.dev): a process for each core, a track for each of its units.
+
+Neighbouring instructions of one step and unit are one event, named after ONNX node, operation and instruction. Where
+that gives too many events, first the instruction is left out of what keeps them apart, then neighbours are joined.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from raptor.errors import UserError
+from raptor.isa import BY_OPCODE, OPCODE
+from validator.simulate.layers import Provenance
+from validator.simulate.model import Machine, Run
+
+Ints = npt.NDArray[np.int64]
+
+EVENT_LIMIT = 150_000
+"""Of about 200 bytes each."""
+MESSAGE_LIMIT = 50_000
+
+_UNITS = ("matrix", "vector", "transfer")
+_PS_PER_US = 1e6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Events:
+    """Columns, one entry an event: the instructions order[first] .. order[last - 1]."""
+
+    order: Ints
+    first: Ints
+    last: Ints
+    start: Ints
+    end: Ints
+
+
+def write(path: Path, machine: Machine, run: Run, of: Provenance) -> None:
+    """Writes the trace of a run that has ended. Raises `UserError` if the file cannot be written."""
+    try:
+        with path.open("wb") as file:
+            file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
+            for k, event in enumerate(_all(machine, run, of)):
+                file.write((b",\n" if k else b"") + orjson.dumps(event))
+            file.write(b"\n]}\n")
+    except OSError as e:
+        raise UserError(f"--trace {path}: {e.strerror or e}") from e
+
+
+def _all(machine: Machine, run: Run, of: Provenance) -> Iterator[dict[str, Any]]:
+    unit = _unit_of(machine)
+    yield from _tracks(machine, unit)
+    yield from _spans(machine, run, of, unit)
+    yield from _messages(machine, run)
+
+
+def _unit_of(machine: Machine) -> Ints:
+    """Index into `_UNITS`, or -1 for scalar instructions."""
+    opcodes = machine.opcodes
+    unit = np.where(opcodes == OPCODE["mvmul"], 0, np.where(opcodes <= OPCODE["vrsl"], 1, 2))
+    return np.where(opcodes <= OPCODE["setbw"], -1, unit).astype(np.int64)
+
+
+def _tracks(machine: Machine, unit: Ints) -> Iterator[dict[str, Any]]:
+    for i in np.flatnonzero(np.diff(machine.first)):
+        name = int(machine.cores[i])
+        yield {"ph": "M", "name": "process_name", "pid": name, "args": {"name": f"core {name}"}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": name, "args": {"sort_index": name}}
+        for k in np.unique(unit[machine.first[i] : machine.first[i + 1]]):
+            if k >= 0:
+                yield {"ph": "M", "name": "thread_name", "pid": name, "tid": int(k), "args": {"name": _UNITS[k]}}
+
+
+def _spans(machine: Machine, run: Run, of: Provenance, unit: Ints) -> Iterator[dict[str, Any]]:
+    core_of, opcodes = machine.core_of, machine.opcodes
+    events = _merge(run, unit, core_of, of.step, opcodes)
+    # Groups of one core work at once with a reorder buffer; on a track one event ends before the next begins.
+    lead = events.order[events.first]
+    for k in range(len(lead)):
+        pc = int(lead[k])
+        start, end = int(events.start[k]), int(events.end[k])
+        if k and unit[lead[k - 1]] == unit[pc] and core_of[lead[k - 1]] == core_of[pc]:
+            start = max(start, int(events.end[k - 1]))
+        count = int(events.last[k] - events.first[k])
+        name = BY_OPCODE[int(opcodes[pc])].name
+        yield {
+            "ph": "X",
+            "name": f"{of.names[of.step[pc]]} ({name})" if of.has_nodes else name,
+            "pid": int(machine.cores[core_of[pc]]),
+            "tid": int(unit[pc]),
+            "ts": start / _PS_PER_US,
+            "dur": max(end - start, 0) / _PS_PER_US,
+            "args": {"pc": pc - int(machine.first[core_of[pc]]), "instructions": count},
+        }
+
+
+def _merge(run: Run, unit: Ints, core_of: Ints, step: Ints, opcodes: npt.NDArray[np.int32]) -> _Events:
+    """Cuts the instructions of each track into events, no more than `EVENT_LIMIT`."""
+    pcs = np.flatnonzero(unit >= 0)
+    order = pcs[np.lexsort((pcs, unit[pcs], core_of[pcs]))]
+    track = core_of[order] * len(_UNITS) + unit[order]
+    cuts = _changes(track) | _changes(step[order])
+    with_opcode = cuts | _changes(opcodes[order])
+    if with_opcode.sum() <= EVENT_LIMIT:
+        cuts = with_opcode
+    elif cuts.sum() > EVENT_LIMIT:
+        every = np.cumsum(cuts) % -(-int(cuts.sum()) // EVENT_LIMIT) == 0
+        cuts = _changes(track) | (cuts & every)
+    first = np.flatnonzero(cuts)
+    last = np.append(first[1:], len(order))
+    if not len(order):
+        return _Events(order, first, last, first, first)
+    start, end = np.minimum.reduceat(run.start[order], first), np.maximum.reduceat(run.end[order], first)
+    return _Events(order, first, last, start, end)
+
+
+def _changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Where a value differs from the one before it; true for the first."""
+    changed = np.ones(len(values), np.bool_)
+    changed[1:] = values[1:] != values[:-1]
+    return changed
+
+
+def _messages(machine: Machine, run: Run) -> Iterator[dict[str, Any]]:
+    """An arrow from each send to its receive, and from a token to the wait that it ended."""
+    waits = np.isin(machine.opcodes, (OPCODE["recv"], OPCODE["wait"])) & (run.cause >= 0)
+    arrows = np.flatnonzero(waits)
+    core_of = machine.core_of
+    for k, pc in enumerate(arrows[:: max(1, -(-len(arrows) // MESSAGE_LIMIT))]):
+        sender = int(run.cause[pc])
+        common = {"name": "message", "cat": "message", "id": k, "tid": _UNITS.index("transfer")}
+        start, end = int(run.start[sender]), int(run.end[pc])
+        yield {"ph": "s", "pid": int(machine.cores[core_of[sender]]), "ts": start / _PS_PER_US, **common}
+        yield {"ph": "f", "bp": "e", "pid": int(machine.cores[core_of[pc]]), "ts": end / _PS_PER_US, **common}
