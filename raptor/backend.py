@@ -39,7 +39,14 @@ Array = npt.NDArray[Any]
 FEW_CORES = 16
 """Cores of the chip unless told: as few as a small model needs, because every pair of cores has a route to write."""
 _DATA = frozenset(
-    (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT8, TensorProto.UINT8)
+    (
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.BFLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.INT8,
+        TensorProto.UINT8,
+    )
 )
 
 

@@ -15,6 +15,7 @@ from raptor.driver import Driver
 from raptor.errors import UnsupportedError, UnsupportedNode
 from raptor.frontend.graph import EXTENDED, Graph, Map, Operator, Softmax
 from raptor.mapping import map_raptor
+from raptor.mapping_rows import map_rows
 from raptor.output import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.report import make_report
@@ -43,8 +44,12 @@ def compile_model(
     verify_pim = partial(pim.verify, arch=arch)
 
     graph = driver.run("fold_relu", Graph.verify, spatial.fold_relu, model.graph, arch)
-    mapping = driver.run("map", _nothing, map_raptor, graph, arch)
+    import os
+    strategy = map_rows if os.environ.get("MAPPING") == "rows" else map_raptor
+    mapping = driver.run("map", _nothing, strategy, graph, arch)
     tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
+    if mapping.by_row:
+        tiles = driver.run("order", verify_spatial, spatial.order_by_start, tiles, arch)
     memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
     placed = driver.run("place", verify_pim, pim.place, tiles, memory)
     reused = driver.run("reuse_operands", verify_pim, pim.reuse_operands, placed)
@@ -153,7 +158,4 @@ def _layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
 
 def _weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Floats]]:
     """The matrix of each array group: views of the layers' weights, except of grouped convolutions."""
-    return {
-        i: [graph.filters[g.layer].matrix(g.matrix.tap, g.matrix.rows, g.matrix.cols) for g in c.groups]
-        for i, c in program.cores.items()
-    }
+    return {i: [g.matrix.values(graph.filters[g.layer]) for g in c.groups] for i, c in program.cores.items()}

@@ -116,7 +116,7 @@ def _layers(
         names[tensor.node].append(tensor.name)
     for node, op_type in nodes.items():
         keys = dict.fromkeys(spatial.filter_of[n] for n in names[node] if n in spatial.filter_of)
-        filters = [mapping.filters[key] for key in keys]
+        filters = [mapping.filters[key] for key in keys if key in mapping.filters]
         matrices = [m for f in filters for m in f.matrices]
         xbars = sum(m.xbars for m in matrices)
         weights = sum((m.rows[1] - m.rows[0]) * (m.cols[1] - m.cols[0]) for m in matrices)

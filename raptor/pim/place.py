@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 from raptor.pim import ir
 from raptor.pim.memory import GlobalMemory
+from raptor.unfold import RowWindow
 from raptor.spatial.ir import (
     ApplyFilters,
+    ApplyRow,
     BodyOp,
     Compute,
     ConstantTile,
@@ -21,6 +23,7 @@ from raptor.spatial.ir import (
     PoolTile,
     SoftmaxTile,
     SpatialGraph,
+    Stack,
     StencilTile,
     TensorParts,
     Tile,
@@ -105,7 +108,13 @@ class _Placer:
             case Vector():
                 return ir.Vector(out, op.function, tuple(self.operand(o, op, core, node) for o in op.operands))
             case PoolTile():
-                return ir.Pool(out, local[op.input.name], op.function, op.result.channels, op.window)
+                inputs = tuple((row, local[t.name]) for row, t in op.inputs)
+                widths = (op.inputs[0][1].width, op.result.width)
+                return ir.Pool(out, inputs, op.function, op.result.channels, op.window, op.row, widths)
+            case ApplyRow():
+                return self.apply_row(op, out, core, first_group, node)
+            case Stack():
+                return ir.Stack(out, tuple(local[t.name] for t in op.rows))
             case StencilTile():
                 vectors = self.constant(op.vectors, core, node) if op.vectors.period else None
                 accum = ir.Buffer(f"{op.result.name}.accum", op.result.channels)
@@ -124,6 +133,33 @@ class _Placer:
                 return ir.Gather(out, op.result.channels, tuple(copies))
             case SoftmaxTile():
                 return ir.Softmax(out, local[op.input.name], op.result.channels)
+
+    def apply_row(self, op: ApplyRow, out: ir.Buffer, core: int, first_group: int, node: str) -> ir.ApplyRow:
+        matrices = [self.cores[core].groups[first_group + i].matrix for i in op.weights]
+        product = op.result.channels * op.shape.outputs
+        return ir.ApplyRow(
+            out,
+            tuple(self.padded(t, op.shape, core, node) if t else None for t in op.lines),
+            ir.Buffer(f"{op.result.name}.accum", product) if len(op.weights) > 1 else None,
+            ir.Buffer(f"{op.result.name}.patch", matrices[-1].rows[1]) if op.gather else None,
+            groups=tuple(first_group + i for i in op.weights),
+            rows=tuple(m.rows for m in matrices),
+            in_channels=op.channels,
+            out_channels=op.result.channels,
+            shape=op.shape,
+        )
+
+    def padded(self, tile: Tile, shape: RowWindow, core: int, node: str) -> ir.Buffer:
+        """The tile's buffer with zero columns at both ends, made when it is first asked for."""
+        here = self.cores[core].here
+        left, right = shape.pads
+        if (left, right) == (0, 0):
+            return here[tile.name]
+        key = f"{tile.name}.pad{left}.{right}"
+        if key not in here:
+            here[key] = ir.Buffer(key, (left + tile.width + right) * tile.channels)
+            self.cores[core].add(ir.PadLine(here[key], here[tile.name], left * tile.channels), node)
+        return here[key]
 
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
         """The tile's buffer on this core; loaded or received now if it is not there yet."""
@@ -153,7 +189,13 @@ class _Placer:
         row_elements = op.result.width * op.result.channels
         if buffer.elements >= row_elements:
             return buffer
-        row = ir.Buffer(f"{op.result.name}.{operand.name}.row", row_elements)
+        if isinstance(operand, Tile):
+            row = ir.Buffer(f"{op.result.name}.{operand.name}.row", row_elements)
+        else:
+            row = ir.Buffer(f"{buffer.name}.row{row_elements}", row_elements)
+            if row.name in self.cores[core].here:
+                return row
+            self.cores[core].here[row.name] = row
         self.cores[core].add(ir.Repeat(row, buffer), node)
         return row
 

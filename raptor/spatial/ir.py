@@ -15,6 +15,7 @@ import numpy.typing as npt
 from raptor.frontend.graph import Filter, MapFunction, window_text
 from raptor.layout import Image, Region
 from raptor.mapping import Matrix
+from raptor.unfold import PatchMatrix, RowWindow
 from raptor.window import Table, Window
 
 
@@ -79,6 +80,26 @@ class ApplyFilters:
         return (self.input,)
 
 
+@dataclass(frozen=True, slots=True)
+class ApplyRow:
+    """One row of output pixels from windows of several neighbours (`raptor.unfold`).
+
+    `lines`: the tile of each kernel row, of `channels`; None where it lies in the padding or is not needed. `weights`
+    index the compute's matrices.
+    """
+
+    result: Tile
+    lines: tuple[Tile | None, ...]
+    channels: int
+    weights: tuple[int, ...]
+    shape: RowWindow
+    gather: bool
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return tuple(dict.fromkeys(t for t in self.lines if t is not None))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Vector:
     """Element-wise function of whole tiles."""
@@ -94,16 +115,32 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class PoolTile:
-    """Maximum or sum over a window, channel by channel."""
+    """Maximum or sum over a window, channel by channel, of the output rows from `row` on.
+
+    `inputs`: tiles of the input and the first row of each.
+    """
 
     result: Tile
-    input: Tile
+    inputs: tuple[tuple[int, Tile], ...]
     function: Literal["max", "sum"]
     window: Window
+    row: int = 0
 
     @property
     def reads(self) -> tuple[Tile, ...]:
-        return (self.input,)
+        return tuple(tile for _, tile in self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Rows one after another become one tile."""
+
+    result: Tile
+    rows: tuple[Tile, ...]
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +233,7 @@ class SoftmaxTile:
         return (self.input,)
 
 
-BodyOp = ApplyFilters | Vector | PoolTile | StencilTile | DotTile | Gather | MoveTile | SoftmaxTile
+BodyOp = ApplyFilters | ApplyRow | Vector | PoolTile | Stack | StencilTile | DotTile | Gather | MoveTile | SoftmaxTile
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +243,13 @@ class Compute:
     node: str
     op_type: str
     layer: str
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[Matrix, ...] | tuple[PatchMatrix, ...]
     core: int | None
     """The core that the mapping gives to the matrices; None without matrices. Not part of the meaning."""
     body: tuple[BodyOp, ...]
     results: tuple[Tile, ...]
+    position: float = 1.0
+    """How far down the image its rows are, 0 to 1: what comes first is more urgent. Not part of the meaning."""
 
     @property
     def inputs(self) -> tuple[Tile, ...]:
@@ -285,7 +324,11 @@ def _compute_lines(compute: Compute) -> Iterator[str]:
     yield "  }"
 
 
-def _matrix_runs(matrices: tuple[Matrix, ...]) -> Iterator[str]:
+def _matrix_runs(matrices: tuple[Matrix, ...] | tuple[PatchMatrix, ...]) -> Iterator[str]:
+    patches = [m for m in matrices if isinstance(m, PatchMatrix)]
+    if patches:
+        yield f"patch rows {patches[0].rows[0]}:{patches[-1].rows[1]}, {len(patches)} matrices"
+        return
     for (rows, cols), run in groupby(matrices, key=lambda m: (m.rows, m.cols)):
         taps = [m.tap for m in run]
         yield f"in {rows[0]}:{rows[1]} out {cols[0]}:{cols[1]} taps {taps[0]}..{taps[-1]}"
@@ -300,7 +343,13 @@ def body_text(op: BodyOp) -> str:
         case Vector():
             return f"spat.v{op.function} {', '.join(map(str, op.operands))}"
         case PoolTile():
-            return f"spat.pool_{op.function} {op.input} {{{window_text(op.window)}}}"
+            inputs = ", ".join(str(tile) for _, tile in op.inputs)
+            return f"spat.pool_{op.function} {inputs} {{{window_text(op.window)}}}"
+        case ApplyRow():
+            lines = ", ".join(str(t) if t else "zero" for t in op.lines)
+            return f"spat.apply_row {lines} {{weightIndices = {list(op.weights)}, outputs = {op.shape.outputs}}}"
+        case Stack():
+            return f"spat.stack {', '.join(map(str, op.rows))}"
         case StencilTile():
             return f"spat.stencil {op.input}, {op.vectors} {{{window_text(op.window)}}}"
         case DotTile():

@@ -1,0 +1,74 @@
+"""What an instruction takes in the simulator, from the architecture alone (docs/target.md, 4.2).
+
+Times are device times without contention: what a core is busy with, whatever else waits.
+"""
+
+import math
+
+from raptor.arch import Arch, MatrixConfig, MemoryConfig
+
+
+def mvmul_ns(arch: Arch, xbars: int) -> float:
+    """A product of one vector with `xbars` crossbars side by side.
+
+    The simulator reads the input once for each bit of a byte, and computes alike for any number of crossbars.
+    """
+    memory = arch.file.chip_config.core_config.local_memory_config
+    width = arch.element_bytes
+    read = _read_ns(memory, 8 * arch.xbar_rows * width)
+    return read + _crossbar_ns(arch) + _write_ns(memory, arch.outputs_per_xbar * width * xbars)
+
+
+def vector_ns(arch: Arch, elements: int, operands: int) -> float:
+    """An element-wise function of `operands` vectors of `elements`."""
+    core = arch.file.chip_config.core_config
+    size = elements * arch.element_bytes
+    steps = math.ceil(elements / core.vector_width) * core.vector_latency_cycle
+    return operands * _read_ns(core.local_memory_config, size) + steps + _write_ns(core.local_memory_config, size)
+
+
+def _read_ns(memory: MemoryConfig, size: int) -> float:
+    return math.ceil(size / memory.data_width) * memory.read_latency_cycle * memory.period
+
+
+def _write_ns(memory: MemoryConfig, size: int) -> float:
+    return math.ceil(size / memory.data_width) * memory.write_latency_cycle * memory.period
+
+
+def _crossbar_ns(arch: Arch) -> float:
+    """Two stages for each bit of the input and each batch of rows; the simulator's divisions round down."""
+    matrix = arch.file.chip_config.core_config.matrix_config
+    front = matrix.dac_latency_cycle + math.ceil(matrix.xbar_latency / matrix.period) + matrix.sample_hold_latency_cycle
+    back = _back_cycles(matrix)
+    rounds = (arch.element_bits // matrix.dac_resolution) * (matrix.xbar_size[0] // matrix.dac_count)
+    if rounds == 0:
+        return min(front, back) * matrix.period
+    if matrix.pipeline_mode:
+        return (front + back + (rounds - 1) * max(front, back)) * matrix.period
+    return rounds * (front + back) * matrix.period
+
+
+def _back_cycles(matrix: MatrixConfig) -> int:
+    """Digitising the columns."""
+    after = matrix.shift_adder_latency_cycle + matrix.output_buffer_latency_cycle
+    batches = matrix.xbar_size[1] // matrix.adc_count
+    return matrix.adc_latency_cycle + after + (batches - 1) * max(matrix.adc_latency_cycle, after)
+
+
+def copy_ns(arch: Arch, elements: int) -> float:
+    """A copy inside local memory."""
+    memory, size = arch.file.chip_config.core_config.local_memory_config, elements * arch.element_bytes
+    return _read_ns(memory, size) + _write_ns(memory, size)
+
+
+def message_ns(arch: Arch, elements: int, hops: int = 4) -> float:
+    """From a send to the end of its receive when both are ready; the receiver is busy as long."""
+    memory, size = arch.file.chip_config.core_config.local_memory_config, elements * arch.element_bytes
+    flits = math.ceil(size / arch.file.chip_config.network_config.bus_width)
+    return _read_ns(memory, size) + (flits + 2) * (2 + 2 * hops) + _write_ns(memory, size)
+
+
+def load_ns(arch: Arch, elements: int) -> float:
+    """From global memory."""
+    chip, size = arch.file.chip_config, elements * arch.element_bytes
+    return 15 + _read_ns(chip.global_memory_config, size) + _write_ns(chip.core_config.local_memory_config, size)
