@@ -15,6 +15,7 @@ from raptor.driver import Driver
 from raptor.errors import UnsupportedError, UnsupportedNode
 from raptor.frontend.graph import EXTENDED, Graph, Map, Operator, Softmax
 from raptor.mapping import map_raptor
+from raptor.mapping_rows import map_rows
 from raptor.output import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.report import make_report
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 
 
+STRATEGIES = {"raptor": map_raptor, "rows": map_rows}
+"""Mapping strategies by name (docs/design.md)."""
+
+
 def compile_model(
     source: "str | Path | onnx.ModelProto",
     arch: Arch,
@@ -33,6 +38,7 @@ def compile_model(
     *,
     shapes: Mapping[str, Sequence[int]],
     base_isa: bool = False,
+    strategy: str = "raptor",
     options: Mapping[str, Any],
 ) -> Artifacts:
     """Runs every pass. `options` are recorded in the manifest; `base_isa` refuses extended instructions."""
@@ -44,8 +50,10 @@ def compile_model(
 
     graph = driver.run("fold_relu", Graph.verify, spatial.fold_relu, model.graph, arch)
     graph = driver.run("choose_depthwise", Graph.verify, spatial.choose_depthwise, graph, arch)
-    mapping = driver.run("map", _nothing, map_raptor, graph, arch)
+    mapping = driver.run("map", _nothing, STRATEGIES[strategy], graph, arch)
     tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
+    if mapping.by_row:
+        tiles = driver.run("order", verify_spatial, spatial.order_by_start, tiles, arch)
     memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
     placed = driver.run("place", verify_pim, pim.place, tiles, memory)
     reused = driver.run("reuse_operands", verify_pim, pim.reuse_operands, placed)
@@ -173,7 +181,4 @@ def _steps(program: PimProgram, streams: Streams) -> files.Steps:
 
 def _weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Floats]]:
     """The matrix of each array group: views of the layers' weights, except of grouped convolutions."""
-    return {
-        i: [graph.filters[g.layer].matrix(g.matrix.tap, g.matrix.rows, g.matrix.cols) for g in c.groups]
-        for i, c in program.cores.items()
-    }
+    return {i: [g.matrix.values(graph.filters[g.layer]) for g in c.groups] for i, c in program.cores.items()}

@@ -53,3 +53,22 @@ def _back_cycles(matrix: MatrixConfig) -> int:
     after = matrix.shift_adder_latency_cycle + matrix.output_buffer_latency_cycle
     batches = matrix.xbar_size[1] // matrix.adc_count
     return matrix.adc_latency_cycle + after + (batches - 1) * max(matrix.adc_latency_cycle, after)
+
+
+def copy_ns(arch: Arch, elements: int) -> float:
+    """A copy inside local memory."""
+    memory, size = arch.file.chip_config.core_config.local_memory_config, elements * arch.element_bytes
+    return _read_ns(memory, size) + _write_ns(memory, size)
+
+
+def message_ns(arch: Arch, elements: int, hops: int = 4) -> float:
+    """From a send to the end of its receive when both are ready; the receiver is busy as long."""
+    memory, size = arch.file.chip_config.core_config.local_memory_config, elements * arch.element_bytes
+    flits = math.ceil(size / arch.file.chip_config.network_config.bus_width)
+    return _read_ns(memory, size) + (flits + 2) * (2 + 2 * hops) + _write_ns(memory, size)
+
+
+def load_ns(arch: Arch, elements: int) -> float:
+    """From global memory."""
+    chip, size = arch.file.chip_config, elements * arch.element_bytes
+    return 15 + _read_ns(chip.global_memory_config, size) + _write_ns(chip.core_config.local_memory_config, size)

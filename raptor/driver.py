@@ -17,6 +17,7 @@ PASSES = (
     "choose_depthwise",
     "map",
     "partition",
+    "order",
     "map_memory",
     "place",
     "reuse_operands",

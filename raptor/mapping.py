@@ -5,12 +5,13 @@ A strategy looks at Graph and Arch and returns a `Mapping`, a frozen value; plai
 
 from collections.abc import Iterator
 from collections.abc import Mapping as ReadOnly
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from raptor.arch import Arch
 from raptor.errors import CapacityError
-from raptor.frontend.graph import Filter, Graph, Node
+from raptor.frontend.graph import Filter, Floats, Graph, Node
+from raptor.unfold import PatchMatrix
 
 Range = tuple[int, int]
 
@@ -27,6 +28,10 @@ class Matrix:
     cols: Range
     xbars: int
 
+    def values(self, filter_: Filter) -> Floats:
+        """[rows, cols]; zero where channels are of different groups."""
+        return filter_.matrix(self.tap, self.rows, self.cols)
+
 
 @dataclass(frozen=True, slots=True)
 class FilterMapping:
@@ -37,12 +42,31 @@ class FilterMapping:
 
 
 @dataclass(frozen=True, slots=True)
+class RowMapping:
+    """A layer computed row by row. `matrices`: of one copy, in the order of the patch's rows.
+
+    `replicas[r]` are the cores of copy r and how many of the matrices each holds, in order; output row y is computed
+    by copy y modulo their number. `gather`: the patch is copied together before it is multiplied.
+    """
+
+    outputs: int
+    gather: bool
+    matrices: tuple[PatchMatrix, ...]
+    replicas: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Mapping:
-    """`tile`: channels of a tile. `filters`: by `filter_key`."""
+    """`tile`: channels of a tile. `filters` and `rows`: by `filter_key`, each layer in one of them.
+
+    With `by_row`, tensors are cut into rows, and every operation that can works row by row.
+    """
 
     strategy: str
     tile: int
     filters: ReadOnly[str, FilterMapping]
+    rows: ReadOnly[str, RowMapping] = field(default_factory=dict[str, RowMapping])
+    by_row: bool = False
 
     def __str__(self) -> str:
         return "".join(_lines(self))

@@ -95,6 +95,9 @@ def replacing(folder: Path, *, force: bool) -> Generator[Path]:
 def check_replaceable(folder: Path, *, force: bool) -> None:
     """Raises `UserError` unless `folder` is free, or an output that `force` allows to replace."""
     try:
+        above = next((p for p in folder.absolute().parents if p.exists()), None)
+        if above is not None and not above.is_dir():
+            raise UserError(f"{folder}: cannot be written: {above} is not a directory")
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise UserError(f"{folder}: exists and is not a directory")
         if not folder.exists() or not any(folder.iterdir()):

@@ -1,7 +1,7 @@
 """`report.json`: what the compiled program uses, per layer and per core. No clock: equal inputs give equal bytes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,8 +10,10 @@ from raptor import isa
 from raptor.arch import Arch
 from raptor.codegen import Streams
 from raptor.mapping import Mapping as Placement
+from raptor.mapping import Matrix
 from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph, StencilTile
+from raptor.unfold import PatchMatrix
 
 
 class _Schema(BaseModel):
@@ -81,7 +83,7 @@ def make_report(
         )
         for i, core in program.cores.items()
     )
-    layers = tuple(_layers(spatial, mapping, program, by_node, arch))
+    layers = tuple(_layers(spatial, program, by_node, arch))
     return Report(
         strategy=mapping.strategy,
         tile_channels=mapping.tile,
@@ -100,7 +102,6 @@ def make_report(
 
 def _layers(
     spatial: SpatialGraph,
-    mapping: Placement,
     program: PimProgram,
     by_node: Mapping[str, np.ndarray],
     arch: Arch,
@@ -109,6 +110,10 @@ def _layers(
     for core in program.cores.values():
         for step in core.steps:
             cores[step.node].add(core.core)
+    held: defaultdict[str, list[Matrix | PatchMatrix]] = defaultdict(list)
+    for core in program.cores.values():
+        for group in core.groups:
+            held[group.layer].append(group.matrix)
     layers: list[LayerReport] = []
     nodes = {compute.node: compute.op_type for compute in spatial.computes}
     stencils = {c.node for c in spatial.computes if any(isinstance(op, StencilTile) for op in c.body)}
@@ -117,8 +122,7 @@ def _layers(
         names[tensor.node].append(tensor.name)
     for node, op_type in nodes.items():
         keys = dict.fromkeys(spatial.filter_of[n].key for n in names[node] if n in spatial.filter_of)
-        filters = [mapping.filters[key] for key in keys]
-        matrices = [m for f in filters for m in f.matrices]
+        matrices = [m for key in keys for m in held[key]]
         xbars = sum(m.xbars for m in matrices)
         weights = sum((m.rows[1] - m.rows[0]) * (m.cols[1] - m.cols[0]) for m in matrices)
         cells = xbars * arch.xbar_rows * arch.outputs_per_xbar
@@ -127,7 +131,7 @@ def _layers(
                 node=node,
                 op_type=op_type,
                 shape=spatial.tensors[names[node][-1]].shape,
-                unfolding="kernel" if matrices else "vector" if node in stencils else None,
+                unfolding=_unfolding(matrices) if matrices else "vector" if node in stencils else None,
                 matrices=len(matrices),
                 xbars=xbars,
                 utilisation=round(weights / cells, 4) if cells else 0.0,
@@ -136,6 +140,12 @@ def _layers(
             )
         )
     return layers
+
+
+def _unfolding(matrices: Sequence[Matrix | PatchMatrix]) -> str:
+    """How the layer's kernel became matrices (docs/design.md)."""
+    first = matrices[0]
+    return f"window 1x{first.outputs}" if isinstance(first, PatchMatrix) else "kernel"
 
 
 def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:

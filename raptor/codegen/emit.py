@@ -137,6 +137,86 @@ class Emitter:
         block["d"] = lengths * channels * self.element_bytes
         return block
 
+    def apply_row(self, op: ir.ApplyRow) -> Virtual:
+        """For each window of the row, for each array group: a product, and its addition unless it is the first."""
+        shape = op.shape
+        run = shape.patch_width * op.in_channels
+        window_at = shape.first_outputs() * shape.stride - shape.pad + shape.pads[0]
+        starts, stops = np.array(op.rows).T
+        line, element = np.divmod(starts, run)
+        if op.patch:
+            source = np.broadcast_to(self.at(op.patch) + starts * self.element_bytes, (len(window_at), len(starts)))
+            valid = np.ones(source.shape, np.bool_)
+        else:
+            bases = np.array([self.at(b) if b else -1 for b in op.lines])
+            offset = window_at[:, None] * op.in_channels + element
+            source = bases[line] + offset * self.element_bytes
+            left = shape.pads[0] * op.in_channels
+            inside = (offset + (stops - starts) > left) & (offset < left + shape.in_width * op.in_channels)
+            valid = inside & (bases[line] >= 0)
+        window, index = np.nonzero(valid)
+        first = np.append(True, window[1:] != window[:-1])[: len(window)]
+        target = self.at(op.out) + shape.first_outputs() * op.out_channels * self.element_bytes
+        scratch = self.at(op.accum) if op.accum else 0
+        length = shape.outputs * op.out_channels
+        products = virtual("mvmul", len(window))
+        products["register"][:, 0] = np.where(first, OUT, SCRATCH)
+        products["value"][:, 0] = np.where(first, target[window], scratch)
+        set_operand(products, 1, IN, source[window, index])
+        products["a"], products["c"] = self.element_bits, np.array(op.groups)[index]
+        added = np.flatnonzero(~first)
+        sums = virtual("vvadd", len(added))
+        set_operand(sums, 0, OUT, target[window[added]])
+        set_operand(sums, 1, OUT, target[window[added]])
+        set_operand(sums, 2, SCRATCH, scratch)
+        sums["d"] = length
+        gathered, gather_window = self._gather_patch(op, window_at, run)
+        block = np.concatenate([gathered, products, sums])
+        place = np.concatenate([np.full(len(gathered), -1), 2 * index, 2 * index[added] + 1])
+        order = np.lexsort((place, np.concatenate([gather_window, window, window[added]])))
+        untouched = np.flatnonzero(~valid.any(axis=1))
+        zeros = virtual("lldi", len(untouched))
+        set_operand(zeros, 0, OUT, target[untouched])
+        zeros["d"] = length * self.element_bytes
+        return np.concatenate([zeros, block[order]])
+
+    def _gather_patch(self, op: ir.ApplyRow, window_at: Ints, run: int) -> tuple[Virtual, Ints]:
+        """Copies that put each window's patch together, and the window of each; rows of padding are cleared once."""
+        if op.patch is None:
+            return virtual("lmv", 0), np.zeros(0, np.intp)
+        present = [i for i, b in enumerate(op.lines) if b]
+        absent = [i for i, b in enumerate(op.lines) if not b]
+        clear = virtual("lldi", len(absent))
+        set_operand(clear, 0, OUT, self.at(op.patch) + np.array(absent, np.intp) * run * self.element_bytes)
+        window, line = (a.reshape(-1) for a in np.indices((len(window_at), len(present))))
+        copies = virtual("lmv", len(window))
+        numbers, bases = np.array(present, np.intp), np.array([self.at(b) for b in op.lines if b], np.intp)
+        set_operand(copies, 0, SCRATCH, self.at(op.patch) + numbers[line] * run * self.element_bytes)
+        set_operand(copies, 1, IN, bases[line] + window_at[window] * op.in_channels * self.element_bytes)
+        clear["d"] = copies["d"] = run * self.element_bytes
+        return np.concatenate([clear, copies]), np.concatenate([np.zeros(len(absent), np.intp), window])
+
+    def pad_line(self, op: ir.PadLine) -> Virtual:
+        """Zeros before and behind a line, and the line."""
+        right = op.out.elements - op.left - op.source.elements
+        zeros = virtual("lldi", 2)
+        ends = np.array([0, op.left + op.source.elements])
+        set_operand(zeros, 0, OUT, self.at(op.out) + ends * self.element_bytes)
+        zeros["d"] = np.array([op.left, right]) * self.element_bytes
+        copy = virtual("lmv", 1)
+        set_operand(copy, 0, OUT, self.at(op.out) + op.left * self.element_bytes)
+        set_operand(copy, 1, IN, self.at(op.source))
+        copy["d"] = op.source.elements * self.element_bytes
+        return np.concatenate([zeros[zeros["d"] > 0], copy])
+
+    def stack(self, op: ir.Stack) -> Virtual:
+        sizes = np.array([b.elements for b in op.sources])
+        block = virtual("lmv", len(sizes))
+        set_operand(block, 0, OUT, self.at(op.out) + (np.cumsum(sizes) - sizes) * self.element_bytes)
+        set_operand(block, 1, IN, [self.at(b) for b in op.sources])
+        block["d"] = sizes * self.element_bytes
+        return block
+
     def vector(self, op: ir.Vector) -> Virtual:
         """Whole buffers at once; as many instructions as the shortest operand repeats."""
         length = min([op.out.elements, *(b.elements for b in op.operands)])
@@ -161,7 +241,8 @@ class Emitter:
 
     def pool(self, op: ir.Pool) -> Virtual:
         """Pixels with one tap are copied; then tap after tap, over runs of neighbouring pixels."""
-        inputs = input_pixels(op.window)
+        pixels = op.out.elements // op.channels
+        inputs = input_pixels(op.window)[op.row * op.widths[1] :][:pixels]
         order = np.argsort(inputs < 0, axis=1, kind="stable")
         taps = np.take_along_axis(inputs, order, axis=1)
         counts = (inputs >= 0).sum(axis=1)
@@ -185,11 +266,12 @@ class Emitter:
     def _pixel_runs(self, name: str, op: ir.Pool, out: Ints, a: Ints | Pixels | None, b: Pixels) -> Virtual:
         """out = a (itself if None) op b, over runs in which all three advance together. `lmv` copies b."""
         moving = [out, b] if a is None else [out, a, b]
-        starts, lengths = joint_runs(moving)
+        in_row = [x // op.widths[0] for x in moving[1:]] if len(op.inputs) > 1 else []
+        starts, lengths = joint_runs(moving, in_row)
         block = virtual(name, len(starts))
         pixel_bytes = op.channels * self.element_bytes
         set_operand(block, 0, OUT, self.at(op.out) + out[starts] * pixel_bytes)
-        second = self.at(op.input) + b[starts] * pixel_bytes
+        second = self._pool_source(op, b[starts])
         if name == "lmv":
             set_operand(block, 1, IN, second)
             block["d"] = lengths * pixel_bytes
@@ -198,10 +280,18 @@ class Emitter:
             set_operand(block, 1, OUT, self.at(op.out) + out[starts] * pixel_bytes)
             set_operand(block, 2, IN, second)
         else:
-            set_operand(block, 1, SCRATCH, self.at(op.input) + a[starts] * pixel_bytes)
+            set_operand(block, 1, SCRATCH, self._pool_source(op, a[starts]))
             set_operand(block, 2, IN, second)
         block["d"] = lengths * op.channels
         return block
+
+    def _pool_source(self, op: ir.Pool, pixel: npt.NDArray[np.integer]) -> Ints:
+        """Addresses of input pixels, each in the last buffer that begins at or before its row."""
+        rows = np.array([row for row, _ in op.inputs])
+        bases = np.array([self.at(buffer) for _, buffer in op.inputs])
+        which = np.searchsorted(rows, pixel // op.widths[0], side="right") - 1
+        inside = pixel.astype(np.intp) - rows[which] * op.widths[0]
+        return bases[which] + inside * op.channels * self.element_bytes
 
     def gather(self, op: ir.Gather) -> Virtual:
         """Pixel by pixel, or all at once where both sides are whole."""
@@ -311,6 +401,9 @@ _EMIT: dict[type, Callable[[Emitter, ir.Operation], Virtual]] = {
     ir.Send: Emitter.send,
     ir.Receive: Emitter.receive,
     ir.ApplyFilters: Emitter.apply_filters,
+    ir.ApplyRow: Emitter.apply_row,
+    ir.PadLine: Emitter.pad_line,
+    ir.Stack: Emitter.stack,
     ir.Vector: Emitter.vector,
     ir.Repeat: Emitter.repeat,
     ir.Pool: Emitter.pool,
@@ -334,13 +427,17 @@ def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
     return pixels[starts].astype(np.intp), lengths
 
 
-def joint_runs(columns: Sequence[npt.NDArray[np.integer]]) -> tuple[Ints, Ints]:
-    """Index and length of each run in which every column advances by one."""
+def joint_runs(
+    columns: Sequence[npt.NDArray[np.integer]], constant: Sequence[npt.NDArray[np.integer]] = ()
+) -> tuple[Ints, Ints]:
+    """Index and length of each run in which every column advances by one and those of `constant` stay."""
     count = len(columns[0])
     if count == 0:
         return np.zeros(0, np.intp), np.zeros(0, np.intp)
     together = np.ones(count - 1, np.bool_)
     for column in columns:
         together &= np.diff(column) == 1
+    for column in constant:
+        together &= np.diff(column) == 0
     starts = np.concatenate([[0], np.flatnonzero(~together) + 1])
     return starts, np.diff(np.append(starts, count))

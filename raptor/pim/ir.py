@@ -14,6 +14,7 @@ import numpy.typing as npt
 from raptor.frontend.graph import MapFunction, window_text
 from raptor.layout import Image, Region
 from raptor.mapping import Matrix
+from raptor.unfold import PatchMatrix, RowWindow
 from raptor.window import Table, Window
 
 
@@ -118,6 +119,68 @@ class ApplyFilters:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyRow:
+    """One row of output pixels from windows of several neighbours (`raptor.unfold`).
+
+    `lines`: each kernel row's padded line, None where it lies in the padding. `groups[i]` holds the rows `rows[i]` of
+    the patch matrix. `accum` holds one product, `patch` a gathered patch; each None when it is not needed.
+    """
+
+    out: Buffer
+    lines: tuple[Buffer | None, ...]
+    accum: Buffer | None
+    patch: Buffer | None
+    groups: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...]
+    in_channels: int
+    out_channels: int
+    shape: RowWindow
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return tuple(dict.fromkeys(b for b in self.lines if b is not None))
+
+    @property
+    def scratch(self) -> tuple[Buffer, ...]:
+        return tuple(b for b in (self.accum, self.patch) if b is not None)
+
+    def __str__(self) -> str:
+        lines = ", ".join(str(b) if b else "zero" for b in self.lines)
+        return f"pim.apply_row({lines}, outBuf = {self.out}) {{groups = {list(self.groups)}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class PadLine:
+    """`out` = `left` zeros, `source`, zeros."""
+
+    out: Buffer
+    source: Buffer
+    left: int
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return (self.source,)
+
+    def __str__(self) -> str:
+        return f"pim.pad_line({self.source}, outBuf = {self.out}) {{left = {self.left}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """`out` = the sources one after another."""
+
+    out: Buffer
+    sources: tuple[Buffer, ...]
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return self.sources
+
+    def __str__(self) -> str:
+        return f"pim.stack({', '.join(map(str, self.sources))}, outBuf = {self.out})"
+
+
+@dataclass(frozen=True, slots=True)
 class Vector:
     """Element-wise function. An operand shorter than `out` repeats."""
 
@@ -150,20 +213,26 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Maximum or sum over a window, pixels of `channels` elements."""
+    """Maximum or sum over a window, pixels of `channels` elements, of the output rows from `row` on.
+
+    `inputs`: buffers and the first input row of each; `widths`: pixels in a row of the input and of the result.
+    """
 
     out: Buffer
-    input: Buffer
+    inputs: tuple[tuple[int, Buffer], ...]
     function: Literal["max", "sum"]
     channels: int
     window: Window
+    row: int
+    widths: tuple[int, int]
 
     @property
     def reads(self) -> tuple[Buffer, ...]:
-        return (self.input,)
+        return tuple(buffer for _, buffer in self.inputs)
 
     def __str__(self) -> str:
-        return f"pim.pool_{self.function}({self.input}, outBuf = {self.out}) {{{window_text(self.window)}}}"
+        inputs = ", ".join(str(buffer) for _, buffer in self.inputs)
+        return f"pim.pool_{self.function}({inputs}, outBuf = {self.out}) {{{window_text(self.window)}}}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -278,7 +347,22 @@ class Softmax:
 
 
 Operation = (
-    Load | Store | Send | Receive | ApplyFilters | Vector | Repeat | Pool | Stencil | Dot | Gather | Move | Softmax
+    Load
+    | Store
+    | Send
+    | Receive
+    | ApplyFilters
+    | ApplyRow
+    | PadLine
+    | Stack
+    | Vector
+    | Repeat
+    | Pool
+    | Stencil
+    | Dot
+    | Gather
+    | Move
+    | Softmax
 )
 
 
@@ -295,7 +379,7 @@ class Group:
     """An array group: crossbars side by side that hold one matrix of a layer."""
 
     layer: str
-    matrix: Matrix
+    matrix: Matrix | PatchMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +450,8 @@ def _allocations(operation: Operation, core: CoreProgram, known: set[str]) -> It
     new = [operation.out] if operation.out else []
     if isinstance(operation, ApplyFilters | Stencil) and operation.accum:
         new.append(operation.accum)
+    if isinstance(operation, ApplyRow):
+        new += operation.scratch
     for buffer in new:
         if buffer.name not in known:
             known.add(buffer.name)

@@ -5,13 +5,15 @@ appended in the same step, so every core's program is a projection of that order
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from raptor.pim import ir
 from raptor.pim.memory import GlobalMemory
 from raptor.spatial.ir import (
     ApplyFilters,
+    ApplyRow,
     BodyOp,
     Compute,
     ConstantTile,
@@ -21,11 +23,13 @@ from raptor.spatial.ir import (
     PoolTile,
     SoftmaxTile,
     SpatialGraph,
+    Stack,
     StencilTile,
     TensorParts,
     Tile,
     Vector,
 )
+from raptor.unfold import RowWindow
 
 
 def place(graph: SpatialGraph, memory: GlobalMemory) -> ir.PimProgram:
@@ -97,33 +101,23 @@ class _Placer:
         return next((self.made[t.name][0] for t in tiles if t.name in self.made), 0)
 
     def lower(self, op: BodyOp, core: int, first_group: int, node: str) -> ir.Operation:
-        local = {t.name: self.local(t, core, node) for t in op.reads}
+        site = _Site(self, core, node, first_group)
+        for tile in op.reads:
+            self.local(tile, core, node)
         out = self.cores[core].here[op.result.name] = ir.Buffer(op.result.name, op.result.elements)
-        match op:
-            case ApplyFilters():
-                return _apply_filters(op, out, local[op.input.name], first_group)
-            case Vector():
-                return ir.Vector(out, op.function, tuple(self.operand(o, op, core, node) for o in op.operands))
-            case PoolTile():
-                return ir.Pool(out, local[op.input.name], op.function, op.result.channels, op.window)
-            case StencilTile():
-                vectors = self.constant(op.vectors, core, node) if op.vectors.period else None
-                accum = ir.Buffer(f"{op.result.name}.accum", op.result.channels)
-                source = local[op.input.name]
-                return ir.Stencil(out, source, vectors, accum, op.index, op.result.channels, op.window)
-            case DotTile():
-                left, right = local[op.left.name], local[op.right.name]
-                rows, count = op.result.pixels // op.batch, op.result.channels
-                return ir.Dot(out, left, right, op.batch, rows, op.cols, op.first, count, op.left.channels)
-            case MoveTile():
-                return ir.Move(out, tuple(local[t.name] for t in op.sources), op.runs)
-            case Gather():
-                copies = (
-                    ir.Copy(local[p.tile.name], p.source, p.tile.channels, p.target, p.channels) for p in op.pieces
-                )
-                return ir.Gather(out, op.result.channels, tuple(copies))
-            case SoftmaxTile():
-                return ir.Softmax(out, local[op.input.name], op.result.channels)
+        return _LOWER[type(op)](op, out, site)
+
+    def padded(self, tile: Tile, shape: RowWindow, core: int, node: str) -> ir.Buffer:
+        """The tile's buffer with zero columns at both ends, made when it is first asked for."""
+        here = self.cores[core].here
+        left, right = shape.pads
+        if (left, right) == (0, 0):
+            return here[tile.name]
+        key = f"{tile.name}.pad{left}.{right}"
+        if key not in here:
+            here[key] = ir.Buffer(key, (left + tile.width + right) * tile.channels)
+            self.cores[core].add(ir.PadLine(here[key], here[tile.name], left * tile.channels), node)
+        return here[key]
 
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
         """The tile's buffer on this core; loaded or received now if it is not there yet."""
@@ -153,7 +147,13 @@ class _Placer:
         row_elements = op.result.width * op.result.channels
         if buffer.elements >= row_elements:
             return buffer
-        row = ir.Buffer(f"{op.result.name}.{operand.name}.row", row_elements)
+        if isinstance(operand, Tile):
+            row = ir.Buffer(f"{op.result.name}.{operand.name}.row", row_elements)
+        else:
+            row = ir.Buffer(f"{buffer.name}.row{row_elements}", row_elements)
+            if row.name in self.cores[core].here:
+                return row
+            self.cores[core].here[row.name] = row
         self.cores[core].add(ir.Repeat(row, buffer), node)
         return row
 
@@ -190,13 +190,30 @@ class _Placer:
         return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots))
 
 
-def _apply_filters(op: ApplyFilters, out: ir.Buffer, source: ir.Buffer, first_group: int) -> ir.ApplyFilters:
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """Where an operation of a compute is placed."""
+
+    placer: _Placer
+    core: int
+    node: str
+    first_group: int
+
+    def at(self, tile: Tile) -> ir.Buffer:
+        """The tile's buffer, which is there by now."""
+        return self.placer.cores[self.core].here[tile.name]
+
+    def group(self, weight: int) -> ir.Group:
+        return self.placer.cores[self.core].groups[self.first_group + weight]
+
+
+def _apply_filters(op: ApplyFilters, out: ir.Buffer, site: _Site) -> ir.ApplyFilters:
     accum = ir.Buffer(f"{op.result.name}.accum", op.result.channels) if len(op.taps) > 1 else None
     return ir.ApplyFilters(
         out,
-        source,
+        site.at(op.input),
         accum,
-        groups=tuple(first_group + i for i in op.weights),
+        groups=tuple(site.first_group + i for i in op.weights),
         taps=op.taps,
         channel=op.channel,
         in_channels=op.input.channels,
@@ -204,6 +221,75 @@ def _apply_filters(op: ApplyFilters, out: ir.Buffer, source: ir.Buffer, first_gr
         window=op.window,
         relu=op.relu,
     )
+
+
+def _apply_row(op: ApplyRow, out: ir.Buffer, site: _Site) -> ir.ApplyRow:
+    rows = tuple(site.group(i).matrix.rows for i in op.weights)
+    product = op.result.channels * op.shape.outputs
+    return ir.ApplyRow(
+        out,
+        tuple(site.placer.padded(t, op.shape, site.core, site.node) if t else None for t in op.lines),
+        ir.Buffer(f"{op.result.name}.accum", product) if len(op.weights) > 1 else None,
+        ir.Buffer(f"{op.result.name}.patch", rows[-1][1]) if op.gather else None,
+        groups=tuple(site.first_group + i for i in op.weights),
+        rows=rows,
+        in_channels=op.channels,
+        out_channels=op.result.channels,
+        shape=op.shape,
+    )
+
+
+def _vector(op: Vector, out: ir.Buffer, site: _Site) -> ir.Vector:
+    operands = (site.placer.operand(o, op, site.core, site.node) for o in op.operands)
+    return ir.Vector(out, op.function, tuple(operands))
+
+
+def _pool(op: PoolTile, out: ir.Buffer, site: _Site) -> ir.Pool:
+    inputs = tuple((row, site.at(t)) for row, t in op.inputs)
+    widths = (op.inputs[0][1].width, op.result.width)
+    return ir.Pool(out, inputs, op.function, op.result.channels, op.window, op.row, widths)
+
+
+def _stack(op: Stack, out: ir.Buffer, site: _Site) -> ir.Stack:
+    return ir.Stack(out, tuple(map(site.at, op.rows)))
+
+
+def _stencil(op: StencilTile, out: ir.Buffer, site: _Site) -> ir.Stencil:
+    vectors = site.placer.constant(op.vectors, site.core, site.node) if op.vectors.period else None
+    accum = ir.Buffer(f"{op.result.name}.accum", op.result.channels)
+    return ir.Stencil(out, site.at(op.input), vectors, accum, op.index, op.result.channels, op.window)
+
+
+def _dot(op: DotTile, out: ir.Buffer, site: _Site) -> ir.Dot:
+    rows, count = op.result.pixels // op.batch, op.result.channels
+    return ir.Dot(out, site.at(op.left), site.at(op.right), op.batch, rows, op.cols, op.first, count, op.left.channels)
+
+
+def _move(op: MoveTile, out: ir.Buffer, site: _Site) -> ir.Move:
+    return ir.Move(out, tuple(map(site.at, op.sources)), op.runs)
+
+
+def _gather(op: Gather, out: ir.Buffer, site: _Site) -> ir.Gather:
+    copies = (ir.Copy(site.at(p.tile), p.source, p.tile.channels, p.target, p.channels) for p in op.pieces)
+    return ir.Gather(out, op.result.channels, tuple(copies))
+
+
+def _softmax(op: SoftmaxTile, out: ir.Buffer, site: _Site) -> ir.Softmax:
+    return ir.Softmax(out, site.at(op.input), op.result.channels)
+
+
+_LOWER: dict[type[BodyOp], Callable[[Any, ir.Buffer, _Site], ir.Operation]] = {
+    ApplyFilters: _apply_filters,
+    ApplyRow: _apply_row,
+    Vector: _vector,
+    PoolTile: _pool,
+    Stack: _stack,
+    StencilTile: _stencil,
+    DotTile: _dot,
+    MoveTile: _move,
+    Gather: _gather,
+    SoftmaxTile: _softmax,
+}
 
 
 def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:

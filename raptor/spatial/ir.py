@@ -15,6 +15,7 @@ import numpy.typing as npt
 from raptor.frontend.graph import Filter, MapFunction, window_text
 from raptor.layout import Image, Region
 from raptor.mapping import Matrix
+from raptor.unfold import PatchMatrix, RowWindow
 from raptor.window import Table, Window
 
 
@@ -84,6 +85,34 @@ class ApplyFilters:
     def reads(self) -> tuple[Tile, ...]:
         return (self.input,)
 
+    def __str__(self) -> str:
+        relu = ", relu" if self.relu else ""
+        return f"spat.apply_filters {self.input} {{weightIndices = {list(self.weights)}{relu}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRow:
+    """One row of output pixels from windows of several neighbours (`raptor.unfold`).
+
+    `lines`: the tile of each kernel row, of `channels`; None where it lies in the padding or is not needed. `weights`
+    index the compute's matrices.
+    """
+
+    result: Tile
+    lines: tuple[Tile | None, ...]
+    channels: int
+    weights: tuple[int, ...]
+    shape: RowWindow
+    gather: bool
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return tuple(dict.fromkeys(t for t in self.lines if t is not None))
+
+    def __str__(self) -> str:
+        lines = ", ".join(str(t) if t else "zero" for t in self.lines)
+        return f"spat.apply_row {lines} {{weightIndices = {list(self.weights)}, outputs = {self.shape.outputs}}}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vector:
@@ -97,19 +126,45 @@ class Vector:
     def reads(self) -> tuple[Tile, ...]:
         return tuple(o for o in self.operands if isinstance(o, Tile))
 
+    def __str__(self) -> str:
+        return f"spat.v{self.function} {', '.join(map(str, self.operands))}"
+
 
 @dataclass(frozen=True, slots=True)
 class PoolTile:
-    """Maximum or sum over a window, channel by channel."""
+    """Maximum or sum over a window, channel by channel, of the output rows from `row` on.
+
+    `inputs`: tiles of the input and the first row of each.
+    """
 
     result: Tile
-    input: Tile
+    inputs: tuple[tuple[int, Tile], ...]
     function: Literal["max", "sum"]
     window: Window
+    row: int = 0
 
     @property
     def reads(self) -> tuple[Tile, ...]:
-        return (self.input,)
+        return tuple(tile for _, tile in self.inputs)
+
+    def __str__(self) -> str:
+        inputs = ", ".join(str(tile) for _, tile in self.inputs)
+        return f"spat.pool_{self.function} {inputs} {{{window_text(self.window)}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Rows one after another become one tile."""
+
+    result: Tile
+    rows: tuple[Tile, ...]
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return self.rows
+
+    def __str__(self) -> str:
+        return f"spat.stack {', '.join(map(str, self.rows))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +188,10 @@ class Gather:
     def reads(self) -> tuple[Tile, ...]:
         return tuple(dict.fromkeys(p.tile for p in self.pieces))
 
+    def __str__(self) -> str:
+        pieces = (f"{p.tile}[{p.source}:{p.source + p.channels}]" for p in self.pieces)
+        return f"spat.gather {', '.join(pieces)}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StencilTile:
@@ -150,6 +209,9 @@ class StencilTile:
     @property
     def reads(self) -> tuple[Tile, ...]:
         return (self.input,)
+
+    def __str__(self) -> str:
+        return f"spat.stencil {self.input}, {self.vectors} {{{window_text(self.window)}}}"
 
 
 ZERO_WEIGHT, UNIT_WEIGHT = -1, -2
@@ -173,6 +235,10 @@ class DotTile:
     def reads(self) -> tuple[Tile, ...]:
         return (self.left, self.right)
 
+    def __str__(self) -> str:
+        cols = f"{self.first}:{self.first + self.result.channels}"
+        return f"spat.dot {self.left}, {self.right} {{batch = {self.batch}, columns = {cols} of {self.cols}}}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveTile:
@@ -189,6 +255,9 @@ class MoveTile:
     def reads(self) -> tuple[Tile, ...]:
         return self.sources
 
+    def __str__(self) -> str:
+        return f"spat.move {', '.join(map(str, self.sources))} {{runs = {len(self.runs)}}}"
+
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxTile:
@@ -201,8 +270,11 @@ class SoftmaxTile:
     def reads(self) -> tuple[Tile, ...]:
         return (self.input,)
 
+    def __str__(self) -> str:
+        return f"spat.softmax {self.input}"
 
-BodyOp = ApplyFilters | Vector | PoolTile | StencilTile | DotTile | Gather | MoveTile | SoftmaxTile
+
+BodyOp = ApplyFilters | ApplyRow | Vector | PoolTile | Stack | StencilTile | DotTile | Gather | MoveTile | SoftmaxTile
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +284,13 @@ class Compute:
     node: str
     op_type: str
     layer: str
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[Matrix, ...] | tuple[PatchMatrix, ...]
     core: int | None
     """The core that the mapping gives to the matrices; None without matrices. Not part of the meaning."""
     body: tuple[BodyOp, ...]
     results: tuple[Tile, ...]
+    position: float = 1.0
+    """How far down the image its rows are, 0 to 1: what comes first is more urgent. Not part of the meaning."""
 
     @property
     def inputs(self) -> tuple[Tile, ...]:
@@ -256,7 +330,7 @@ class FilterUse:
 class SpatialGraph:
     """Computes in topological order.
 
-    `filters`: by key of the mapping. `filter_of`: for each tensor that a filter computes, the key, and the tensor that it
+    `filters`: by key of the mapping. `filter_of`: for each tensor that a filter computes, the key and the tensor it
     reads. `literals`: the tiles that are constants.
     """
 
@@ -294,36 +368,16 @@ def _compute_lines(compute: Compute) -> Iterator[str]:
     weights = "; ".join(_matrix_runs(compute.matrices))
     yield f"  {results} = spat.compute[{weights}] ({inputs}) {{  # {compute.node}"
     for op in compute.body:
-        yield f"    {op.result} = {body_text(op)} : {op.result.type}"
+        yield f"    {op.result} = {op} : {op.result.type}"
     yield f"    spat.yield {results}"
     yield "  }"
 
 
-def _matrix_runs(matrices: tuple[Matrix, ...]) -> Iterator[str]:
-    for (rows, cols), run in groupby(matrices, key=lambda m: (m.rows, m.cols)):
+def _matrix_runs(matrices: tuple[Matrix, ...] | tuple[PatchMatrix, ...]) -> Iterator[str]:
+    patches = [m for m in matrices if isinstance(m, PatchMatrix)]
+    if patches:
+        yield f"patch rows {patches[0].rows[0]}:{patches[-1].rows[1]}, {len(patches)} matrices"
+    kernel = [m for m in matrices if isinstance(m, Matrix)]
+    for (rows, cols), run in groupby(kernel, key=lambda m: (m.rows, m.cols)):
         taps = [m.tap for m in run]
         yield f"in {rows[0]}:{rows[1]} out {cols[0]}:{cols[1]} taps {taps[0]}..{taps[-1]}"
-
-
-def body_text(op: BodyOp) -> str:
-    """One operation of a body without its result."""
-    match op:
-        case ApplyFilters():
-            relu = ", relu" if op.relu else ""
-            return f"spat.apply_filters {op.input} {{weightIndices = {list(op.weights)}{relu}}}"
-        case Vector():
-            return f"spat.v{op.function} {', '.join(map(str, op.operands))}"
-        case PoolTile():
-            return f"spat.pool_{op.function} {op.input} {{{window_text(op.window)}}}"
-        case StencilTile():
-            return f"spat.stencil {op.input}, {op.vectors} {{{window_text(op.window)}}}"
-        case DotTile():
-            cols = f"{op.first}:{op.first + op.result.channels}"
-            return f"spat.dot {op.left}, {op.right} {{batch = {op.batch}, columns = {cols} of {op.cols}}}"
-        case MoveTile():
-            return f"spat.move {', '.join(map(str, op.sources))} {{runs = {len(op.runs)}}}"
-        case Gather():
-            pieces = (f"{p.tile}[{p.source}:{p.source + p.channels}]" for p in op.pieces)
-            return f"spat.gather {', '.join(pieces)}"
-        case SoftmaxTile():
-            return f"spat.softmax {op.input}"

@@ -56,10 +56,11 @@ _MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
 
 def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
     """Cuts every tensor into tiles and every layer into computes, as the mapping says."""
-    lowering = _Lowering(graph, mapping)
+    from raptor.spatial.rows import RowLowering
+
+    lowering = RowLowering(graph, mapping) if mapping.by_row else Lowering(graph, mapping)
     for name in graph.inputs:
-        image = graph.tensors[name].image
-        lowering.bind(name, "", [(r, lowering.tile(name, i, r, image)) for i, r in lowering.regions(image)])
+        lowering.bind_input(name)
     for node in graph.nodes:
         lowering.lower(node)
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
@@ -76,7 +77,7 @@ def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
 
 
 @dataclass(slots=True)
-class _Lowering:
+class Lowering:
     graph: Graph
     mapping: Mapping
     tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
@@ -98,6 +99,10 @@ class _Lowering:
     def parts(self, name: str) -> tuple[Part, ...]:
         return self.tensors[name].parts
 
+    def bind_input(self, name: str) -> None:
+        image = self.graph.tensors[name].image
+        self.bind(name, "", [(r, self.tile(name, i, r, image)) for i, r in self.regions(image)])
+
     def lower(self, node: Node) -> None:
         _LOWER[type(node.operator)](self, node, node.operator)
 
@@ -106,10 +111,10 @@ class _Lowering:
         parts = self.parts(node.inputs[0])
         self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
 
-    def add(self, node: Node, body: list[BodyOp]) -> None:
+    def add(self, node: Node, body: list[BodyOp], position: float = 1.0) -> None:
         """A compute without matrices that yields its last result."""
         results = (body[-1].result,)
-        self.computes.append(Compute(node.name, node.op_type, node.output, (), None, tuple(body), results))
+        self.computes.append(Compute(node.name, node.op_type, node.output, (), None, tuple(body), results, position))
 
     def lower_tiles(self, node: Node, make: _MakeOp) -> None:
         """One compute for each tile of the result; the operands are tiled alike."""
@@ -246,21 +251,21 @@ class _Lowering:
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 
 
-_LOWER: dict[type, Callable[[_Lowering, Node, Any], None]] = {
-    Filter: _Lowering.lower_filter,
-    Dot: _Lowering.lower_dot,
+_LOWER: dict[type, Callable[[Lowering, Node, Any], None]] = {
+    Filter: Lowering.lower_filter,
+    Dot: Lowering.lower_dot,
     Stencil: lambda lowering, node, operator: lowering.lower_tiles(node, _stencil_op(operator)),
     Pool: lambda lowering, node, operator: lowering.lower_tiles(node, _pool_op(operator)),
-    Map: lambda lowering, node, operator: lowering.lower_tiles(node, _map_op(operator)),
-    Concat: _Lowering.lower_concat,
-    Move: _Lowering.lower_move,
-    Softmax: _Lowering.lower_softmax,
-    Rename: _Lowering.lower_rename,
-    ConstantTensor: _Lowering.lower_constant,
+    Map: lambda lowering, node, operator: lowering.lower_tiles(node, map_op(operator)),
+    Concat: Lowering.lower_concat,
+    Move: Lowering.lower_move,
+    Softmax: Lowering.lower_softmax,
+    Rename: Lowering.lower_rename,
+    ConstantTensor: Lowering.lower_constant,
 }
 
 
-def _map_op(operator: Map) -> _MakeOp:
+def map_op(operator: Map) -> _MakeOp:
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         chosen = tuple(
             _constant_tile(f"{result.name}.const{i}", o, result, region) if isinstance(o, Constant) else operands[o]
@@ -273,7 +278,7 @@ def _map_op(operator: Map) -> _MakeOp:
 
 def _pool_op(operator: Pool) -> _MakeOp:
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
-        return PoolTile(result, operands[0], operator.function, operator.window)
+        return PoolTile(result, ((0, operands[0]),), operator.function, operator.window)
 
     return make
 

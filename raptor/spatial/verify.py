@@ -8,7 +8,9 @@ from raptor.arch import Arch
 from raptor.errors import VerifyError
 from raptor.frontend.graph import Filter
 from raptor.layout import Image, Region
-from raptor.spatial.ir import ApplyFilters, Compute, Gather, MoveTile, SpatialGraph, TensorParts, Tile, Vector
+from raptor.mapping import Matrix
+from raptor.spatial.ir import ApplyFilters, ApplyRow, Compute, Gather, MoveTile, SpatialGraph, TensorParts, Tile, Vector
+from raptor.unfold import PatchMatrix
 
 _Product = tuple[int, tuple[int, int], tuple[int, int]]
 """(kernel position, input channels, output channels) of a layer."""
@@ -30,7 +32,7 @@ def verify(graph: SpatialGraph, arch: Arch) -> None:
             if known.get(part.tile.name) != part.tile:
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} of {tensor.name} is never defined")
     for name, use in graph.filter_of.items():
-        _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
+        _check_reduction(graph.filters[use.key], graph.tensors[name], sums, _patch_rows(graph, use.key))
     _check_sources(graph)
 
 
@@ -80,16 +82,27 @@ def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> 
     for op in compute.body:
         if isinstance(op, ApplyFilters):
             matrices = [compute.matrices[i] for i in op.weights]
-            if [m.tap for m in matrices] != list(op.taps):
+            if [m.tap for m in matrices if isinstance(m, Matrix)] != list(op.taps):
                 raise VerifyError(f"spatial: {compute.node}: {op.result}: kernel positions and matrices disagree")
-            sums[op.result] = Counter((m.tap, m.rows, m.cols) for m in matrices)
+            sums[op.result] = Counter((m.tap, m.rows, m.cols) for m in matrices if isinstance(m, Matrix))
+        elif isinstance(op, ApplyRow):
+            patches = [compute.matrices[i] for i in op.weights]
+            sums[op.result] = Counter((0, m.rows, (0, op.result.channels)) for m in patches)
         elif isinstance(op, Vector) and op.function == "add":
             sums[op.result] = sum((sums[t] for t in op.reads), Counter[_Product]())
 
 
-def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]]) -> None:
+def _patch_rows(graph: SpatialGraph, key: str) -> int | None:
+    """Rows of the matrix of a whole patch, if the layer is computed by row."""
+    rows = [m.rows[1] for c in graph.computes if c.layer == key for m in c.matrices if isinstance(m, PatchMatrix)]
+    return max(rows, default=None)
+
+
+def _check_reduction(
+    operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]], patch_rows: int | None
+) -> None:
     """Each output tile adds each input channel that it needs at each kernel position exactly once."""
-    taps = operator.weights.shape[0]
+    taps = operator.weights.shape[0] if patch_rows is None else 1
     for part in tensor.parts:
         products = sums.get(part.tile, Counter[_Product]())
         rows: dict[int, list[tuple[int, int]]] = {tap: [] for tap in range(taps)}
@@ -98,6 +111,8 @@ def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Cou
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} adds tap {tap} rows {span} {times} times")
             rows[tap].append(span)
         low, high = operator.needed(part.region.channels)
+        if patch_rows is not None:
+            low, high = 0, patch_rows
         for tap, spans in rows.items():
             ends = [low, *(stop for _, stop in sorted(spans))]
             if [start for start, _ in sorted(spans)] != ends[:-1] or ends[-1] != high:
@@ -121,10 +136,14 @@ def _check_sources(graph: SpatialGraph) -> None:
 
 
 def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
-    position = 0
+    """Parts of the same channels follow one another row by row; the channel ranges follow one another."""
+    rows: dict[tuple[int, int], int] = {}
     for region in sorted(regions):
-        if region.channels[0] != position or region.rows != (0, image.rows):
-            raise VerifyError(f"spatial: {name}: channel {position} is not covered exactly once")
-        position = region.channels[1]
-    if position != image.channels:
-        raise VerifyError(f"spatial: {name}: channel {position} is not covered exactly once")
+        if region.rows[0] != rows.get(region.channels, 0):
+            raise VerifyError(f"spatial: {name}: row {region.rows[0]} is not covered exactly once")
+        rows[region.channels] = region.rows[1]
+    ends = [0, *(stop for _, stop in sorted(rows))]
+    if [start for start, _ in sorted(rows)] != ends[:-1] or ends[-1] != image.channels:
+        raise VerifyError(f"spatial: {name}: channels {sorted(rows)} are not covered exactly once")
+    if any(stop != image.rows for stop in rows.values()):
+        raise VerifyError(f"spatial: {name}: not every row is covered")

@@ -190,9 +190,9 @@ CHANNELS = 3
 
 def pool(window: Window, function: str = "max") -> Pool:
     pixels = window.batch * int(np.prod(window.in_dims))
-    return Pool(
-        Buffer("out", window.out_pixels * CHANNELS), Buffer("in", pixels * CHANNELS), function, CHANNELS, window
-    )
+    inputs = ((0, Buffer("in", pixels * CHANNELS)),)
+    widths = (window.in_dims[-1], window.out_dims[-1])
+    return Pool(Buffer("out", window.out_pixels * CHANNELS), inputs, function, CHANNELS, window, 0, widths)
 
 
 def emitted_pool(op: Pool) -> list[Executed]:

@@ -17,8 +17,8 @@ def tolerance(model: onnx.ModelProto, inputs: dict[str, NDArray[np.float32]]) ->
     """The change of the outputs, relative to their largest value, when every weight is off by `WEIGHT_ERROR`.
 
     Backward error: what an algorithm in float32 computes is the exact result for weights that are slightly off. Sums of
-    hundreds of products in another order are off by more than this in the worst case, and by about as much as a rule; so
-    an output that deviates less than this has no error but rounding. Weights are off upwards or downwards at random.
+    hundreds of products in another order are off by more than this in the worst case, and by about as much as a rule;
+    so an output that deviates less has no error but rounding. Weights are off upwards or downwards at random.
     """
     rng = np.random.default_rng(0)
     moved = onnx.ModelProto.FromString(model.SerializeToString())

@@ -16,9 +16,8 @@ from tests.pipeline import compile_to_fit
 from validator.load import load
 from validator.run import run
 
-FULL_SIZE = [
-    name for name in models.MODELS if name not in ("mlp", "lenet5", "mlp3", "wavenet_cell", "lstm", "bert_tiny")
-]
+_ALWAYS_SMALL = ("mlp", "lenet5", "mlp3", "wavenet_cell", "lstm", "bert_tiny")
+FULL_SIZE = [name for name in models.MODELS if name not in _ALWAYS_SMALL]
 
 
 def check(model: onnx.ModelProto, limit: float) -> None:
@@ -52,6 +51,11 @@ TOLERANCE = dict.fromkeys(models.MODELS, 1e-5) | {
 @pytest.mark.parametrize("name", list(models.MODELS))
 def test_small_model(name: str) -> None:
     check(models.build(name, seed=0, **small_options(name)), TOLERANCE[name])
+
+
+@pytest.mark.parametrize("name", _ALWAYS_SMALL)
+def test_model_of_published_size(name: str) -> None:
+    check(models.build(name, seed=0), TOLERANCE[name])
 
 
 @pytest.mark.slow

@@ -158,7 +158,8 @@ def memory_accesses(
             op = opcode[i]
             if unit[op] == _SCALAR or op == _WAIT or op == _SYNC:
                 continue
-            width_in, width_out = np.int64(widths[i, 0]), np.int64(widths[i, 1])
+            # NOTE: widths that were never set are another rule's business: a byte is assumed.
+            width_in, width_out = max(np.int64(widths[i, 0]), np.int64(1)), max(np.int64(widths[i, 1]), np.int64(1))
             rows, cols = np.int64(1), np.int64(1)
             if op == _MVMUL and 0 <= c[i] < groups:
                 rows, cols = shapes[shape_first[core] + c[i], 0], shapes[shape_first[core] + c[i], 1]

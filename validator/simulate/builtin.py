@@ -16,6 +16,7 @@ from validator.simulate.report import CoreUse, Mode, Report
 from validator.simulate.state import Core, Stop
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 MODEL_VERSION = 1
 ESTIMATOR = f"raptor-cycle-model {MODEL_VERSION}"
@@ -43,8 +44,8 @@ def simulate(
     used = energy.energy_of(machine, counts, run.port, latency_ns)
     interval_ns = None
     if mode == "throughput":
-        interval_ns, shares = _steady_state(machine, samples)
-        used = energy.energy_of(machine, counts * shares[:, None], run.port, interval_ns)
+        interval_ns, shares, accesses = _steady_state(machine, samples, counting)
+        used = energy.energy_of(machine, counts * shares[:, None], accesses, interval_ns)
     ran = perf_counter()
     credit = path.critical_ps(machine, run)
     if trace_file is not None:
@@ -78,26 +79,30 @@ def _check(machine: Machine, run: Run) -> None:
         raise UserError("a core sends tokens (sync) faster than its switch can deliver them, without bound")
 
 
-def _steady_state(machine: Machine, samples: int) -> tuple[float, npt.NDArray[np.float64]]:
-    """The interval between samples, ns, and how often each core runs its stream in one interval.
+def _steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float, Floats, Floats]:
+    """The interval between samples, ns; how often each core runs its stream in one; accesses counted in one.
 
     As the simulator counts, a sample is done when the slowest core is; cores that nothing holds run ahead.
     """
     if samples < 2:
         raise UserError(f"--samples {samples}: at least 2 are needed to see an interval")
-    run = model.run(machine, rounds=samples)
+    run = model.run(machine, rounds=samples, counting=counting)
     _check(machine, run)
-    first = samples // 2 - 1 if samples > 2 else 0
+    first = samples // 2 - 1
     ticks = (run.marks[:, samples - 1] - run.marks[:, first]) / (samples - 1 - first)
     shares = np.zeros(machine.count)
     looping = ticks > 0
     if not looping.any():
         raise UserError("throughput: every stream has one instruction or none, and the simulator runs those only once")
     shares[looping] = ticks.max() / ticks[looping]
-    return float(ticks.max() * machine.period_ns), shares
+    accesses = np.zeros(run.port.shape)
+    if counting:
+        before = model.run(machine, rounds=first + 1, counting=True)
+        accesses = (run.port - before.port) / (samples - 1 - first)
+    return float(ticks.max() * machine.period_ns), shares, accesses
 
 
-def _cores(machine: Machine, run: Run, counts: npt.NDArray[np.float64], latency_ns: float) -> tuple[CoreUse, ...]:
+def _cores(machine: Machine, run: Run, counts: Floats, latency_ns: float) -> tuple[CoreUse, ...]:
     """Cores that have instructions."""
     lengths = np.diff(machine.first)
     none = np.zeros_like(run.port[:1])

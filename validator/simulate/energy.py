@@ -1,6 +1,7 @@
 """Energy of a run, by part, in pJ (mW times ns). Every term is explained in docs/energy.md."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,7 @@ def counts(machine: Machine) -> Floats:
     return out
 
 
-def energy_of(machine: Machine, per_core: Floats, port: npt.NDArray[np.int64], time_ns: float) -> Energy:
+def energy_of(machine: Machine, per_core: Floats, port: npt.NDArray[Any], time_ns: float) -> Energy:
     """Energy when each core runs its stream once and the chip is on for `time_ns`.
 
     `per_core`: rows of `counts`, scaled by how often each core runs. `port`: accesses counted by the model, all 0
@@ -90,9 +91,8 @@ def energy_of(machine: Machine, per_core: Floats, port: npt.NDArray[np.int64], t
     )
 
 
-def _registers_pj(core: CoreConfig, port: npt.NDArray[np.int64]) -> float:
-    # Besides, both ports are charged once per core when the simulation starts.
-    reads, writes = port[:, Port.READS].sum() + len(port), port[:, Port.WRITES].sum() + len(port)
+def _registers_pj(core: CoreConfig, port: npt.NDArray[Any]) -> float:
+    reads, writes = port[:, Port.READS].sum(), port[:, Port.WRITES].sum()
     return core.period * (reads * core.reg_file_read_dynamic_power + writes * core.reg_file_write_dynamic_power)
 
 

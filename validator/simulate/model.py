@@ -244,6 +244,8 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
     cause = np.full(instructions, state.NONE, np.int32)
     marks = np.zeros((machine.count, max(rounds, 1)), np.int64)
     port = np.zeros((machine.count, len(Port)), np.int64)
+    # The simulator charges both ports of the register file once when it starts.
+    port[:, [Port.READS, Port.WRITES]] = int(counting)
     tables = (
         core,
         thread,

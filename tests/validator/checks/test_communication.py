@@ -20,7 +20,8 @@ Step = tuple[str, int, int]
 """What, with which core (sync, send, recv) or how many (wait), event register."""
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["send", "recv", "sync", "wait"]), st.integers(0, CORES - 1), st.integers(0, 1)), max_size=8
+    st.tuples(st.sampled_from(["send", "recv", "sync", "wait"]), st.integers(0, CORES - 1), st.integers(0, 1)),
+    max_size=8,
 )
 
 

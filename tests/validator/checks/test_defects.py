@@ -37,7 +37,7 @@ def no_setbw(seed: Seed) -> None:
     del seed.cores[0][0]
 
 
-@defect("width-unset", "local-unwritten")
+@defect("width-unset")
 def setbw_too_late(seed: Seed) -> None:
     seed.cores[1].insert(5, seed.cores[1].pop(0))
 

@@ -1,0 +1,107 @@
+"""SpatialIR to SpatialIR: computes in the order in which a chip of blocking messages would start them.
+
+A list schedule: a compute starts when its core is free and its inputs are there; a message keeps both cores busy. The
+order is the global one of `pim.place`, so it decides who waits for whom, never what is computed.
+"""
+
+import heapq
+from dataclasses import dataclass, field, replace
+
+from raptor.arch import Arch
+from raptor.cost import copy_ns, load_ns, message_ns, mvmul_ns, vector_ns
+from raptor.spatial.ir import ApplyFilters, ApplyRow, BodyOp, Compute, PoolTile, SpatialGraph, Vector
+
+ISSUE_NS = 4
+
+
+def order_by_start(graph: SpatialGraph, arch: Arch) -> SpatialGraph:
+    """Deterministic: every tie is broken by `urgency`."""
+    schedule = _Schedule(graph, arch)
+    return replace(graph, computes=tuple(schedule.run()))
+
+
+@dataclass(slots=True)
+class _Schedule:
+    graph: SpatialGraph
+    arch: Arch
+    free_ns: dict[int, float] = field(default_factory=dict[int, float])
+    done: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+    """Of each tile computed: its core, and when."""
+    here: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
+
+    def run(self) -> list[Compute]:
+        computes = self.graph.computes
+        maker = {t.name: i for i, c in enumerate(computes) for t in c.results}
+        needs = [{maker[t.name] for t in c.inputs if t.name in maker} for c in computes]
+        users: list[list[int]] = [[] for _ in computes]
+        for i, need in enumerate(needs):
+            for j in need:
+                users[j].append(i)
+        waiting = [len(need) for need in needs]
+        ready = [(0.0, *self.urgency(i), i) for i, count in enumerate(waiting) if count == 0]
+        heapq.heapify(ready)
+        ordered: list[Compute] = []
+        while ready:
+            start, _, _, i = heapq.heappop(ready)
+            compute = computes[i]
+            now = self.start_ns(compute)
+            if now > start:
+                heapq.heappush(ready, (now, *self.urgency(i), i))
+                continue
+            self.execute(compute)
+            ordered.append(compute)
+            for j in users[i]:
+                waiting[j] -= 1
+                if waiting[j] == 0:
+                    heapq.heappush(ready, (self.start_ns(computes[j]), *self.urgency(j), j))
+        return ordered
+
+    def urgency(self, i: int) -> tuple[float, int]:
+        """Among computes that could start now: what is higher up in the image, then what is nearer the end."""
+        return self.graph.computes[i].position, -i
+
+    def core_of(self, compute: Compute) -> int:
+        if compute.core is not None:
+            return compute.core
+        return next((self.done[t.name][0] for t in compute.inputs if t.name in self.done), 0)
+
+    def start_ns(self, compute: Compute) -> float:
+        inputs = (self.done[t.name][1] for t in compute.inputs if t.name in self.done)
+        return max([self.free_ns.get(self.core_of(compute), 0.0), *inputs])
+
+    def execute(self, compute: Compute) -> None:
+        core = self.core_of(compute)
+        now = self.free_ns.get(core, 0.0)
+        for tile in compute.inputs:
+            if (core, tile.name) in self.here:
+                continue
+            self.here.add((core, tile.name))
+            if tile.name not in self.done:
+                now += load_ns(self.arch, tile.elements)
+            elif self.done[tile.name][0] != core:
+                source, ready = self.done[tile.name]
+                now = max(now, ready, self.free_ns.get(source, 0.0)) + message_ns(self.arch, tile.elements)
+                self.free_ns[source] = now
+        now += sum(self.op_ns(op, compute) for op in compute.body)
+        self.free_ns[core] = now
+        for op in compute.body:
+            self.done[op.result.name] = (core, now)
+            self.here.add((core, op.result.name))
+
+    def op_ns(self, op: BodyOp, compute: Compute) -> float:
+        """What an operation takes on its core; rough where it hardly matters."""
+        match op:
+            case ApplyRow():
+                windows = len(op.shape.first_outputs())
+                product = mvmul_ns(self.arch, compute.matrices[0].xbars) + ISSUE_NS
+                added = vector_ns(self.arch, op.shape.outputs * op.result.channels, 2) + ISSUE_NS
+                return windows * len(op.weights) * (product + added)
+            case ApplyFilters():
+                product = mvmul_ns(self.arch, compute.matrices[0].xbars) + vector_ns(self.arch, op.result.channels, 2)
+                return op.result.pixels * len(op.weights) * product
+            case Vector():
+                return vector_ns(self.arch, op.result.elements, 2)
+            case PoolTile():
+                return op.result.pixels * op.window.tap_count * (vector_ns(self.arch, op.result.channels, 2) + ISSUE_NS)
+            case _:
+                return copy_ns(self.arch, op.result.elements)
