@@ -96,6 +96,9 @@ def compile_command(
     ] = None,
     stream_format: Annotated[str, typer.Option("--format", help="Streams: json, pim or both.")] = "json",
     weights: Annotated[str, typer.Option(help="Crossbar weights: json or npz.")] = "json",
+    mapping: Annotated[
+        str, typer.Option(help="Strategy: raptor, the reference; or rows: layers stream, slow ones get copies.")
+    ] = "raptor",
     isa: Annotated[str, typer.Option(help="extended, or base: only instructions that pimsim-nn runs.")] = "extended",
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
     stop_after: Annotated[str | None, typer.Option(help="Print what this pass returns, and stop.")] = None,
@@ -113,6 +116,7 @@ def compile_command(
 
     choices = {"--format": (stream_format, ("json", "pim", "both")), "--weights": (weights, ("json", "npz"))}
     choices["--isa"] = (isa, ("extended", "base"))
+    choices["--mapping"] = (mapping, ("raptor", "rows"))
     for option, (value, allowed) in choices.items():
         if value not in allowed:
             raise UserError(f"{option} {value}: expected one of: {', '.join(allowed)}")
@@ -130,6 +134,7 @@ def compile_command(
                 cell_bits=cell_bits,
                 arch=arch,
                 shapes=dict(map(parse_shape, shape or ())),
+                mapping=mapping,
                 base_isa=isa == "base",
                 driver=driver,
             )

@@ -100,13 +100,15 @@ def compile(
     cell_bits: int | None = None,
     arch: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    mapping: str = "raptor",
     base_isa: bool = False,
     driver: Driver | None = None,
 ) -> Program:
     """Compiles an ONNX model.
 
     `xbar` is rows and columns of a crossbar (one number: square); `arch` an architecture file or preset, whose fields
-    the other sizes override; `bits` the width of an activation and a weight; `shapes` fixes symbolic input dimensions.
+    the other sizes override; `bits` the width of an activation and a weight; `shapes` fixes symbolic input dimensions;
+    `mapping` is the strategy: `raptor` (the reference) or `rows` (layers stream, slow layers get copies).
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled.
     """
     from raptor.compiler import compile_model
@@ -123,9 +125,12 @@ def compile(
         "cell_bits": chip.cell_bits,
         "bits": bits,
         "shapes": {name: list(shape) for name, shape in (shapes or {}).items()},
+        "mapping": mapping,
         "isa": "base" if base_isa else "extended",
     }
-    artifacts = compile_model(model, chip, driver, shapes=shapes or {}, base_isa=base_isa, options=options)
+    artifacts = compile_model(
+        model, chip, driver, shapes=shapes or {}, base_isa=base_isa, strategy=mapping, options=options
+    )
     return Program(artifacts.report, artifacts, seconds=driver.seconds)
 
 
