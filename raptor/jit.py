@@ -6,7 +6,7 @@ may change (such as JSON keys) are arguments.
 """
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba  # pyright: ignore[reportMissingTypeStubs]
 
@@ -27,6 +27,22 @@ def helper(function: Callable[P, R]) -> Callable[P, R]:
     return _njit(function, cache=False)
 
 
-def _njit(function: Callable[P, R], *, cache: bool) -> Callable[P, R]:
-    compile_ = numba.njit(cache=cache, nogil=True, error_model="numpy")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+def bare_kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """A `kernel` that allocates nothing: compiled without reference counts, which cost more than small helpers do."""
+    try:
+        return _njit(function, cache=True, counted=False)
+    except RuntimeError:
+        return _njit(function, cache=False, counted=False)
+
+
+def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
+    """A `helper` of a `bare_kernel`."""
+    return _njit(function, cache=False, counted=False)
+
+
+def _njit(function: Callable[P, R], *, cache: bool, counted: bool = True) -> Callable[P, R]:
+    options: dict[str, Any] = {"cache": cache, "nogil": True, "error_model": "numpy"} | (
+        {} if counted else {"_nrt": False}
+    )
+    compile_ = numba.njit(**options)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return cast(Callable[P, R], compile_(function))

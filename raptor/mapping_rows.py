@@ -45,7 +45,7 @@ def map_rows(graph: Graph, arch: Arch) -> Mapping:
     plans = {filter_key(n): best_plan(o, arch) for n, o in by_row if _is_by_row(graph, n, o)}
     whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in plans]
     filters, used = _place_whole(whole, arch)
-    copies = _replicate(plans, arch.core_count - used)
+    copies = _replicate(plans, arch.core_count, used)
     rows: dict[str, RowMapping] = {}
     core = 0
     for key, plan in plans.items():
@@ -137,12 +137,16 @@ def _place_whole(nodes: list[Node], arch: Arch) -> tuple[dict[str, FilterMapping
     return filters, core + 1
 
 
-def _replicate(plans: dict[str, Plan], cores: int) -> dict[str, int]:
-    """Copies of each layer: the slowest gets the next number that shortens it, until the cores are used up."""
+def _replicate(plans: dict[str, Plan], cores: int, used: int) -> dict[str, int]:
+    """Copies of each layer: the slowest gets the next number that shortens it, until the cores are used up.
+
+    `used`: cores that other layers take.
+    """
     copies = dict.fromkeys(plans, 1)
-    free = cores - sum(plan.stages for plan in plans.values())
+    free = cores - used - sum(plan.stages for plan in plans.values())
     if free < 0:
-        raise CapacityError("cores", cores - free, cores, where="one copy of every layer", levers=("--mapping raptor",))
+        levers = (f"--cores {cores - free}", "--mapping raptor")
+        raise CapacityError("cores", cores - free, cores, where="one copy of every layer", levers=levers)
     while plans:
         slowest = max(plans, key=lambda k: plans[k].load_ns(copies[k]))
         plan = plans[slowest]

@@ -9,7 +9,18 @@ from raptor.errors import VerifyError
 from raptor.frontend.graph import Filter
 from raptor.layout import Image, Region
 from raptor.mapping import Matrix
-from raptor.spatial.ir import ApplyFilters, ApplyRow, Compute, Gather, MoveTile, SpatialGraph, TensorParts, Tile, Vector
+from raptor.spatial.ir import (
+    ApplyFilters,
+    ApplyRow,
+    Compute,
+    Gather,
+    MoveTile,
+    SpatialGraph,
+    Stack,
+    TensorParts,
+    Tile,
+    Vector,
+)
 from raptor.unfold import PatchMatrix
 
 _Product = tuple[int, tuple[int, int], tuple[int, int]]
@@ -125,10 +136,11 @@ def _check_sources(graph: SpatialGraph) -> None:
     for use in graph.filter_of.values():
         parts = graph.tensors[use.source].parts
         holders.setdefault(use.key, {}).update({p.tile: p.region.channels for p in parts})
+    stacked = {op.result: op.rows[0] for compute in graph.computes for op in compute.body if isinstance(op, Stack)}
     for compute in graph.computes:
         for op in compute.body:
             if isinstance(op, ApplyFilters):
-                low, high = holders[compute.layer].get(op.input, (0, 0))
+                low, high = holders[compute.layer].get(stacked.get(op.input, op.input), (0, 0))
                 rows = {compute.matrices[i].rows for i in op.weights}
                 if any(first != low + op.channel or stop > high for first, stop in rows):
                     where = f"spatial: {compute.node}: {op.result}"

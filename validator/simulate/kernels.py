@@ -21,7 +21,7 @@ NOTE: columns and opcodes are constants in cached machine code; raise `_LAYOUT` 
 import numpy as np
 
 from raptor.isa import OPCODE
-from raptor.jit import helper, kernel
+from raptor.jit import bare_helper, bare_kernel
 from validator.simulate import state
 from validator.simulate.state import Core, Global, Op, Port, Step, Stop
 
@@ -67,7 +67,7 @@ _TOO_MANY_ROUNDS = 10_000_000  # of a core that nothing holds, while another can
 _PATIENCE = 64  # edges to turn the heap before looking for a cycle
 
 
-@kernel
+@bare_kernel
 def simulate(chip, words, tables, log, rounds, g) -> int:  # noqa: C901 the scheduler's loop
     """Runs until all cores have finished (`rounds` 0), or begun that many rounds more, or nothing can go on.
 
@@ -139,7 +139,7 @@ def simulate(chip, words, tables, log, rounds, g) -> int:  # noqa: C901 the sche
 # The heap, as SystemC has it: places from 1; of equal times none moves past another on insertion.
 
 
-@helper
+@bare_helper
 def _insert(g, heap_time, heap_id, time, thread):
     g[_G_HEAP] += 1
     i = g[_G_HEAP]
@@ -151,7 +151,7 @@ def _insert(g, heap_time, heap_id, time, thread):
     heap_id[i] = thread
 
 
-@helper
+@bare_helper
 def _extract(g, heap_time, heap_id):
     """Takes the first thread; also returns the place where the last one came to rest."""
     top = heap_id[1]
@@ -177,7 +177,7 @@ def _extract(g, heap_time, heap_id):
     return top, i
 
 
-@helper
+@bare_helper
 def _to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all cases
     """Advances the clock over edges at which nothing happens; false if nothing will ever happen."""
     heap_time, heap_id, calendar, snapshot = tables[2], tables[3], tables[6], tables[7]
@@ -223,7 +223,7 @@ def _to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all cas
     return True
 
 
-@helper
+@bare_helper
 def _alone(chip, words, tables, log, rounds, g):
     """One core runs, all others wait for messages: its instructions one after another, up to one that concerns others.
 
@@ -272,7 +272,7 @@ def _alone(chip, words, tables, log, rounds, g):
 # The calendar: a heap of tick * cores + core, so that cores have their turn in order of number.
 
 
-@helper
+@bare_helper
 def _call(g, tables, count, tick, c):
     """Enters core `c` for an edge."""
     calendar = tables[6]
@@ -285,7 +285,7 @@ def _call(g, tables, count, tick, c):
     calendar[i] = key
 
 
-@helper
+@bare_helper
 def _take(g, calendar):
     key = calendar[0]
     n = g[_G_CALENDAR] - 1
@@ -306,7 +306,7 @@ def _take(g, calendar):
     return key
 
 
-@helper
+@bare_helper
 def _edge(chip, words, tables, log, rounds, g, count):
     """What is entered for the edge that the clock has just reached."""
     calendar = tables[6]
@@ -324,14 +324,14 @@ def _edge(chip, words, tables, log, rounds, g, count):
             _wake(chip, words, tables, log, rounds, g, count, c, tick)
 
 
-@helper
+@bare_helper
 def _push(g, tables, t):
     """Lets a thread run in the next pass."""
     tables[4][g[_G_RUN]] = t
     g[_G_RUN] += 1
 
 
-@helper
+@bare_helper
 def _sleep(g, tables, t, time):
     """Lets a thread run after a time, or in the next delta cycle if that is 0."""
     if time == 0:
@@ -344,27 +344,27 @@ def _sleep(g, tables, t, time):
 # Instructions: what they take.
 
 
-@helper
+@bare_helper
 def _beats(size, width):
     return (size + width - 1) // width
 
 
-@helper
+@bare_helper
 def _memory_ps(beats, cycles, period_ns):
     return np.int64(float(beats * cycles) * period_ns * _PS + 0.5)
 
 
-@helper
+@bare_helper
 def _local_read(chip, size):
     return _memory_ps(_beats(size, chip.local_width), chip.local_read_cycles, chip.local_period_ns)
 
 
-@helper
+@bare_helper
 def _local_write(chip, size):
     return _memory_ps(_beats(size, chip.local_width), chip.local_write_cycles, chip.local_period_ns)
 
 
-@helper
+@bare_helper
 def _matrix_ps(chip, input_bits):
     """Time of the crossbars of a group: one pass for each slice of the input bits and of the rows."""
     passes = input_bits // chip.dac_resolution * chip.dac_passes
@@ -373,13 +373,13 @@ def _matrix_ps(chip, input_bits):
     return np.int64(float(cycles) * chip.matrix_period_ns * _PS + 0.5)
 
 
-@helper
+@bare_helper
 def _writes_wide(code):
     """Whether a vector instruction is charged for writing elements of the output width."""
     return code in (_VVMUL, _VVSLL, _VVSRA) or _VTANH <= code <= _VSIGM or code >= _VRSU
 
 
-@helper
+@bare_helper
 def _prepare(chip, words, tables, core, c, pc, op):  # noqa: C901 one branch for each kind of instruction
     """Fills the row `op` with unit and times of an instruction; widths are those of the core now."""
     index, group_first, xbars = tables[8], tables[9], tables[10]
@@ -433,7 +433,7 @@ def _prepare(chip, words, tables, core, c, pc, op):  # noqa: C901 one branch for
             op[_VALUE] = c_
 
 
-@helper
+@bare_helper
 def _copy(to, op):
     for i in range(_VALUE + 1):
         to[i] = op[i]
@@ -442,7 +442,7 @@ def _copy(to, op):
 # The fast path.
 
 
-@helper
+@bare_helper
 def _next(chip, words, tables, log, rounds, g, c, tick):  # noqa: C901 as long as a stream has cases
     """The reorder buffer of core `c` is free from `tick`: enters the next instruction that needs it."""
     core, thread = tables[0], tables[1]
@@ -487,14 +487,14 @@ def _next(chip, words, tables, log, rounds, g, c, tick):  # noqa: C901 as long a
     _call(g, tables, core.shape[0], at, c)
 
 
-@helper
+@bare_helper
 def _finish(g, core, c, tick):
     core[c, _FINISH] = tick
     g[_G_LAST] = max(g[_G_LAST], tick)
     g[_G_UNFINISHED] -= 1
 
 
-@helper
+@bare_helper
 def _round(core, log, rounds, g, c, tick):
     """Core `c` begins its stream again at `tick`; false for a stream of one instruction, which runs only once."""
     n = core[c, _ROUNDS]
@@ -517,7 +517,7 @@ def _round(core, log, rounds, g, c, tick):
 # Units.
 
 
-@helper
+@bare_helper
 def _through_port(core, c, now, time):
     """Time from now until the local memory has served one more request; one port, first come, first served."""
     free = max(core[c, _LOCAL], now) + time
@@ -525,7 +525,7 @@ def _through_port(core, c, now, time):
     return free - now
 
 
-@helper
+@bare_helper
 def _unit(chip, words, tables, log, rounds, g, t):  # noqa: C901 the states of a unit
     """A unit's thread runs: on to its next wait, or to the end of its instruction."""
     core, thread = tables[0], tables[1]
@@ -585,7 +585,7 @@ def _unit(chip, words, tables, log, rounds, g, t):  # noqa: C901 the states of a
         _end(chip, words, tables, log, rounds, g, t)
 
 
-@helper
+@bare_helper
 def _send(core, tables, log, g, t, op, c, now, step):
     if step == _START:
         op[_SINCE] = now
@@ -601,7 +601,7 @@ def _send(core, tables, log, g, t, op, c, now, step):
         _post(tables, log, g, c, _M_DATA, op[_OTHER], op[_SIZE], op[_OP_PC], 0)
 
 
-@helper
+@bare_helper
 def _receive(core, tables, log, g, t, op, c, now, step):
     if step == _START:
         op[_SINCE] = now
@@ -619,7 +619,7 @@ def _receive(core, tables, log, g, t, op, c, now, step):
         _sleep(g, tables, t, _through_port(core, c, now, op[_WRITE]))
 
 
-@helper
+@bare_helper
 def _end(chip, words, tables, log, rounds, g, t):
     """The unit has done its work: it is free at the next edge, the instruction completes one edge later."""
     core, thread = tables[0], tables[1]
@@ -651,7 +651,7 @@ def _end(chip, words, tables, log, rounds, g, t):
 # Switches. One message at a time; what arrives never waits.
 
 
-@helper
+@bare_helper
 def _post(tables, log, g, c, kind, to, flits, pc, value):
     """Puts a message into the switch of core `c`."""
     core, thread, queue, first = tables[0], tables[1], tables[12], tables[14]
@@ -668,7 +668,7 @@ def _post(tables, log, g, c, kind, to, flits, pc, value):
         _push(g, tables, t)
 
 
-@helper
+@bare_helper
 def _switch(chip, tables, log, g, t):
     """A switch's thread runs: its message arrives, or the next one leaves."""
     core, thread, queue, first = tables[0], tables[1], tables[12], tables[14]
@@ -699,7 +699,7 @@ def _switch(chip, tables, log, g, t):
     _sleep(g, tables, t, ns * 1000)
 
 
-@helper
+@bare_helper
 def _deliver(tables, log, g, c, message):
     """A message from core `c` arrives; returns the time that its switch stays busy besides."""
     core, thread = tables[0], tables[1]
@@ -728,7 +728,7 @@ def _deliver(tables, log, g, c, message):
 # The pipeline with a reorder buffer. Rows of `rob[c]`: the slots of a ring, then the instruction in the dispatcher.
 
 
-@helper
+@bare_helper
 def _wake(chip, words, tables, log, rounds, g, count, c, tick):
     core, thread, rob = tables[0], tables[1], tables[13][c]
     held, group = core[c, _HELD_SLOT], np.int64(_NONE)
@@ -760,7 +760,7 @@ def _wake(chip, words, tables, log, rounds, g, count, c, tick):
         _call(g, tables, count, tick + 1, c)
 
 
-@helper
+@bare_helper
 def _issue(chip, words, tables, log, g, count, c, tick):
     """The instruction in the dispatcher enters the reorder buffer and its unit."""
     core, thread, rob = tables[0], tables[1], tables[13][c]
@@ -784,7 +784,7 @@ def _issue(chip, words, tables, log, g, count, c, tick):
         _push(g, tables, t)
 
 
-@helper
+@bare_helper
 def _retire(chip, g, core, rob, rounds, c, tick):
     """Frees the slots at the head of the ring whose instructions have completed."""
     while core[c, _ROB_COUNT] > 0 and rob[core[c, _ROB_HEAD], _DONE_AT] <= tick:
@@ -795,7 +795,7 @@ def _retire(chip, g, core, rob, rounds, c, tick):
             _finish(g, core, c, tick)
 
 
-@helper
+@bare_helper
 def _dispatchable(chip, core, thread, rob, c, tick):
     """Whether the instruction in the dispatcher can leave it at the edge after `tick`."""
     if core[c, _ROB_COUNT] == chip.rob_size:
@@ -815,12 +815,12 @@ def _dispatchable(chip, core, thread, rob, c, tick):
     return True
 
 
-@helper
+@bare_helper
 def _overlap(low, high, other_low, other_high):
     return high >= other_low and low <= other_high
 
 
-@helper
+@bare_helper
 def _conflict(op, other):
     """Write after read, or read after write. Write after write goes unnoticed, as in the simulator."""
     return (
@@ -831,7 +831,7 @@ def _conflict(op, other):
     )
 
 
-@helper
+@bare_helper
 def _leave(chip, words, tables, log, rounds, g, c, tick):  # noqa: C901 one step of a pipeline
     """The dispatcher's instruction leaves at `tick`; the one being decoded takes its place."""
     core, rob = tables[0], tables[13][c]
@@ -871,12 +871,12 @@ def _leave(chip, words, tables, log, rounds, g, c, tick):  # noqa: C901 one step
         core[c, _REAL] = 1
 
 
-@helper
+@bare_helper
 def _wrap(value):
     return ((value + 2147483648) & 4294967295) - 2147483648
 
 
-@helper
+@bare_helper
 def _result(code, x, y, a):
     if code == _SLDI:
         return np.int64(a)
@@ -893,7 +893,7 @@ def _result(code, x, y, a):
     return np.int64(0)
 
 
-@helper
+@bare_helper
 def _scalar(words, registers, pc):
     """Executes a scalar instruction; true if it changed an operand of its own, so that a stall would repeat it."""
     head, a = words[pc, 0], np.int64(words[pc, 1])
@@ -906,7 +906,7 @@ def _scalar(words, registers, pc):
     return registers[rs1] != x or registers[rs2] != y
 
 
-@helper
+@bare_helper
 def _ranges(chip, words, registers, ib, ob, xbars, pc, op):
     """Local addresses read and written, both ends included, as the simulator's hazard check sees them."""
     head = words[pc, 0]
@@ -949,7 +949,7 @@ def _ranges(chip, words, registers, ib, ob, xbars, pc, op):
 # Accesses of decode, register file and scalar unit, counted as their energy is.
 
 
-@helper
+@bare_helper
 def _decode_counted(words, registers, port, pc, edges, tick):
     """An instruction is decoded for `edges` edges: it enters, then (if scalar) executes at each edge while it changes.
 
@@ -993,7 +993,7 @@ def _decode_counted(words, registers, port, pc, edges, tick):
             return
 
 
-@helper
+@bare_helper
 def _clock_registers(port):
     """The last write moves on by a stage at every edge, which is a reading of the registers if it differs."""
     if port[_O_RD] != port[_P_RD] or port[_O_VALUE] != port[_P_VALUE]:
@@ -1001,7 +1001,7 @@ def _clock_registers(port):
         port[_N_READS] += 1
 
 
-@helper
+@bare_helper
 def _address(words, port, pc):
     """Sets the registers to read; true if they are others than before."""
     head = words[pc, 0]
@@ -1016,7 +1016,7 @@ def _address(words, port, pc):
     return not same
 
 
-@helper
+@bare_helper
 def _values(registers, port):
     """Reads the registers; true if the values are others than before."""
     rd, rs1, rs2 = registers[port[_A_RD]], registers[port[_A_RS1]], registers[port[_A_RS2]]

@@ -1,6 +1,6 @@
 """Measures the programs of `generator` in pimsim-nn and writes data/figures.json. For developers; takes some minutes.
 
-    python -m tests.validator.simulate.measure /path/to/ChipTest [--latency 400] [--throughput 50]
+python -m tests.validator.simulate.measure /path/to/ChipTest [--latency 400] [--throughput 50]
 """
 
 import argparse
@@ -56,7 +56,9 @@ def _throughput(binary: Path, folder: Path, seed: int) -> list[list[float]]:
         time_ms = interval_ms * rounds
         write(case, folder, sim_mode=0, sim_time_ms=time_ms)
         report = _run(binary, folder)
-        measured.append([time_ms, round(time_ms / _figure(report, "average latency")), _figure(report, "average energy")])
+        measured.append(
+            [time_ms, round(time_ms / _figure(report, "average latency")), _figure(report, "average energy")]
+        )
     return measured
 
 

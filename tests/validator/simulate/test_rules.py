@@ -65,9 +65,7 @@ def test_instructions_of_one_unit_follow_each_other(tmp_path: Path):
     ("size", "to", "wait_send", "wait_recv", "send_end", "recv_end"),
     [(64, 1, 0, 0, 33, 71), (256, 3, 0, 0, 101, 285), (256, 3, 6, 18, 111, 295), (256, 3, 92, 0, 193, 377)],
 )
-def test_rendezvous(
-    tmp_path: Path, size: int, to: int, wait_send: int, wait_recv: int, send_end: int, recv_end: int
-):
+def test_rendezvous(tmp_path: Path, size: int, to: int, wait_send: int, wait_recv: int, send_end: int, recv_end: int):
     """Start at 4 + waits, by as many scalars."""
     streams: list[Stream] = [[] for _ in range(to + 1)]
     streams[0] = [sldi(1, 0)] * (wait_send + 1) + [send(to, size)]
@@ -96,23 +94,18 @@ def test_tokens(tmp_path: Path):
 
 @pytest.mark.parametrize("period", [0.5, 1, 1.5, 3])
 def test_every_instruction_ends_at_an_edge_of_the_clock(tmp_path: Path, period: float):
-    result = run(tmp_path, [SETBW, mvmul(), lldi(64), {"op": "vvadd", "rd": 1, "rs1": 2, "rs2": 3, "len": 64}], period=period)
+    result = run(
+        tmp_path, [SETBW, mvmul(), lldi(64), {"op": "vvadd", "rd": 1, "rs1": 2, "rs2": 3, "len": 64}], period=period
+    )
     ticks = result.end[1:] / (period * 1000)
     assert (ticks == ticks.round()).all()
 
 
-def test_a_single_read_after_write_hazard_waits(tmp_path: Path):
+@pytest.mark.parametrize(("address", "waits"), [(4000, False), (2065, False), (2064, True)])
+def test_a_hazard_of_neighbouring_ranges(tmp_path: Path, address: int, waits: bool):
+    """The sum is written to 2000 .. 2064: ranges include both ends."""
+    registers = [sldi(1, 0), sldi(2, 1000), sldi(3, 2000), sldi(4, address)]
     add = {"op": "vvadd", "rd": 3, "rs1": 1, "rs2": 2, "len": 64}
-    apart, near = [sldi(1, 0), sldi(2, 1000), sldi(3, 2000), sldi(4, 4000)], [sldi(1, 0), sldi(2, 1000), sldi(3, 2000), sldi(4, 2064)]
-    for setup, waits in ((apart, False), (near, True)):
-        result = run(tmp_path, [SETBW, *setup, add, {"op": "send", "rd": 4, "rs1": 4, "core": 1, "size": 8}], [recv(0, 8)], rob_size=4)
-        # Ranges include both ends, so a neighbour at 2064 counts as an overlap.
-        assert (result.start[6] > result.end[5]) == waits
-
-
-def test_a_stalled_instruction_on_its_own_register_repeats(tmp_path: Path):
-    """r1 += 1 counts every cycle that decode stands still, so the second lldi conflicts or not."""
-    step = {"op": "saddi", "rd": 1, "rs1": 1, "imm": 64}
-    stream = [sldi(1, 0), sldi(2, 10000), lldi(640), step, {"op": "lmv", "rd": 2, "rs1": 1, "len": 8, "size": 8}, lldi(8)]
-    slow = run(tmp_path, stream, rob_size=1, reg_file_read_dynamic_power=1.0)
-    assert slow.stop is Stop.DONE
+    message = send(1, 8) | {"rd": 4, "rs1": 4}
+    result = run(tmp_path, [SETBW, *registers, add, message], [recv(0, 8)], rob_size=4)
+    assert (result.start[6] > result.end[5]) == waits

@@ -1,0 +1,140 @@
+"""The mapping by rows: layers stream row by row, slow layers get copies."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto
+
+import models
+import raptor
+from raptor.errors import CapacityError
+from raptor.frontend.graph import Filter
+from raptor.mapping import RowMapping
+from raptor.unfold import PatchMatrix, RowWindow, blocks
+from raptor.window import Window
+from tests.frontend.support import make_model, node, random
+from tests.graphs import models as random_models
+from tests.pipeline import check, conv_model, passes
+
+ROWS = {"mapping": "rows"}
+CHIP = {"xbar": 16, "xbars_per_core": 40, "cores": 200, **ROWS}
+
+
+@st.composite
+def row_windows(draw: st.DrawFn) -> tuple[Window, int]:
+    """A two-dimensional window, and how many neighbours a product computes."""
+    kernel = (draw(st.integers(1, 3)), draw(st.integers(1, 4)))
+    strides = (1, draw(st.integers(1, 3)))
+    dilations = (1, draw(st.integers(1, 2)))
+    width = draw(st.integers((kernel[1] - 1) * dilations[1] + 1, 12))
+    pads = (0, draw(st.integers(0, kernel[1] - 1)))
+    out = (width + pads[1] - (kernel[1] - 1) * dilations[1] - 1) // strides[1] + 1
+    window = Window((kernel[0], width), (1, out), kernel, strides, pads, dilations)
+    return window, draw(st.integers(1, out))
+
+
+@given(row_windows(), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_patches_times_their_matrices_are_the_convolution(
+    chosen: tuple[Window, int], ins: int, outs: int, gather: bool
+):
+    """Line buffers padded as `pads` says, cut as `blocks` says, against the filter's own definition."""
+    window, outputs = chosen
+    filter_ = Filter(random(window.tap_count, ins, outs), window)
+    image = random(*window.in_dims, ins, seed=1)
+    wanted = np.zeros((window.out_pixels, outs), np.float32)
+    for tap, sources in enumerate(window.input_pixels().T):
+        wanted[sources >= 0] += image.reshape(-1, ins)[sources[sources >= 0]] @ filter_.weights[tap]
+
+    shape = RowWindow.of(window, outputs)
+    lines = np.pad(image, ((0, 0), shape.pads, (0, 0)))
+    found = np.zeros_like(wanted)
+    for first in shape.first_outputs():
+        at = first * shape.stride - shape.pad + shape.pads[0]
+        patch = lines[:, at : at + shape.patch_width].reshape(-1)
+        cuts = list(blocks(shape, ins, 5, gather=gather))
+        assert cuts[-1][1] == len(patch)
+        parts = (patch[slice(*r)] @ PatchMatrix(outputs, r, (0, outputs * outs), 1).values(filter_) for r in cuts)
+        found[first : first + outputs] = sum(parts).reshape(outputs, outs)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (3, 3), (5, 4)])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (1, 3)])
+@pytest.mark.parametrize("extra", [{}, {"pads": (1, 0, 0, 1)}, {"dilations": (1, 2), "pads": (1, 1, 1, 1)}])
+def test_convolutions(kernel: tuple[int, int], strides: tuple[int, int], extra: dict[str, Any]):
+    model = conv_model((1, 5, 9, 11), 7, kernel, strides=strides, bias=True, relu=True, **extra)
+    check(model, **CHIP)
+
+
+@pytest.mark.parametrize("xbar", [4, 16, (8, 32), (32, 8)])
+def test_layers_split_over_cores(xbar: int | tuple[int, int]):
+    """Eight crossbars a core are too few for a copy: partial sums go from core to core."""
+    model = conv_model((1, 12, 6, 6), 10, (3, 3), pads=(1, 1, 1, 1), bias=True)
+    placed = passes(model, **{**CHIP, "xbar": xbar, "xbars_per_core": 8}).mapping
+    (layer,) = placed.rows.values()
+    assert all(len(copy) > 1 for copy in layer.replicas) or xbar == (8, 32)
+    check(model, **{**CHIP, "xbar": xbar, "xbars_per_core": 8})
+
+
+@given(random_models(), st.sampled_from([4, 8, (16, 8)]), st.integers(12, 40))
+@settings(max_examples=40)
+def test_random_graphs(model: ModelProto, xbar: int, xbars_per_core: int):
+    check(model, tolerance=1e-4, xbar=xbar, xbars_per_core=xbars_per_core, cores=300, **ROWS)
+
+
+@pytest.mark.slow
+@given(random_models(), st.sampled_from([4, 8, (16, 8)]), st.integers(12, 40))
+@settings(max_examples=500)
+def test_many_random_graphs(model: ModelProto, xbar: int, xbars_per_core: int):
+    check(model, tolerance=1e-4, xbar=xbar, xbars_per_core=xbars_per_core, cores=300, **ROWS)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet", "googlenet"])
+def test_small_models(name: str):
+    check(models.build(name, seed=0, width=0.125, image_size=64), tolerance=1e-4, **ROWS)
+
+
+def test_copies_take_rows_in_turn():
+    model = conv_model((1, 4, 8, 8), 4, (3, 3), pads=(1, 1, 1, 1))
+    result = passes(model, **{**CHIP, "cores": 4})
+    (layer,) = result.mapping.rows.values()
+    assert isinstance(layer, RowMapping)
+    assert [copy[0][0] for copy in layer.replicas] == [0, 1, 2, 3]
+    cores = {c.results[0].name: c.core for c in result.spatial.computes if c.matrices}
+    assert [cores[f"y.r{row}"] for row in range(8)] == [0, 1, 2, 3] * 2
+
+
+def test_the_slow_layer_gets_the_copies():
+    weights = {"w": random(4, 4, 3, 3), "v": random(4, 4, 1, 1)}
+    nodes = [node("Conv", "x w", "t", name="slow", pads=[1, 1, 1, 1]), node("Conv", "t v", "y", name="quick")]
+    placed = passes(make_model(nodes, {"x": (1, 4, 12, 12)}, ["y"], weights), **{**CHIP, "cores": 8}).mapping
+    copies = {name: len(layer.replicas) for name, layer in placed.rows.items()}
+    assert copies["t"] > copies["y"]
+    assert sum(copies.values()) <= 8
+
+
+def test_far_fewer_instructions_than_the_reference():
+    model = models.build("resnet18", seed=0, width=0.25, image_size=64)
+    reference, rows = (raptor.compile(model, mapping=name).report for name in ("raptor", "rows"))
+    assert rows.instructions["mvmul"] * 5 < reference.instructions["mvmul"]
+    assert rows.cores_used > 5 * reference.cores_used
+    assert {layer.unfolding for layer in rows.layers if layer.op_type == "Conv"} <= {
+        f"window 1x{n}" for n in range(1, 9)
+    }
+
+
+def test_a_chip_with_too_few_cores_for_one_copy_of_each_layer():
+    model = models.build("resnet18", seed=0, width=0.25, image_size=64)
+    with pytest.raises(CapacityError, match=r"one copy of every layer: cores: need \d+, have 5; try --cores") as caught:
+        raptor.compile(model, cores=5, **ROWS)
+    raptor.compile(model, cores=caught.value.needed, **ROWS)
+
+
+def test_equal_inputs_give_equal_decisions():
+    model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
+    first, second = (passes(model, **ROWS) for _ in range(2))
+    assert first.mapping == second.mapping
+    assert [c.results for c in first.spatial.computes] == [c.results for c in second.spatial.computes]

@@ -1,0 +1,224 @@
+"""The command and what it reports."""
+
+import gzip
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from raptor.errors import UserError
+from tests.validator.simulate.programs import SETBW, arch, lldi, mvmul, recv, send, sldi, write
+from validator.errors import DeadlockError, ProgramError
+from validator.simulate import builtin, pimsim
+from validator.simulate.cli import command
+
+ADD = {"op": "vvadd", "rd": 1, "rs1": 2, "rs2": 3, "len": 64}
+SENDER = [SETBW, *[sldi(1, 0), mvmul(), ADD] * 20, send(1, 256)]
+RECEIVER = [SETBW, recv(0, 256), *[mvmul()] * 5, {"op": "st", "rd": 2, "rs1": 1, "size": 64}]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return write(tmp_path / "out", SENDER, RECEIVER)
+
+
+def cli(*arguments: str | Path) -> str:
+    app = typer.Typer()
+    app.command()(command)
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_json_report(program: Path, tmp_path: Path):
+    file = tmp_path / "report.json"
+    text = cli(program, "--json", file, "--mode", "throughput")
+    report = json.loads(file.read_bytes())
+    assert report["estimator"].startswith("raptor-cycle-model ")
+    assert report["latency_ns"] > report["interval_ns"] > 0
+    assert report["samples_per_s"] == pytest.approx(1e9 / report["interval_ns"])
+    assert report["energy_pj"] == pytest.approx(sum(report["energy_parts_pj"].values()))
+    assert sum(report["critical_path_ns"].values()) == pytest.approx(report["latency_ns"])
+    assert {"latency", "throughput", "energy", "critical path"} <= set(text.replace("   ", "\n").split("\n"))
+
+
+def test_time_of_a_core_adds_up(program: Path):
+    report = builtin.simulate(program, program / "arch.json")
+    sender, receiver = report.cores
+    assert receiver.wait_recv_ns > 0.9 * sender.finish_ns
+    assert receiver.wait_send_ns == sender.wait_recv_ns == 0
+    for core in report.cores:
+        times = (core.vector_ns, core.matrix_ns, core.transfer_ns, core.wait_send_ns, core.wait_recv_ns, core.idle_ns)
+        assert sum(times) == pytest.approx(core.finish_ns)
+
+
+def test_the_critical_path_follows_a_message(program: Path):
+    report = builtin.simulate(program, program / "arch.json")
+    path = report.critical_path_ns
+    # All products of the sender, then those of the receiver, though the receiver waits for most of the time.
+    assert path["mvmul"] == pytest.approx(25 * 1658, rel=0.01)
+    assert path.get("recv", 0) < 500
+
+
+def test_steps_name_onnx_nodes(program: Path):
+    steps = {
+        "version": 1,
+        "nodes": ["conv", "head"],
+        "operations": ["apply filters", "send"],
+        "cores": [
+            {"core": 0, "ends": [len(SENDER) - 1, len(SENDER)], "nodes": [0, 1], "operations": [0, 1]},
+            {"core": 1, "ends": [len(RECEIVER)], "nodes": [1], "operations": [0]},
+        ],
+    }
+    (program / "steps.json").write_text(json.dumps(steps))
+    report = builtin.simulate(program, program / "arch.json")
+    assert report.critical_path_by == "node"
+    assert list(report.critical_path_ns) == ["conv", "head"]
+    steps["cores"][1]["ends"] = [3]
+    (program / "steps.json").write_text(json.dumps(steps))
+    with pytest.raises(UserError, match="core 1 has other instructions"):
+        builtin.simulate(program, program / "arch.json")
+
+
+def test_the_trace(program: Path, tmp_path: Path):
+    file = tmp_path / "trace.json"
+    cli(program, "--trace", file)
+    events: list[dict[str, Any]] = json.loads(file.read_bytes())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert {e["name"] for e in spans} == {"mvmul", "vvadd", "send", "recv", "st"}
+    assert sum(e["args"]["instructions"] for e in spans) == 20 * 2 + 1 + 7
+    start, end = (next(e for e in events if e["ph"] == phase) for phase in "sf")
+    assert (start["pid"], end["pid"], start["id"]) == (0, 1, end["id"])
+    for pid, tid in {(e["pid"], e["tid"]) for e in spans}:
+        track = [e for e in spans if (e["pid"], e["tid"]) == (pid, tid)]
+        for a, b in itertools.pairwise(track):
+            assert a["ts"] + a["dur"] <= b["ts"] + 1e-9
+
+
+def test_a_trace_is_thinned(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("validator.simulate.trace.EVENT_LIMIT", 4)
+    cli(
+        write(tmp_path / "alternating", [SETBW, *[lldi(8), send(1, 8)] * 50], [recv(0, 8)] * 50),
+        "--trace",
+        tmp_path / "t",
+    )
+    spans = [e for e in json.loads((tmp_path / "t").read_bytes())["traceEvents"] if e["ph"] == "X"]
+    assert len(spans) <= 6
+    assert sum(e["args"]["instructions"] for e in spans) == 150
+
+
+def test_a_deadlock_names_cores_and_instructions(tmp_path: Path):
+    folder = write(tmp_path, [lldi(8), send(1, 8), recv(1, 8)], [send(0, 8), recv(0, 8)], [lldi(8)])
+    with pytest.raises(DeadlockError) as caught:
+        builtin.simulate(folder, folder / "arch.json")
+    assert caught.value.exit_status == 3
+    first, second = caught.value.blocked
+    assert (first.core, first.pc, second.core, second.pc) == (0, 1, 1, 0)
+    assert "core 1 to receive; it is at 0 (send" in first.waits_for
+
+
+@pytest.mark.parametrize("rob_size", [1, 4])
+@pytest.mark.parametrize(
+    ("stream", "pc", "reason"),
+    [
+        ([lldi(8), {"op": "nop"}, lldi(8)], 1, "nop never completes"),
+        ([lldi(8), sldi(1, 2)], 1, "last instruction is scalar"),
+        ([lldi(8), {"op": "wait", "event_register": 2, "wait_value": 1}], 1, "1 tokens in event register 2"),
+    ],
+)
+def test_what_never_ends(tmp_path: Path, rob_size: int, stream: list[dict[str, Any]], pc: int, reason: str):
+    folder = write(tmp_path, stream, rob_size=rob_size)
+    with pytest.raises(DeadlockError, match=reason) as caught:
+        builtin.simulate(folder, folder / "arch.json")
+    assert caught.value.blocked[0].pc == pc
+
+
+@pytest.mark.parametrize(
+    ("instruction", "reason"),
+    [
+        (mvmul(3), "no such array group"),
+        (mvmul() | {"mbiw": 0}, "divides by zero"),
+        (send(5, 8), "no such core"),
+        (sldi(40, 1), "a register above r31"),
+        (lldi(-1), "a negative length"),
+        ({"op": "wait", "event_register": 32, "wait_value": 1}, "no such event register"),
+    ],
+)
+def test_what_crashes_the_simulator_is_refused(tmp_path: Path, instruction: dict[str, Any], reason: str):
+    folder = write(tmp_path, [SETBW, instruction, lldi(8)])
+    with pytest.raises(ProgramError, match=f"core 0, instruction 1 .*{reason}"):
+        builtin.simulate(folder, folder / "arch.json")
+
+
+def test_warnings(tmp_path: Path):
+    folder = write(tmp_path, [mvmul(), send(1, 8)], [recv(0, 8)])
+    chip = arch()
+    chip["chip_config"]["core_config"]["typo"] = 1
+    (folder / "arch.json").write_text(json.dumps(chip))
+    (folder / "network.json").write_text('{"latency": {"1": {"0": 4}}, "energy": {"1": {"0": 46}}}')
+    warnings = "\n".join(builtin.simulate(folder, folder / "arch.json").warnings)
+    assert "no field chip_config.core_config.typo" in warnings
+    assert "1 pairs that talk are missing and cost nothing: 0 to 1" in warnings
+    assert "no setbw before the first product or vector on 1 cores (0)" in warnings
+
+
+def test_instructions_unknown_to_the_simulator_have_stand_ins(tmp_path: Path):
+    def latency(name: str, op: str) -> float | None:
+        stream = [SETBW, {"op": op, "rd": 1, "rs1": 2, "len": 64}]
+        return builtin.simulate(write(tmp_path / name, stream), tmp_path / name / "arch.json").latency_ns
+
+    assert latency("a", "vsoftmax") == latency("b", "vsigm")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_single_files(tmp_path: Path, program: Path, packed: bool):
+    config = json.loads((program / "config.json").read_text())
+    content = json.dumps({"config": config, "core0": SENDER, "core1": RECEIVER}).encode()
+    file = tmp_path / "out" / "program.anything"
+    file.write_bytes(gzip.compress(content) if packed else content)
+    one, other = (builtin.simulate(path, program / "arch.json") for path in (file, program))
+    assert (one.latency_ns, one.energy_pj) == (other.latency_ns, other.energy_pj)
+
+
+def test_a_core_left_out_draws_no_power(tmp_path: Path):
+    write(tmp_path, [lldi(8)], [])
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "one.json").write_text(json.dumps({"config": config, "core0": [lldi(8)]}))
+    whole = builtin.simulate(tmp_path, tmp_path / "arch.json")
+    one = builtin.simulate(tmp_path / "one.json", tmp_path / "arch.json")
+    assert whole.latency_ns == one.latency_ns
+    # 1 mW for each local memory, and for the global one.
+    assert whole.energy_parts_pj["static"] == pytest.approx(1.5 * one.energy_parts_pj["static"])
+
+
+def test_streams_of_one_instruction_do_not_loop(tmp_path: Path):
+    folder = write(tmp_path, [lldi(8)])
+    with pytest.raises(UserError, match="one instruction or none"):
+        builtin.simulate(folder, folder / "arch.json", mode="throughput")
+
+
+FAKE = """#!{python}
+import json, sys
+arch = json.load(open(sys.argv[2]))
+assert arch["sim_config"]["sim_mode"] == {sim_mode} and arch["sim_config"]["latency_timeout_ms"] > 0
+print("  - {name}:      0.25 ms\\n  - average energy:     17.5 pJ")
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "sim_mode", "name"), [("latency", 1, "latency"), ("throughput", 0, "average latency")]
+)
+def test_the_real_simulator(tmp_path: Path, program: Path, mode: Any, sim_mode: int, name: str):
+    binary = tmp_path / "ChipTest"
+    binary.write_text(FAKE.format(python=sys.executable, sim_mode=sim_mode, name=name))
+    binary.chmod(0o755)
+    report = pimsim.simulate(program, program / "arch.json", binary, mode=mode)
+    ns = report.latency_ns if mode == "latency" else report.interval_ns
+    assert (report.estimator, ns, report.energy_pj) == ("pimsim-nn", 250_000, 17.5)
+    assert subprocess.run([binary], capture_output=True, check=False).returncode != 0

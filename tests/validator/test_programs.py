@@ -1,0 +1,72 @@
+"""Reading anyone's programs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raptor import streams
+from raptor.errors import UserError
+from validator.programs import read_program
+
+
+def write(folder: Path, config: dict[str, Any], **files: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, value in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(value))
+    return folder
+
+
+def test_unknown_keys_and_odd_numbers_are_read_as_the_simulator_does():
+    plain = b'[{"op":"sldi","rd":3,"imm":4294967301},{"op":"lmv","rd":1,"rs1":2,"len":7,"size":7,"core":9,"x":"y"}]'
+    odd = b'[{"op":"sldi","rd":3.0,"imm":5.9,"offset":{"q":[1]}},{"op":"lmv","rd":1,"rs1":2,"len":7}]'
+    a, b = (streams.from_json(text, lenient=True) for text in (plain, odd))
+    assert a["a"].tolist() == b["a"].tolist() == [5, 0]
+    assert a["flags"].tolist() == [0, 0]
+    assert b["flags"].tolist() == [0, streams.NO_SIZE]
+    for text in (plain, odd):
+        with pytest.raises(UserError):
+            streams.from_json(text)
+
+
+def test_lenient_and_strict_readers_agree_on_plain_streams():
+    text = (
+        b'[{"op":"send","rd":1,"rs1":1,"core":2,"offset":{"offset_select":1,"offset_value":4},"size":8},{"op":"nop"}]'
+    )
+    assert (streams.from_json(text) == streams.from_json(text, lenient=True)).all()
+
+
+def test_a_directory_without_manifest(tmp_path: Path):
+    map_ = {"core0": [1, 2], "core1": [4]}
+    folder = write(tmp_path, {"core_cnt": 2, "array_group_map": map_, "more": 1}, core_0=[], core_1=[{"op": "nop"}])
+    program = read_program(folder)
+    assert program.groups == ((1, 2), (4,))
+    assert [len(r) for r in program.records] == [0, 1]
+    assert program.faults == ()
+    (folder / "core_1.pim").write_bytes(streams.to_pim(program.records[0]) + b"trailing")
+    assert [len(r) for r in read_program(folder).records] == [0, 0]
+
+
+def test_what_the_simulator_refuses_is_noted(tmp_path: Path):
+    folder = write(tmp_path, {"core_cnt": 2, "array_group_map": {"core0": [0]}}, core_0=[], core_x=[])
+    faults = "\n".join(read_program(folder).faults)
+    for part in (
+        "core_x.json",
+        "core_1.json or core_1.pim is missing",
+        "array_group_map.core0",
+        "array_group_map.core1",
+    ):
+        assert part in faults
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"config": {}}', '{"config": {"core_cnt": 1}}', '{"config": {"core_cnt": 0}}']
+)
+def test_what_cannot_be_read(tmp_path: Path, content: str):
+    file = tmp_path / "program.json"
+    file.write_text(content)
+    with pytest.raises(UserError, match=r"program\.json"):
+        read_program(file)
+    with pytest.raises(UserError, match="no such file"):
+        read_program(tmp_path / "missing")
