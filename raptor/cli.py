@@ -6,8 +6,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
+import raptor.arch_cli
+import raptor.inspection_cli
+import validator.check_cli
 import validator.cli
-from raptor import inspection
+import validator.simulate.cli
 from raptor.errors import InternalError, RaptorError, UserError
 from raptor.options import parse_shape, parse_xbar
 
@@ -70,9 +73,6 @@ def _root(  # pyright: ignore[reportUnusedFunction] typer calls it
 ) -> None:
     pass
 
-
-app.command("validate")(validator.cli.command)
-app.command("inspect")(inspection.command)
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
 
@@ -179,3 +179,10 @@ def models_command(
     size = zoo.write(name, path, seed=seed, options=option or [], force=force)
     if not quiet:
         print(f"{path}: {size / 1e6:.1f} MB")
+
+
+app.command("validate")(validator.cli.command)
+app.command("check")(validator.check_cli.command)
+app.command("simulate")(validator.simulate.cli.command)
+app.command("inspect")(raptor.inspection_cli.command)
+app.add_typer(raptor.arch_cli.app, name="arch")

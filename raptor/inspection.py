@@ -4,9 +4,8 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
@@ -14,12 +13,11 @@ from rich.table import Table
 from raptor import arch as architectures
 from raptor import files, frontend, spatial
 from raptor.arch import Arch
-from raptor.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.errors import UserError
 from raptor.frontend.graph import Dot, Filter, Graph, Node, Stencil
 from raptor.frontend.registry import is_supported_op
 from raptor.mapping import Mapping as Placement
 from raptor.mapping import filter_key, map_raptor
-from raptor.options import parse_shape, parse_xbar
 from raptor.window import Window
 
 if TYPE_CHECKING:
@@ -199,44 +197,7 @@ def _utilisation(weights: int, xbars: int, arch: Arch) -> float:
     return round(weights / cells, 4) if cells else 0.0
 
 
-def command(
-    model: Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)],
-    xbar: Annotated[
-        str | None, typer.Option(help="Crossbar size: 128, or 128x256 (rows x columns).", show_default="128x128")
-    ] = None,
-    xbars_per_core: Annotated[int | None, typer.Option(min=1, help="Crossbars of a core.", show_default="64")] = None,
-    bits: Annotated[int, typer.Option(min=1, max=32, help="Bits of an activation and of a weight.")] = 8,
-    cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.", show_default="8")] = None,
-    arch: Annotated[
-        str | None, typer.Option(help="Architecture file of pimsim-nn, or preset.", show_default="bench")
-    ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(help="Shape of an input, such as input=1,3,224,224. Repeatable.")
-    ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="File for the same as JSON; - for the terminal.")] = None,
-) -> None:
-    """Show what would happen to a model: operators, multiply-accumulates, crossbars of each layer.
-
-    Example: raptor inspect resnet18.onnx --xbar 128
-    """
-    found = inspect(
-        model,
-        xbar=parse_xbar(xbar),
-        xbars_per_core=xbars_per_core,
-        bits=bits,
-        cell_bits=cell_bits,
-        arch=arch,
-        shapes=dict(map(parse_shape, shape or ())),
-    )
-    if json is not None:
-        _write(json, found)
-    if json is None or str(json) != "-":
-        show(found, Console(highlight=False))
-    if found.unsupported:
-        raise UnsupportedError([UnsupportedNode(n.node, n.op_type, n.reason) for n in found.unsupported])
-
-
-def _write(path: Path, found: Inspection) -> None:
+def write(path: Path, found: Inspection) -> None:
     content = files.to_json(found)
     if str(path) == "-":
         sys.stdout.write(content.decode())

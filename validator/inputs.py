@@ -22,8 +22,9 @@ def make_inputs(
 ) -> dict[str, Floats]:
     """One array for every input of the model.
 
-    `given`: arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name. Without any, standard
-    normal numbers from `seed`. Values are rounded to the model's element type, so that both sides see the same.
+    `given`: arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name.
+    Without any, standard normal numbers from `seed`. Values are rounded to the model's element type, so that both
+    sides see the same.
     Raises `UserError` for unreadable files, unknown names and shapes other than the compiled ones.
     """
     if isinstance(given, Mapping):

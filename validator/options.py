@@ -4,4 +4,5 @@ from typing import Literal
 
 Engine = Literal["numba", "python"]
 Schedule = Literal["block", "round-robin"]
+Mode = Literal["latency", "throughput"]
 DEFAULT_TOLERANCE = 1e-4

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from raptor.errors import RaptorError
-from validator.checks.cli import command
+from validator.check_cli import command
 from validator.checks.docs import page
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.errors import UserError
+from validator.options import Mode
 from validator.programs import read_program
 from validator.simulate import chip, energy, layers, model, path, trace
 from validator.simulate.blocked import deadlock
 from validator.simulate.model import Machine, Run
-from validator.simulate.report import CoreUse, Mode, Report
+from validator.simulate.report import CoreUse, Report
 from validator.simulate.state import Core, Stop
 
 Ints = npt.NDArray[np.int64]

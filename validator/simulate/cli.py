@@ -1,14 +1,15 @@
 """The command `raptor simulate OUT`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 
-from raptor import files
 from raptor.errors import UserError
-from validator.simulate.report import Mode, Report, show, to_json
+from validator.options import Mode
+
+if TYPE_CHECKING:
+    from validator.simulate.report import Report
 
 
 def command(
@@ -32,6 +33,10 @@ def command(
 
     Programs of other compilers work too. Exit status: 0 done, 2 bad input, 3 deadlock.
     """
+    from rich.console import Console
+
+    from validator.simulate.report import show, to_json
+
     report = _simulate(out, arch or default_arch(out), mode, samples, trace, engine, pimsim)
     if json is not None:
         try:
@@ -43,7 +48,7 @@ def command(
 
 def _simulate(
     out: Path, arch: Path, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
-) -> Report:
+) -> "Report":
     if engine == "builtin":
         from validator.simulate.builtin import simulate
 
@@ -59,6 +64,8 @@ def _simulate(
 
 def default_arch(out: Path) -> Path:
     """arch.json in, or beside, a program."""
+    from raptor import files
+
     path = (out if out.is_dir() else out.parent) / files.ARCH
     if not path.is_file():
         raise UserError(f"{path}: no such file; give the architecture with --arch")

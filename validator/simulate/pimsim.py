@@ -14,10 +14,11 @@ from raptor import files, streams
 from raptor.errors import RaptorError, UserError
 from raptor.isa import RECORD
 from validator.errors import Blocked, DeadlockError
+from validator.options import Mode
 from validator.programs import RawProgram, read_program
 from validator.simulate import chip, model
 from validator.simulate.builtin import simulate as estimate
-from validator.simulate.report import Mode, Report
+from validator.simulate.report import Report
 
 ESTIMATOR = "pimsim-nn"
 

@@ -8,7 +8,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-Mode = Literal["latency", "throughput"]
+from validator.options import Mode
 
 _BUSIEST = 5
 _LAYERS = 12

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from raptor.errors import UserError
 
@@ -23,6 +22,8 @@ def command(
 
     Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a program that cannot be read.
     """
+    from rich.console import Console
+
     from validator.checks import check
     from validator.checks.report import is_clean, show, to_json, to_sarif
 

@@ -1,0 +1,79 @@
+"""What `raptor arch` shows and writes."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from raptor import arch as architectures
+from raptor.arch import NETWORK_FILE, SOURCES, Arch, ArchFile
+from raptor.arch.schema import field_model
+from raptor.errors import UserError
+
+
+def show_presets() -> None:
+    """A line for each preset."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("preset", "cores", "crossbars a core", "size", "cell bits", "what"):
+        table.add_column(column, overflow="fold")
+    for name in architectures.presets():
+        chip = architectures.load(name)
+        size = f"{chip.xbar_rows}x{chip.xbar_cols}"
+        summary = SOURCES[name].summary
+        table.add_row(name, str(chip.core_count), str(chip.xbars_per_core), size, str(chip.cell_bits), summary)
+    Console(highlight=False).print(table)
+
+
+def show_architecture(name: str, *, json: bool) -> None:
+    """Every field of a preset or file, and where a preset's numbers come from."""
+    file = architectures.load(name).file
+    if json:
+        print(_json(file).decode(), end="")
+        return
+    console = Console(highlight=False)
+    table = Table("field", "value", "meaning", box=None, pad_edge=False)
+    _add_fields(table, file, "")
+    console.print(table)
+    if source := SOURCES.get(name):
+        for title, lines in (("", (source.summary,)), ("source: ", source.source), ("not known: ", source.unknown)):
+            for line in lines:
+                console.print(f"{title}{line}", markup=False, soft_wrap=True)
+
+
+def write_files(chip: Arch, output: Path, *, force: bool = False) -> Path:
+    """Writes the architecture file and its network table; returns the path of the table."""
+    table = output.parent / NETWORK_FILE
+    for path in (output, table):
+        if path.exists() and not force:
+            raise UserError(f"{path}: exists; choose another with -o, or replace it with --force")
+    try:
+        output.write_bytes(_json(chip.file, exclude_unset=True))
+        with table.open("wb") as stream:
+            stream.writelines(architectures.write_network(chip))
+    except OSError as e:
+        raise UserError(f"{output}: cannot be written: {e.strerror or e}") from e
+    return table
+
+
+def _json(file: ArchFile, *, exclude_unset: bool = False) -> bytes:
+    """`exclude_unset`: without fields that have the default because nobody named them."""
+    return orjson.dumps(file.model_dump(mode="json", exclude_unset=exclude_unset), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _add_fields(table: Table, value: BaseModel, indent: str) -> None:
+    model = type(value)
+    for name, info in model.model_fields.items():
+        inner = getattr(value, name)
+        if field_model(model, name):
+            table.add_row(f"[bold]{indent}{name}[/]", "", info.description or "")
+            _add_fields(table, inner, indent + "  ")
+        else:
+            mark = "" if name in value.model_fields_set else " *"
+            table.add_row(f"{indent}{name}", f"{_plain(inner)}{mark}", info.description or "")
+
+
+def _plain(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)  # pyright: ignore[reportUnknownArgumentType]
