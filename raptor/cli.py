@@ -109,6 +109,8 @@ def compile_command(
 
     Example: raptor compile resnet18.onnx --xbar 128 --cores 200
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     import raptor
     from raptor import output as outputs
     from raptor import terminal
@@ -141,16 +143,20 @@ def compile_command(
         except Stopped as stopped:
             print(stopped.text, end="")
             return
-        driver.timed(
-            "write",
-            program.save,
-            output,
-            stream_format=stream_format,  # pyright: ignore[reportArgumentType] checked above
-            weight_format=weights,  # pyright: ignore[reportArgumentType]
-            force=force,
-        )
+        with ThreadPoolExecutor(1) as pool:
+            findings = pool.submit(program.check)
+            driver.timed(
+                "write",
+                program.save,
+                output,
+                stream_format=stream_format,  # pyright: ignore[reportArgumentType] checked above
+                weight_format=weights,  # pyright: ignore[reportArgumentType]
+                force=force,
+            )
+            found = driver.timed("check", findings.result)
     if not quiet:
         terminal.show_summary(program, output)
+        terminal.show_findings(found)
 
 
 @app.command("models")

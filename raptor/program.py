@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from raptor import arch as architectures
-from raptor import files, output
+from raptor import files, isa, output
 from raptor.driver import Driver
 from raptor.errors import UserError
 from raptor.output import Artifacts, StreamFormat, WeightFormat
@@ -20,6 +21,7 @@ from raptor.report import Report
 if TYPE_CHECKING:
     import onnx
 
+    from validator.checks import Finding
     from validator.report import Report as Verdict
 
 Array = npt.NDArray[Any]
@@ -61,6 +63,24 @@ class Program:
         )
         self.folder = folder
         return folder
+
+    def check(self) -> "tuple[Finding, ...]":
+        """What pimsim-nn would do to this program without saying so (docs/checks.md); nothing, if RAPTOR is right."""
+        from validator import checks
+
+        if self.artifacts is None:
+            return checks.check(self._directory())
+        parts = self.artifacts
+        cores = range(parts.config.core_cnt)
+        empty = np.zeros(0, isa.RECORD)
+        return checks.check_output(
+            [parts.records.get(core, empty) for core in cores],
+            parts.config,
+            parts.arch.file,
+            parts.memory,
+            [[(m.shape[0], m.shape[1]) for m in parts.weights.get(core, ())] for core in cores],
+            extended=parts.options.get("isa") == "extended",
+        )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name."""

@@ -47,7 +47,7 @@ class Report(_Schema):
     """Resources, instruction counts and warnings."""
 
     strategy: str
-    tile_channels: int
+    tile_channels: int = Field(description="0: all channels of a tensor together")
     matrices: int
     xbars_used: int
     xbars_available: int
@@ -86,7 +86,7 @@ def make_report(
     layers = tuple(_layers(spatial, program, by_node, arch))
     return Report(
         strategy=mapping.strategy,
-        tile_channels=mapping.tile,
+        tile_channels=0 if mapping.by_row else mapping.tile,
         matrices=sum(layer.matrices for layer in layers),
         xbars_used=sum(core.xbars for core in cores),
         xbars_available=arch.core_count * arch.xbars_per_core,

@@ -12,7 +12,10 @@ from rich.table import Table
 from raptor.report import Report
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from raptor.program import Program
+    from validator.checks import Finding
 
 
 @contextmanager
@@ -54,11 +57,20 @@ def show_summary(program: "Program", output: Path) -> None:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 
 
+def show_findings(findings: "Sequence[Finding]") -> None:
+    """What `raptor check` says of the output, if it is worse than a note."""
+    from validator.checks.report import is_clean, show
+
+    if not is_clean(findings):
+        show(findings, Console(highlight=False))
+
+
 def summary_rows(report: Report) -> Iterator[tuple[str, str]]:
     """Name and value of each figure, in the order shown."""
     weighted = [layer for layer in report.layers if layer.matrices]
     yield "layers", f"{len(report.layers)}, {len(weighted)} of them on crossbars"
-    yield "matrices", f"{report.matrices:,} (mapping {report.strategy}, tiles of {report.tile_channels} channels)"
+    yield "matrices", f"{report.matrices:,}"
+    yield "mapping", f"{report.strategy}, tiles of {report.tile_channels or 'all'} channels"
     yield "crossbars", _part(report.xbars_used, report.xbars_available)
     yield "cores", _part(report.cores_used, report.cores_available)
     by_op = ", ".join(f"{op} {n:,}" for op, n in sorted(report.instructions.items(), key=lambda i: (-i[1], i[0])))

@@ -6,10 +6,14 @@ A rule is a function in one of the modules imported below, registered with `find
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from raptor.arch import ArchFile
+from raptor.files import ARCH, Config, Memory
+from raptor.isa import Records
 from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
+from validator.checks.chip import chip_of
 from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule
 from validator.checks.loading import load_subject
-from validator.checks.subject import Chip, Subject
+from validator.checks.subject import Chip, Shapes, Subject
 
 __all__ = ["RULES", "Finding", "Rule", "Severity", "check", "check_chip", "check_output", "check_subject"]
 
@@ -37,9 +41,32 @@ def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ..
     return check_subject(load_subject(path, arch))
 
 
-def check_output(folder: str | Path) -> tuple[Finding, ...]:
-    """What `raptor compile` runs on its own output."""
-    return check(folder)
+def check_output(
+    streams: Sequence[Records],
+    config: Config,
+    arch: ArchFile,
+    memory: Memory,
+    shapes: Shapes,
+    *,
+    extended: bool,
+) -> tuple[Finding, ...]:
+    """What `raptor compile` runs on its own output, before it is read back: the rules on streams, memory and chip.
+
+    `streams` has an entry for every core, `shapes` the rows and columns of each group's matrix.
+    `extended`: instructions that pimsim-nn does not have were asked for.
+    """
+    return check_subject(
+        Subject(
+            streams=streams,
+            groups=[config.groups(core) for core in range(config.core_cnt)],
+            instantiated=[True] * len(streams),
+            config=config.model_dump(mode="json"),
+            chip=chip_of(arch, ARCH),
+            memory=memory,
+            shapes=shapes,
+            extended=extended,
+        )
+    )
 
 
 def check_chip(chip: Chip) -> tuple[Finding, ...]:

@@ -144,9 +144,16 @@ def network_of(target: Target, cores: npt.NDArray[np.int64], pairs: npt.NDArray[
     memory = str(target.file.chip_config.core_config.global_memory_switch_id)
     names = [*map(str, cores), memory]
     for source, to in cast(list[tuple[int, int]], pairs.tolist()):
-        a, b = names[source], names[to]
-        time, work = target.latency.get(a, {}).get(b), target.energy.get(a, {}).get(b)
+        time, work = (_entry(table, names[source], names[to], target) for table in (target.latency, target.energy))
         missing[source, to] = time is None or work is None
-        latency[source, to] = 0.0 if time is None else float(time)
-        energy[source, to] = 0.0 if work is None else float(work)
+        latency[source, to], energy[source, to] = time or 0.0, work or 0.0
     return Network(latency, energy, missing)
+
+
+def _entry(table: Mapping[str, Mapping[str, float]], source: str, to: str, target: Target) -> float | None:
+    """The cost of one flit, or None where the table has no such pair."""
+    try:
+        value = table.get(source, {}).get(to)
+        return None if value is None else float(value)
+    except (AttributeError, TypeError, ValueError) as e:
+        raise UserError(f"{target.network_source}: from {source} to {to}: expected a number") from e

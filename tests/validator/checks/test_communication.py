@@ -11,7 +11,7 @@ import raptor
 from models import MODELS
 from raptor.isa import BY_OPCODE
 from tests.validator.builder import op, stream
-from validator.checks import check_output, check_subject
+from validator.checks import check, check_subject
 from validator.checks.messages import communication
 from validator.checks.subject import Subject
 
@@ -96,7 +96,8 @@ def test_nothing_is_found_in_our_own_output(tmp_path: Path) -> None:
         path.write_bytes(MODELS[name].build(seed=0).SerializeToString())
         program = raptor.compile(path, **options)
         program.save(tmp_path / name)
-        assert check_output(tmp_path / name) == ()
+        assert check(tmp_path / name) == ()
+        assert program.check() == ()
 
 
 def test_numbers_of_instructions_do_not_matter() -> None:
