@@ -52,8 +52,7 @@ def compile_model(
     graph = driver.run("choose_depthwise", Graph.verify, spatial.choose_depthwise, graph, arch)
     mapping = driver.run("map", _nothing, STRATEGIES[strategy], graph, arch)
     tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
-    if mapping.by_row:
-        tiles = driver.run("order", verify_spatial, spatial.order_by_start, tiles, arch)
+    tiles = driver.run("order", verify_spatial, spatial.order_computes, tiles, mapping, arch)
     memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
     placed = driver.run("place", verify_pim, pim.place, tiles, memory)
     reused = driver.run("reuse_operands", verify_pim, pim.reuse_operands, placed)

@@ -138,6 +138,7 @@ def test_the_manifest_lists_every_other_file(tmp_path: Path):
         "xbars_per_core": 5,
         "cell_bits": 8,
         "bits": 8,
+        "mapping": "raptor",
         "shapes": {},
         "isa": "extended",
     }

@@ -4,7 +4,7 @@ from raptor.spatial.depthwise import choose_depthwise
 from raptor.spatial.fold import fold_relu
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.lower import partition
-from raptor.spatial.order import order_by_start
+from raptor.spatial.order import order_computes
 from raptor.spatial.verify import verify
 
-__all__ = ["SpatialGraph", "choose_depthwise", "fold_relu", "order_by_start", "partition", "verify"]
+__all__ = ["SpatialGraph", "choose_depthwise", "fold_relu", "order_computes", "partition", "verify"]

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field, replace
 
 from raptor.arch import Arch
 from raptor.cost import copy_ns, load_ns, message_ns, mvmul_ns, vector_ns
+from raptor.mapping import Mapping
 from raptor.spatial.ir import ApplyFilters, ApplyRow, BodyOp, Compute, PoolTile, SpatialGraph, Vector
 
 ISSUE_NS = 4
 
 
-def order_by_start(graph: SpatialGraph, arch: Arch) -> SpatialGraph:
-    """Deterministic: every tie is broken by `urgency`."""
+def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
+    """Layer after layer, as they are; or, for a mapping by rows, by start. Every tie is broken by `urgency`."""
+    if not mapping.by_row:
+        return graph
     schedule = _Schedule(graph, arch)
     return replace(graph, computes=tuple(schedule.run()))
 

@@ -7,10 +7,13 @@ from pathlib import Path
 import orjson
 import pytest
 
+import raptor
+from models import MODELS
 from raptor import streams
 from raptor.errors import UserError
+from raptor.isa import OPCODE
 from tests.validator.checks.seeds import Seed, i, send, sldi
-from validator.checks import RULES, check, check_output
+from validator.checks import RULES, check
 from validator.checks.__main__ import main
 from validator.checks.docs import page
 from validator.checks.report import is_clean, summary, to_json, to_sarif
@@ -138,5 +141,13 @@ def test_every_rule_says_what_to_do() -> None:
         assert not rule.effect.endswith("."), rule.id
 
 
-def test_check_output_is_check(tmp_path: Path) -> None:
-    assert check_output(Seed().write(tmp_path)) == ()
+def test_a_program_before_and_after_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(MODELS["lenet5"].build(seed=0).SerializeToString())
+    program = raptor.compile(path, cores=9)
+    assert program.artifacts is not None
+    records = program.artifacts.records[0]
+    records["opcode"][records["opcode"] == OPCODE["setbw"]] = OPCODE["nop"]
+    before = {finding.rule for finding in program.check()}
+    after = {finding.rule for finding in check(program.save(tmp_path / "out"))}
+    assert {"width-unset", "nop"} <= before == after
