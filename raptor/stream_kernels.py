@@ -19,9 +19,10 @@ KEY_OFFSET = 257
 FIRST_KEY = 258
 ALIAS = -2  # a second key of one operand: not stored, but missing it (or 0) is noted in the flags
 _BAD = -1
+_EXACT_DIGITS = 15  # a decimal of so many is the double nearest to it, on the same side of every integer
 
 # JSON's punctuation.
-_QUOTE, _COMMA, _MINUS, _ZERO, _NINE, _COLON = 34, 44, 45, 48, 57, 58
+_QUOTE, _COMMA, _MINUS, _POINT, _ZERO, _NINE, _COLON = 34, 44, 45, 46, 48, 57, 58
 _OPEN_LIST, _CLOSE_LIST, _OPEN, _CLOSE = 91, 93, 123, 125
 
 
@@ -78,7 +79,7 @@ def read_json(
 ) -> int:
     """Fills rows of `words` from a JSON array of instructions; returns their number.
 
-    `lenient`: keys that an operation does not have are passed over.
+    `lenient`: keys that an operation does not have are passed over, fractions cut off.
     Returns -1 for anything that is not plainly right: wrong, or written in a way that only the slow reader knows.
     """
     values = np.zeros(limits.shape[0], np.int64)
@@ -140,7 +141,7 @@ def _read_object(text, at, names, bounds, buckets, limits, lenient, values):  # 
             continue
         elif index >= FIRST_KEY:
             key = index - FIRST_KEY
-            values[key], at = _read_number(text, _space(text, at))
+            values[key], at = _read_number(text, _space(text, at), lenient)
             if (seen >> key) & 1 or values[key] < limits[key, 0] or values[key] > limits[key, 1]:
                 return opcode, seen, _BAD
             seen |= np.int64(1) << key
@@ -169,19 +170,17 @@ def _skip_unknown(text, at, after):
         return np.int64(_BAD)
     if text[at] == _QUOTE:
         return _skip_string(text, at)
-    first = at
-    while at < text.size and (_ZERO <= text[at] <= _NINE or text[at] == _MINUS or text[at] == 43 or text[at] == 46):
-        at += 1
-    return np.int64(at) if at > first else np.int64(_BAD)
+    _, at = _read_number(text, at, True)
+    return at
 
 
 @helper
 def _skip_string(text, at):
-    """The position after a string without escapes, or -1."""
+    """The position after a string of plain characters, or -1."""
     at = _skip(text, at, _QUOTE)
     if at < 0:
         return np.int64(_BAD)
-    while at < text.size and text[at] != _QUOTE and text[at] != 92:
+    while at < text.size and 32 <= text[at] < 128 and text[at] != _QUOTE and text[at] != 92:
         at += 1
     return np.int64(at + 1) if at < text.size and text[at] == _QUOTE else np.int64(_BAD)
 
@@ -230,8 +229,11 @@ def _read_name(text, at, names, bounds, buckets, nested):
 
 
 @helper
-def _read_number(text, at):
-    """An integer of at most ten digits as JSON writes it, and the position after it (negative if it is not one)."""
+def _read_number(text, at, fractions):
+    """An integer of at most ten digits as JSON writes it, and the position after it (negative if it is not one).
+
+    `fractions`: digits after a point are cut off, if there are not too many to be sure.
+    """
     if at < 0 or at >= text.size:
         return np.int64(0), np.int64(_BAD)
     negative = text[at] == _MINUS
@@ -243,4 +245,11 @@ def _read_number(text, at):
         at += 1
     if at == first or (text[first] == _ZERO and at > first + 1):
         return np.int64(0), np.int64(_BAD)
+    if fractions and at < text.size and text[at] == _POINT:
+        point = at
+        at += 1
+        while at < text.size and at <= first + _EXACT_DIGITS and text[at] >= _ZERO and text[at] <= _NINE:
+            at += 1
+        if at == point + 1:
+            return np.int64(0), np.int64(_BAD)
     return -value if negative else value, np.int64(at)

@@ -49,6 +49,7 @@ HEAD = """# Operators
 
 Written by `make docs-operators` from the table of importers (`raptor/frontend/operators`). Every tensor is float32,
 every shape is static. Nodes that depend on constants and shapes only are computed while compiling, whatever they are.
+Operators that ONNX defines by others, such as GroupNormalization from version 21 on, are taken apart first.
 
 *since*: the first version of the operator set the importer reads; later ones too, until the next line of the operator.
 *extended*: instructions beyond the published set (docs/design.md, 5); `--isa base` refuses nodes that need them.
