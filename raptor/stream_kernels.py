@@ -19,7 +19,7 @@ KEY_OFFSET = 257
 FIRST_KEY = 258
 ALIAS = -2  # a second key of one operand: not stored, but missing it (or 0) is noted in the flags
 _BAD = -1
-_EXACT_DIGITS = 15  # a decimal of so many is the double nearest to it, on the same side of every integer
+_EXACT_DIGITS = 15  # decimals of so many digits are different doubles
 
 # JSON's punctuation.
 _QUOTE, _COMMA, _MINUS, _POINT, _ZERO, _NINE, _COLON = 34, 44, 45, 46, 48, 57, 58
@@ -229,10 +229,23 @@ def _read_name(text, at, names, bounds, buckets, nested):
 
 
 @helper
+def _skip_fraction(text, at, certain):
+    """The position after digits; -1 if there are none, or if those before `certain` are all 9 and more follow.
+
+    With 15 digits of which one is not 9, the double nearest to a decimal lies on the same side of the next integer.
+    """
+    first, nines = at, True
+    while at < text.size and text[at] >= _ZERO and text[at] <= _NINE:
+        nines = nines and (text[at] == _NINE or at > certain)
+        at += 1
+    return np.int64(_BAD) if at == first or (nines and at > certain + 1) else np.int64(at)
+
+
+@helper
 def _read_number(text, at, fractions):
     """An integer of at most ten digits as JSON writes it, and the position after it (negative if it is not one).
 
-    `fractions`: digits after a point are cut off, if there are not too many to be sure.
+    `fractions`: digits after a point are cut off, if it is certain that the nearest double loses no more.
     """
     if at < 0 or at >= text.size:
         return np.int64(0), np.int64(_BAD)
@@ -246,10 +259,5 @@ def _read_number(text, at, fractions):
     if at == first or (text[first] == _ZERO and at > first + 1):
         return np.int64(0), np.int64(_BAD)
     if fractions and at < text.size and text[at] == _POINT:
-        point = at
-        at += 1
-        while at < text.size and at <= first + _EXACT_DIGITS and text[at] >= _ZERO and text[at] <= _NINE:
-            at += 1
-        if at == point + 1:
-            return np.int64(0), np.int64(_BAD)
+        at = _skip_fraction(text, at + 1, first + _EXACT_DIGITS)
     return -value if negative else value, np.int64(at)

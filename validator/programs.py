@@ -18,6 +18,7 @@ import orjson
 from raptor import files, streams
 from raptor.errors import UserError
 from raptor.isa import RECORD, Records
+from validator.members import Span, members
 
 _LIMIT_BYTES = 16 * 2**30
 _MAX_CORES = 2**20
@@ -48,13 +49,16 @@ class RawProgram:
         return sum(map(len, self.records))
 
 
-def read_program(path: str | Path) -> RawProgram:
-    """Reads a directory or a single-file program. Raises `UserError` for what cannot be read at all."""
+def read_program(path: str | Path, content: bytes | None = None) -> RawProgram:
+    """Reads a directory or a single-file program. Raises `UserError` for what cannot be read at all.
+
+    `content`: of a single file, if `read_content` has read it already.
+    """
     source = Path(path)
     if source.is_dir():
         return _read_directory(source)
     if source.is_file():
-        return _read_file(source)
+        return _read_file(source, read_content(source) if content is None else content)
     raise UserError(f"{source}: no such file or directory")
 
 
@@ -103,26 +107,32 @@ def _read_core(folder: Path, name: str | None) -> Records:
         raise UserError(f"{folder / name}: {e}") from e
 
 
-def _read_file(path: Path) -> RawProgram:
+def read_content(path: Path) -> bytes:
+    """A single-file program as text, unpacked if it is gzipped."""
     content = files.read_bytes(path.parent, path.name, limit_bytes=_LIMIT_BYTES)
-    if content.startswith(_GZIP):
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as e:
-            raise UserError(f"{path}: not a gzip file: {e}") from e
-    raw = _object(_parse(content, path), path)
-    del content
-    config = _object(raw.get("config"), path, "config")
+    if not content.startswith(_GZIP):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as e:
+        raise UserError(f"{path}: not a gzip file: {e}") from e
+
+
+def _read_file(path: Path, content: bytes) -> RawProgram:
+    spans = members(content)
+    if not spans:
+        _object(_parse(content, path), path)
+    config = _object(_member(content, spans, "config", path), path, "config")
     count = _core_count(config, path)
-    present = [core for core in range(count) if f"core{core}" in raw]
+    present = [core for core in range(count) if f"core{core}" in spans]
     if not present:
         raise UserError(f"{path}: no streams core0 to core{count - 1}")
     groups, faults = _groups(config, count, present)
     return RawProgram(
         core_cnt=count,
         groups=groups,
-        records=tuple(_parse_core(raw.pop(f"core{core}", []), path, core) for core in range(count)),
-        instantiated=tuple(core in set(present) for core in range(count)),
+        records=tuple(_member_core(content, spans, core, path) for core in range(count)),
+        instantiated=tuple(f"core{core}" in spans for core in range(count)),
         core_files=(path.name,) * count,
         folder=path.parent,
         source=path,
@@ -130,9 +140,17 @@ def _read_file(path: Path) -> RawProgram:
     )
 
 
-def _parse_core(stream: object, path: Path, core: int) -> Records:
+def _member(content: bytes, spans: Mapping[str, Span], name: str, path: Path) -> object:
+    first, last = spans.get(name, (0, 0))
+    return _parse(content[first:last], path) if last else None
+
+
+def _member_core(content: bytes, spans: Mapping[str, Span], core: int, path: Path) -> Records:
+    first, last = spans.get(f"core{core}", (0, 0))
+    if not last:
+        return np.zeros(0, RECORD)
     try:
-        return streams.from_json(orjson.dumps(stream), lenient=True)
+        return streams.from_json(content[first:last], lenient=True)
     except UserError as e:
         raise UserError(f"{path}: core{core}: {e}") from e
 

@@ -80,7 +80,7 @@ def _check_addresses(core: int, records: isa.Records, program: CoreProgram, arch
             start = values.before(uses, operand.slot)
             if spec.name in ("ld", "st"):
                 start = start + records["c"][uses]
-            stop = start + _extent(spec, operand, records[uses], values.before(uses, "a"), program, arch)
+            stop = start + _extent(spec, operand, uses, values, program, arch)
             outside = uses[(start < 0) | (stop > limit)]
             if len(outside):
                 where = f"stream of core {core}, pc {outside[0]}"
@@ -88,21 +88,26 @@ def _check_addresses(core: int, records: isa.Records, program: CoreProgram, arch
 
 
 def _extent(
-    spec: isa.Instruction, operand: isa.Operand, records: isa.Records, strides: Ints, program: CoreProgram, arch: Arch
+    spec: isa.Instruction,
+    operand: isa.Operand,
+    pcs: npt.NDArray[np.intp],
+    values: "_RegisterValues",
+    program: CoreProgram,
+    arch: Arch,
 ) -> Ints:
     """Bytes that each instruction touches from the address of an operand on."""
-    width = arch.element_bytes
+    width, records = arch.element_bytes, values.records
     if spec.unit is isa.Unit.TRANSFER:
-        return records["d"].astype(np.int64)
+        return records["d"][pcs].astype(np.int64)
     if spec.unit is isa.Unit.MATRIX:
         side = "rows" if operand.kind is isa.Kind.SOURCE else "cols"
         spans = (getattr(group.matrix, side) for group in program.groups)
-        return np.array([stop - start for start, stop in spans], np.int64)[records["c"]] * width
-    length = records["d"].astype(np.int64)
-    if spec.name == "vmv" and operand.kind is isa.Kind.SOURCE:
-        length = (length - 1) * strides + 1
+        return np.array([stop - start for start, stop in spans], np.int64)[records["c"][pcs]] * width
     if spec.name == "vvdmul" and operand.kind is isa.Kind.TARGET:
-        length = np.ones_like(length)
+        return np.full(len(pcs), width, np.int64)
+    length = records["d"][pcs].astype(np.int64)
+    if spec.name == "vmv" and operand.kind is isa.Kind.SOURCE:
+        length = (length - 1) * values.before(pcs, "a") + 1
     return length * width
 
 

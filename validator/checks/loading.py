@@ -17,12 +17,12 @@ from raptor.arch import GLOBAL_MEMORY_ID
 from raptor.errors import UserError
 from validator.checks import chip as chips
 from validator.checks.subject import Chip, Shapes, Subject
-from validator.checks.text import TextFaults, members, scan_stream
+from validator.checks.text import TextFaults, scan_stream
+from validator.members import members
 from validator.npy import read_header
-from validator.programs import RawProgram, read_program
+from validator.programs import RawProgram, read_content, read_program
 
 _LIMIT = 16 * 2**30
-_GZIP = b"\x1f\x8b"
 _MOST_GROUPS = 4096
 _LEAST_TEXT = len('{"op":"st"},')
 
@@ -36,8 +36,8 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
     source = Path(path)
     with ThreadPoolExecutor(1) as pool:
         early = _start_early(pool, source)
-        program = read_program(source)
-        whole = b"" if source.is_dir() else _single(source)
+        whole = read_content(source) if source.is_file() else b""
+        program = read_program(source, whole or None)
         subject = _subject(program, whole)
         subject.text = _text(program, early, whole)
         subject.shapes = early["shapes"].result() if "shapes" in early else None
@@ -70,13 +70,6 @@ def _subject(program: RawProgram, whole: bytes) -> Subject:
         load_faults=program.faults,
         extended=_is_extended(program.source),
     )
-
-
-def _single(path: Path) -> bytes:
-    import gzip
-
-    content = files.read_bytes(path.parent, path.name, limit_bytes=_LIMIT)
-    return gzip.decompress(content) if content.startswith(_GZIP) else content
 
 
 def _config(program: RawProgram, whole: bytes) -> Mapping[str, Any]:
@@ -171,7 +164,7 @@ def _npz_shapes(path: Path) -> list[tuple[int, int]] | None:
 
 def _json_shapes(content: bytes) -> list[tuple[int, int]] | None:
     """Sizes without values; text in another order than that of the groups is decoded."""
-    from validator.checks.text_kernels import matrix_sizes
+    from validator.json_kernels import matrix_sizes
 
     sizes = np.zeros((_MOST_GROUPS, 2), np.int64)
     count = matrix_sizes(np.frombuffer(content, np.uint8), sizes)

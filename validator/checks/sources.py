@@ -107,7 +107,7 @@ def core_ignored(subject: Subject) -> Iterator[Hit]:
     advice="correct or drop the key",
 )
 def json_unknown_key(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.text_kernels import UNKNOWN_KEY
+    from validator.json_kernels import UNKNOWN_KEY
 
     names = {faults.unknown for faults in subject.text.values() if faults.unknown}
     if names:
@@ -123,7 +123,7 @@ def json_unknown_key(subject: Subject) -> Iterator[Hit]:
     advice="write integers",
 )
 def json_fraction(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.text_kernels import FRACTION
+    from validator.json_kernels import FRACTION
 
     at = _odd(subject, FRACTION)
     if len(at):
@@ -140,7 +140,7 @@ def json_fraction(subject: Subject) -> Iterator[Hit]:
     "number",
 )
 def json_wrapped(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.text_kernels import WRAPPED
+    from validator.json_kernels import WRAPPED
 
     at = _odd(subject, WRAPPED)
     if len(at):

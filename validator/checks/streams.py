@@ -294,7 +294,7 @@ def offset_misread(subject: Subject) -> Iterator[Hit]:
     advice="add the offset to the register with sldi",
 )
 def offset_ignored(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.text_kernels import OFFSET_VALUE
+    from validator.json_kernels import OFFSET_VALUE
 
     s = subject.columns
     at = np.flatnonzero(s.is_("vmv") & (s.c != 0))

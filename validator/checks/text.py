@@ -29,7 +29,7 @@ class KeyTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextFaults:
-    """Per instruction of one stream: keys seen, oddities (see `text_kernels`); and the first unknown key."""
+    """Per instruction of one stream: keys seen, oddities (see `json_kernels`); and the first unknown key."""
 
     seen: Masks = field(default_factory=lambda: np.zeros(0, np.int64))
     odd: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
@@ -38,7 +38,7 @@ class TextFaults:
 
 @cache
 def key_table() -> KeyTable:
-    from validator.checks.text_kernels import BUCKETS, bucket_of
+    from validator.json_kernels import BUCKETS, bucket_of
 
     keys = ["op", "offset", *(key.rpartition(".")[2] for s in INSTRUCTIONS for o in s.operands for key in o.json)]
     bits = {key: k for k, key in enumerate(dict.fromkeys(keys))}
@@ -60,26 +60,13 @@ def key_table() -> KeyTable:
 
 def scan_stream(content: Bytes, start: int, stop: int, count: int) -> TextFaults:
     """Looks at one stream of at most `count` instructions: the bytes `start` to `stop` of `content`."""
-    from validator.checks.text_kernels import scan
+    from validator.json_kernels import scan
 
     t = key_table()
     seen, odd, unknown = np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(2, np.int64)
     rows = scan(content, start, stop, t.names, t.bounds, t.buckets, t.bits["offset_value"], seen, odd, unknown)
     name = content[int(unknown[0]) : int(unknown[1])].tobytes().decode(errors="replace")
     return TextFaults(seen[:rows], odd[:rows], name[:40])
-
-
-def members(content: bytes) -> dict[str, tuple[int, int]]:
-    """Where the values of a JSON object's members lie, or nothing if it is not an object."""
-    from validator.checks.text_kernels import top_level
-
-    text = np.frombuffer(content, np.uint8)
-    spans = np.zeros((1024, 4), np.int64)
-    count = top_level(text, spans)
-    if count > len(spans):
-        spans = np.zeros((count, 4), np.int64)
-        count = top_level(text, spans)
-    return {content[a:b].decode(errors="replace"): (int(c), int(d)) for a, b, c, d in spans[: max(count, 0)]}
 
 
 def missing_key_names(needed: int) -> list[str]:

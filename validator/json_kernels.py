@@ -1,7 +1,7 @@
 """Compiled scanners of JSON text: what the simulator's reader swallows, and where top-level values lie."""
 
 # ruff: noqa: C901, SIM109 loops in one piece, and comparisons, compile to faster code than what reads better
-# Kernels are untyped for numba's sake; `text` passes the arrays described.
+# Kernels are untyped for numba's sake; `checks.text` and `members` pass the arrays described.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
@@ -134,13 +134,13 @@ def scan(
 
 
 @kernel
-def top_level(text: Any, spans: Any) -> int:
-    """Key and value positions of an object's members, one row (key first, last, value first, last) each.
+def top_level(text: Any, start: Any, stop: Any, spans: Any) -> int:
+    """Value positions (first, last) of the members of the object between `start` and `stop`, one row each.
 
     Returns how many members there are, of which as many are kept as there are rows, or -1 if it is not an object.
+    What lies between the values is left to the caller to judge.
     """
-    stop = text.size
-    at = _spaces(text, 0, stop)
+    at = _spaces(text, start, stop)
     if at >= stop or text[at] != _OPEN:
         return -1
     count, at = 0, at + 1
@@ -150,15 +150,13 @@ def top_level(text: Any, spans: Any) -> int:
             at = _spaces(text, at + 1, stop)
         if at >= stop or text[at] != _QUOTE:
             return count if at < stop and text[at] == _CLOSE else -1
-        last = _string(text, at + 1, stop)
-        first = at + 1
-        at = _spaces(text, last + 1, stop)
+        at = _spaces(text, _string(text, at + 1, stop) + 1, stop)
         if at >= stop or text[at] != _COLON:
             return -1
         begin = _spaces(text, at + 1, stop)
         at = _value(text, begin, stop)
         if count < spans.shape[0]:
-            spans[count, 0], spans[count, 1], spans[count, 2], spans[count, 3] = first, last, begin, at
+            spans[count, 0], spans[count, 1] = begin, at
         count += 1
 
 
