@@ -166,7 +166,9 @@ def _value(text, at, stop):
     depth = 0
     while at < stop:
         character = text[at]
-        if character == _QUOTE:
+        if character < _QUOTE:
+            pass
+        elif character == _QUOTE:
             at = _string(text, at + 1, stop)
         elif character == _OPEN or character == _OPEN_LIST:
             depth += 1

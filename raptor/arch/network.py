@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from raptor.arch.chip import Arch
-from raptor.arch.schema import GLOBAL_MEMORY_ID
+from raptor.arch.schema import GLOBAL_MEMORY_ID, ArchFile
 
 ROUTER_NS = 2
 MEMORY_NS = 15
@@ -33,7 +33,22 @@ def network_table(arch: Arch) -> dict[str, dict[str, dict[str, int]]]:
 def _row(a: int, count: int, cols: int) -> Iterator[tuple[str, int]]:
     for b in range(count):
         if a != b:
-            yield str(b), ROUTER_NS * (1 + abs(a // cols - b // cols) + abs(a % cols - b % cols))
+            yield str(b), _latency(a, b, cols)
+
+
+def mesh_cost(file: ArchFile, source: int, to: int) -> tuple[int, int] | None:
+    """The entries of `network_table` for a pair, latency and energy, without the table; None if it has none."""
+    chip = file.chip_config
+    memory, cores = GLOBAL_MEMORY_ID, range(chip.core_cnt)
+    if source == to or not all(end == memory or end in cores for end in (source, to)):
+        return None
+    if memory in (source, to):
+        return MEMORY_NS, FLIT_PJ
+    return _latency(source, to, chip.network_config.layout[1]), FLIT_PJ
+
+
+def _latency(a: int, b: int, cols: int) -> int:
+    return ROUTER_NS * (1 + abs(a // cols - b // cols) + abs(a % cols - b % cols))
 
 
 def write_network(arch: Arch) -> Iterator[bytes]:

@@ -77,6 +77,8 @@ class _Placer:
 
     def place(self, compute: Compute) -> None:
         core = compute.core if compute.core is not None else self.core_of(compute.inputs)
+        if compute.fetch is not None:
+            self.local(compute.fetch, core, compute.node)
         first_group = self.groups_of(compute, core)
         for op in compute.body:
             self.cores[core].add(self.lower(op, core, first_group, compute.node), compute.node)

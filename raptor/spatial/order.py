@@ -5,12 +5,13 @@ order is the global one of `pim.place`, so it decides who waits for whom, never 
 """
 
 import heapq
+from collections.abc import Mapping as Mapping_
 from dataclasses import dataclass, field, replace
 
 from raptor.arch import Arch
 from raptor.cost import copy_ns, load_ns, message_ns, mvmul_ns, vector_ns
 from raptor.mapping import Mapping
-from raptor.spatial.ir import ApplyFilters, ApplyRow, BodyOp, Compute, PoolTile, SpatialGraph, Vector
+from raptor.spatial.ir import ApplyFilters, ApplyRow, BodyOp, Compute, PoolTile, SpatialGraph, Tile, Vector
 
 ISSUE_NS = 4
 
@@ -33,35 +34,77 @@ class _Schedule:
     here: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
 
     def run(self) -> list[Compute]:
-        computes = self.graph.computes
+        """The computes of the graph, and a fetch ahead of each first use of a tile on another core."""
+        computes = self.with_cores()
         maker = {t.name: i for i, c in enumerate(computes) for t in c.results}
-        needs = [{maker[t.name] for t in c.inputs if t.name in maker} for c in computes]
+        fetches: dict[tuple[str, int], int] = {}
+        needs: list[set[int]] = []
+        for c in list(computes):
+            need: set[int] = set()
+            for tile in c.inputs:
+                if tile.name in maker:
+                    need.add(self.source(computes, maker, fetches, tile, c))
+            needs.append(need)
+        needs += [{maker[c.fetch.name]} for c in computes[len(needs) :] if c.fetch]
+        return self.schedule(computes, needs)
+
+    def with_cores(self) -> list[Compute]:
+        """Computes without matrices run where their first input is, as in `pim.place`."""
+        core_of: dict[str, int] = {}
+        placed: list[Compute] = []
+        for compute in self.graph.computes:
+            first = next((core_of[t.name] for t in compute.inputs if t.name in core_of), 0)
+            core = first if compute.core is None else compute.core
+            core_of |= dict.fromkeys((t.name for t in compute.results), core)
+            placed.append(replace(compute, core=core))
+        return placed
+
+    def source(
+        self,
+        computes: list[Compute],
+        maker: Mapping_[str, int],
+        fetches: dict[tuple[str, int], int],
+        tile: Tile,
+        user: Compute,
+    ) -> int:
+        """What `user` waits for to read `tile`: its maker, or a fetch if both cores are known and differ."""
+        made = maker[tile.name]
+        core = user.core
+        if core is None or computes[made].core in (None, core):
+            return made
+        if (tile.name, core) not in fetches:
+            fetches[tile.name, core] = len(computes)
+            computes.append(replace(user, matrices=(), body=(), results=(), fetch=tile))
+        return fetches[tile.name, core]
+
+    def schedule(self, computes: list[Compute], needs: list[set[int]]) -> list[Compute]:
         users: list[list[int]] = [[] for _ in computes]
         for i, need in enumerate(needs):
             for j in need:
                 users[j].append(i)
         waiting = [len(need) for need in needs]
-        ready = [(0.0, *self.urgency(i), i) for i, count in enumerate(waiting) if count == 0]
+        ready = [(0.0, *self.urgency(computes, i), i) for i, count in enumerate(waiting) if count == 0]
         heapq.heapify(ready)
         ordered: list[Compute] = []
         while ready:
-            start, _, _, i = heapq.heappop(ready)
+            start, *_, i = heapq.heappop(ready)
             compute = computes[i]
             now = self.start_ns(compute)
             if now > start:
-                heapq.heappush(ready, (now, *self.urgency(i), i))
+                heapq.heappush(ready, (now, *self.urgency(computes, i), i))
                 continue
             self.execute(compute)
             ordered.append(compute)
             for j in users[i]:
                 waiting[j] -= 1
                 if waiting[j] == 0:
-                    heapq.heappush(ready, (self.start_ns(computes[j]), *self.urgency(j), j))
+                    heapq.heappush(ready, (self.start_ns(computes[j]), *self.urgency(computes, j), j))
         return ordered
 
-    def urgency(self, i: int) -> tuple[float, int]:
-        """Among computes that could start now: what is higher up in the image, then what is nearer the end."""
-        return self.graph.computes[i].position, -i
+    @staticmethod
+    def urgency(computes: list[Compute], i: int) -> tuple[bool, float, int]:
+        """Among what could start now: fetches, then what is higher up in the image, then what is nearer the end."""
+        return computes[i].fetch is None, computes[i].position, -i
 
     def core_of(self, compute: Compute) -> int:
         if compute.core is not None:
@@ -70,7 +113,9 @@ class _Schedule:
 
     def start_ns(self, compute: Compute) -> float:
         inputs = (self.done[t.name][1] for t in compute.inputs if t.name in self.done)
-        return max([self.free_ns.get(self.core_of(compute), 0.0), *inputs])
+        sources = [self.done[compute.fetch.name][0]] if compute.fetch else []
+        free = (self.free_ns.get(core, 0.0) for core in [self.core_of(compute), *sources])
+        return max([*free, *inputs])
 
     def execute(self, compute: Compute) -> None:
         core = self.core_of(compute)

@@ -6,6 +6,7 @@ import numpy as np
 
 from validator.checks.findings import Hit, Severity, Topic, rule
 from validator.checks.subject import Chip, Subject
+from validator.network import KINDS
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 TOPIC = Topic.ARCHITECTURE
@@ -216,9 +217,8 @@ def network_pair(subject: Subject) -> Iterator[Hit]:
     if subject.network is None:
         return
     needed = sorted(_needed_pairs(subject))
-    for kind in ("latency", "energy"):
-        table = subject.network[kind]
-        missing = [(src, dst) for src, dst in needed if dst not in table.get(src, {})]
+    for kind in KINDS:
+        missing = [pair for pair in needed if subject.network.cost(kind, *pair) is None]
         if missing:
             src, dst = missing[0]
             more = f" and {len(missing) - 1} more pairs" if len(missing) > 1 else ""

@@ -13,12 +13,12 @@ import orjson
 
 from raptor import arch as architectures
 from raptor import files
-from raptor.arch import GLOBAL_MEMORY_ID
 from raptor.errors import UserError
 from validator.checks import chip as chips
 from validator.checks.subject import Chip, Shapes, Subject
 from validator.checks.text import TextFaults, scan_stream
 from validator.members import members
+from validator.network import FileTable
 from validator.npy import read_header
 from validator.programs import RawProgram, read_content, read_program
 
@@ -202,31 +202,11 @@ def _chip(source: Path, arch: str | Path | None) -> Chip | None:
 
 
 def _read_network(subject: Subject, chip: Chip, preset: bool) -> None:
-    """The rows of the table from which this program sends; a preset's table is made complete when it is used."""
+    """A preset's table is made complete when it is used."""
     if preset:
         return
     path = Path(chip.path).parent / chip.file.chip_config.network_config.net_config_file_path
     try:
-        subject.network = _network_rows(path.read_bytes(), _sources(subject))
-    except OSError as e:
-        subject.network_fault = f"{path.name}: {e.strerror or e}"
-    except (ValueError, KeyError) as e:
-        subject.network_fault = f"{path.name}: not a network table: {e}"
-
-
-def _sources(subject: Subject) -> set[str]:
-    """Cores that put something on the network."""
-    streams = subject.columns
-    active = streams.core[streams.is_("send", "recv", "sync", "ld", "st")]
-    return {str(core) for core in np.unique(active)} | {str(GLOBAL_MEMORY_ID)}
-
-
-def _network_rows(content: bytes, sources: set[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    outer = members(content)
-    table: dict[str, dict[str, dict[str, Any]]] = {}
-    for kind in ("latency", "energy"):
-        first, last = outer[kind]
-        part = content[first:last]
-        rows = {src: part[a:b] for src, (a, b) in members(part).items() if src in sources}
-        table[kind] = {src: cast(dict[str, Any], orjson.loads(row)) for src, row in rows.items()}
-    return table
+        subject.network = FileTable(path)
+    except UserError as e:
+        subject.network_fault = str(e)

@@ -14,6 +14,7 @@ from raptor.isa import Records
 from validator.checks.columns import ROLES, Bytes, Column, Columns, columns_of
 from validator.checks.findings import Indices
 from validator.checks.text import TextFaults
+from validator.network import NetworkTable
 
 Shapes = Sequence[Sequence[tuple[int, int]] | None]
 
@@ -23,8 +24,7 @@ class Chip:
     """An architecture file as the simulator would read it.
 
     `file`: unknown fields left out, impossible values replaced by defaults; `unknown` and `impossible` name them.
-    `named` holds the dotted names of the fields that the file sets. `network`: rows of the network table for each
-    source core that matters, latency and energy; None if it was not read.
+    `named` holds the dotted names of the fields that the file sets.
     """
 
     path: str
@@ -48,7 +48,8 @@ class Subject:
     """A program to check, without the parts that are not there (None).
 
     `streams` has one entry per core; `groups` None where the array_group_map has no entry. `load_faults` is what the
-    simulator refuses to load. `shapes`: rows and columns of the matrix of each array group, from the weights.
+    simulator refuses to load. `network`: None if it was not read, for the reason `network_fault`. `shapes`: rows and
+    columns of the matrix of each array group, from the weights.
     `computed` keeps what several rules of one module share.
     """
 
@@ -67,7 +68,7 @@ class Subject:
     shapes: Shapes | None = None
     text: Mapping[int, TextFaults] = field(default_factory=dict[int, TextFaults])
     extended: bool = False
-    network: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None
+    network: NetworkTable | None = None
     network_fault: str = ""
     computed: dict[str, Any] = field(default_factory=dict[str, Any])
 

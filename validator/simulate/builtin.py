@@ -24,9 +24,9 @@ ESTIMATOR = f"raptor-cycle-model {MODEL_VERSION}"
 
 
 def simulate(
-    program: Path, arch: Path, *, mode: Mode = "latency", samples: int = 8, trace_file: Path | None = None
+    program: Path, arch: str | Path, *, mode: Mode = "latency", samples: int = 8, trace_file: Path | None = None
 ) -> Report:
-    """Simulates a program (a directory or a single file) on a chip.
+    """Simulates a program (a directory or a single file) on a chip: an architecture file, or a preset.
 
     `samples`: in throughput mode, how many samples each core begins; the interval is measured over the later half.
     Raises `UserError` for bad input and `DeadlockError` with every blocked core.

@@ -1,6 +1,5 @@
 """Architecture file and network table as pimsim-nn reads them, and what it takes from them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -10,26 +9,26 @@ import numpy.typing as npt
 import orjson
 from pydantic import ValidationError
 
+from raptor import arch as architectures
 from raptor import files
 from raptor.arch import ArchFile, MatrixConfig
 from raptor.errors import UserError
+from validator.network import KINDS, FileTable, MeshTable, NetworkTable
 from validator.simulate.state import Chip
 
 Floats = npt.NDArray[np.float64]
 
-_LIMIT_BYTES = 4 * 2**30
+_LIMIT_BYTES = 2**30
 _PS = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A chip to simulate. `network`: latency (ns) and energy (pJ) of a flit, by source and destination."""
+    """A chip to simulate: an architecture file or preset (`source`) and its network table."""
 
     file: ArchFile
-    latency: Mapping[str, Mapping[str, float]]
-    energy: Mapping[str, Mapping[str, float]]
-    source: Path
-    network_source: Path
+    table: NetworkTable
+    source: str
     warnings: tuple[str, ...]
 
 
@@ -42,19 +41,22 @@ class Network:
     missing: npt.NDArray[np.bool_]
 
 
-def read_target(path: Path) -> Target:
-    """Reads an architecture file and, relative to its folder, its network table.
+def read_target(source: str | Path) -> Target:
+    """Reads an architecture file and, relative to its folder, its network table; or takes a preset.
 
     Fields that the simulator does not know are ignored with a warning, as it ignores them silently.
     """
-    raw = _parse(path)
-    arch, warnings = _validate(raw, path)
-    table = path.parent / arch.chip_config.network_config.net_config_file_path
-    tables = _parse(table)
-    for name in ("latency", "energy"):
-        if not isinstance(tables.get(name), dict):
-            raise UserError(f"{table}: {name} should be an object of objects")
-    return Target(arch, tables["latency"], tables["energy"], path, table, tuple(warnings))
+    if is_preset(source):
+        preset = architectures.load(source).file
+        return Target(preset, MeshTable(preset), str(source), ())
+    path = Path(source)
+    arch, warnings = _validate(_parse(path), path)
+    table = FileTable(path.parent / arch.chip_config.network_config.net_config_file_path)
+    return Target(arch, table, str(path), tuple(warnings))
+
+
+def is_preset(source: str | Path) -> bool:
+    return str(source) in architectures.presets()
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -143,17 +145,8 @@ def network_of(target: Target, cores: npt.NDArray[np.int64], pairs: npt.NDArray[
     missing = np.zeros((count, count + 1), np.bool_)
     memory = str(target.file.chip_config.core_config.global_memory_switch_id)
     names = [*map(str, cores), memory]
-    for source, to in cast(list[tuple[int, int]], pairs.tolist()):
-        time, work = (_entry(table, names[source], names[to], target) for table in (target.latency, target.energy))
+    for source, to in cast(list[tuple[int, int]], sorted(pairs.tolist())):
+        time, work = (target.table.cost(kind, names[source], names[to]) for kind in KINDS)
         missing[source, to] = time is None or work is None
         latency[source, to], energy[source, to] = time or 0.0, work or 0.0
     return Network(latency, energy, missing)
-
-
-def _entry(table: Mapping[str, Mapping[str, float]], source: str, to: str, target: Target) -> float | None:
-    """The cost of one flit, or None where the table has no such pair."""
-    try:
-        value = table.get(source, {}).get(to)
-        return None if value is None else float(value)
-    except (AttributeError, TypeError, ValueError) as e:
-        raise UserError(f"{target.network_source}: from {source} to {to}: expected a number") from e

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def command(
     out: Annotated[Path, typer.Argument(help="Program: directory or single file.", show_default=False)],
     arch: Annotated[
-        Path | None, typer.Option(help="Architecture file.", show_default="arch.json of the program")
+        str | None, typer.Option(help="Architecture file, or preset.", show_default="arch.json of the program")
     ] = None,
     mode: Annotated[Mode, typer.Option(help="One sample, or many one after another.")] = "latency",
     samples: Annotated[int, typer.Option(min=2, help="Samples each core begins, in throughput mode.")] = 8,
@@ -37,7 +37,7 @@ def command(
 
     from validator.simulate.report import show, to_json
 
-    report = _simulate(out, arch or default_arch(out), mode, samples, trace, engine, pimsim)
+    report = _simulate(out, arch or str(default_arch(out)), mode, samples, trace, engine, pimsim)
     if json is not None:
         try:
             json.write_bytes(to_json(report))
@@ -47,7 +47,7 @@ def command(
 
 
 def _simulate(
-    out: Path, arch: Path, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
+    out: Path, arch: str, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
 ) -> "Report":
     if engine == "builtin":
         from validator.simulate.builtin import simulate

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import orjson
 
+from raptor import arch as architectures
 from raptor import files, streams
+from raptor.arch import NETWORK_FILE
 from raptor.errors import RaptorError, UserError
 from raptor.isa import RECORD
 from validator.errors import Blocked, DeadlockError
@@ -26,7 +28,7 @@ _UNFINISHED = re.compile(r"core (\d+) \(pc=(\d+)")
 _MARGIN = 2.0
 
 
-def simulate(program: Path, arch: Path, binary: Path, *, mode: Mode = "latency", samples: int = 8) -> Report:
+def simulate(program: Path, arch: str | Path, binary: Path, *, mode: Mode = "latency", samples: int = 8) -> Report:
     """Runs `binary` on a program. In throughput mode for as long as our model expects `samples` samples to take.
 
     Raises `UserError` when it cannot be run or refuses the program, `DeadlockError` when it does not end.
@@ -36,7 +38,7 @@ def simulate(program: Path, arch: Path, binary: Path, *, mode: Mode = "latency",
     expected = _expected(program, arch, mode, samples)
     with tempfile.TemporaryDirectory(prefix="raptor-pimsim-") as name:
         folder = Path(name)
-        (folder / "arch.json").write_bytes(_arch(arch, mode, samples, expected))
+        (folder / "arch.json").write_bytes(_arch(_own_files(arch, folder), mode, samples, expected))
         target = _without_extensions(raw, machine, folder / "program")
         begin = perf_counter()
         text = _run([str(binary), str(target), str(folder / "arch.json")])
@@ -56,7 +58,19 @@ def simulate(program: Path, arch: Path, binary: Path, *, mode: Mode = "latency",
     )
 
 
-def _expected(program: Path, arch: Path, mode: Mode, samples: int) -> Report | None:
+def _own_files(arch: str | Path, folder: Path) -> Path:
+    """A file of the architecture, written to `folder` for a preset."""
+    if not chip.is_preset(arch):
+        return Path(arch)
+    preset = architectures.load(arch)
+    path = folder / "preset.json"
+    path.write_text(preset.file.model_dump_json())
+    with (folder / NETWORK_FILE).open("wb") as stream:
+        stream.writelines(architectures.write_network(preset))
+    return path
+
+
+def _expected(program: Path, arch: str | Path, mode: Mode, samples: int) -> Report | None:
     try:
         return estimate(program, arch, mode=mode, samples=samples)
     except DeadlockError:

@@ -1,0 +1,80 @@
+"""Network tables, as pimsim-nn reads them: what a flit costs from one core to another, in time (ns) and energy (pJ).
+
+The table of 4000 cores has 317 MB, so a file is read by rows, and a preset's table is computed pair by pair.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+import orjson
+
+from raptor.arch import ArchFile, mesh_cost
+from raptor.errors import UserError
+from validator.members import Span, members
+
+Kind = Literal["latency", "energy"]
+KINDS: tuple[Kind, Kind] = ("latency", "energy")
+
+
+class NetworkTable(Protocol):
+    """What a flit costs. Cores are named as in the file: by their numbers, as text."""
+
+    def cost(self, kind: Kind, source: str, to: str) -> float | None:
+        """None for a pair that the table lacks: it costs nothing in the simulator."""
+        ...
+
+
+class MeshTable:
+    """The table that RAPTOR writes for a chip, without the file."""
+
+    def __init__(self, arch: ArchFile) -> None:
+        self._arch = arch
+
+    def cost(self, kind: Kind, source: str, to: str) -> float | None:
+        found = mesh_cost(self._arch, int(source), int(to))
+        return None if found is None else found[KINDS.index(kind)]
+
+
+class FileTable:
+    """A table from a file. Asking for pairs by their source in order reads each row once."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `UserError` for a file that is not a table."""
+        self._path = path
+        try:
+            self._content = path.read_bytes()
+        except OSError as e:
+            raise UserError(f"{path}: {e.strerror or e}") from e
+        outer = members(self._content)
+        if not outer:
+            raise UserError(f"{path}: not a network table: expected a JSON object")
+        self._rows = {kind: self._members(outer, kind) for kind in KINDS}
+        self._last: dict[Kind, tuple[str, Mapping[str, object]]] = {}
+
+    def cost(self, kind: Kind, source: str, to: str) -> float | None:
+        if kind not in self._last or self._last[kind][0] != source:
+            self._last[kind] = source, self._row(kind, source)
+        value = self._last[kind][1].get(to)
+        if value is None:
+            return None
+        try:
+            return float(cast(Any, value))
+        except (TypeError, ValueError) as e:
+            raise UserError(f"{self._path}: {kind} from {source} to {to}: expected a number") from e
+
+    def _members(self, outer: Mapping[str, Span], kind: Kind) -> Mapping[str, Span]:
+        first, last = outer.get(kind, (0, 0))
+        if self._content[first : first + 1] != b"{" or not last:
+            raise UserError(f"{self._path}: not a network table: {kind} should be an object of objects")
+        return members(self._content, (first, last))
+
+    def _row(self, kind: Kind, source: str) -> Mapping[str, object]:
+        first, last = self._rows[kind].get(source, (0, 0))
+        try:
+            row: object = orjson.loads(self._content[first:last]) if last else {}
+        except orjson.JSONDecodeError as e:
+            raise UserError(f"{self._path}: {kind} from {source}: {e}") from e
+        if not isinstance(row, dict):
+            raise UserError(f"{self._path}: {kind} from {source}: expected an object")
+        return cast(dict[str, object], row)
