@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow conformance docs-operators lint format bench bench-growth clean
+.PHONY: demo test test-slow conformance docs-operators lint format bench bench-growth bench-simulate clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -36,6 +36,9 @@ bench: $(READY)  ## time and memory of compile and validate, beside baselines of
 
 bench-growth: $(READY)  ## how compilation grows with image size, channels, cores, model size
 	$(BIN)/python benchmarks/growth.py
+
+bench-simulate: $(READY)  ## time of simulate and check; PIMSIM=/path/to/ChipTest to compare with pimsim-nn
+	$(BIN)/python benchmarks/simulate.py $(if $(PIMSIM),--pimsim $(PIMSIM))
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -39,7 +39,7 @@ class Run:
 
 
 def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
-    """Runs a command in a cold process `repeat` times. `stages_file`: where it writes JSON with "seconds"."""
+    """Runs a command in a cold process `repeat` times. `stages_file`: where it writes JSON, perhaps with "seconds"."""
     walls: list[float] = []
     peaks: list[int] = []
     reports: list[dict[str, object]] = []
@@ -53,7 +53,7 @@ def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
             raise SystemExit(f"failed with status {process.returncode}: {' '.join(command)}")
         peaks.append(usage.ru_maxrss * 1024)
         reports.append(json.loads(stages_file.read_text()))
-    names = reports[0]["seconds"]
+    names = reports[0].get("seconds", {})
     assert isinstance(names, dict)
     stages = {name: statistics.median(r["seconds"][name] for r in reports) for name in names}  # pyright: ignore
     facts = {name: value for name, value in reports[0].items() if isinstance(value, int)}

@@ -46,11 +46,13 @@ class RowMapping:
     """A layer computed row by row. `matrices`: of one copy, in the order of the patch's rows.
 
     `replicas[r]` are the cores of copy r and how many of the matrices each holds, in order; output row y is computed
-    by copy y modulo their number. `gather`: the patch is copied together before it is multiplied.
+    by copy y modulo their number. `gather`: the patch is copied together before it is multiplied. A row is computed in
+    steps of `step` windows, between which a core can meet another for a message.
     """
 
     outputs: int
     gather: bool
+    step: int
     matrices: tuple[PatchMatrix, ...]
     replicas: tuple[tuple[tuple[int, int], ...], ...]
 

@@ -19,6 +19,12 @@ from raptor.unfold import PatchMatrix, RowWindow, blocks
 ISSUE_NS = 4
 """Cycles an instruction takes beside its work: issue, register load, completion."""
 
+STEP_NS = 40_000
+"""How long a core works on a row at most before it looks for messages: what a sender waits for a busy receiver."""
+
+ROW_NS = 200_000
+"""How long a core should work on a row: a longer one is shared by several cores, so that the next layer waits less."""
+
 WHOLE = 2**31 - 1
 """Tile width that keeps all channels of a tensor together."""
 
@@ -29,6 +35,7 @@ class Plan:
 
     outputs: int
     gather: bool
+    step: int
     matrices: tuple[PatchMatrix, ...]
     stages: int
     row_ns: float
@@ -54,7 +61,7 @@ def map_rows(graph: Graph, arch: Arch) -> Mapping:
             counts = _even(len(plan.matrices), plan.stages)
             replicas.append(tuple((core + i, count) for i, count in enumerate(counts)))
             core += plan.stages
-        rows[key] = RowMapping(plan.outputs, plan.gather, plan.matrices, tuple(replicas))
+        rows[key] = RowMapping(plan.outputs, plan.gather, plan.step, plan.matrices, tuple(replicas))
     moved = {k: FilterMapping(f.matrices, tuple(c + core for c in f.cores)) for k, f in filters.items()}
     return Mapping("rows", WHOLE, moved, rows, by_row=True)
 
@@ -94,22 +101,26 @@ def _plans(operator: Filter, arch: Arch, outputs: int, gather: bool) -> Iterator
     matrices = tuple(
         PatchMatrix(outputs, r, (0, outputs * outs), xbars) for r in blocks(shape, ins, arch.xbar_rows, gather=gather)
     )
-    stages = -(-len(matrices) // (arch.xbars_per_core // xbars))
-    if gather and stages > 1:
-        return
-    count = -(-len(matrices) // stages)
     windows = -(-shape.out_width // outputs)
     product = _mvmul_ns(arch, xbars) + ISSUE_NS
     added = vector_ns(arch, outputs * outs, 2) + ISSUE_NS
-    row_ns = windows * (count * product + (count - 1) * added)
+    stages = -(-len(matrices) // (arch.xbars_per_core // xbars))
+    if gather and stages > 1:
+        return
+    if not gather:
+        stages = max(stages, min(len(matrices), round(windows * len(matrices) * (product + added) / ROW_NS)))
+    count = -(-len(matrices) // stages)
+    window_ns = count * product + (count - 1) * added
     if gather:
-        row_ns += windows * shape.kernel_rows * (copy_ns(arch, shape.patch_width * ins) + ISSUE_NS)
+        window_ns += shape.kernel_rows * (copy_ns(arch, shape.patch_width * ins) + ISSUE_NS)
+    row_ns = windows * window_ns
     line = shape.in_width * ins
     row_ns += window.kernel[0] * (message_ns(arch, line) + copy_ns(arch, line))
     row_ns += 2 * vector_ns(arch, shape.out_width * outs, 2)
     if stages > 1:
         row_ns += message_ns(arch, shape.out_width * outs) + vector_ns(arch, shape.out_width * outs, 2)
-    yield Plan(outputs, gather, matrices, stages, row_ns, window.out_dims[0])
+    step = max(1, round(STEP_NS / window_ns))
+    yield Plan(outputs, gather, step, matrices, stages, row_ns, window.out_dims[0])
 
 
 @cache

@@ -233,7 +233,7 @@ class Builder:
         read = {i for n in self.nodes for i in n.input}
         inner = self.pick(made)
         outputs = {n: self.values[n].exact for n in made if n not in read or n == inner}
-        floats = [n for n in self.constants if n in read and self.constants[n].dtype == np.float32]
+        floats = [n for n, a in self.constants.items() if n in read and a.dtype == np.float32 and a.size]
         if floats and self.chance(8):
             name = self.pick(floats)
             outputs[name] = self.constants[name]
@@ -302,10 +302,9 @@ def image(b: Builder) -> str:
     return name
 
 
-def sliding(b: Builder, dims: Shape, *, dilated: bool = True, kernel: int = 3) -> dict[str, Any]:
-    """Attributes of a window that fits."""
-    rank = len(dims)
-    kernels = [b.number(1, min(kernel if rank < 3 else 2, n + 1)) for n in dims]
+def sliding(b: Builder, dims: Shape, *, dilated: bool = True) -> dict[str, Any]:
+    """Attributes of a window."""
+    kernels = [b.number(1, min(3 if len(dims) < 3 else 2, n + 1)) for n in dims]
     attributes: dict[str, Any] = {"kernel_shape": kernels}
     if b.chance():
         attributes["strides"] = [b.number(1, 3) for _ in dims]
@@ -356,6 +355,8 @@ def conv_transpose(b: Builder) -> None:
         attributes["auto_pad"] = b.pick(["SAME_UPPER", "SAME_LOWER"])
     elif form == 2:
         attributes["output_shape"] = [b.number(max(1, f - 2), f) for f in full]
+        # onnx infers no shape below the input's.
+        b.need(all(o >= n for o, n in zip(attributes["output_shape"], dims, strict=True)))
     elif form == 3:
         attributes["pads"] = [b.number(0, k - 1) for k in kernel * 2]
     if form in (0, 3) and b.chance(3):
@@ -508,6 +509,8 @@ def pool(b: Builder) -> None:
 def _all_windows_inside(dims: Shape, attributes: Mapping[str, Any]) -> bool:
     """Whether every window has an element of the image (a limit of docs/operators.md)."""
     rank = len(dims)
+    if attributes.get("auto_pad", "").startswith("SAME"):
+        return "dilations" not in attributes  # onnxruntime counts on the undilated kernel
     ones = [1] * rank
     pads = attributes.get("pads", [0] * 2 * rank)
     axes = zip(
@@ -525,6 +528,8 @@ def _all_windows_inside(dims: Shape, attributes: Mapping[str, Any]) -> bool:
 def _axis_inside(size: int, kernel: int, stride: int, dilation: int, before: int, behind: int, *, ceil: bool) -> bool:
     span = (kernel - 1) * dilation + 1
     steps = size + before + behind - span
+    if steps < 0:
+        return False
     count = (-(-steps // stride) if ceil else steps // stride) + 1
     starts = [i * stride - before for i in range(count) if not ceil or i * stride < size + before]
     return all(any(0 <= start + k * dilation < size for k in range(kernel)) for start in starts)
@@ -720,12 +725,11 @@ def layer_normalisation(b: Builder) -> None:
 def channel_normalisation(b: Builder) -> None:
     x = b.tensor(3, 4, 5)
     channels = b.shape(x)[1]
-    if b.opset < 18 or b.chance():
+    if b.opset < 21 or b.chance():
         b.emit("InstanceNormalization", [x, b.constant(channels), b.constant(channels)], epsilon=1e-2)
         return
     groups = b.pick([g for g in range(1, channels + 1) if channels % g == 0])
-    size = channels if b.opset >= 21 else groups
-    b.emit("GroupNormalization", [x, b.constant(size), b.constant(size)], num_groups=groups, epsilon=1e-2)
+    b.emit("GroupNormalization", [x, b.constant(channels), b.constant(channels)], num_groups=groups, epsilon=1e-2)
 
 
 @step("normalisation")
@@ -1010,22 +1014,24 @@ def trilu(b: Builder) -> None:
 def resize(b: Builder) -> None:
     x = b.tensor(2, 3, 4, 4, 4)
     shape = b.shape(x)
-    b.need(b.opset >= 7)
     scales = [1.0 if len(shape) > 2 and a < 2 and not b.chance(6) else b.pick(SCALES) for a in range(len(shape))]
+    sizes = [math.floor(s * n) for s, n in zip(scales, shape, strict=True)]
     # Sizes on the edge of rounding are refused.
-    b.need(all(abs(s * n - round(s * n)) < 1e-9 or 0.05 < s * n % 1 < 0.95 for s, n in zip(scales, shape, strict=True)))
-    b.need(all(s * n >= 1 for s, n in zip(scales, shape, strict=True)))
+    for kind in (np.float32, np.float64):
+        b.need(sizes == [int(kind(np.float32(s)) * kind(n)) for s, n in zip(scales, shape, strict=True)])
     if b.opset < 11:
         _old_resize(b, x, scales)
         return
     attributes = _resize_attributes(b)
     roi = b.given([]) if b.opset < 13 else ""
+    by_sizes = b.chance(3)
     if attributes["coordinate_transformation_mode"] == "tf_crop_and_resize":
-        roi = b.given([0.1] * len(shape) + [0.8] * len(shape))
+        # With scales, onnx infers the size of the part and onnxruntime that of the whole.
+        by_sizes = True
+        roi = b.given([0.1] * len(shape) + [b.pick([0.8, 1.0, 1.3])] * len(shape))
         if b.chance():
             attributes["extrapolation_value"] = 0.5
-    if b.chance(3):
-        sizes = [math.floor(s * n) for s, n in zip(scales, shape, strict=True)]
+    if by_sizes:
         b.emit("Resize", [x, roi, b.given([]) if b.opset < 13 else "", b.ints(sizes)], **attributes)
     else:
         b.emit("Resize", [x, roi, b.given(scales)], **attributes)
@@ -1049,7 +1055,8 @@ def _old_resize(b: Builder, x: str, scales: list[float]) -> None:
 def _resize_attributes(b: Builder) -> dict[str, Any]:
     mode = b.pick(["nearest", "linear", "cubic"])
     coordinates = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "tf_crop_and_resize"]
-    if b.opset >= 19:
+    if b.opset >= 19 and mode != "nearest":
+        # Nearest ones on the edge of rounding are refused.
         coordinates.append("half_pixel_symmetric")
     attributes = {"mode": mode, "coordinate_transformation_mode": b.pick(coordinates)}
     if mode == "nearest":

@@ -141,7 +141,8 @@ class Emitter:
         """For each window of the row, for each array group: a product, and its addition unless it is the first."""
         shape = op.shape
         run = shape.patch_width * op.in_channels
-        window_at = shape.first_outputs() * shape.stride - shape.pad + shape.pads[0]
+        outputs = shape.first_outputs()[slice(*op.windows)]
+        window_at = outputs * shape.stride - shape.pad + shape.pads[0]
         starts, stops = np.array(op.rows).T
         line, element = np.divmod(starts, run)
         if op.patch:
@@ -156,7 +157,7 @@ class Emitter:
             valid = inside & (bases[line] >= 0)
         window, index = np.nonzero(valid)
         first = np.append(True, window[1:] != window[:-1])[: len(window)]
-        target = self.at(op.out) + shape.first_outputs() * op.out_channels * self.element_bytes
+        target = self.at(op.out) + outputs * op.out_channels * self.element_bytes
         scratch = self.at(op.accum) if op.accum else 0
         length = shape.outputs * op.out_channels
         products = virtual("mvmul", len(window))

@@ -68,6 +68,9 @@ def _coordinates(axis: Axis, mode: str) -> Floats:
     new, size, new_size, scale = np.arange(axis.new_size, dtype=np.float32), axis.size, axis.new_size, axis.scale
     one = np.float32(1)
     half, factor = np.float32(0.5), np.float32(scale)
+    if scale == 1:
+        # onnxruntime keeps such an axis as it is, even where another would be cropped.
+        return new
     match mode:
         case "asymmetric":
             return new * (one / factor)
@@ -129,7 +132,9 @@ def _interpolated(at: Floats, axis: Axis, method: Method) -> tuple[Indices, npt.
     if method.exclude_outside and (method.mode == "cubic" or method.antialias):
         weights = np.where((positions >= 0) & (positions < axis.size), weights, 0)
     if method.exclude_outside or method.antialias:
-        weights = weights / weights.sum(axis=1, keepdims=True)
+        total = weights.sum(axis=1, keepdims=True)
+        # Nothing in reach: such an element lies outside, and is extrapolated.
+        weights = weights / np.where(total == 0, 1, total)
     return positions, weights
 
 

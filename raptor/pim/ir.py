@@ -123,7 +123,8 @@ class ApplyRow:
     """One row of output pixels from windows of several neighbours (`raptor.unfold`).
 
     `lines`: each kernel row's padded line, None where it lies in the padding. `groups[i]` holds the rows `rows[i]` of
-    the patch matrix. `accum` holds one product, `patch` a gathered patch; each None when it is not needed.
+    the patch matrix. `accum` holds one product, `patch` a gathered patch; each None when it is not needed. `windows`:
+    which windows of the row.
     """
 
     out: Buffer
@@ -135,6 +136,7 @@ class ApplyRow:
     in_channels: int
     out_channels: int
     shape: RowWindow
+    windows: tuple[int, int]
 
     @property
     def reads(self) -> tuple[Buffer, ...]:
@@ -146,7 +148,8 @@ class ApplyRow:
 
     def __str__(self) -> str:
         lines = ", ".join(str(b) if b else "zero" for b in self.lines)
-        return f"pim.apply_row({lines}, outBuf = {self.out}) {{groups = {list(self.groups)}}}"
+        first, last = self.windows
+        return f"pim.apply_row({lines}, outBuf = {self.out}) {{groups = {list(self.groups)}, windows = {first}:{last}}}"
 
 
 @dataclass(frozen=True, slots=True)

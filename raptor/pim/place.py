@@ -238,6 +238,7 @@ def _apply_row(op: ApplyRow, out: ir.Buffer, site: _Site) -> ir.ApplyRow:
         in_channels=op.channels,
         out_channels=op.result.channels,
         shape=op.shape,
+        windows=op.windows,
     )
 
 

@@ -95,7 +95,7 @@ class ApplyRow:
     """One row of output pixels from windows of several neighbours (`raptor.unfold`).
 
     `lines`: the tile of each kernel row, of `channels`; None where it lies in the padding or is not needed. `weights`
-    index the compute's matrices.
+    index the compute's matrices. `windows`: which windows of the row; the steps of a row have the same result.
     """
 
     result: Tile
@@ -104,6 +104,7 @@ class ApplyRow:
     weights: tuple[int, ...]
     shape: RowWindow
     gather: bool
+    windows: tuple[int, int]
 
     @property
     def reads(self) -> tuple[Tile, ...]:

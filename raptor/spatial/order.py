@@ -39,8 +39,13 @@ class _Schedule:
         maker = {t.name: i for i, c in enumerate(computes) for t in c.results}
         fetches: dict[tuple[str, int], int] = {}
         needs: list[set[int]] = []
-        for c in list(computes):
+        begun: dict[str, int] = {}
+        for i, c in enumerate(list(computes)):
             need: set[int] = set()
+            for op in c.body:
+                if isinstance(op, ApplyRow):
+                    need |= {begun[op.result.name]} if op.result.name in begun else set()
+                    begun[op.result.name] = i
             for tile in c.inputs:
                 if tile.name in maker:
                     need.add(self.source(computes, maker, fetches, tile, c))
@@ -140,7 +145,7 @@ class _Schedule:
         """What an operation takes on its core; rough where it hardly matters."""
         match op:
             case ApplyRow():
-                windows = len(op.shape.first_outputs())
+                windows = op.windows[1] - op.windows[0]
                 product = mvmul_ns(self.arch, compute.matrices[0].xbars) + ISSUE_NS
                 added = vector_ns(self.arch, op.shape.outputs * op.result.channels, 2) + ISSUE_NS
                 return windows * len(op.weights) * (product + added)

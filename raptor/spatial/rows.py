@@ -4,8 +4,8 @@ Values are image rows with all their channels. What cannot work on rows works on
 first, and cut again where a row is asked for.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -120,15 +120,18 @@ class RowLowering(Lowering):
             name = f"{node.output}.r{y}"
             product = Tile(name if len(stages) == 1 else f"{name}.p{k}", 1, image.width, image.channels)
             needed = tuple(t if i in used else None for i, t in enumerate(lines))
-            body: list[BodyOp] = [
-                ApplyRow(product, needed, operator.in_channels, tuple(range(count)), shape, chosen.gather)
-            ]
+            op = ApplyRow(product, needed, operator.in_channels, tuple(range(count)), shape, chosen.gather, (0, 0))
+            key, position = filter_key(node), y / image.rows
+            *steps, last = (replace(op, windows=w) for w in _steps(len(shape.first_outputs()), chosen.step))
+            for step in steps:
+                self.computes.append(
+                    Compute(node.name, node.op_type, key, matrices, core, (step,), (product,), position)
+                )
+            body: list[BodyOp] = [last]
             if total is not None:
                 added = Tile(name if k == len(stages) - 1 else f"{name}.s{k}", 1, image.width, image.channels)
                 body.append(Vector(added, "add", (total, product)))
             total = body[-1].result
-            key = filter_key(node)
-            position = y / image.rows
             self.computes.append(Compute(node.name, node.op_type, key, matrices, core, tuple(body), (total,), position))
         assert total is not None, "a copy has at least one core"
         return total
@@ -194,6 +197,10 @@ _BY_ROW: dict[type[Operator], Callable[[RowLowering, Node, Any], bool]] = {
     Rename: RowLowering.rename_rows,
 }
 """Each returns False where it cannot work on rows."""
+
+
+def _steps(windows: int, step: int) -> Iterator[tuple[int, int]]:
+    return ((first, min(first + step, windows)) for first in range(0, windows, step))
 
 
 def is_streamed(image: Image) -> bool:

@@ -33,10 +33,11 @@ def verify(graph: SpatialGraph, arch: Arch) -> None:
     inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
     known: dict[str, Tile] = {t.name: t for t in given if t.name in inputs or t.name in graph.literals}
     sums: dict[Tile, Counter[_Product]] = {}
+    steps: dict[Tile, int] = {}
     for compute in graph.computes:
         _check_compute(compute, known, arch)
         if compute.matrices:
-            _collect_products(compute, sums)
+            _collect_products(compute, sums, steps)
     for tensor in graph.tensors.values():
         _check_cover(tensor.name, tensor.image, [p.region for p in tensor.parts])
         for part in tensor.parts:
@@ -60,7 +61,7 @@ def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None
         undefined = [t for t in op.reads if known.get(t.name) != t]
         if undefined:
             raise VerifyError(f"{where}: {op.result} reads {undefined[0]} before it is defined")
-        if op.result.name in known:
+        if op.result.name in known and not (isinstance(op, ApplyRow) and op.windows[0] > 0):
             raise VerifyError(f"{where}: {op.result} is defined twice")
         if isinstance(op, Gather):
             _check_gather(where, op)
@@ -89,7 +90,7 @@ def _check_move(where: str, op: MoveTile) -> None:
         raise VerifyError(f"{where}: {op.result} takes elements that its source does not have")
 
 
-def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> None:
+def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]], steps: dict[Tile, int]) -> None:
     for op in compute.body:
         if isinstance(op, ApplyFilters):
             matrices = [compute.matrices[i] for i in op.weights]
@@ -97,10 +98,19 @@ def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> 
                 raise VerifyError(f"spatial: {compute.node}: {op.result}: kernel positions and matrices disagree")
             sums[op.result] = Counter((m.tap, m.rows, m.cols) for m in matrices if isinstance(m, Matrix))
         elif isinstance(op, ApplyRow):
+            _check_step(compute, op, steps)
             patches = [compute.matrices[i] for i in op.weights]
             sums[op.result] = Counter((0, m.rows, (0, op.result.channels)) for m in patches)
         elif isinstance(op, Vector) and op.function == "add":
             sums[op.result] = sum((sums[t] for t in op.reads), Counter[_Product]())
+
+
+def _check_step(compute: Compute, op: ApplyRow, steps: dict[Tile, int]) -> None:
+    """The steps of a row follow one another; `steps`: windows done so far."""
+    if op.windows[0] != steps.get(op.result, 0) or op.windows[1] <= op.windows[0]:
+        where = f"spatial: {compute.node}: {op.result}"
+        raise VerifyError(f"{where}: windows {op.windows} do not follow the {steps.get(op.result, 0)} done")
+    steps[op.result] = op.windows[1]
 
 
 def _patch_rows(graph: SpatialGraph, key: str) -> int | None:

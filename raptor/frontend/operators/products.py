@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from raptor.frontend.constants import Shape, natural_image
 from raptor.frontend.contraction import Contraction, Factor
 from raptor.frontend.einsum import parse
 from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.graph import Dot, Filter, Move, Tensor
+from raptor.frontend.graph import Dot, Filter, Floats, Move, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
@@ -34,9 +36,14 @@ def _scaled(a: Factor, b: Factor, node: NodeView) -> tuple[Factor, Factor]:
     if alpha == 1 or not (a.is_constant or b.is_constant):
         return a, b
     if not isinstance(b.value, Tensor):
-        return a, Factor(b.names, b.value * b.value.dtype.type(alpha))
+        return a, Factor(b.names, _times(b.value, alpha))
     assert not isinstance(a.value, Tensor), "one of them is constant"
-    return Factor(a.names, a.value * a.value.dtype.type(alpha)), b
+    return Factor(a.names, _times(a.value, alpha)), b
+
+
+def _times(values: Floats, factor: float) -> Floats:
+    """An array also where numpy would make a scalar: of no dimensions."""
+    return np.asarray(values * values.dtype.type(factor))
 
 
 def _biased(node: NodeView, f: Formula, result: Value) -> Value:
@@ -49,7 +56,7 @@ def _biased(node: NodeView, f: Formula, result: Value) -> Value:
     bias = f.ctx.weights(name)
     if not bias.any() or beta == 0:
         return result
-    return f.add(result, f.constant(bias if beta == 1 else bias * bias.dtype.type(beta)))
+    return f.add(result, f.constant(bias if beta == 1 else _times(bias, beta)))
 
 
 @importer("MatMul", since=1)

@@ -80,18 +80,14 @@ def import_reduce_prod(node: NodeView, ctx: ImportContext) -> None:
 def _lower(node: NodeView, ctx: ImportContext, reduction: Callable[[Builder, View], Tensor]) -> None:
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
-    chosen = _axes(node, ctx, len(x.shape))
-    if chosen is None:
-        build.finish(x)
-    else:
-        build.finish(reduction(build, axes.view(build, x, chosen)))
+    build.finish(reduction(build, axes.view(build, x, _axes(node, ctx, len(x.shape)))))
 
 
-def _axes(node: NodeView, ctx: ImportContext, rank: int) -> tuple[int, ...] | None:
-    """None given means all of them, or, if the node says so, that the input is the result (None)."""
+def _axes(node: NodeView, ctx: ImportContext, rank: int) -> tuple[int, ...]:
+    """None given means all of them, or, if the node says so, none: then a norm is still that of each element."""
     given = constant_ints(node, ctx, 1, "axes")
     if not given:
-        return None if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
+        return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
     if any(not -rank <= a < rank for a in given):
         raise Refusal(f"axes {list(given)} of {rank} dimensions")
     return tuple(a % rank for a in given)

@@ -96,8 +96,8 @@ def _lower(
     inferred = tuple(int(np.float32(scale) * np.float32(n)) for scale, n in zip(scales, x.shape, strict=True))
     if not by_sizes and inferred != new:
         raise Refusal(f"the standard infers the shape {new}, onnxruntime {inferred}: scales on the edge of rounding")
-    if new == x.shape and method.coordinates != "tf_crop_and_resize":
-        # As onnxruntime does, whatever the scales.
+    if new == x.shape:
+        # As onnxruntime does, whatever the scales and the crop.
         build.finish(x)
         return
     roi = roi or [(0.0, 1.0)] * len(new)
