@@ -197,7 +197,7 @@ class Builder:
         self.nodes.append(node)
         self.made += len(names)
         self.values |= results
-        return [self.scaled(name) for name in results][0]
+        return next(iter([self.scaled(name) for name in results]))
 
     def results(self, node: NodeProto) -> dict[str, Value]:
         exact, rounded = (run_node(node, self.opset, self.operands(node, kind)) for kind in ("exact", "rounded"))
@@ -276,11 +276,12 @@ def run_node(node: NodeProto, opset: int, operands: Mapping[str, Array]) -> dict
         raise MisfitError(str(error)) from None
 
 
-EXACT = frozenset(
-    "Abs Cast Clip Concat DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND GlobalMaxPool Identity Max "
-    "MaxPool Min Neg Pad ReduceMax ReduceMin Relu Reshape ReverseSequence ScatterElements ScatterND Slice SpaceToDepth "
-    "Split Squeeze Tile Transpose Trilu Unsqueeze Where".split()
-)
+EXACT = frozenset([
+    "Abs", "Cast", "Clip", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements",
+    "GatherND", "GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Neg", "Pad", "ReduceMax", "ReduceMin", "Relu",
+    "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
+    "Transpose", "Trilu", "Unsqueeze", "Where",
+])  # fmt: skip
 """Operators that round nothing."""
 
 
@@ -415,8 +416,8 @@ def matmul(b: Builder) -> None:
 EQUATIONS = (
     "ij,jk->ik", "ij,jk", "ij,kj->ki", "bij,bjk->bik", "bij,jk->bik", "acd,db->abc", "acd,dbc->ab", "aebf,dfce->abcd",
     "ab,bc,cd->ad", "ij,kl->ikjl", "i,j->ij", "ij,ij->ij", "ij,ij->", "ij->ji", "ii->i", "ij->i", "ij->", "iij->j",
-    "...ij,...jk->...ik", "...ij->...ji", "bhqd,bhkd->bhqk", "bhqk,bhkd->bqhd", "ijk,k->ij", "ijk,jil->kl", "ab,cad->cdb",
-    "ij,j,i->", "i,i->", "bi,bj->bij", "abc,bd,ce->ade",
+    "...ij,...jk->...ik", "...ij->...ji", "bhqd,bhkd->bhqk", "bhqk,bhkd->bqhd", "ijk,k->ij", "ijk,jil->kl",
+    "ab,cad->cdb", "ij,j,i->", "i,i->", "bi,bj->bij", "abc,bd,ce->ade",
 )  # fmt: skip
 
 
@@ -1028,7 +1029,9 @@ def resize(b: Builder) -> None:
     if attributes["coordinate_transformation_mode"] == "tf_crop_and_resize":
         # With scales, onnx infers the size of the part and onnxruntime that of the whole.
         by_sizes = True
-        roi = b.given([0.1] * len(shape) + [b.pick([0.8, 1.0, 1.3])] * len(shape))
+        # Fractions of 8: of others, the rounding of onnxruntime decides which element is the nearest.
+        low, high = b.pick([(0.0, 1.0), (0.125, 0.75), (0.25, 1.25)])
+        roi = b.given([low] * len(shape) + [high] * len(shape))
         if b.chance():
             attributes["extrapolation_value"] = 0.5
     if by_sizes:

@@ -224,6 +224,54 @@ def test_the_fast_reader_takes_every_instruction(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_array_equal(streams.from_json(streams.to_json(records)), records)
 
 
+def spellings(number: str) -> tuple[bytes, bytes]:
+    """An instruction with a number, for the fast reader and (with an escaped key) for the slow one."""
+    text = f'[{{"op":"lldi","rd":1,"imm":{number},"unknown":{number},"len":7}}]'
+    return text.encode(), text.replace('"op"', '"\\u006fp"').encode()
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [
+        ("0.0", 0),
+        ("-0.0", 0),
+        ("5.0", 5),
+        ("5.9", 5),
+        ("-5.9", -5),
+        ("0.020408162847161293", 0),
+        ("2147483647.25", 2**31 - 1),
+        ("4.999999999999", 4),
+        ("123456.99999990909", 123456),
+    ],
+)
+def test_the_fast_reader_cuts_fractions_off(number: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, slow = spellings(number)
+    expected = streams.from_json(slow, lenient=True)
+    with pytest.raises(UserError, match="expected an integer"):
+        streams.from_json(fast.replace(b'"unknown":' + number.encode() + b",", b""))
+    monkeypatch.setattr(streams, "_read_slowly", None)
+    np.testing.assert_array_equal(streams.from_json(fast, lenient=True), expected)
+    assert expected["a"].tolist() == [value]
+
+
+@given(st.from_regex(r"-?(0|[1-9][0-9]{0,11})(\.([0-9]{1,20}|9{1,20}[0-9]?))?([eE][+-]?[0-9]{1,2})?", fullmatch=True))
+def test_fast_and_slow_reader_agree_on_numbers(number: str) -> None:
+    fast, slow = spellings(number)
+    try:
+        expected = streams.from_json(slow, lenient=True)
+    except UserError:
+        with pytest.raises(UserError):
+            streams.from_json(fast, lenient=True)
+    else:
+        np.testing.assert_array_equal(streams.from_json(fast, lenient=True), expected)
+
+
+@pytest.mark.parametrize("value", ["1-2", "1.2.3", "+1", "01", ".5", "5.", "-", '"\t"', "tru"])
+def test_an_unknown_key_has_json_as_its_value(value: str) -> None:
+    with pytest.raises(UserError, match="not a JSON file"):
+        streams.from_json(f'[{{"op":"nop","unknown":{value}}}]'.encode(), lenient=True)
+
+
 def test_every_key_of_the_table_is_written() -> None:
     for spec in INSTRUCTIONS:
         (row,) = json.loads(streams.to_json(stream(op(spec.name))))

@@ -9,4 +9,6 @@ else, and it reads only the output directory. Read in this order:
     engine, kernels        the same, compiled
     run                    inputs -> outputs
     inputs, golden, compare, report, cli
+
+Anyone's programs are read by `programs` (a single file by `members`) and `network`, for `checks` and `simulate`.
 """

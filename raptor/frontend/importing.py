@@ -195,7 +195,8 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
     inputs = [v.name for v in graph.input]
     in_model = frozenset(origin.producers) | frozenset(inputs)
     context = ImportContext(_shapes(graph), Constants(graph.initializer, folder), in_model)
-    context.used = frozenset(i for n in graph.node for i in n.input) | frozenset(v.name for v in graph.output)
+    read = {i for n in graph.node for i in n.input if i}
+    context.used = frozenset(read) | frozenset(v.name for v in graph.output)
     for value in inputs:
         context.input(value)
     refused = _import_nodes(graph, context, origin, version)

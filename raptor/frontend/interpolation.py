@@ -50,6 +50,9 @@ class Method:
 
 def taps(axis: Axis, method: Method) -> Taps:
     """Raises `Refusal` for an unknown mode."""
+    if axis.scale == 1 or (method.antialias and axis.size == axis.new_size):
+        # onnxruntime keeps such an axis as it is, even where another would be cropped.
+        return _kept(axis.size)
     at = _coordinates(axis, method.coordinates)
     outside = np.zeros(len(at), np.bool_)
     if method.coordinates == "tf_crop_and_resize":
@@ -63,14 +66,15 @@ def taps(axis: Axis, method: Method) -> Taps:
     return Taps(positions.clip(0, axis.size - 1), weights.astype(np.float32), outside)
 
 
+def _kept(size: int) -> Taps:
+    return Taps(np.arange(size)[:, None], np.ones((size, 1), np.float32), np.zeros(size, np.bool_))
+
+
 def _coordinates(axis: Axis, mode: str) -> Floats:
     """Where each new element lies among the old ones."""
     new, size, new_size, scale = np.arange(axis.new_size, dtype=np.float32), axis.size, axis.new_size, axis.scale
     one = np.float32(1)
     half, factor = np.float32(0.5), np.float32(scale)
-    if scale == 1:
-        # onnxruntime keeps such an axis as it is, even where another would be cropped.
-        return new
     match mode:
         case "asymmetric":
             return new * (one / factor)
@@ -95,7 +99,8 @@ def _coordinates(axis: Axis, mode: str) -> Floats:
 
 
 def _rounded(at: Floats, mode: str, axis: Axis) -> Indices:
-    away = np.where(at < 0, np.ceil(at - np.float32(0.5)), np.floor(at + np.float32(0.5)))
+    # In float64: the largest float32 below a half, plus a half, is 1.
+    away = np.where(at < 0, np.ceil(at.astype(np.float64) - 0.5), np.floor(at.astype(np.float64) + 0.5))
     rounded = {
         "floor": np.floor(at),
         "ceil": np.ceil(at),

@@ -8,6 +8,7 @@ import pytest
 
 from raptor import streams
 from raptor.errors import UserError
+from validator.members import members
 from validator.programs import read_program
 
 
@@ -61,7 +62,22 @@ def test_what_the_simulator_refuses_is_noted(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"config": {}}', '{"config": {"core_cnt": 1}}', '{"config": {"core_cnt": 0}}']
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"config": {"core_cnt": 1}, "core0": []} x',
+        '{"config": {"core_cnt": 1},, "core0": []}',
+        '{"config": {"core_cnt": 1}, "core0": [], }',
+        '{"config": {"core_cnt": 1} "core0": []}',
+        '{"config": {"core_cnt": 1}, "core0": [] 3}',
+        '{"config": {"core_cnt": 1}, "core0": }',
+        '{"config": {"core_cnt": 1}, "core0": [',
+        '{"config": {}}',
+        '{"config": {"core_cnt": 1}}',
+        '{"config": {"core_cnt": 0}}',
+    ],
 )
 def test_what_cannot_be_read(tmp_path: Path, content: str):
     file = tmp_path / "program.json"
@@ -70,3 +86,29 @@ def test_what_cannot_be_read(tmp_path: Path, content: str):
         read_program(file)
     with pytest.raises(UserError, match="no such file"):
         read_program(tmp_path / "missing")
+
+
+def test_a_single_file_is_read_member_by_member(tmp_path: Path):
+    file = tmp_path / "program.json"
+    file.write_text(
+        """ { "config": {"core_cnt": 2, "array_group_map": {"core0": [1], "core1": [2]}},
+        "core1": [{"op": "nop"}], "notes": {"core0": "}],{"}, "core\\u0030": [{"op":"sldi","rd":1.0,"imm":2.5}],
+        "core1": [] } """
+    )
+    program = read_program(file)
+    assert [len(r) for r in program.records] == [1, 0]  # the later one of two members counts
+    assert (program.records[0]["rd"].tolist(), program.records[0]["a"].tolist()) == ([1], [2])
+    assert program.groups == ((1,), (2,))
+
+
+def test_members():
+    content = b'x{"a": [1, {"b": "]"}], "c\\n": "}" , "d":null}y'
+    spans = members(content, (1, len(content) - 1))
+    assert {k: content[a:b].strip() for k, (a, b) in spans.items()} == {
+        "a": b'[1, {"b": "]"}]',
+        "c\n": b'"}"',
+        "d": b"null",
+    }
+    assert members(content) == members(b"") == members(b"{}") == members(b"[1]") == members(b'{"a"') == {}
+    many = json.dumps({str(k): k for k in range(20_000)}).encode()
+    assert len(members(many)) == 20_000

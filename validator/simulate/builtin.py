@@ -24,7 +24,7 @@ ESTIMATOR = f"raptor-cycle-model {MODEL_VERSION}"
 
 
 def simulate(
-    program: Path, arch: str | Path, *, mode: Mode = "latency", samples: int = 8, trace_file: Path | None = None
+    program: Path, arch: str | Path, *, mode: Mode = "latency", samples: int = 16, trace_file: Path | None = None
 ) -> Report:
     """Simulates a program (a directory or a single file) on a chip: an architecture file, or a preset.
 

@@ -50,6 +50,9 @@ def read_target(source: str | Path) -> Target:
         preset = architectures.load(source).file
         return Target(preset, MeshTable(preset), str(source), ())
     path = Path(source)
+    if not path.is_file():
+        presets = ", ".join(architectures.presets())
+        raise UserError(f"architecture {source}: no such file; give a file or one of: {presets}")
     arch, warnings = _validate(_parse(path), path)
     table = FileTable(path.parent / arch.chip_config.network_config.net_config_file_path)
     return Target(arch, table, str(path), tuple(warnings))

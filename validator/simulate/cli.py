@@ -18,7 +18,7 @@ def command(
         str | None, typer.Option(help="Architecture file, or preset.", show_default="arch.json of the program")
     ] = None,
     mode: Annotated[Mode, typer.Option(help="One sample, or many one after another.")] = "latency",
-    samples: Annotated[int, typer.Option(min=2, help="Samples each core begins, in throughput mode.")] = 8,
+    samples: Annotated[int, typer.Option(min=2, help="Samples each core begins, in throughput mode.")] = 16,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (for Perfetto) to this file.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write a JSON report to this file.")] = None,
     engine: Annotated[

@@ -28,7 +28,7 @@ _UNFINISHED = re.compile(r"core (\d+) \(pc=(\d+)")
 _MARGIN = 2.0
 
 
-def simulate(program: Path, arch: str | Path, binary: Path, *, mode: Mode = "latency", samples: int = 8) -> Report:
+def simulate(program: Path, arch: str | Path, binary: Path, *, mode: Mode = "latency", samples: int = 16) -> Report:
     """Runs `binary` on a program. In throughput mode for as long as our model expects `samples` samples to take.
 
     Raises `UserError` when it cannot be run or refuses the program, `DeadlockError` when it does not end.

@@ -1,7 +1,7 @@
 """A run as a Chrome trace (opens in https://ui.perfetto.dev): a process for each core, a track for each of its units.
 
-Neighbouring instructions of one step and unit are one event, named after ONNX node, operation and instruction. Where
-that gives too many events, first the instruction is left out of what keeps them apart, then neighbours are joined.
+An event is named after ONNX node, operation and instruction. Where there are too many, neighbours are joined: first
+instructions of one kind with no pause or a short one between them, then those of one step, then any of one unit.
 """
 
 from collections.abc import Iterator
@@ -105,17 +105,35 @@ def _merge(run: Run, unit: Ints, core_of: Ints, step: Ints, opcodes: npt.NDArray
     track = core_of[order] * len(_UNITS) + unit[order]
     cuts = _changes(track) | _changes(step[order])
     with_opcode = cuts | _changes(opcodes[order])
-    if with_opcode.sum() <= EVENT_LIMIT:
-        cuts = with_opcode
-    elif cuts.sum() > EVENT_LIMIT:
-        every = np.cumsum(cuts) % -(-int(cuts.sum()) // EVENT_LIMIT) == 0
-        cuts = _changes(track) | (cuts & every)
+    room = EVENT_LIMIT - int(cuts.sum())
+    if room > 0:
+        cuts |= _some(with_opcode & ~cuts, room)
+        cuts |= _at_pauses(run.start[order], run.end[order], ~cuts, EVENT_LIMIT - int(cuts.sum()))
+    else:
+        cuts = _changes(track) | _some(cuts, EVENT_LIMIT)
     first = np.flatnonzero(cuts)
     last = np.append(first[1:], len(order))
     if not len(order):
         return _Events(order, first, last, first, first)
     start, end = np.minimum.reduceat(run.start[order], first), np.maximum.reduceat(run.end[order], first)
     return _Events(order, first, last, start, end)
+
+
+def _at_pauses(start: Ints, end: Ints, allowed: npt.NDArray[np.bool_], limit: int) -> npt.NDArray[np.bool_]:
+    """The places allowed before which a unit does nothing, no more than `limit`: those of the longest pauses."""
+    pause = np.zeros(len(start), np.int64)
+    pause[1:] = start[1:] - end[:-1]
+    pause[~allowed] = 0
+    longest = np.argsort(-pause, kind="stable")[: max(limit, 0)]
+    cuts = np.zeros(len(start), np.bool_)
+    cuts[longest] = pause[longest] > 0
+    return cuts
+
+
+def _some(chosen: npt.NDArray[np.bool_], limit: int) -> npt.NDArray[np.bool_]:
+    """Of the places chosen every second, third, ..., so that no more than `limit` are left."""
+    step = max(1, -(-int(chosen.sum()) // limit))
+    return chosen & (np.cumsum(chosen) % step == 0)
 
 
 def _changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -12,6 +12,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from raptor import arch as architectures
+from raptor.arch_view import write_files
 from raptor.errors import UserError
 from tests.validator.simulate.programs import SETBW, arch, lldi, mvmul, recv, send, sldi, write
 from validator.errors import DeadlockError, ProgramError
@@ -93,12 +95,42 @@ def test_the_trace(program: Path, tmp_path: Path):
     spans = [e for e in events if e["ph"] == "X"]
     assert {e["name"] for e in spans} == {"mvmul", "vvadd", "send", "recv", "st"}
     assert sum(e["args"]["instructions"] for e in spans) == 20 * 2 + 1 + 7
+    assert sum(e["name"] == "vvadd" for e in spans) == 20  # a pause between two of them, while mvmul runs
     start, end = (next(e for e in events if e["ph"] == phase) for phase in "sf")
     assert (start["pid"], end["pid"], start["id"]) == (0, 1, end["id"])
     for pid, tid in {(e["pid"], e["tid"]) for e in spans}:
         track = [e for e in spans if (e["pid"], e["tid"]) == (pid, tid)]
         for a, b in itertools.pairwise(track):
             assert a["ts"] + a["dur"] <= b["ts"] + 1e-9
+
+
+def test_tracks_of_the_trace(program: Path, tmp_path: Path):
+    """One track for each core and unit, and events named after ONNX nodes."""
+    steps = {
+        "version": 1,
+        "nodes": ["conv", "head"],
+        "operations": ["apply filters", "pass on"],
+        "cores": [
+            {"core": 0, "ends": [len(SENDER) - 1, len(SENDER)], "nodes": [0, 1], "operations": [0, 1]},
+            {"core": 1, "ends": [len(RECEIVER)], "nodes": [1], "operations": [0]},
+        ],
+    }
+    (program / "steps.json").write_text(json.dumps(steps))
+    file = tmp_path / "trace.json"
+    cli(program, "--trace", file)
+    events: list[dict[str, Any]] = json.loads(file.read_bytes())["traceEvents"]
+    cores = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    tracks = [(e["pid"], e["args"]["name"]) for e in events if e["name"] == "thread_name"]
+    assert cores == {0: "core 0", 1: "core 1"}
+    assert sorted(tracks) == [(0, "matrix"), (0, "transfer"), (0, "vector"), (1, "matrix"), (1, "transfer")]
+    assert {(e["pid"], e["name"]) for e in events if e["ph"] == "X"} == {
+        (0, "conv: apply filters (mvmul)"),
+        (0, "conv: apply filters (vvadd)"),
+        (0, "head: pass on (send)"),
+        (1, "head: apply filters (recv)"),
+        (1, "head: apply filters (mvmul)"),
+        (1, "head: apply filters (st)"),
+    }
 
 
 def test_a_trace_is_thinned(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -203,10 +235,25 @@ def test_streams_of_one_instruction_do_not_loop(tmp_path: Path):
         builtin.simulate(folder, folder / "arch.json", mode="throughput")
 
 
+@pytest.mark.parametrize("mode", ["latency", "throughput"])
+def test_a_preset_is_the_file_that_arch_new_writes(program: Path, tmp_path: Path, mode: Any):
+    written = tmp_path / "chip" / "arch.json"
+    written.parent.mkdir()
+    write_files(architectures.load("isaac"), written)
+    reports = [builtin.simulate(program, arch, mode=mode) for arch in ("isaac", written)]
+    assert len({(r.latency_ns, r.interval_ns, r.energy_pj) for r in reports}) == 1
+    cli(program, "--arch", "isaac", "--json", tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_bytes())["latency_ns"] == reports[0].latency_ns
+    with pytest.raises(UserError, match=r"no such file; give a file or one of: .*isaac"):
+        builtin.simulate(program, "isac")
+
+
 FAKE = """#!{python}
 import json, sys
 arch = json.load(open(sys.argv[2]))
 assert arch["sim_config"]["sim_mode"] == {sim_mode} and arch["sim_config"]["latency_timeout_ms"] > 0
+network = arch["chip_config"]["network_config"]["net_config_file_path"]
+assert json.load(open(network))["latency"]["0"]["1"] > 0
 print("  - {name}:      0.25 ms\\n  - average energy:     17.5 pJ")
 """
 
@@ -218,6 +265,8 @@ def test_the_real_simulator(tmp_path: Path, program: Path, mode: Any, sim_mode: 
     binary = tmp_path / "ChipTest"
     binary.write_text(FAKE.format(python=sys.executable, sim_mode=sim_mode, name=name))
     binary.chmod(0o755)
+    report = pimsim.simulate(program, "puma", binary, mode=mode)
+    assert report.energy_pj == 17.5
     report = pimsim.simulate(program, program / "arch.json", binary, mode=mode)
     ns = report.latency_ns if mode == "latency" else report.interval_ns
     assert (report.estimator, ns, report.energy_pj) == ("pimsim-nn", 250_000, 17.5)
