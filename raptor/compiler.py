@@ -1,5 +1,6 @@
 """The compiler: one readable list of passes from ONNX to instruction streams."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from raptor import codegen, files, frontend, pim, spatial
 from raptor.arch import Arch
 from raptor.codegen import Streams
+from raptor.cost import longest_ns
 from raptor.driver import Driver
 from raptor.errors import UnsupportedError, UnsupportedNode
 from raptor.frontend.graph import EXTENDED, Graph, Map, Operator, Softmax
@@ -64,7 +66,7 @@ def compile_model(
     report = make_report(tiles, mapping, program, streams, arch, warnings)
     return Artifacts(
         name=model.name,
-        arch=arch,
+        arch=arch.with_timeout_ms(_timeout_ms(program, streams, arch)),
         options=options,
         config=_config(program, arch),
         memory=_memory_map(tiles, memory, program, arch),
@@ -98,6 +100,13 @@ def _extension(operator: Operator) -> str | None:
     if isinstance(operator, Map) and operator.function in EXTENDED:
         return codegen.VECTOR_OPCODE[operator.function]
     return None
+
+
+def _timeout_ms(program: PimProgram, streams: Streams, arch: Arch) -> int:
+    """Simulated time after which a run has gone wrong: twice the cores one after another, nothing overlapped."""
+    widest = {i: max((g.matrix.xbars for g in core.groups), default=1) for i, core in program.cores.items()}
+    total_ns = sum(longest_ns(stream.records, widest[i], arch) for i, stream in streams.cores.items())
+    return math.ceil(2 * total_ns / 1e6) + 1
 
 
 def _config(program: PimProgram, arch: Arch) -> files.Config:

@@ -5,6 +5,9 @@ Times are device times without contention: what a core is busy with, whatever el
 
 import math
 
+import numpy as np
+
+from raptor import isa
 from raptor.arch import Arch, MatrixConfig, MemoryConfig
 
 
@@ -72,3 +75,27 @@ def load_ns(arch: Arch, elements: int) -> float:
     """From global memory."""
     chip, size = arch.file.chip_config, elements * arch.element_bytes
     return 15 + _read_ns(chip.global_memory_config, size) + _write_ns(chip.core_config.local_memory_config, size)
+
+
+def longest_ns(records: isa.Records, xbars: int, arch: Arch) -> float:
+    """More than one core's instructions take if nothing overlaps and every message crosses the chip.
+
+    `xbars`: the most crossbars that one of its products drives.
+    """
+    chip = arch.file.chip_config
+    local, memory = chip.core_config.local_memory_config, chip.global_memory_config
+    units = {i.opcode: i.unit for i in isa.INSTRUCTIONS}
+    unit = np.array([units.get(op, isa.Unit.SCALAR) for op in range(256)], dtype=object)[records["opcode"]]
+    length = records["d"].astype(np.float64)
+    vector = unit == isa.Unit.VECTOR
+    size = np.where(vector, length * arch.element_bytes, length)
+    beats = np.ceil(size / local.data_width)
+    moved = beats * (2 * local.read_latency_cycle + local.write_latency_cycle) * local.period
+    steps = np.ceil(length / chip.core_config.vector_width) * chip.core_config.vector_latency_cycle
+    flits = np.ceil(size / chip.network_config.bus_width) + 2
+    outside = np.ceil(size / memory.data_width) * (memory.read_latency_cycle + memory.write_latency_cycle)
+    across = flits * (2 + 2 * sum(chip.network_config.layout)) + outside * memory.period
+    busy = moved + np.where(vector, steps, across)
+    products = int((unit == isa.Unit.MATRIX).sum()) * mvmul_ns(arch, xbars)
+    others = float(busy[vector | (unit == isa.Unit.TRANSFER)].sum())
+    return products + others + 10 * len(records) * chip.core_config.period

@@ -18,6 +18,13 @@ class Arch:
     memory_size_enforced: bool
     notes: tuple[str, ...] = ()
 
+    def with_timeout_ms(self, simulated_ms: float) -> "Arch":
+        """The same chip; the simulator's latency mode goes on for at least so long before it gives up."""
+        sim = self.file.sim_config
+        longer = max(sim.latency_timeout_ms, simulated_ms)
+        file = self.file.model_copy(update={"sim_config": sim.model_copy(update={"latency_timeout_ms": longer})})
+        return replace(self, file=file)
+
     def with_xbars_per_core(self, count: int) -> "Arch":
         """The same chip with another number of crossbars in a core."""
         chip = self.file.chip_config

@@ -70,7 +70,8 @@ def mean(build: Builder, seen: View, factor: float) -> Tensor:
 
 def spread(build: Builder, x: Tensor, image: Image) -> Tensor:
     """x repeated along the dimensions of `image` in which it is 1, unless it is a pixel that meets every pixel."""
-    if x.image == image or (x.image.pixels, x.image.channels) == (1, image.channels):
+    meets_all = (x.image.pixels, x.image.channels, x.image.channel_axis) == (1, image.channels, image.channel_axis)
+    if x.image == image or meets_all:
         return x
     small = c_order(x.image.shape).reshape(x.image.shape[: len(image.shape)])
     return build.add(move([x.image], np.broadcast_to(small, image.shape), image), image, x)
