@@ -6,6 +6,7 @@ Times are device times without contention: what a core is busy with, whatever el
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor import isa
 from raptor.arch import Arch, MatrixConfig, MemoryConfig
@@ -77,6 +78,17 @@ def load_ns(arch: Arch, elements: int) -> float:
     return 15 + _read_ns(chip.global_memory_config, size) + _write_ns(chip.core_config.local_memory_config, size)
 
 
+def _of_units(*units: isa.Unit) -> npt.NDArray[np.bool_]:
+    """By opcode: whether one of these units executes it."""
+    table = np.zeros(256, np.bool_)
+    table[[i.opcode for i in isa.INSTRUCTIONS if i.unit in units]] = True
+    return table
+
+
+_IS_VECTOR = _of_units(isa.Unit.VECTOR)
+_MOVES_DATA = _of_units(isa.Unit.VECTOR, isa.Unit.TRANSFER)
+
+
 def longest_ns(records: isa.Records, xbars: int, arch: Arch) -> float:
     """More than one core's instructions take if nothing overlaps and every message crosses the chip.
 
@@ -84,10 +96,11 @@ def longest_ns(records: isa.Records, xbars: int, arch: Arch) -> float:
     """
     chip = arch.file.chip_config
     local, memory = chip.core_config.local_memory_config, chip.global_memory_config
-    units = {i.opcode: i.unit for i in isa.INSTRUCTIONS}
-    unit = np.array([units.get(op, isa.Unit.SCALAR) for op in range(256)], dtype=object)[records["opcode"]]
+    count = len(records)
+    products = int((records["opcode"] == isa.OPCODE["mvmul"]).sum()) * mvmul_ns(arch, xbars)
+    records = records[_MOVES_DATA[records["opcode"]]]
+    vector = _IS_VECTOR[records["opcode"]]
     length = records["d"].astype(np.float64)
-    vector = unit == isa.Unit.VECTOR
     size = np.where(vector, length * arch.element_bytes, length)
     beats = np.ceil(size / local.data_width)
     moved = beats * (2 * local.read_latency_cycle + local.write_latency_cycle) * local.period
@@ -96,6 +109,4 @@ def longest_ns(records: isa.Records, xbars: int, arch: Arch) -> float:
     outside = np.ceil(size / memory.data_width) * (memory.read_latency_cycle + memory.write_latency_cycle)
     across = flits * (2 + 2 * sum(chip.network_config.layout)) + outside * memory.period
     busy = moved + np.where(vector, steps, across)
-    products = int((unit == isa.Unit.MATRIX).sum()) * mvmul_ns(arch, xbars)
-    others = float(busy[vector | (unit == isa.Unit.TRANSFER)].sum())
-    return products + others + 10 * len(records) * chip.core_config.period
+    return products + float(busy.sum()) + 10 * count * chip.core_config.period

@@ -19,15 +19,17 @@ Every tensor has an `Image`: its elements in C order, seen as pixels with channe
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
 from raptor.errors import VerifyError
 from raptor.layout import Image
 from raptor.window import Table, Window
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -191,6 +193,9 @@ class Graph:
 
     def dag(self) -> "nx.DiGraph[str]":
         """Tensors as vertices; an edge from each input of a node to its output, which carries the node."""
+        # networkx takes 0.1 s to import, and compiling does not need it.
+        import networkx as nx
+
         dag: nx.DiGraph[str] = nx.DiGraph()
         dag.add_nodes_from(self.tensors)
         for node in self.nodes:
