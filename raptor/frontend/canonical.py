@@ -1,7 +1,8 @@
 """One canonical form for the many ways to say the same in ONNX: what onnxruntime's BASIC optimiser leaves.
 
 It folds constants, shapes and batch normalisation, drops what does nothing in inference, and keeps to standard
-operators and to the names of the tensors that remain. It did best of the tools tried (onnxscript, onnx-ir passes, onnxsim, onnxoptimizer, onnxruntime).
+operators and to the names of the tensors that remain. Of the tools tried (onnxscript, onnx-ir's passes, onnxsim,
+onnxoptimizer) none did all of that.
 """
 
 import re
