@@ -79,13 +79,7 @@ def best_plan(operator: Filter, arch: Arch) -> Plan:
     """The unfolding with the cheapest row among windows of up to eight outputs, gathered or in place."""
     plans = [p for outputs in range(1, 9) for gather in (False, True) for p in _plans(operator, arch, outputs, gather)]
     if not plans:
-        raise CapacityError(
-            "crossbars a core",
-            -(-operator.weights.shape[2] // arch.outputs_per_xbar),
-            arch.xbars_per_core,
-            where="one row of a layer's matrix",
-            levers=("--mapping raptor", "more --xbars-per-core"),
-        )
+        raise _too_wide(operator, arch)
     return min(plans, key=lambda p: (p.row_ns * p.stages, p.outputs, p.gather))
 
 
@@ -137,6 +131,8 @@ def _place_whole(nodes: list[Node], arch: Arch) -> tuple[dict[str, FilterMapping
         if filter_key(node) in filters:
             continue
         tile = arch.xbars_per_core * arch.outputs_per_xbar
+        if node.operator.weights.shape[2] > tile:
+            raise _too_wide(node.operator, arch)
         matrices = tuple(kernel_unfolding(node.operator, arch, tile))
         cores: list[int] = []
         for matrix in matrices:
@@ -146,6 +142,14 @@ def _place_whole(nodes: list[Node], arch: Arch) -> tuple[dict[str, FilterMapping
             cores.append(core)
         filters[filter_key(node)] = FilterMapping(matrices, tuple(cores))
     return filters, core + 1
+
+
+def _too_wide(operator: Filter, arch: Arch) -> CapacityError:
+    """Channels stay together here, so those of a result must fit a core."""
+    needed = -(-operator.weights.shape[2] // arch.outputs_per_xbar)
+    levers = ("--mapping raptor", "more --xbars-per-core")
+    where = "one row of a layer's matrix"
+    return CapacityError("crossbars a core", needed, arch.xbars_per_core, where=where, levers=levers)
 
 
 def _replicate(plans: dict[str, Plan], cores: int, used: int) -> dict[str, int]:

@@ -20,6 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the texts in tests/golden instead of comparing"
     )
+    parser.addoption("--graphs-seed", type=int, default=0, help="which random graphs the slow tests try")
 
 
 @pytest.fixture

@@ -75,8 +75,10 @@ def _optimise(proto: ModelProto, folder: Path) -> None:
         optimise(source, target, weights="weights.bin", inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
         if _has_inlined_functions(target):
             # They come apart into operators (GroupNormalization) after everything else was optimised.
-            again = folder / "again.onnx"
-            optimise(target, again, weights="again.bin", inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
+            # Shapes it does not infer itself (of MeanVarianceNormalization) it takes as given.
+            shaped, again = folder / "shaped.onnx", folder / "again.onnx"
+            shaped.write_bytes(infer_shapes(read_without_weights(target)).SerializeToString())
+            optimise(shaped, again, weights="again.bin", inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
             again.replace(target)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
         raise_if_unsupported(proto)

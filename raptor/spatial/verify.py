@@ -141,20 +141,31 @@ def _check_reduction(
 
 
 def _check_sources(graph: SpatialGraph) -> None:
-    """Products read the channels of the input tensor that are the rows of their matrices."""
-    holders: dict[str, dict[Tile, tuple[int, int]]] = {}
+    """Products read the channels of the input tensor that are the rows of their matrices.
+
+    A tile may hold several ranges of them: repeated elements are one tile under several names.
+    """
+    holders: dict[str, dict[Tile, list[tuple[int, int]]]] = {}
     for use in graph.filter_of.values():
-        parts = graph.tensors[use.source].parts
-        holders.setdefault(use.key, {}).update({p.tile: p.region.channels for p in parts})
+        held = holders.setdefault(use.key, {})
+        for part in graph.tensors[use.source].parts:
+            held.setdefault(part.tile, []).append(part.region.channels)
     stacked = {op.result: op.rows[0] for compute in graph.computes for op in compute.body if isinstance(op, Stack)}
     for compute in graph.computes:
         for op in compute.body:
             if isinstance(op, ApplyFilters):
-                low, high = holders[compute.layer].get(stacked.get(op.input, op.input), (0, 0))
+                held = holders[compute.layer]
+                # Stacked for this layer, or before: a move of all elements in order is the stack under another name.
+                ranges = held.get(op.input) or held.get(stacked.get(op.input, op.input), [])
                 rows = {compute.matrices[i].rows for i in op.weights}
-                if any(first != low + op.channel or stop > high for first, stop in rows):
+                if not any(_hold(r, op.channel, rows) for r in ranges):
                     where = f"spatial: {compute.node}: {op.result}"
                     raise VerifyError(f"{where}: {op.input} from channel {op.channel} on is not {sorted(rows)}")
+
+
+def _hold(channels: tuple[int, int], first: int, rows: set[tuple[int, int]]) -> bool:
+    """Whether all `rows` begin at place `first` of the channels, and end there too."""
+    return all(start == channels[0] + first and stop <= channels[1] for start, stop in rows)
 
 
 def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
