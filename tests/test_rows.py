@@ -133,6 +133,21 @@ def test_a_chip_with_too_few_cores_for_one_copy_of_each_layer():
     raptor.compile(model, cores=caught.value.needed, **ROWS)
 
 
+def test_a_layer_of_more_outputs_than_a_core_has():
+    model = make_model([node("MatMul", "x w")], {"x": (1, 4)}, {"y": 2}, {"w": random(4, 12)})
+    options = {"xbar": 4, "cores": 8, **ROWS}
+    with pytest.raises(CapacityError, match="crossbars a core: need 3, have 2; try --mapping raptor"):
+        raptor.compile(model, xbars_per_core=2, **options)
+    check(model, xbars_per_core=3, **options)
+
+
+def test_a_stack_under_another_name():
+    """Rows of an image become the input of a layer without a move."""
+    nodes = [node("Reshape", "x s", "t"), node("RNN", "t w r", hidden_size=2)]
+    constants = {"s": np.array([2, 3, 1]), "w": random(1, 2, 1), "r": random(1, 2, 2)}
+    check(make_model(nodes, {"x": (1, 1, 3, 2)}, {"y": 4}, constants), **CHIP)
+
+
 def test_equal_inputs_give_equal_decisions():
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     first, second = (passes(model, **ROWS) for _ in range(2))

@@ -32,6 +32,15 @@ def test_statistics_of_a_layer_normalization(axis: int):
     compare(layer_norm((2, 3, 4, 5), axis, outputs="y m s"))
 
 
+def test_an_absent_statistic_beside_an_absent_input():
+    """Both have the empty name; nobody reads it."""
+    norm = node("LayerNormalization", "x w", "y")
+    norm.output.extend(["", "s"])
+    nodes = [norm, node("Clip", "y - h", "c")]
+    constants = {"w": random(4), "h": np.array(0.5, np.float32)}
+    compare(make_model(nodes, {"x": (3, 4)}, {"c": 2, "s": 2}, constants))
+
+
 def test_layer_normalization_of_channels_last():
     nodes = [node("Transpose", "x", "t", perm=[0, 2, 3, 1]), node("LayerNormalization", "t w b", "n")]
     nodes.append(node("Transpose", "n", "y", perm=[0, 3, 1, 2], name="back"))
@@ -53,6 +62,11 @@ def test_group_normalization(groups: int, shape: tuple[int, ...]):
     constants = {"w": random(6), "b": random(6, seed=1)}
     norm = node("GroupNormalization", "x w b", num_groups=groups)
     compare(make_model([norm], {"x": shape}, {"y": len(shape)}, constants, opset=21))
+
+
+def test_group_normalization_of_what_onnxruntime_infers_no_shape():
+    nodes = [node("MeanVarianceNormalization", "x", "m"), node("GroupNormalization", "m w b", num_groups=1)]
+    compare(make_model(nodes, {"x": (3, 4, 2, 2)}, ["y"], {"w": random(4), "b": random(4, seed=1)}, opset=21))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])

@@ -92,6 +92,15 @@ def test_gemm(trans_a: int, trans_b: int, c: tuple[int, ...] | None, constants: 
     compare(make_model([gemm], inputs, {"y": 2}, {n: random(*s) for n, s in shapes.items() if n in constants}))
 
 
+@pytest.mark.parametrize("constant", ["a", "b"])
+def test_gemm_with_one_weight(constant: str):
+    """An array of no dimensions times a number is no array."""
+    shapes = {"a": (1, 1) if constant == "a" else (3, 1), "b": (1, 1) if constant == "b" else (1, 3), "c": ()}
+    values = {constant: random(1, 1), "c": random()}
+    inputs = {n: s for n, s in shapes.items() if n not in values}
+    compare(make_model([node("Gemm", "a b c", alpha=2.0, beta=0.5)], inputs, {"y": 2}, values))
+
+
 @pytest.mark.parametrize("constants", ["", "a", "bc"])
 def test_gemm_in_the_streams(constants: str):
     shapes = {"a": (10, 9), "b": (11, 10), "c": (11,)}

@@ -110,3 +110,14 @@ def test_a_reduction_of_nothing_leaves_what_others_read():
     """Inside of a function that onnxruntime takes apart, tensors have names that the model does not know."""
     nodes = [node("Relu", "x", "r"), node("ReduceMean", "r", "m", noop_with_empty_axes=1), node("Add", "r m")]
     compare(make_model(nodes, {"x": (2, 3)}, {"y": 2, "m": 2}, opset=18))
+
+
+@pytest.mark.parametrize("op_type", OPS)
+def test_no_axes_still_mean_the_norm_of_each_element(op_type: str):
+    compare(single(op_type, (2, 3), opset=18, noop_with_empty_axes=1))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_maximum_of_as_many_elements_as_there_are_channels(axis: int):
+    """The maxima are a pixel of 3 channels too, but of the other axis."""
+    compare(single("ReduceLogSumExp", (3, 3), axes=[axis]))

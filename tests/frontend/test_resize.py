@@ -101,6 +101,27 @@ def test_crop(mode: str, roi: tuple[float, ...]):
     compare(resize((1, 1, 4, 5), sizes=(1, 1, 3, 4), roi=roi, mode=mode, **attributes))
 
 
+CROP: dict[str, Any] = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 10.0}
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("sizes", [(1, 1, 4, 7), (1, 1, 4, 5)])
+def test_a_crop_leaves_an_axis_of_the_same_size_alone(mode: str, sizes: tuple[int, ...]):
+    compare(resize((1, 1, 4, 5), sizes=sizes, roi=(0, 0, 0.25, 0.25, 1, 1, 0.75, 0.75), mode=mode, **CROP))
+
+
+def test_a_crop_with_nothing_in_reach():
+    attributes = {"mode": "cubic", "antialias": 1, "exclude_outside": 1, **CROP}
+    compare(resize((1, 1, 23, 1), sizes=(1, 1, 11, 2), roi=(0, 0, 0.25, 0.25, 1, 1, 1.25, 1.25), **attributes))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel"])
+def test_antialias_leaves_an_axis_of_the_same_size_alone(mode: str, coordinates: str):
+    attributes = {"mode": mode, "antialias": 1, "coordinate_transformation_mode": coordinates}
+    compare(resize((1, 1, 2, 6), scales=(1, 1, 1.3, 1.5), **attributes))
+
+
 @pytest.mark.parametrize("axes", [(2, 3), (3, 2)])
 @pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
 def test_axes_and_aspect_ratio(axes: tuple[int, int], policy: str):

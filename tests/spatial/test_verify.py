@@ -163,3 +163,12 @@ def test_a_product_with_the_wrong_input_channels(change: str):
     broken = with_op(graph, 0, 0, input=other) if change == "input" else with_op(graph, 0, 0, channel=1)
     with pytest.raises(VerifyError):
         verify(broken, ARCH)
+
+
+def test_repeated_elements_are_one_tile_under_two_names():
+    """A layer reads channels 0 to 3 and 3 to 6 from the same tile."""
+    nodes = [node("Tile", "x n", "t"), node("MatMul", "t w")]
+    model = make_model(nodes, {"x": (1, 3)}, {"y": 2}, {"n": np.array([1, 2]), "w": np.eye(6, 4, dtype=np.float32)})
+    parts = passes(model, **THESIS_CHIP).spatial.tensors["t"].parts
+    assert len(parts) == 2
+    assert parts[0].tile == parts[1].tile
