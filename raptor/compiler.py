@@ -137,7 +137,9 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], el
         image_shape=tensor.image.shape,
         channel_axis=tensor.image.channel_axis,
         tiles=tuple(
-            files.TilePlace(channels=p.region.channels, rows=p.region.rows, address=at * element_bytes)
+            files.TilePlace(
+                channels=p.region.channels, rows=p.region.rows, cols=p.region.cols, address=at * element_bytes
+            )
             for p, at in zip(tensor.parts, addresses, strict=True)
         ),
     )
@@ -151,6 +153,7 @@ def _layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
         return files.ProbeTile(
             channels=spot.region.channels,
             rows=spot.region.rows,
+            cols=spot.region.cols,
             core=spot.core,
             pc=int(streams.cores[spot.core].step_ends[spot.step]),
             address=core.address(buffer) * arch.element_bytes,

@@ -71,15 +71,19 @@ class Config(BaseModel):
 
 
 class TilePlace(_Schema):
-    """A tile of a tensor in global memory: channel and row range, and the byte address of its first element."""
+    """A tile of a tensor in global memory: channel, row and column range, and the byte address of its first element.
+
+    Without `cols` it holds whole rows.
+    """
 
     channels: Range
     rows: Range
+    cols: Range | None = None
     address: Address
 
     @property
     def region(self) -> Region:
-        return Region(self.channels, self.rows)
+        return Region(self.channels, self.rows, self.cols)
 
 
 class TensorPlace(_Schema):
@@ -125,13 +129,14 @@ class ProbeTile(_Schema):
 
     channels: Range
     rows: Range
+    cols: Range | None = None
     core: Count
     pc: Count
     address: Count
 
     @property
     def region(self) -> Region:
-        return Region(self.channels, self.rows)
+        return Region(self.channels, self.rows, self.cols)
 
 
 class Probe(_Schema):

@@ -67,12 +67,13 @@ class Image:
         return np.moveaxis(pixels.reshape(*self.pixel_dims, self.channels), -1, self.channel_axis)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Region:
-    """A channel range and a row range of one tensor; both half open."""
+    """A channel range, a row range and a column range of one tensor, half open; `cols` is None for whole rows."""
 
     channels: tuple[int, int]
     rows: tuple[int, int]
+    cols: tuple[int, int] | None = None
 
     @property
     def channel_count(self) -> int:
@@ -82,8 +83,20 @@ class Region:
     def row_count(self) -> int:
         return self.rows[1] - self.rows[0]
 
+    def width(self, image: Image) -> int:
+        return image.width if self.cols is None else self.cols[1] - self.cols[0]
+
+    def elements(self, image: Image) -> int:
+        return self.row_count * self.width(image) * self.channel_count
+
+    def index(self) -> tuple[slice, slice, slice]:
+        """Of its elements in an array of [rows, width, channels]."""
+        cols = slice(None) if self.cols is None else slice(*self.cols)
+        return slice(*self.rows), cols, slice(*self.channels)
+
     def __str__(self) -> str:
-        return f"c{self.channels[0]}:{self.channels[1]} r{self.rows[0]}:{self.rows[1]}"
+        cols = "" if self.cols is None else f" x{self.cols[0]}:{self.cols[1]}"
+        return f"c{self.channels[0]}:{self.channels[1]} r{self.rows[0]}:{self.rows[1]}{cols}"
 
 
 def channel_tiles(image: Image, tile: int) -> tuple[Region, ...]:

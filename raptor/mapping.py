@@ -11,7 +11,6 @@ from itertools import groupby
 from raptor.arch import Arch
 from raptor.errors import CapacityError
 from raptor.frontend.graph import Filter, Floats, Graph, Node
-from raptor.unfold import PatchMatrix
 
 Range = tuple[int, int]
 
@@ -42,33 +41,38 @@ class FilterMapping:
 
 
 @dataclass(frozen=True, slots=True)
-class RowMapping:
-    """A layer computed row by row. `matrices`: of one copy, in the order of the patch's rows.
+class LineMapping:
+    """A layer computed line by line (`raptor.unfold`) on a grid of cores.
 
-    `replicas[r]` are the cores of copy r and how many of the matrices each holds, in order; output row y is computed
-    by copy y modulo their number. `gather`: the patch is copied together before it is multiplied. A row is computed in
-    steps of `step` windows, between which a core can meet another for a message.
+    Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
+    the output channels `outs[p]`. `outputs`: output pixels that a block owns, 0 for blocks side by side. A line is
+    computed in steps of `step` blocks, between which a core can meet another for a message.
     """
 
+    cols: tuple[Range, ...]
+    ins: tuple[tuple[Range, ...], ...]
+    outs: tuple[Range, ...]
     outputs: int
-    gather: bool
     step: int
-    matrices: tuple[PatchMatrix, ...]
-    replicas: tuple[tuple[tuple[int, int], ...], ...]
+    cores: tuple[int, ...]
+
+    def core(self, segment: int, group: int, part: int) -> int:
+        return self.cores[(segment * len(self.ins) + group) * len(self.outs) + part]
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """`tile`: channels of a tile. `filters` and `rows`: by `filter_key`, each layer in one of them.
+    """`tile`: channels of a tile. `filters` and `lines`: by `filter_key`, each layer in one of them.
 
-    With `by_row`, tensors are cut into rows, and every operation that can works row by row.
+    With `xbar`, the rows and outputs of a crossbar, tensors are cut into lines of tiles of as many channels as it has
+    rows, and every operation that can works line by line.
     """
 
     strategy: str
     tile: int
     filters: ReadOnly[str, FilterMapping]
-    rows: ReadOnly[str, RowMapping] = field(default_factory=dict[str, RowMapping])
-    by_row: bool = False
+    lines: ReadOnly[str, LineMapping] = field(default_factory=dict[str, LineMapping])
+    xbar: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         return "".join(_lines(self))

@@ -13,7 +13,7 @@ from raptor.mapping import Mapping as Placement
 from raptor.mapping import Matrix
 from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph, StencilTile
-from raptor.unfold import PatchMatrix
+from raptor.unfold import LineMatrix
 
 
 class _Schema(BaseModel):
@@ -86,7 +86,7 @@ def make_report(
     layers = tuple(_layers(spatial, program, by_node, arch))
     return Report(
         strategy=mapping.strategy,
-        tile_channels=0 if mapping.by_row else mapping.tile,
+        tile_channels=mapping.tile,
         matrices=sum(layer.matrices for layer in layers),
         xbars_used=sum(core.xbars for core in cores),
         xbars_available=arch.core_count * arch.xbars_per_core,
@@ -110,7 +110,7 @@ def _layers(
     for core in program.cores.values():
         for step in core.steps:
             cores[step.node].add(core.core)
-    held: defaultdict[str, list[Matrix | PatchMatrix]] = defaultdict(list)
+    held: defaultdict[str, list[Matrix | LineMatrix]] = defaultdict(list)
     for core in program.cores.values():
         for group in core.groups:
             held[group.layer].append(group.matrix)
@@ -142,10 +142,10 @@ def _layers(
     return layers
 
 
-def _unfolding(matrices: Sequence[Matrix | PatchMatrix]) -> str:
+def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:
     """How the layer's kernel became matrices (docs/design.md)."""
     first = matrices[0]
-    return f"window 1x{first.outputs}" if isinstance(first, PatchMatrix) else "kernel"
+    return f"line of {first.pixels}" if isinstance(first, LineMatrix) else "kernel"
 
 
 def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:

@@ -171,10 +171,12 @@ def _check_image(what: str, shape: tuple[int, ...], channel_axis: int, limit_byt
 
 
 def _tile_elements(what: str, image: Image, region: Region) -> int:
-    for (low, high), bound in ((region.channels, image.channels), (region.rows, image.rows)):
+    cols = region.cols or (0, image.width)
+    for (low, high), bound in ((region.channels, image.channels), (region.rows, image.rows), (cols, image.width)):
         if not low < high <= bound:
-            raise _bad(f"{what}: tile {region} of an image with {image.channels} channels, {image.rows} rows")
-    return region.channel_count * region.row_count * image.width
+            size = f"{image.channels} channels, {image.rows} rows, {image.width} columns"
+            raise _bad(f"{what}: tile {region} of an image with {size}")
+    return region.elements(image)
 
 
 def _check_span(what: str, address: int, elements: int, memory: Memory) -> None:
@@ -186,13 +188,14 @@ def _check_span(what: str, address: int, elements: int, memory: Memory) -> None:
 
 def _check_cover(what: str, image: Image, regions: Iterable[Region], *, once: bool = True) -> None:
     """Every pixel and channel lies in a tile; with `once`, in one only."""
-    cover = np.zeros((image.rows, image.channels), np.int32)
+    cover = np.zeros((image.rows, image.width, image.channels), np.int16)
     for region in regions:
-        cover[slice(*region.rows), slice(*region.channels)] += 1
+        cover[region.index()] += 1
     wrong = cover != 1 if once else cover == 0
     if wrong.any():
-        row, channel = (int(i) for i in np.argwhere(wrong)[0])
-        raise _bad(f"{what}: {int(cover[row, channel])} tiles hold row {row} of channel {channel}, expected 1")
+        row, col, channel = (int(i) for i in np.argwhere(wrong)[0])
+        times = int(cover[row, col, channel])
+        raise _bad(f"{what}: {times} tiles hold row {row} column {col} of channel {channel}, expected 1")
 
 
 def _check_layers(program: Program, limit_bytes: int) -> None:

@@ -54,7 +54,7 @@ def run(
 def prepare(program: Program, inputs: Mapping[str, Floats], probes: Sequence[Probe] = ()) -> Machine:
     """The machine at start: constants and inputs in global memory."""
     tiles = [tile for probe in probes for tile in probe.tiles]
-    sizes = [_elements(probe.image, tile.region) for probe in probes for tile in probe.tiles]
+    sizes = [tile.region.elements(probe.image) for probe in probes for tile in probe.tiles]
     state = machine.create(program, tiles, sizes)
     for place in program.memory.inputs:
         if place.name not in inputs:
@@ -71,17 +71,13 @@ def execute(state: Machine, *, engine: Engine, schedule: Schedule, max_steps: in
         raise machine.explain(state, fault)
 
 
-def _elements(image: Image, region: Region) -> int:
-    return region.row_count * image.width * region.channel_count
-
-
 def _pack(program: Program, state: Machine, place: TensorPlace, array: Floats) -> None:
     if array.shape != place.shape:
         raise UserError(f"input {place.name!r}: expected shape {list(place.shape)}, got {list(array.shape)}")
     pixels = place.image.to_pixels(array.astype(np.float32, copy=False))
     for tile in place.tiles:
         start = tile.address // program.memory.element_bytes
-        content = pixels[slice(*tile.rows), :, slice(*tile.channels)]
+        content = pixels[tile.region.index()]
         state.memory[start : start + content.size] = content.ravel()
 
 
@@ -96,7 +92,7 @@ def _captured(state: Machine, probes: Sequence[Probe]) -> dict[str, Floats]:
     start = 0
     for probe in probes:
         regions = [tile.region for tile in probe.tiles]
-        sizes = [_elements(probe.image, region) for region in regions]
+        sizes = [region.elements(probe.image) for region in regions]
         starts = list(accumulate(sizes[:-1], initial=start))
         found[probe.tensor] = _gather(probe.image, regions, starts, state.probes.captured)
         start += sum(sizes)
@@ -107,7 +103,7 @@ def _gather(image: Image, regions: Sequence[Region], starts: Sequence[int], sour
     """A tensor in its image shape from the tiles that start at `starts`."""
     pixels = np.full((image.rows, image.width, image.channels), np.nan, np.float32)
     for region, start in zip(regions, starts, strict=True):
-        content = source[start : start + _elements(image, region)]
-        tile = content.reshape(region.row_count, image.width, region.channel_count)
-        pixels[slice(*region.rows), :, slice(*region.channels)] = tile
+        content = source[start : start + region.elements(image)]
+        tile = content.reshape(region.row_count, region.width(image), region.channel_count)
+        pixels[region.index()] = tile
     return np.ascontiguousarray(image.from_pixels(pixels))

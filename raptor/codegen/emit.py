@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +69,9 @@ class Emitter:
         set_operand(block, 0, ZERO, 0)
         self._global(block, 1, op.address)
         # NOTE: the simulator ignores rd of ld; with the address as offset both readings agree.
-        block["b"], block["c"], block["d"] = 1, self.at(op.out), op.out.elements * self.element_bytes
+        first, elements = ir.span_of(op.out, op.span)
+        block["b"], block["c"] = 1, self.at(op.out) + first * self.element_bytes
+        block["d"] = elements * self.element_bytes
         return block
 
     def store(self, op: ir.Store) -> Virtual:
@@ -87,15 +90,17 @@ class Emitter:
 
     def send(self, op: ir.Send) -> Virtual:
         block = virtual("send", 1)
-        set_operand(block, 0, IN, self.at(op.source))
-        set_operand(block, 1, IN, self.at(op.source))
-        block["a"], block["d"] = op.core, op.source.elements * self.element_bytes
+        first, elements = ir.span_of(op.source, op.span)
+        set_operand(block, 0, IN, self.at(op.source) + first * self.element_bytes)
+        set_operand(block, 1, IN, self.at(op.source) + first * self.element_bytes)
+        block["a"], block["d"] = op.core, elements * self.element_bytes
         return block
 
     def receive(self, op: ir.Receive) -> Virtual:
         block = virtual("recv", 1)
-        set_operand(block, 0, OUT, self.at(op.out))
-        block["a"], block["d"] = op.core, op.out.elements * self.element_bytes
+        first, elements = ir.span_of(op.out, op.span)
+        set_operand(block, 0, OUT, self.at(op.out) + first * self.element_bytes)
+        block["a"], block["d"] = op.core, elements * self.element_bytes
         return block
 
     def apply_filters(self, op: ir.ApplyFilters) -> Virtual:
@@ -137,85 +142,30 @@ class Emitter:
         block["d"] = lengths * channels * self.element_bytes
         return block
 
-    def apply_row(self, op: ir.ApplyRow) -> Virtual:
-        """For each window of the row, for each array group: a product, and its addition unless it is the first."""
-        shape = op.shape
-        run = shape.patch_width * op.in_channels
-        outputs = shape.first_outputs()[slice(*op.windows)]
-        window_at = outputs * shape.stride - shape.pad + shape.pads[0]
-        starts, stops = np.array(op.rows).T
-        line, element = np.divmod(starts, run)
-        if op.patch:
-            source = np.broadcast_to(self.at(op.patch) + starts * self.element_bytes, (len(window_at), len(starts)))
-            valid = np.ones(source.shape, np.bool_)
-        else:
-            bases = np.array([self.at(b) if b else -1 for b in op.lines])
-            offset = window_at[:, None] * op.in_channels + element
-            source = bases[line] + offset * self.element_bytes
-            left = shape.pads[0] * op.in_channels
-            inside = (offset + (stops - starts) > left) & (offset < left + shape.in_width * op.in_channels)
-            valid = inside & (bases[line] >= 0)
-        window, index = np.nonzero(valid)
-        first = np.append(True, window[1:] != window[:-1])[: len(window)]
-        target = self.at(op.out) + outputs * op.out_channels * self.element_bytes
-        scratch = self.at(op.accum) if op.accum else 0
-        length = shape.outputs * op.out_channels
-        products = virtual("mvmul", len(window))
-        products["register"][:, 0] = np.where(first, OUT, SCRATCH)
-        products["value"][:, 0] = np.where(first, target[window], scratch)
-        set_operand(products, 1, IN, source[window, index])
-        products["a"], products["c"] = self.element_bits, np.array(op.groups)[index]
-        added = np.flatnonzero(~first)
-        sums = virtual("vvadd", len(added))
-        set_operand(sums, 0, OUT, target[window[added]])
-        set_operand(sums, 1, OUT, target[window[added]])
-        set_operand(sums, 2, SCRATCH, scratch)
-        sums["d"] = length
-        gathered, gather_window = self._gather_patch(op, window_at, run)
-        block = np.concatenate([gathered, products, sums])
-        place = np.concatenate([np.full(len(gathered), -1), 2 * index, 2 * index[added] + 1])
-        order = np.lexsort((place, np.concatenate([gather_window, window, window[added]])))
-        untouched = np.flatnonzero(~valid.any(axis=1))
-        zeros = virtual("lldi", len(untouched))
-        set_operand(zeros, 0, OUT, target[untouched])
-        zeros["d"] = length * self.element_bytes
-        return np.concatenate([zeros, block[order]])
+    def apply_line(self, op: ir.ApplyLine) -> Virtual:
+        group, line, source, target = op.products.T
+        block = virtual("mvmul", len(op.products))
+        bases = np.array([self.at(b) for b in op.lines])
+        set_operand(block, 0, OUT, self.at(op.out) + target * self.element_bytes)
+        set_operand(block, 1, IN, bases[line] + source * self.element_bytes)
+        block["a"], block["c"] = self.element_bits, group
+        return block
 
-    def _gather_patch(self, op: ir.ApplyRow, window_at: Ints, run: int) -> tuple[Virtual, Ints]:
-        """Copies that put each window's patch together, and the window of each; rows of padding are cleared once."""
-        if op.patch is None:
-            return virtual("lmv", 0), np.zeros(0, np.intp)
-        present = [i for i, b in enumerate(op.lines) if b]
-        absent = [i for i, b in enumerate(op.lines) if not b]
-        clear = virtual("lldi", len(absent))
-        set_operand(clear, 0, OUT, self.at(op.patch) + np.array(absent, np.intp) * run * self.element_bytes)
-        window, line = (a.reshape(-1) for a in np.indices((len(window_at), len(present))))
-        copies = virtual("lmv", len(window))
-        numbers, bases = np.array(present, np.intp), np.array([self.at(b) for b in op.lines if b], np.intp)
-        set_operand(copies, 0, SCRATCH, self.at(op.patch) + numbers[line] * run * self.element_bytes)
-        set_operand(copies, 1, IN, bases[line] + window_at[window] * op.in_channels * self.element_bytes)
-        clear["d"] = copies["d"] = run * self.element_bytes
-        return np.concatenate([clear, copies]), np.concatenate([np.zeros(len(absent), np.intp), window])
-
-    def pad_line(self, op: ir.PadLine) -> Virtual:
-        """Zeros before and behind a line, and the line."""
-        right = op.out.elements - op.left - op.source.elements
-        zeros = virtual("lldi", 2)
-        ends = np.array([0, op.left + op.source.elements])
-        set_operand(zeros, 0, OUT, self.at(op.out) + ends * self.element_bytes)
-        zeros["d"] = np.array([op.left, right]) * self.element_bytes
-        copy = virtual("lmv", 1)
-        set_operand(copy, 0, OUT, self.at(op.out) + op.left * self.element_bytes)
-        set_operand(copy, 1, IN, self.at(op.source))
-        copy["d"] = op.source.elements * self.element_bytes
-        return np.concatenate([zeros[zeros["d"] > 0], copy])
-
-    def stack(self, op: ir.Stack) -> Virtual:
-        sizes = np.array([b.elements for b in op.sources])
-        block = virtual("lmv", len(sizes))
-        set_operand(block, 0, OUT, self.at(op.out) + (np.cumsum(sizes) - sizes) * self.element_bytes)
-        set_operand(block, 1, IN, [self.at(b) for b in op.sources])
-        block["d"] = sizes * self.element_bytes
+    def overlap(self, op: ir.Overlap) -> Virtual:
+        """Where runs overlap, the first two are added into the result, the others to it; a single one is copied."""
+        table = sums(op.runs.tobytes(), op.out.elements)
+        bases = np.array([self.at(b) for b in op.sources] + [0])
+        kind, target, elements, left, left_at, right, right_at = table.T
+        out = self.at(op.out) + target * self.element_bytes
+        block = virtual("vvadd", len(table))
+        block["opcode"] = np.array([isa.OPCODE[name] for name in ("lldi", "lmv", "vvadd", "vvadd")])[kind]
+        block["d"] = np.where(kind <= COPY, elements * self.element_bytes, elements)
+        set_operand(block, 0, OUT, out)
+        more = kind == ADD_MORE
+        block["register"][:, 1] = np.where(kind == CLEAR, NONE, np.where(more, OUT, IN))
+        block["value"][:, 1] = np.where(more, out, bases[left] + left_at * self.element_bytes)
+        block["register"][:, 2] = np.where(kind >= ADD_TWO, SCRATCH, NONE)
+        block["value"][:, 2] = bases[right] + right_at * self.element_bytes
         return block
 
     def vector(self, op: ir.Vector) -> Virtual:
@@ -402,9 +352,8 @@ _EMIT: dict[type, Callable[[Emitter, ir.Operation], Virtual]] = {
     ir.Send: Emitter.send,
     ir.Receive: Emitter.receive,
     ir.ApplyFilters: Emitter.apply_filters,
-    ir.ApplyRow: Emitter.apply_row,
-    ir.PadLine: Emitter.pad_line,
-    ir.Stack: Emitter.stack,
+    ir.ApplyLine: Emitter.apply_line,
+    ir.Overlap: Emitter.overlap,
     ir.Vector: Emitter.vector,
     ir.Repeat: Emitter.repeat,
     ir.Pool: Emitter.pool,
@@ -416,7 +365,37 @@ _EMIT: dict[type, Callable[[Emitter, ir.Operation], Virtual]] = {
 }  # pyright: ignore[reportAssignmentType] each function takes the operation it is listed under
 
 
-@lru_cache(maxsize=8)
+CLEAR, COPY, ADD_TWO, ADD_MORE = range(4)
+"""What an instruction of a sum does: zeros, a copy of one run, the sum of two, one more added."""
+
+
+@lru_cache(maxsize=1024)
+def sums(runs: bytes, elements: int) -> npt.NDArray[np.int64]:
+    """The instructions that add up runs (`Overlap`) into `elements`.
+
+    Rows of: kind, target, elements, and for each of two operands the source and its first element.
+    """
+    table = np.frombuffer(runs, np.int64).reshape(-1, 4)
+    ends = table[:, 0] + table[:, 3]
+    cuts = np.unique(np.concatenate([[0, elements], table[:, 0], ends])).tolist()
+    first: list[list[int]] = []
+    more: list[list[int]] = []
+    latest: dict[int, list[int]] = {}
+    for a, b in pairwise(cuts):
+        met: list[int] = np.flatnonzero((table[:, 0] <= a) & (ends >= b)).tolist()
+        operands = [(int(table[r, 1]), int(table[r, 2] + a - table[r, 0])) for r in met]
+        left, right, *_ = [*operands, (-1, 0), (-1, 0)]
+        first.append([min(len(operands), 2), a, b - a, *left, *right])
+        for r, (source, at) in zip(met[2:], operands[2:], strict=True):
+            if r in latest and latest[r][1] + latest[r][2] == a:
+                latest[r][2] += b - a
+            else:
+                latest[r] = [ADD_MORE, a, b - a, -1, 0, source, at]
+                more.append(latest[r])
+    return np.array([*first, *more], np.int64).reshape(-1, 7)
+
+
+@lru_cache(maxsize=64)
 def input_pixels(window: Window | Table) -> Pixels:
     """`Window.input_pixels`, kept while the tiles of one layer are emitted."""
     return window.input_pixels()

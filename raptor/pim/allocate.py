@@ -10,15 +10,15 @@ from raptor.arch import Arch
 from raptor.errors import UserError
 from raptor.pim.ir import (
     ApplyFilters,
-    ApplyRow,
+    ApplyLine,
     Buffer,
     CoreProgram,
     Gather,
     Move,
     Operation,
+    Overlap,
     PimProgram,
     Pool,
-    Stack,
     Stencil,
     Step,
     Vector,
@@ -40,8 +40,6 @@ class Lifetime:
 def operation_buffers(operation: Operation) -> tuple[Buffer, ...]:
     """Everything an operation touches: what it reads, its result, its scratch."""
     scratch = (operation.accum,) if isinstance(operation, ApplyFilters | Stencil) and operation.accum else ()
-    if isinstance(operation, ApplyRow):
-        scratch = operation.scratch
     result = (operation.out,) if operation.out else ()
     return (*operation.reads, *result, *scratch)
 
@@ -92,11 +90,11 @@ def _renamed(op: Operation, home: Mapping[Buffer, Buffer]) -> Operation:
         changes["operands"] = tuple(map(new, op.operands))
     if isinstance(op, Gather):
         changes["copies"] = tuple(replace(c, source=new(c.source)) for c in op.copies)
-    if isinstance(op, ApplyRow):
-        changes["lines"] = tuple(b if b is None else new(b) for b in op.lines)
+    if isinstance(op, ApplyLine):
+        changes["lines"] = tuple(map(new, op.lines))
     if isinstance(op, Pool):
         changes["inputs"] = tuple((row, new(b)) for row, b in op.inputs)
-    if isinstance(op, Move | Stack):
+    if isinstance(op, Move | Overlap):
         changes["sources"] = tuple(map(new, op.sources))
     return replace(op, **changes) if changes else op
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from raptor.frontend.graph import MapFunction, window_text
 from raptor.layout import Image, Region
 from raptor.mapping import Matrix
-from raptor.unfold import PatchMatrix, RowWindow
+from raptor.unfold import LineMatrix
 from raptor.window import Table, Window
 
 
@@ -29,16 +29,30 @@ class Buffer:
         return f"%{self.name}"
 
 
+Span = tuple[int, int]
+"""First element of a buffer, and how many."""
+
+
+def span_of(buffer: Buffer, span: Span | None) -> Span:
+    return (0, buffer.elements) if span is None else span
+
+
+def span_text(buffer: Buffer, span: Span | None) -> str:
+    return str(buffer) if span is None else f"{buffer}[{span[0]}:{span[0] + span[1]}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`out` = global memory from `address` (elements)."""
+    """`out` = global memory from `address` (elements); with `span`, only those elements of it."""
 
     out: Buffer
     address: int
+    span: Span | None = None
     reads = ()
 
     def __str__(self) -> str:
-        return f"pim.load {self.out} {{globalSrc = {self.address}, size = {self.out.elements}}}"
+        out = span_text(self.out, self.span)
+        return f"pim.load {out} {{globalSrc = {self.address}, size = {span_of(self.out, self.span)[1]}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +73,15 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """`source` to core `core`; returns when core `core` executes the receive of the same channel."""
+    """`source` to core `core`; returns when core `core` executes the receive of the same channel.
+
+    With `span`, only those elements of it.
+    """
 
     source: Buffer
     core: int
     channel: int
+    span: Span | None = None
     out = None
 
     @property
@@ -71,20 +89,21 @@ class Send:
         return (self.source,)
 
     def __str__(self) -> str:
-        return f"pim.channel_send {self.source} {{channel = {self.channel}, core = {self.core}}}"
+        return f"pim.channel_send {span_text(self.source, self.span)} {{channel = {self.channel}, core = {self.core}}}"
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """`out` from core `core`."""
+    """`out` from core `core`; with `span`, only those elements of it."""
 
     out: Buffer
     core: int
     channel: int
+    span: Span | None = None
     reads = ()
 
     def __str__(self) -> str:
-        return f"pim.channel_receive {self.out} {{channel = {self.channel}, core = {self.core}}}"
+        return f"pim.channel_receive {span_text(self.out, self.span)} {{channel = {self.channel}, core = {self.core}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,69 +137,40 @@ class ApplyFilters:
         return f"pim.apply_filters({buffers}) {{groups = {list(self.groups)}, taps = {list(self.taps)}{relu}}}"
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyRow:
-    """One row of output pixels from windows of several neighbours (`raptor.unfold`).
+@dataclass(frozen=True, slots=True, eq=False)
+class ApplyLine:
+    """Products of blocks of lines with array groups, one after another in `out` (`raptor.unfold`).
 
-    `lines`: each kernel row's padded line, None where it lies in the padding. `groups[i]` holds the rows `rows[i]` of
-    the patch matrix. `accum` holds one product, `patch` a gathered patch; each None when it is not needed. `windows`:
-    which windows of the row.
+    products: one row a product: array group, index of the line, first element in it, first element in `out`.
     """
 
     out: Buffer
-    lines: tuple[Buffer | None, ...]
-    accum: Buffer | None
-    patch: Buffer | None
-    groups: tuple[int, ...]
-    rows: tuple[tuple[int, int], ...]
-    in_channels: int
-    out_channels: int
-    shape: RowWindow
-    windows: tuple[int, int]
+    lines: tuple[Buffer, ...]
+    products: npt.NDArray[np.int64]
 
     @property
     def reads(self) -> tuple[Buffer, ...]:
-        return tuple(dict.fromkeys(b for b in self.lines if b is not None))
-
-    @property
-    def scratch(self) -> tuple[Buffer, ...]:
-        return tuple(b for b in (self.accum, self.patch) if b is not None)
+        return self.lines
 
     def __str__(self) -> str:
-        lines = ", ".join(str(b) if b else "zero" for b in self.lines)
-        first, last = self.windows
-        return f"pim.apply_row({lines}, outBuf = {self.out}) {{groups = {list(self.groups)}, windows = {first}:{last}}}"
+        lines = ", ".join(map(str, self.lines))
+        return f"pim.apply_line({lines}, outBuf = {self.out}) {{groups = {self.products[:, 0].tolist()}}}"
 
 
-@dataclass(frozen=True, slots=True)
-class PadLine:
-    """`out` = `left` zeros, `source`, zeros."""
-
-    out: Buffer
-    source: Buffer
-    left: int
-
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return (self.source,)
-
-    def __str__(self) -> str:
-        return f"pim.pad_line({self.source}, outBuf = {self.out}) {{left = {self.left}}}"
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """`out` = the sources one after another."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Overlap:
+    """`out` = sum of runs of the sources, as `Overlap` of SpatialIR."""
 
     out: Buffer
     sources: tuple[Buffer, ...]
+    runs: npt.NDArray[np.int64]
 
     @property
     def reads(self) -> tuple[Buffer, ...]:
         return self.sources
 
     def __str__(self) -> str:
-        return f"pim.stack({', '.join(map(str, self.sources))}, outBuf = {self.out})"
+        return f"pim.overlap({', '.join(map(str, self.sources))}, outBuf = {self.out}) {{runs = {len(self.runs)}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,9 +345,8 @@ Operation = (
     | Send
     | Receive
     | ApplyFilters
-    | ApplyRow
-    | PadLine
-    | Stack
+    | ApplyLine
+    | Overlap
     | Vector
     | Repeat
     | Pool
@@ -382,7 +371,7 @@ class Group:
     """An array group: crossbars side by side that hold one matrix of a layer."""
 
     layer: str
-    matrix: Matrix | PatchMatrix
+    matrix: Matrix | LineMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,8 +442,6 @@ def _allocations(operation: Operation, core: CoreProgram, known: set[str]) -> It
     new = [operation.out] if operation.out else []
     if isinstance(operation, ApplyFilters | Stencil) and operation.accum:
         new.append(operation.accum)
-    if isinstance(operation, ApplyRow):
-        new += operation.scratch
     for buffer in new:
         if buffer.name not in known:
             known.add(buffer.name)

@@ -9,27 +9,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from raptor.pim import ir
 from raptor.pim.memory import GlobalMemory
 from raptor.spatial.ir import (
     ApplyFilters,
-    ApplyRow,
+    ApplyLine,
     BodyOp,
+    Bring,
     Compute,
     ConstantTile,
     DotTile,
     Gather,
     MoveTile,
+    Overlap,
     PoolTile,
     SoftmaxTile,
     SpatialGraph,
-    Stack,
     StencilTile,
     TensorParts,
     Tile,
     Vector,
 )
-from raptor.unfold import RowWindow
 
 
 def place(graph: SpatialGraph, memory: GlobalMemory) -> ir.PimProgram:
@@ -81,7 +83,10 @@ class _Placer:
             self.local(compute.fetch, core, compute.node)
         first_group = self.groups_of(compute, core)
         for op in compute.body:
-            self.cores[core].add(self.lower(op, core, first_group, compute.node), compute.node)
+            if isinstance(op, Bring):
+                self.bring(op, core, compute.node)
+            else:
+                self.cores[core].add(self.lower(op, core, first_group, compute.node), compute.node)
             self.made[op.result.name] = (core, len(self.cores[core].steps))
         for tile in compute.results:
             self.store(tile, core, compute.node)
@@ -109,18 +114,6 @@ class _Placer:
         out = self.cores[core].here[op.result.name] = ir.Buffer(op.result.name, op.result.elements)
         return _LOWER[type(op)](op, out, site)
 
-    def padded(self, tile: Tile, shape: RowWindow, core: int, node: str) -> ir.Buffer:
-        """The tile's buffer with zero columns at both ends, made when it is first asked for."""
-        here = self.cores[core].here
-        left, right = shape.pads
-        if (left, right) == (0, 0):
-            return here[tile.name]
-        key = f"{tile.name}.pad{left}.{right}"
-        if key not in here:
-            here[key] = ir.Buffer(key, (left + tile.width + right) * tile.channels)
-            self.cores[core].add(ir.PadLine(here[key], here[tile.name], left * tile.channels), node)
-        return here[key]
-
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
         """The tile's buffer on this core; loaded or received now if it is not there yet."""
         here = self.cores[core].here
@@ -138,6 +131,22 @@ class _Placer:
         source, _ = self.made[tile.name]
         self.cores[source].add(ir.Send(self.cores[source].here[tile.name], core, self.channels), node)
         self.cores[core].add(ir.Receive(buffer, source, self.channels), node)
+        self.channels += 1
+
+    def bring(self, op: Bring, core: int, node: str) -> None:
+        """Elements of a tile into a buffer of this core: loaded, received, or copied."""
+        out = self.cores[core].here.setdefault(op.result.name, ir.Buffer(op.result.name, op.result.elements))
+        into, taken = (op.at, op.elements), (op.first, op.elements)
+        if op.source.name in self.inputs:
+            self.cores[core].add(ir.Load(out, self.inputs[op.source.name] + op.first, into), node)
+            return
+        source, _ = self.made[op.source.name]
+        given = self.cores[source].here[op.source.name]
+        if source == core:
+            self.cores[core].add(ir.Move(out, (given,), np.array([[op.at, 0, op.first, 1, op.elements]])), node)
+            return
+        self.cores[source].add(ir.Send(given, core, self.channels, taken), node)
+        self.cores[core].add(ir.Receive(out, source, self.channels, into), node)
         self.channels += 1
 
     def operand(self, operand: Tile | ConstantTile, op: Vector, core: int, node: str) -> ir.Buffer:
@@ -225,21 +234,12 @@ def _apply_filters(op: ApplyFilters, out: ir.Buffer, site: _Site) -> ir.ApplyFil
     )
 
 
-def _apply_row(op: ApplyRow, out: ir.Buffer, site: _Site) -> ir.ApplyRow:
-    rows = tuple(site.group(i).matrix.rows for i in op.weights)
-    product = op.result.channels * op.shape.outputs
-    return ir.ApplyRow(
-        out,
-        tuple(site.placer.padded(t, op.shape, site.core, site.node) if t else None for t in op.lines),
-        ir.Buffer(f"{op.result.name}.accum", product) if len(op.weights) > 1 else None,
-        ir.Buffer(f"{op.result.name}.patch", rows[-1][1]) if op.gather else None,
-        groups=tuple(site.first_group + i for i in op.weights),
-        rows=rows,
-        in_channels=op.channels,
-        out_channels=op.result.channels,
-        shape=op.shape,
-        windows=op.windows,
-    )
+def _apply_line(op: ApplyLine, out: ir.Buffer, site: _Site) -> ir.ApplyLine:
+    return ir.ApplyLine(out, tuple(map(site.at, op.lines)), op.products + np.array([site.first_group, 0, 0, 0]))
+
+
+def _overlap(op: Overlap, out: ir.Buffer, site: _Site) -> ir.Overlap:
+    return ir.Overlap(out, tuple(map(site.at, op.sources)), op.runs)
 
 
 def _vector(op: Vector, out: ir.Buffer, site: _Site) -> ir.Vector:
@@ -251,10 +251,6 @@ def _pool(op: PoolTile, out: ir.Buffer, site: _Site) -> ir.Pool:
     inputs = tuple((row, site.at(t)) for row, t in op.inputs)
     widths = (op.inputs[0][1].width, op.result.width)
     return ir.Pool(out, inputs, op.function, op.result.channels, op.window, op.row, widths)
-
-
-def _stack(op: Stack, out: ir.Buffer, site: _Site) -> ir.Stack:
-    return ir.Stack(out, tuple(map(site.at, op.rows)))
 
 
 def _stencil(op: StencilTile, out: ir.Buffer, site: _Site) -> ir.Stencil:
@@ -283,10 +279,10 @@ def _softmax(op: SoftmaxTile, out: ir.Buffer, site: _Site) -> ir.Softmax:
 
 _LOWER: dict[type[BodyOp], Callable[[Any, ir.Buffer, _Site], ir.Operation]] = {
     ApplyFilters: _apply_filters,
-    ApplyRow: _apply_row,
+    ApplyLine: _apply_line,
+    Overlap: _overlap,
     Vector: _vector,
     PoolTile: _pool,
-    Stack: _stack,
     StencilTile: _stencil,
     DotTile: _dot,
     MoveTile: _move,

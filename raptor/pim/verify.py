@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from raptor.arch import Arch
 from raptor.errors import VerifyError
 from raptor.pim.allocate import GAP_ELEMENTS, lifetimes, operation_buffers
-from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Receive, Send
+from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Receive, Send, span_of
 
 
 def verify(program: PimProgram, arch: Arch) -> None:
@@ -26,9 +26,9 @@ def _check_channels(program: PimProgram) -> None:
         for step in core.steps:
             op = step.operation
             if isinstance(op, Send):
-                _add_end(sends, op.channel, (core.core, op.core, op.source.elements), step.node)
+                _add_end(sends, op.channel, (core.core, op.core, span_of(op.source, op.span)[1]), step.node)
             elif isinstance(op, Receive):
-                _add_end(receives, op.channel, (op.core, core.core, op.out.elements), step.node)
+                _add_end(receives, op.channel, (op.core, core.core, span_of(op.out, op.span)[1]), step.node)
     for channel in sorted(sends.keys() | receives.keys()):
         send, receive = sends.get(channel), receives.get(channel)
         if send != receive:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from raptor.frontend.graph import Filter, MapFunction, window_text
 from raptor.layout import Image, Region
 from raptor.mapping import Matrix
-from raptor.unfold import PatchMatrix, RowWindow
+from raptor.unfold import LineMatrix
 from raptor.window import Table, Window
 
 
@@ -90,29 +90,64 @@ class ApplyFilters:
         return f"spat.apply_filters {self.input} {{weightIndices = {list(self.weights)}{relu}}}"
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyRow:
-    """One row of output pixels from windows of several neighbours (`raptor.unfold`).
+@dataclass(frozen=True, slots=True, eq=False)
+class ApplyLine:
+    """Products of blocks of an image line with matrices of the compute (`raptor.unfold`), one after another.
 
-    `lines`: the tile of each kernel row, of `channels`; None where it lies in the padding or is not needed. `weights`
-    index the compute's matrices. `windows`: which windows of the row; the steps of a row have the same result.
+    products: one row a product: index of the matrix, index of the line, first element of the block in it, first element
+    of the product in the result.
     """
 
     result: Tile
-    lines: tuple[Tile | None, ...]
-    channels: int
-    weights: tuple[int, ...]
-    shape: RowWindow
-    gather: bool
-    windows: tuple[int, int]
+    lines: tuple[Tile, ...]
+    products: npt.NDArray[np.int64]
 
     @property
     def reads(self) -> tuple[Tile, ...]:
-        return tuple(dict.fromkeys(t for t in self.lines if t is not None))
+        return self.lines
 
     def __str__(self) -> str:
-        lines = ", ".join(str(t) if t else "zero" for t in self.lines)
-        return f"spat.apply_row {lines} {{weightIndices = {list(self.weights)}, outputs = {self.shape.outputs}}}"
+        return f"spat.apply_line {', '.join(map(str, self.lines))} {{products = {len(self.products)}}}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overlap:
+    """Sum of runs of other tiles; zero where no run lies.
+
+    runs: one row a run: first element of the result, source, its first element, elements. Sorted.
+    """
+
+    result: Tile
+    sources: tuple[Tile, ...]
+    runs: npt.NDArray[np.int64]
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return self.sources
+
+    def __str__(self) -> str:
+        return f"spat.overlap {', '.join(map(str, self.sources))} {{runs = {len(self.runs)}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bring:
+    """Elements of a tile become elements of another one on the core of the compute, which several may fill.
+
+    Elements `first` to `first + elements` of `source` go to `at` in `result`.
+    """
+
+    result: Tile
+    source: Tile
+    first: int
+    at: int
+    elements: int
+
+    @property
+    def reads(self) -> tuple[Tile, ...]:
+        return (self.source,)
+
+    def __str__(self) -> str:
+        return f"spat.bring {self.source}[{self.first}:{self.first + self.elements}] {{at = {self.at}}}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,21 +186,6 @@ class PoolTile:
     def __str__(self) -> str:
         inputs = ", ".join(str(tile) for _, tile in self.inputs)
         return f"spat.pool_{self.function} {inputs} {{{window_text(self.window)}}}"
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """Rows one after another become one tile."""
-
-    result: Tile
-    rows: tuple[Tile, ...]
-
-    @property
-    def reads(self) -> tuple[Tile, ...]:
-        return self.rows
-
-    def __str__(self) -> str:
-        return f"spat.stack {', '.join(map(str, self.rows))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +295,19 @@ class SoftmaxTile:
         return f"spat.softmax {self.input}"
 
 
-BodyOp = ApplyFilters | ApplyRow | Vector | PoolTile | Stack | StencilTile | DotTile | Gather | MoveTile | SoftmaxTile
+BodyOp = (
+    ApplyFilters
+    | ApplyLine
+    | Overlap
+    | Bring
+    | Vector
+    | PoolTile
+    | StencilTile
+    | DotTile
+    | Gather
+    | MoveTile
+    | SoftmaxTile
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +317,7 @@ class Compute:
     node: str
     op_type: str
     layer: str
-    matrices: tuple[Matrix, ...] | tuple[PatchMatrix, ...]
+    matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]
     core: int | None
     """The core that the mapping gives to the matrices; None without matrices. Not part of the meaning."""
     body: tuple[BodyOp, ...]
@@ -313,7 +345,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TensorParts:
-    """Where a tensor of the Graph lives. Several tensors may share tiles (Rename, aligned Concat)."""
+    """Where a tensor of the Graph lives. Several tensors may share tiles (Rename, aligned Concat).
+
+    `whole`: the same as tiles of all rows, where an operation asked for that.
+    """
 
     name: str
     node: str
@@ -321,6 +356,7 @@ class TensorParts:
     image: Image
     in_model: bool
     parts: tuple[Part, ...]
+    whole: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,10 +417,9 @@ def _compute_lines(compute: Compute) -> Iterator[str]:
     yield "  }"
 
 
-def _matrix_runs(matrices: tuple[Matrix, ...] | tuple[PatchMatrix, ...]) -> Iterator[str]:
-    patches = [m for m in matrices if isinstance(m, PatchMatrix)]
-    if patches:
-        yield f"patch rows {patches[0].rows[0]}:{patches[-1].rows[1]}, {len(patches)} matrices"
+def _matrix_runs(matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]) -> Iterator[str]:
+    for m in (m for m in matrices if isinstance(m, LineMatrix)):
+        yield f"in {m.ins[0]}:{m.ins[1]} x {m.pixels} out {m.outs[0]}:{m.outs[1]} x {m.count} kernel rows {list(m.kernel_rows)}"
     kernel = [m for m in matrices if isinstance(m, Matrix)]
     for (rows, cols), run in groupby(kernel, key=lambda m: (m.rows, m.cols)):
         taps = [m.tap for m in run]

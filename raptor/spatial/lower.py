@@ -56,13 +56,14 @@ _MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
 
 def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
     """Cuts every tensor into tiles and every layer into computes, as the mapping says."""
-    from raptor.spatial.rows import RowLowering
+    from raptor.spatial.lines import LineLowering
 
-    lowering = RowLowering(graph, mapping) if mapping.by_row else Lowering(graph, mapping)
+    lowering = LineLowering(graph, mapping) if mapping.xbar else Lowering(graph, mapping)
     for name in graph.inputs:
         lowering.bind_input(name)
     for node in graph.nodes:
         lowering.lower(node)
+    lowering.finish()
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
     return SpatialGraph(
         graph.name,
@@ -105,6 +106,9 @@ class Lowering:
 
     def lower(self, node: Node) -> None:
         _LOWER[type(node.operator)](self, node, node.operator)
+
+    def finish(self) -> None:
+        """After the last node."""
 
     def lower_rename(self, node: Node, _: Rename) -> None:
         image = self.graph.tensors[node.output].image
@@ -313,6 +317,8 @@ def _constant_tile(name: str, constant: Constant, result: Tile, region: Region) 
     """The part of a constant that meets one tile, repeating with the shortest of: a pixel, a row, the tile."""
     rows, width, channels = constant.pixels.shape
     values = constant.pixels[:, :, slice(*region.channels)] if channels > 1 else constant.pixels
+    if width > 1 and region.cols is not None:
+        values = values[:, slice(*region.cols)]
     if rows > 1:
         shape = (result.rows, result.width, result.channels)
         values = values[slice(*region.rows)]

@@ -5,20 +5,30 @@ order is the global one of `pim.place`, so it decides who waits for whom, never 
 """
 
 import heapq
-from collections.abc import Mapping as Mapping_
 from dataclasses import dataclass, field, replace
 
 from raptor.arch import Arch
 from raptor.cost import copy_ns, load_ns, message_ns, mvmul_ns, vector_ns
 from raptor.mapping import Mapping
-from raptor.spatial.ir import ApplyFilters, ApplyRow, BodyOp, Compute, PoolTile, SpatialGraph, Tile, Vector
+from raptor.spatial.ir import (
+    ApplyFilters,
+    ApplyLine,
+    BodyOp,
+    Bring,
+    Compute,
+    Overlap,
+    PoolTile,
+    SpatialGraph,
+    Tile,
+    Vector,
+)
 
 ISSUE_NS = 4
 
 
 def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
-    """Layer after layer, as they are; or, for a mapping by rows, by start. Every tie is broken by `urgency`."""
-    if not mapping.by_row:
+    """Layer after layer, as they are; or, for a mapping by lines, by start. Every tie is broken by `urgency`."""
+    if not mapping.xbar:
         return graph
     schedule = _Schedule(graph, arch)
     return replace(graph, computes=tuple(schedule.run()))
@@ -31,56 +41,39 @@ class _Schedule:
     free_ns: dict[int, float] = field(default_factory=dict[int, float])
     done: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
     """Of each tile computed: its core, and when."""
-    here: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
+    products: dict[int, float] = field(default_factory=dict[int, float])
+    """Time of a product by crossbars."""
 
     def run(self) -> list[Compute]:
         """The computes of the graph, and a fetch ahead of each first use of a tile on another core."""
-        computes = self.with_cores()
-        maker = {t.name: i for i, c in enumerate(computes) for t in c.results}
+        computes = list(self.graph.computes)
+        makers: dict[str, list[int]] = {}
+        for i, c in enumerate(computes):
+            for t in c.results:
+                makers.setdefault(t.name, []).append(i)
         fetches: dict[tuple[str, int], int] = {}
         needs: list[set[int]] = []
-        begun: dict[str, int] = {}
-        for i, c in enumerate(list(computes)):
+        for c in list(computes):
+            bring = any(isinstance(op, Bring) for op in c.body)
             need: set[int] = set()
-            for op in c.body:
-                if isinstance(op, ApplyRow):
-                    need |= {begun[op.result.name]} if op.result.name in begun else set()
-                    begun[op.result.name] = i
             for tile in c.inputs:
-                if tile.name in maker:
-                    need.add(self.source(computes, maker, fetches, tile, c))
+                made = makers.get(tile.name, [])
+                if bring or not made or computes[made[0]].core == c.core:
+                    need |= set(made)
+                else:
+                    need.add(self.fetch(computes, fetches, tile, c))
             needs.append(need)
-        needs += [{maker[c.fetch.name]} for c in computes[len(needs) :] if c.fetch]
+        needs += [set(makers[c.fetch.name]) for c in computes[len(needs) :] if c.fetch]
         return self.schedule(computes, needs)
 
-    def with_cores(self) -> list[Compute]:
-        """Computes without matrices run where their first input is, as in `pim.place`."""
-        core_of: dict[str, int] = {}
-        placed: list[Compute] = []
-        for compute in self.graph.computes:
-            first = next((core_of[t.name] for t in compute.inputs if t.name in core_of), 0)
-            core = first if compute.core is None else compute.core
-            core_of |= dict.fromkeys((t.name for t in compute.results), core)
-            placed.append(replace(compute, core=core))
-        return placed
-
-    def source(
-        self,
-        computes: list[Compute],
-        maker: Mapping_[str, int],
-        fetches: dict[tuple[str, int], int],
-        tile: Tile,
-        user: Compute,
-    ) -> int:
-        """What `user` waits for to read `tile`: its maker, or a fetch if both cores are known and differ."""
-        made = maker[tile.name]
-        core = user.core
-        if core is None or computes[made].core in (None, core):
-            return made
-        if (tile.name, core) not in fetches:
-            fetches[tile.name, core] = len(computes)
+    @staticmethod
+    def fetch(computes: list[Compute], fetches: dict[tuple[str, int], int], tile: Tile, user: Compute) -> int:
+        """The compute that brings a tile to the core of its user."""
+        assert user.core is not None, "computes of a mapping by lines have their cores"
+        if (tile.name, user.core) not in fetches:
+            fetches[tile.name, user.core] = len(computes)
             computes.append(replace(user, matrices=(), body=(), results=(), fetch=tile))
-        return fetches[tile.name, core]
+        return fetches[tile.name, user.core]
 
     def schedule(self, computes: list[Compute], needs: list[set[int]]) -> list[Compute]:
         users: list[list[int]] = [[] for _ in computes]
@@ -108,47 +101,64 @@ class _Schedule:
 
     @staticmethod
     def urgency(computes: list[Compute], i: int) -> tuple[bool, float, int]:
-        """Among what could start now: fetches, then what is higher up in the image, then what is nearer the end."""
-        return computes[i].fetch is None, computes[i].position, -i
+        """Among what could start now: messages, then what is higher up in the image, then what is nearer the end."""
+        compute = computes[i]
+        return compute.fetch is None and not isinstance(compute.body[0], Bring), compute.position, -i
 
     def core_of(self, compute: Compute) -> int:
-        if compute.core is not None:
-            return compute.core
-        return next((self.done[t.name][0] for t in compute.inputs if t.name in self.done), 0)
+        assert compute.core is not None, "computes of a mapping by lines have their cores"
+        return compute.core
+
+    def messages(self, compute: Compute) -> list[tuple[Tile, int]]:
+        """Tiles that come from other cores to this compute, and how many elements of them."""
+        if compute.fetch is not None:
+            return [(compute.fetch, compute.fetch.elements)]
+        return [(op.source, op.elements) for op in compute.body if isinstance(op, Bring)]
 
     def start_ns(self, compute: Compute) -> float:
-        inputs = (self.done[t.name][1] for t in compute.inputs if t.name in self.done)
-        sources = [self.done[compute.fetch.name][0]] if compute.fetch else []
-        free = (self.free_ns.get(core, 0.0) for core in [self.core_of(compute), *sources])
-        return max([*free, *inputs])
+        core = self.core_of(compute)
+        now = self.free_ns.get(core, 0.0)
+        for tile in compute.inputs:
+            if tile.name in self.done:
+                now = max(now, self.done[tile.name][1])
+        for tile, _ in self.messages(compute):
+            if tile.name in self.done:
+                now = max(now, self.free_ns.get(self.done[tile.name][0], 0.0))
+        return now
 
     def execute(self, compute: Compute) -> None:
         core = self.core_of(compute)
         now = self.free_ns.get(core, 0.0)
-        for tile in compute.inputs:
-            if (core, tile.name) in self.here:
-                continue
-            self.here.add((core, tile.name))
+        for tile, elements in self.messages(compute):
             if tile.name not in self.done:
-                now += load_ns(self.arch, tile.elements)
-            elif self.done[tile.name][0] != core:
+                now += load_ns(self.arch, elements)
+            elif self.done[tile.name][0] == core:
+                now += copy_ns(self.arch, elements)
+            else:
                 source, ready = self.done[tile.name]
-                now = max(now, ready, self.free_ns.get(source, 0.0)) + message_ns(self.arch, tile.elements)
+                now = max(now, ready, self.free_ns.get(source, 0.0)) + message_ns(self.arch, elements)
                 self.free_ns[source] = now
+        now = max([now, *(self.done[t.name][1] for t in compute.inputs if t.name in self.done)])
         now += sum(self.op_ns(op, compute) for op in compute.body)
         self.free_ns[core] = now
         for op in compute.body:
             self.done[op.result.name] = (core, now)
-            self.here.add((core, op.result.name))
+
+    def product_ns(self, xbars: int) -> float:
+        if xbars not in self.products:
+            self.products[xbars] = mvmul_ns(self.arch, xbars) + ISSUE_NS
+        return self.products[xbars]
 
     def op_ns(self, op: BodyOp, compute: Compute) -> float:
         """What an operation takes on its core; rough where it hardly matters."""
         match op:
-            case ApplyRow():
-                windows = op.windows[1] - op.windows[0]
-                product = mvmul_ns(self.arch, compute.matrices[0].xbars) + ISSUE_NS
-                added = vector_ns(self.arch, op.shape.outputs * op.result.channels, 2) + ISSUE_NS
-                return windows * len(op.weights) * (product + added)
+            case ApplyLine():
+                return sum(self.product_ns(compute.matrices[w].xbars) for w in op.products[:, 0].tolist())
+            case Overlap():
+                added = max(int(op.runs[:, 3].sum()) - op.result.elements, 1)
+                return vector_ns(self.arch, added, 2) + len(op.runs) * ISSUE_NS
+            case Bring():
+                return 0.0
             case ApplyFilters():
                 product = mvmul_ns(self.arch, compute.matrices[0].xbars) + vector_ns(self.arch, op.result.channels, 2)
                 return op.result.pixels * len(op.weights) * product

@@ -11,17 +11,17 @@ from raptor.layout import Image, Region
 from raptor.mapping import Matrix
 from raptor.spatial.ir import (
     ApplyFilters,
-    ApplyRow,
+    ApplyLine,
+    Bring,
     Compute,
     Gather,
     MoveTile,
+    Overlap,
     SpatialGraph,
-    Stack,
     TensorParts,
     Tile,
     Vector,
 )
-from raptor.unfold import PatchMatrix
 
 _Product = tuple[int, tuple[int, int], tuple[int, int]]
 """(kernel position, input channels, output channels) of a layer."""
@@ -33,18 +33,19 @@ def verify(graph: SpatialGraph, arch: Arch) -> None:
     inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
     known: dict[str, Tile] = {t.name: t for t in given if t.name in inputs or t.name in graph.literals}
     sums: dict[Tile, Counter[_Product]] = {}
-    steps: dict[Tile, int] = {}
     for compute in graph.computes:
         _check_compute(compute, known, arch)
         if compute.matrices:
-            _collect_products(compute, sums, steps)
+            _collect_products(compute, sums)
+    by_line = {c.layer for c in graph.computes if any(isinstance(op, ApplyLine) for op in c.body)}
     for tensor in graph.tensors.values():
         _check_cover(tensor.name, tensor.image, [p.region for p in tensor.parts])
         for part in tensor.parts:
             if known.get(part.tile.name) != part.tile:
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} of {tensor.name} is never defined")
     for name, use in graph.filter_of.items():
-        _check_reduction(graph.filters[use.key], graph.tensors[name], sums, _patch_rows(graph, use.key))
+        if use.key not in by_line:
+            _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
     _check_sources(graph)
 
 
@@ -61,12 +62,16 @@ def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None
         undefined = [t for t in op.reads if known.get(t.name) != t]
         if undefined:
             raise VerifyError(f"{where}: {op.result} reads {undefined[0]} before it is defined")
-        if op.result.name in known and not (isinstance(op, ApplyRow) and op.windows[0] > 0):
+        if op.result.name in known and not isinstance(op, Bring):
             raise VerifyError(f"{where}: {op.result} is defined twice")
         if isinstance(op, Gather):
             _check_gather(where, op)
         if isinstance(op, MoveTile):
             _check_move(where, op)
+        if isinstance(op, ApplyLine):
+            _check_line(where, op, compute)
+        if isinstance(op, Overlap | Bring):
+            _check_runs(where, op)
         known[op.result.name] = op.result
 
 
@@ -90,40 +95,44 @@ def _check_move(where: str, op: MoveTile) -> None:
         raise VerifyError(f"{where}: {op.result} takes elements that its source does not have")
 
 
-def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]], steps: dict[Tile, int]) -> None:
+def _check_line(where: str, op: ApplyLine, compute: Compute) -> None:
+    """Blocks lie in their lines, products in the result, one after another."""
+    at = 0
+    for weight, line, source, target in op.products.tolist():
+        matrix = compute.matrices[weight]
+        if source < 0 or source + matrix.rows[1] > op.lines[line].elements:
+            raise VerifyError(f"{where}: {op.result} multiplies elements that {op.lines[line]} does not have")
+        if target != at:
+            raise VerifyError(f"{where}: {op.result} has a product at {target}, not {at}")
+        at += matrix.cols[1]
+    if at != op.result.elements:
+        raise VerifyError(f"{where}: {op.result} has {op.result.elements} elements, its products {at}")
+
+
+def _check_runs(where: str, op: Overlap | Bring) -> None:
+    runs = np.array([[op.at, 0, op.first, op.elements]]) if isinstance(op, Bring) else op.runs
+    target, source, first, count = runs.T
+    sizes = np.array([t.elements for t in op.reads] + [0])
+    if (np.minimum(target, first) < 0).any() or (first + count > sizes[source]).any():
+        raise VerifyError(f"{where}: {op.result} takes elements that its source does not have")
+    if (target + count > op.result.elements).any():
+        raise VerifyError(f"{where}: {op.result} has no place for what it takes")
+
+
+def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> None:
     for op in compute.body:
         if isinstance(op, ApplyFilters):
             matrices = [compute.matrices[i] for i in op.weights]
             if [m.tap for m in matrices if isinstance(m, Matrix)] != list(op.taps):
                 raise VerifyError(f"spatial: {compute.node}: {op.result}: kernel positions and matrices disagree")
             sums[op.result] = Counter((m.tap, m.rows, m.cols) for m in matrices if isinstance(m, Matrix))
-        elif isinstance(op, ApplyRow):
-            _check_step(compute, op, steps)
-            patches = [compute.matrices[i] for i in op.weights]
-            sums[op.result] = Counter((0, m.rows, (0, op.result.channels)) for m in patches)
         elif isinstance(op, Vector) and op.function == "add":
             sums[op.result] = sum((sums[t] for t in op.reads), Counter[_Product]())
 
 
-def _check_step(compute: Compute, op: ApplyRow, steps: dict[Tile, int]) -> None:
-    """The steps of a row follow one another; `steps`: windows done so far."""
-    if op.windows[0] != steps.get(op.result, 0) or op.windows[1] <= op.windows[0]:
-        where = f"spatial: {compute.node}: {op.result}"
-        raise VerifyError(f"{where}: windows {op.windows} do not follow the {steps.get(op.result, 0)} done")
-    steps[op.result] = op.windows[1]
-
-
-def _patch_rows(graph: SpatialGraph, key: str) -> int | None:
-    """Rows of the matrix of a whole patch, if the layer is computed by row."""
-    rows = [m.rows[1] for c in graph.computes if c.layer == key for m in c.matrices if isinstance(m, PatchMatrix)]
-    return max(rows, default=None)
-
-
-def _check_reduction(
-    operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]], patch_rows: int | None
-) -> None:
+def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]]) -> None:
     """Each output tile adds each input channel that it needs at each kernel position exactly once."""
-    taps = operator.weights.shape[0] if patch_rows is None else 1
+    taps = operator.weights.shape[0]
     for part in tensor.parts:
         products = sums.get(part.tile, Counter[_Product]())
         rows: dict[int, list[tuple[int, int]]] = {tap: [] for tap in range(taps)}
@@ -132,8 +141,6 @@ def _check_reduction(
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} adds tap {tap} rows {span} {times} times")
             rows[tap].append(span)
         low, high = operator.needed(part.region.channels)
-        if patch_rows is not None:
-            low, high = 0, patch_rows
         for tap, spans in rows.items():
             ends = [low, *(stop for _, stop in sorted(spans))]
             if [start for start, _ in sorted(spans)] != ends[:-1] or ends[-1] != high:
@@ -148,15 +155,14 @@ def _check_sources(graph: SpatialGraph) -> None:
     holders: dict[str, dict[Tile, list[tuple[int, int]]]] = {}
     for use in graph.filter_of.values():
         held = holders.setdefault(use.key, {})
-        for part in graph.tensors[use.source].parts:
+        source = graph.tensors[use.source]
+        for part in (*source.parts, *source.whole):
             held.setdefault(part.tile, []).append(part.region.channels)
-    stacked = {op.result: op.rows[0] for compute in graph.computes for op in compute.body if isinstance(op, Stack)}
     for compute in graph.computes:
         for op in compute.body:
             if isinstance(op, ApplyFilters):
                 held = holders[compute.layer]
-                # Stacked for this layer, or before: a move of all elements in order is the stack under another name.
-                ranges = held.get(op.input) or held.get(stacked.get(op.input, op.input), [])
+                ranges = held.get(op.input, [])
                 rows = {compute.matrices[i].rows for i in op.weights}
                 if not any(_hold(r, op.channel, rows) for r in ranges):
                     where = f"spatial: {compute.node}: {op.result}"
@@ -169,14 +175,16 @@ def _hold(channels: tuple[int, int], first: int, rows: set[tuple[int, int]]) -> 
 
 
 def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
-    """Parts of the same channels follow one another row by row; the channel ranges follow one another."""
-    rows: dict[tuple[int, int], int] = {}
-    for region in sorted(regions):
-        if region.rows[0] != rows.get(region.channels, 0):
-            raise VerifyError(f"spatial: {name}: row {region.rows[0]} is not covered exactly once")
-        rows[region.channels] = region.rows[1]
-    ends = [0, *(stop for _, stop in sorted(rows))]
-    if [start for start, _ in sorted(rows)] != ends[:-1] or ends[-1] != image.channels:
-        raise VerifyError(f"spatial: {name}: channels {sorted(rows)} are not covered exactly once")
-    if any(stop != image.rows for stop in rows.values()):
-        raise VerifyError(f"spatial: {name}: not every row is covered")
+    """Every pixel and channel is in one region; regions of the same channels are cut alike."""
+    channels = sorted({region.channels for region in regions})
+    ends = [0, *(stop for _, stop in channels)]
+    if [start for start, _ in channels] != ends[:-1] or ends[-1] != image.channels:
+        raise VerifyError(f"spatial: {name}: channels {channels} are not covered exactly once")
+    cover = {span: np.zeros((image.rows, image.width), np.int64) for span in channels}
+    for region in regions:
+        rows, cols, _ = region.index()
+        cover[region.channels][rows, cols] += 1
+    for span, count in cover.items():
+        if (count != 1).any():
+            row, col = np.argwhere(count != 1)[0].tolist()
+            raise VerifyError(f"spatial: {name}: row {row} column {col} of {span} is not covered exactly once")

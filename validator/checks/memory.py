@@ -226,5 +226,5 @@ def _read_only(subject: Subject) -> Iterator[tuple[str, int, int]]:
     yield "the constants", constants.address, constants.address + constants.elements * width
     for place in memory.inputs:
         for tile in place.tiles:
-            elements = tile.region.channel_count * tile.region.row_count * place.image.width
+            elements = tile.region.elements(place.image)
             yield f"input {place.name}", tile.address, tile.address + elements * width

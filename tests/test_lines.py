@@ -1,4 +1,4 @@
-"""The mapping by rows: layers stream row by row, slow layers get copies."""
+"""The mapping by lines: layers stream, slow layers get more cores."""
 
 from typing import Any
 
@@ -12,8 +12,7 @@ import models
 import raptor
 from raptor.errors import CapacityError
 from raptor.frontend.graph import Filter
-from raptor.mapping import RowMapping
-from raptor.unfold import PatchMatrix, RowWindow, blocks
+from raptor.unfold import LineMatrix, block_outputs, kernel_rows, line_blocks, output_line
 from raptor.window import Window
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
@@ -24,41 +23,50 @@ CHIP = {"xbar": 16, "xbars_per_core": 40, "cores": 200, **ROWS}
 
 
 @st.composite
-def row_windows(draw: st.DrawFn) -> tuple[Window, int]:
-    """A two-dimensional window, and how many neighbours a product computes."""
+def windows(draw: st.DrawFn) -> Window:
+    """A two-dimensional window."""
     kernel = (draw(st.integers(1, 3)), draw(st.integers(1, 4)))
-    strides = (1, draw(st.integers(1, 3)))
-    dilations = (1, draw(st.integers(1, 2)))
-    width = draw(st.integers((kernel[1] - 1) * dilations[1] + 1, 12))
-    pads = (0, draw(st.integers(0, kernel[1] - 1)))
-    out = (width + pads[1] - (kernel[1] - 1) * dilations[1] - 1) // strides[1] + 1
-    window = Window((kernel[0], width), (1, out), kernel, strides, pads, dilations)
-    return window, draw(st.integers(1, out))
+    strides = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+    dilations = (draw(st.integers(1, 2)), draw(st.integers(1, 2)))
+    pads = tuple(draw(st.integers(0, (k - 1) * d)) for k, d in zip(kernel, dilations, strict=True))
+    size = tuple(draw(st.integers((k - 1) * d + 1, 12)) for k, d in zip(kernel, dilations, strict=True))
+    out = tuple(
+        (n + p - (k - 1) * d - 1) // s + 1
+        for n, p, k, d, s in zip(size, pads, kernel, dilations, strides, strict=True)
+    )
+    return Window(size, out, kernel, strides, pads, dilations)
 
 
-@given(row_windows(), st.integers(1, 3), st.integers(1, 3), st.booleans())
-def test_patches_times_their_matrices_are_the_convolution(
-    chosen: tuple[Window, int], ins: int, outs: int, gather: bool
+@given(windows(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.data())
+def test_blocks_times_their_matrices_are_the_convolution(
+    window: Window, ins: int, outs: int, pixels: int, owning: bool, data: st.DataObject
 ):
-    """Line buffers padded as `pads` says, cut as `blocks` says, against the filter's own definition."""
-    window, outputs = chosen
+    """What every block contributes, added up for some columns of the output, against the filter's own definition."""
     filter_ = Filter(random(window.tap_count, ins, outs), window)
     image = random(*window.in_dims, ins, seed=1)
     wanted = np.zeros((window.out_pixels, outs), np.float32)
     for tap, sources in enumerate(window.input_pixels().T):
         wanted[sources >= 0] += image.reshape(-1, ins)[sources[sources >= 0]] @ filter_.weights[tap]
 
-    shape = RowWindow.of(window, outputs)
-    lines = np.pad(image, ((0, 0), shape.pads, (0, 0)))
-    found = np.zeros_like(wanted)
-    for first in shape.first_outputs():
-        at = first * shape.stride - shape.pad + shape.pads[0]
-        patch = lines[:, at : at + shape.patch_width].reshape(-1)
-        cuts = list(blocks(shape, ins, 5, gather=gather))
-        assert cuts[-1][1] == len(patch)
-        parts = (patch[slice(*r)] @ PatchMatrix(outputs, r, (0, outputs * outs), 1).values(filter_) for r in cuts)
-        found[first : first + outputs] = sum(parts).reshape(outputs, outs)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    first = data.draw(st.integers(0, window.out_dims[1] - 1))
+    cols = (first, data.draw(st.integers(first + 1, window.out_dims[1])))
+    outputs = block_outputs(window, pixels) if owning else 0
+    found = np.zeros((*window.out_dims, outs), np.float32)
+    for y in range(window.in_dims[0]):
+        rows = kernel_rows(window, y)
+        for block in line_blocks(window, cols, pixels, outputs) if rows else ():
+            assert block.pixels[1] - block.pixels[0] <= pixels
+            shift = block.outs[0] * window.strides[1] - window.pads[1] - block.pixels[0]
+            count = block.outs[1] - block.outs[0]
+            matrix = LineMatrix((0, ins), (0, outs), block.pixels[1] - block.pixels[0], shift, count, rows, 1)
+            product = image[y, slice(*block.pixels)].reshape(-1) @ matrix.values(filter_)
+            for row, line in zip(rows, product.reshape(len(rows), count, outs), strict=True):
+                out_line = output_line(window, y, row)
+                for x, pixel in enumerate(line, block.outs[0]):
+                    if out_line is not None and cols[0] <= x < cols[1]:
+                        found[out_line, x] += pixel
+    wanted = wanted.reshape(*window.out_dims, outs)
+    np.testing.assert_allclose(found[:, slice(*cols)], wanted[:, slice(*cols)], atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (3, 3), (5, 4)])

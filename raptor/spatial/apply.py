@@ -1,0 +1,223 @@
+"""A layer line by line: products of each input line, and the sums that are the lines of the output."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.graph import Filter, Node
+from raptor.lines import Parts, Range
+from raptor.mapping import LineMapping, filter_key
+from raptor.spatial.ir import ApplyLine, Compute, Overlap, Tile
+from raptor.unfold import Block, LineMatrix, kernel_rows, line_blocks, output_line
+
+Ints = npt.NDArray[np.int64]
+
+_Piece = Callable[[int, int, Range, int], tuple[Tile, int]]
+"""(line, part, columns, core) -> a tile on the core that holds them, and the column of its first pixel."""
+
+_Result = tuple[int, int, Range, Tile]
+"""Line, part and columns of the output, and the tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A block's product in the result of a step: matrix, part, block, step, first element."""
+
+    weight: int
+    part: int
+    block: Block
+    step: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one core does for lines of one phase. `sizes`: elements of the result of each step."""
+
+    products: tuple[_Product, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class LayerLines:
+    """`ins`, `outs`: channel ranges of the tiles of the input and the output; `xbar`: rows and outputs of a crossbar."""
+
+    node: Node
+    operator: Filter
+    chosen: LineMapping
+    ins: Parts
+    outs: Parts
+    xbar: tuple[int, int]
+
+    def lower(self, computes: list[Compute], piece: _Piece) -> Iterator[_Result]:
+        groups = len(self.chosen.ins)
+        for s, cols in enumerate(self.chosen.cols):
+            partial: dict[tuple[int, int], list[Tile]] = {}
+            for g in range(groups):
+                for n in range(len(self.chosen.outs)):
+                    core = _CoreLines(self, s, g, n)
+                    for y, p, tile in core.lower(computes, piece):
+                        partial.setdefault((y, p), []).append(tile)
+            for (y, p), tiles in sorted(partial.items()):
+                yield y, p, cols, tiles[0] if groups == 1 else self.reduce(computes, s, y, p, tiles)
+
+    def reduce(self, computes: list[Compute], s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
+        """Partial sums are added on one of the cores that made them, another one for each range of channels."""
+        part = next(n for n, r in enumerate(self.chosen.outs) if r[0] <= self.outs[p][0] < r[1])
+        core = self.chosen.core(s, p % len(tiles), part)
+        result = Tile(self.name(y, p, s), 1, tiles[0].width, tiles[0].channels)
+        runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
+        computes.append(
+            self.compute((), core, Overlap(result, tuple(tiles), runs), y / self.operator.window.out_dims[0])
+        )
+        return result
+
+    def name(self, y: int, p: int, s: int) -> str:
+        return f"{self.node.output}.r{y}.c{p}.x{self.chosen.cols[s][0]}"
+
+    def compute(self, matrices: tuple[LineMatrix, ...], core: int, op: ApplyLine | Overlap, position: float) -> Compute:
+        key = filter_key(self.node)
+        return Compute(self.node.name, self.node.op_type, key, matrices, core, (op,), (op.result,), position)
+
+
+@dataclass(slots=True)
+class _CoreLines:
+    """The share of core (segment, group, part)."""
+
+    layer: LayerLines
+    segment: int
+    group: int
+    part: int
+    matrices: dict[LineMatrix, int] = field(default_factory=dict[LineMatrix, int])
+    work: dict[tuple[int, ...], _Work] = field(default_factory=dict[tuple[int, ...], _Work])
+    runs: dict[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]], Ints] = field(
+        default_factory=dict[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]], Ints]
+    )
+
+    @property
+    def outs(self) -> Range:
+        return self.layer.chosen.outs[self.part]
+
+    def lower(self, computes: list[Compute], piece: _Piece) -> Iterator[tuple[int, int, Tile]]:
+        window = self.layer.operator.window
+        core = self.layer.chosen.core(self.segment, self.group, self.part)
+        lines = self.used_lines()
+        for rows in lines.values():
+            if rows not in self.work:
+                self.work[rows] = self.plan(rows)
+        matrices = tuple(self.matrices)
+        products: dict[int, tuple[Tile, ...]] = {}
+        for y, rows in lines.items():
+            products[y] = tuple(self.line(computes, piece, y, self.work[rows], matrices, core))
+        for y in range(window.out_dims[0]):
+            above = [
+                (k, y * window.strides[0] - window.pads[0] + k * window.dilations[0]) for k in range(window.kernel[0])
+            ]
+            met = tuple((k, lines[i]) for k, i in above if i in lines)
+            sources = tuple(t for _, i in above if i in lines for t in products[i])
+            for p in self.parts():
+                yield y, p, self.overlap(computes, y, p, met, sources, core)
+
+    def parts(self) -> list[int]:
+        """The output's channel ranges that are this core's."""
+        return [p for p, (a, b) in enumerate(self.layer.outs) if self.outs[0] <= a and b <= self.outs[1]]
+
+    def used_lines(self) -> dict[int, tuple[int, ...]]:
+        """Input lines that reach the output, with their kernel rows."""
+        window = self.layer.operator.window
+        rows = {y: kernel_rows(window, y) for y in range(window.in_dims[0])}
+        return {y: r for y, r in rows.items() if any(output_line(window, y, k) is not None for k in r)}
+
+    def plan(self, rows: tuple[int, ...]) -> _Work:
+        chosen, width = self.layer.chosen, self.outs[1] - self.outs[0]
+        products: list[_Product] = []
+        sizes: list[int] = []
+        for part in chosen.ins[self.group]:
+            index = self.layer.ins.index(part)
+            pixels = max(1, self.layer.xbar[0] // (part[1] - part[0]))
+            for block in line_blocks(self.layer.operator.window, chosen.cols[self.segment], pixels, chosen.outputs):
+                step, place = divmod(len(products), chosen.step)
+                if place == 0:
+                    sizes.append(0)
+                weight = self.matrices.setdefault(self.matrix(part, block, rows), len(self.matrices))
+                products.append(_Product(weight, index, block, step, sizes[step]))
+                sizes[step] += len(rows) * (block.outs[1] - block.outs[0]) * width
+        return _Work(tuple(products), tuple(sizes))
+
+    def matrix(self, part: Range, block: Block, rows: tuple[int, ...]) -> LineMatrix:
+        window, count = self.layer.operator.window, block.outs[1] - block.outs[0]
+        shift = block.outs[0] * window.strides[1] - window.pads[1] - block.pixels[0]
+        columns = len(rows) * count * (self.outs[1] - self.outs[0])
+        xbars = -(-columns // self.layer.xbar[1])
+        return LineMatrix(part, self.outs, block.pixels[1] - block.pixels[0], shift, count, rows, xbars)
+
+    def line(
+        self, computes: list[Compute], piece: _Piece, y: int, work: _Work, matrices: tuple[LineMatrix, ...], core: int
+    ) -> Iterator[Tile]:
+        """The products of one line, step by step."""
+        for step, size in enumerate(work.sizes):
+            products = [q for q in work.products if q.step == step]
+            lines: dict[int, tuple[int, Tile, int]] = {}
+            for part in dict.fromkeys(q.part for q in products):
+                own = [q.block.pixels for q in products if q.part == part]
+                tile, first = piece(y, part, self.needed(work, part), core)
+                assert tile.width + first >= own[-1][1]
+                lines[part] = (len(lines), tile, first)
+            table = [
+                (q.weight, lines[q.part][0], (q.block.pixels[0] - lines[q.part][2]) * lines[q.part][1].channels, q.at)
+                for q in products
+            ]
+            stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{y}"
+            result = Tile(f"{stem}.{step}", 1, 1, size)
+            op = ApplyLine(result, tuple(tile for _, tile, _ in lines.values()), np.array(table))
+            position = y / self.layer.operator.window.in_dims[0]
+            computes.append(self.layer.compute(matrices, core, op, position))
+            yield result
+
+    @staticmethod
+    def needed(work: _Work, part: int) -> Range:
+        own = [q.block.pixels for q in work.products if q.part == part]
+        return own[0][0], own[-1][1]
+
+    def overlap(
+        self,
+        computes: list[Compute],
+        y: int,
+        p: int,
+        met: tuple[tuple[int, tuple[int, ...]], ...],
+        sources: tuple[Tile, ...],
+        core: int,
+    ) -> Tile:
+        """One line of one range of output channels."""
+        layer, cols = self.layer, self.layer.chosen.cols[self.segment]
+        if (p, met) not in self.runs:
+            self.runs[p, met] = self.find_runs(p, met)
+        suffix = "" if len(layer.chosen.ins) == 1 else f".g{self.group}"
+        channels = layer.outs[p][1] - layer.outs[p][0]
+        result = Tile(layer.name(y, p, self.segment) + suffix, 1, cols[1] - cols[0], channels)
+        op = Overlap(result, sources, self.runs[p, met])
+        computes.append(layer.compute((), core, op, y / layer.operator.window.out_dims[0]))
+        return result
+
+    def find_runs(self, p: int, met: tuple[tuple[int, tuple[int, ...]], ...]) -> Ints:
+        """Where the products of the lines met, each through kernel row k, contribute to the part's channels."""
+        cols = self.layer.chosen.cols[self.segment]
+        low, high = self.layer.outs[p]
+        own, width = high - low, self.outs[1] - self.outs[0]
+        found: list[tuple[int, int, int, int]] = []
+        first_source = 0
+        for k, rows in met:
+            work = self.work[rows]
+            for q in work.products:
+                a, b = max(cols[0], q.block.outs[0]), min(cols[1], q.block.outs[1])
+                count = q.block.outs[1] - q.block.outs[0]
+                at = q.at + (rows.index(k) * count + a - q.block.outs[0]) * width + low - self.outs[0]
+                source = first_source + q.step
+                if a < b and own == width:
+                    found.append(((a - cols[0]) * own, source, at, (b - a) * own))
+                else:
+                    found += (((x - cols[0]) * own, source, at + (x - a) * width, own) for x in range(a, b))
+            first_source += len(work.sizes)
+        return np.array(sorted(found), np.int64).reshape(-1, 4)

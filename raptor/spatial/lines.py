@@ -1,0 +1,370 @@
+"""Graph to SpatialIR line by line: a layer starts when the lines that it needs are there (cross-layer, CLSA-CIM).
+
+A streamed tensor is a grid of cells: for each line and each range of channels, tiles of neighbouring pixels, each on the
+core that makes it. What cannot work on lines works on the whole tensor, which is put together first, and cut again
+where lines are asked for.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.graph import Concat, Filter, Map, Node, Operator, Pool, Rename
+from raptor.layout import Region
+from raptor.lines import Parts, Range, keeps_channels, line_parts
+from raptor.mapping import filter_key
+from raptor.spatial.apply import LayerLines
+from raptor.spatial.ir import Bring, Compute, MoveTile, Part, PoolTile, Tile
+from raptor.spatial.lower import Lowering, map_op
+from raptor.unfold import input_range
+from raptor.window import Window
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Pixels `cols` of a line and a range of channels."""
+
+    cols: Range
+    tile: Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A streamed tensor: `lines[y][p]` are the cells of line y and channel range `parts[p]`, from left to right."""
+
+    parts: Parts
+    lines: tuple[tuple[tuple[Cell, ...], ...], ...]
+
+    def cells(self) -> Iterator[tuple[int, int, Cell]]:
+        for y, line in enumerate(self.lines):
+            for p, cells in enumerate(line):
+                for cell in cells:
+                    yield y, p, cell
+
+
+_Made = dict[tuple[int, int], list[Cell]]
+"""By line and channel range: the cells so far."""
+
+
+@dataclass(slots=True)
+class LineLowering(Lowering):
+    """`grids`: the tensors that are there as lines. `homes`: the core of each tile computed so far."""
+
+    parts_of: dict[str, Parts] = field(default_factory=dict[str, Parts])
+    grids: dict[str, Grid] = field(default_factory=dict[str, Grid])
+    homes: dict[str, int] = field(default_factory=dict[str, int])
+    settled: int = 0
+    brought: dict[tuple[str, int, int, int], list[Cell]] = field(
+        default_factory=dict[tuple[str, int, int, int], list[Cell]]
+    )
+
+    def __post_init__(self) -> None:
+        assert self.mapping.xbar is not None
+        self.parts_of = line_parts(self.graph, self.mapping.xbar[0])
+
+    def finish(self) -> None:
+        self.settle()
+
+    def settle(self) -> None:
+        """Every compute gets its core: one without matrices runs where its first input is, as in `pim.place`."""
+        for i in range(self.settled, len(self.computes)):
+            compute = self.computes[i]
+            if compute.core is None:
+                core = next((self.homes[t.name] for t in compute.inputs if t.name in self.homes), 0)
+                compute = self.computes[i] = replace(compute, core=core)
+            self.homes |= dict.fromkeys((op.result.name for op in compute.body), compute.core or 0)
+        self.settled = len(self.computes)
+
+    def home(self, tile: Tile) -> int | None:
+        """None for tiles in global memory."""
+        self.settle()
+        return self.homes.get(tile.name)
+
+    def bind_input(self, name: str) -> None:
+        if name not in self.parts_of:
+            Lowering.bind_input(self, name)
+            return
+        image, parts = self.graph.tensors[name].image, self.parts_of[name]
+        cols = (0, image.width)
+        lines = (
+            tuple(
+                (Cell(cols, Tile(cell_name(name, y, p, cols), 1, image.width, b - a)),)
+                for p, (a, b) in enumerate(parts)
+            )
+            for y in range(image.rows)
+        )
+        self.bind_grid(name, "", Grid(parts, tuple(lines)))
+
+    def bind_grid(self, name: str, node: str, grid: Grid) -> None:
+        width = self.graph.tensors[name].image.width
+        self.grids[name] = grid
+        regions = (
+            (Region(grid.parts[p], (y, y + 1), None if c.cols == (0, width) else c.cols), c.tile)
+            for y, p, c in grid.cells()
+        )
+        self.bind(name, node, list(regions))
+
+    def bind_made(self, node: Node, parts: Parts, made: _Made) -> bool:
+        rows = self.graph.tensors[node.output].image.rows
+        lines = tuple(tuple(tuple(made[y, p]) for p in range(len(parts))) for y in range(rows))
+        self.bind_grid(node.output, node.name, Grid(parts, lines))
+        return True
+
+    def parts(self, name: str) -> tuple[Part, ...]:
+        """The tensor as tiles of all its rows."""
+        tensor = self.tensors[name]
+        if name not in self.grids or (len(tensor.parts) == 1 and tensor.image.rows == 1):
+            return tensor.parts
+        if not tensor.whole:
+            whole = tuple(Part(region, self.together(name, i, region)) for i, region in self.regions(tensor.image))
+            self.tensors[name] = tensor = replace(tensor, whole=whole)
+        return tensor.whole
+
+    def together(self, name: str, index: int, region: Region) -> Tile:
+        """All lines of a range of channels as one tile."""
+        image, grid = self.graph.tensors[name].image, self.grids[name]
+        tile = Tile(f"{name}.whole{index}", image.rows, image.width, region.channel_count)
+        cells = [(y, grid.parts[p], c) for y, p, c in grid.cells() if _overlap(grid.parts[p], region.channels)]
+        runs = [_runs(i, y, part, cell, region.channels, image.width) for i, (y, part, cell) in enumerate(cells)]
+        self.move(name, tile, tuple(c.tile for *_, c in cells), np.concatenate(runs))
+        return tile
+
+    def move(self, name: str, tile: Tile, sources: tuple[Tile, ...], runs: Ints) -> None:
+        op = MoveTile(tile, sources, runs[np.argsort(runs[:, 0], kind="stable")])
+        self.computes.append(Compute(self.tensors[name].node, "Move", name, (), None, (op,), (tile,)))
+
+    def grid(self, name: str) -> Grid:
+        """The tensor as lines."""
+        if name not in self.grids:
+            self.grids[name] = self.cut(name, self.parts_of[name])
+        return self.grids[name]
+
+    def cut(self, name: str, parts: Parts) -> Grid:
+        """Lines of a tensor that is there as tiles of all rows."""
+        image = self.graph.tensors[name].image
+        whole = self.parts(name)
+        cols = (0, image.width)
+        lines: list[tuple[tuple[Cell, ...], ...]] = []
+        for y in range(image.rows):
+            line: list[tuple[Cell, ...]] = []
+            for p, part in enumerate(parts):
+                tile = Tile(f"{cell_name(name, y, p, cols)}.cut", 1, image.width, part[1] - part[0])
+                sources = [w for w in whole if _overlap(w.region.channels, part)]
+                runs = [_cut_runs(i, y, w, part, image.width) for i, w in enumerate(sources)]
+                self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
+                line.append((Cell(cols, tile),))
+            lines.append(tuple(line))
+        return Grid(parts, tuple(lines))
+
+    def as_parts(self, name: str, parts: Parts) -> Grid:
+        """The tensor as lines of tiles of certain channels."""
+        grid = self.grid(name)
+        return grid if grid.parts == parts else self.cut(name, parts)
+
+    def piece(self, node: Node, name: str, y: int, p: int, cols: Range, core: int, *, exact: bool = False) -> Cell:
+        """A tile on a core that holds pixels of a line, brought there if it is not; with `exact`, no others."""
+        grid = self.grid(name)
+        for cell in grid.lines[y][p]:
+            if _holds(cell.cols, cols, exact=exact) and self.home(cell.tile) == core:
+                return cell
+        known = self.brought.setdefault((name, y, p, core), [])
+        for cell in known:
+            if _holds(cell.cols, cols, exact=exact):
+                return cell
+        channels = grid.parts[p][1] - grid.parts[p][0]
+        tile = Tile(f"{cell_name(name, y, p, cols)}-{cols[1]}@{core}", 1, cols[1] - cols[0], channels)
+        position = y / len(grid.lines)
+        for cell in grid.lines[y][p]:
+            low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])
+            if low < high:
+                first, at = ((low - start) * channels for start in (cell.cols[0], cols[0]))
+                op = Bring(tile, cell.tile, first, at, (high - low) * channels)
+                self.computes.append(Compute(node.name, node.op_type, "", (), core, (op,), (tile,), position))
+        known.append(Cell(cols, tile))
+        return known[-1]
+
+    def lower(self, node: Node) -> None:
+        by_line = _BY_LINE.get(type(node.operator))
+        if by_line is None or not by_line(self, node, node.operator):
+            Lowering.lower(self, node)
+
+    def filter_lines(self, node: Node, operator: Filter) -> bool:
+        chosen = self.mapping.lines.get(filter_key(node))
+        if chosen is None:
+            return False
+        (name,) = node.inputs
+        parts = self.parts_of[node.output]
+        made: _Made = {}
+        assert self.mapping.xbar is not None
+        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, self.mapping.xbar)
+
+        def piece(y: int, p: int, cols: Range, core: int) -> tuple[Tile, int]:
+            cell = self.piece(node, name, y, p, cols, core)
+            return cell.tile, cell.cols[0]
+
+        for y, p, cols, tile in layer.lower(self.computes, piece):
+            made.setdefault((y, p), []).append(Cell(cols, tile))
+        return self.bind_made(node, parts, made)
+
+    def map_lines(self, node: Node, operator: Map) -> bool:
+        image = self.graph.tensors[node.output].image
+        lead = next((n for n in node.inputs if n in self.grids and self.same_pixels(n, node.output)), None)
+        if lead is None or node.output not in self.parts_of or not keeps_channels(self.graph, lead, node.output):
+            return False
+        if not all(self.same_pixels(n, node.output) or self.graph.tensors[n].image.pixels == 1 for n in node.inputs):
+            return False
+        parts = self.parts_of[node.output]
+        make = map_op(operator)
+        made: _Made = {}
+        for y, p, cell in self.as_parts(lead, parts).cells():
+            tile = Tile(cell_name(node.output, y, p, cell.cols), 1, cell.tile.width, cell.tile.channels)
+            core = self.home(cell.tile)
+            operands = [cell.tile if n == lead else self.operand(node, n, y, p, cell, core, parts) for n in node.inputs]
+            op = make(tile, operands, Region(parts[p], (y, y + 1), cell.cols))
+            body, position = (op,), y / image.rows
+            self.computes.append(Compute(node.name, node.op_type, node.output, (), core, body, (tile,), position))
+            made.setdefault((y, p), []).append(Cell(cell.cols, tile))
+        return self.bind_made(node, parts, made)
+
+    def same_pixels(self, name: str, other: str) -> bool:
+        a, b = (self.graph.tensors[n].image for n in (name, other))
+        return name in self.parts_of and (a.rows, a.width) == (b.rows, b.width)
+
+    def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
+        """What meets a cell: the same pixels, or the one pixel there is, of the same channels."""
+        if not self.same_pixels(name, node.output):
+            return self.pixel(name, p, parts[p])
+        grid = self.as_parts(name, parts)
+        same = next((c.tile for c in grid.lines[y][p] if c.cols == cell.cols), None)
+        if same is not None or core is None or grid is not self.grid(name):
+            return same if same is not None else grid.lines[y][p][0].tile
+        return self.piece(node, name, y, p, cell.cols, core, exact=True).tile
+
+    def pixel(self, name: str, p: int, part: Range) -> Tile:
+        """Channels of a tensor of one pixel."""
+        whole = self.parts(name)
+        same = next((w.tile for w in whole if w.region.channels == part), None)
+        if same is not None:
+            return same
+        tile = Tile(f"{name}.c{p}.{part[0]}-{part[1]}", 1, 1, part[1] - part[0])
+        if tile.name not in self.homes:
+            sources = [w for w in whole if _overlap(w.region.channels, part)]
+            runs = [_cut_runs(i, 0, w, part, 1) for i, w in enumerate(sources)]
+            self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
+            self.settle()
+        return tile
+
+    def pool_lines(self, node: Node, operator: Pool) -> bool:
+        (name,) = node.inputs
+        window = operator.window
+        image = self.graph.tensors[node.output].image
+        if name not in self.grids or node.output not in self.parts_of or len(window.kernel) != 2:
+            return False
+        grid = self.grid(name)
+        made: _Made = {}
+        for p, cells in enumerate(grid.lines[0]):
+            for cols, cell in _pool_cells(window, cells):
+                for y in range(image.rows):
+                    tile = self.pool_cell(node, operator, (y, p), cols, self.home(cell.tile))
+                    made.setdefault((y, p), []).append(Cell(cols, tile))
+        return self.bind_made(node, grid.parts, made)
+
+    def pool_cell(self, node: Node, operator: Pool, at: tuple[int, int], cols: Range, core: int | None) -> Tile:
+        window, (y, p) = operator.window, at
+        (name,) = node.inputs
+        pixels = input_range(window, cols)
+        grid = self.grid(name)
+        above = (y * window.strides[0] - window.pads[0] + k * window.dilations[0] for k in range(window.kernel[0]))
+        lines = [i for i in above if 0 <= i < len(grid.lines)]
+        inputs = tuple((i, self.piece(node, name, i, p, pixels, core or 0, exact=True).tile) for i in lines)
+        local = replace(
+            window,
+            in_dims=(window.in_dims[0], pixels[1] - pixels[0]),
+            out_dims=(window.out_dims[0], cols[1] - cols[0]),
+            pads=(window.pads[0], pixels[0] - cols[0] * window.strides[1] + window.pads[1]),
+        )
+        channels = grid.parts[p][1] - grid.parts[p][0]
+        tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], channels)
+        body = (PoolTile(tile, inputs, operator.function, local, y),)
+        position = y / window.out_dims[0]
+        self.computes.append(Compute(node.name, node.op_type, node.output, (), core or 0, body, (tile,), position))
+        return tile
+
+    def concat_lines(self, node: Node, _: Concat) -> bool:
+        if node.output not in self.parts_of or not all(n in self.grids for n in node.inputs):
+            return False
+        grids = [self.as_parts(n, self.parts_of[n]) for n in node.inputs]
+        rows = self.graph.tensors[node.output].image.rows
+        lines = tuple(tuple(cells for grid in grids for cells in grid.lines[y]) for y in range(rows))
+        self.bind_grid(node.output, node.name, Grid(self.parts_of[node.output], lines))
+        return True
+
+    def rename_lines(self, node: Node, _: Rename) -> bool:
+        (name,) = node.inputs
+        if name not in self.grids or node.output not in self.parts_of or not self.same_pixels(name, node.output):
+            return False
+        self.bind_grid(node.output, node.name, self.grids[name])
+        return True
+
+
+_BY_LINE: dict[type[Operator], Callable[[LineLowering, Node, Any], bool]] = {
+    Filter: LineLowering.filter_lines,
+    Map: LineLowering.map_lines,
+    Pool: LineLowering.pool_lines,
+    Concat: LineLowering.concat_lines,
+    Rename: LineLowering.rename_lines,
+}
+"""Each returns False where it cannot work on lines."""
+
+
+def cell_name(tensor: str, y: int, p: int, cols: Range) -> str:
+    return f"{tensor}.r{y}.c{p}.x{cols[0]}"
+
+
+def _holds(have: Range, want: Range, *, exact: bool) -> bool:
+    return have == want if exact else have[0] <= want[0] and want[1] <= have[1]
+
+
+def _overlap(a: Range, b: Range) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def _pool_cells(window: Window, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
+    """The output pixels of each cell, those whose window begins in it; the last cell takes the rest."""
+    first = 0
+    for i, cell in enumerate(cells):
+        last = window.out_dims[1] if i == len(cells) - 1 else -(-cell.cols[1] // window.strides[1])
+        last = min(last, window.out_dims[1])
+        if first < last:
+            yield (first, last), cell
+        first = max(first, last)
+
+
+def _runs(source: int, y: int, part: Range, cell: Cell, channels: Range, width: int) -> Ints:
+    """A cell's pixels as runs of a tile of all rows and certain channels."""
+    low, high = max(part[0], channels[0]), min(part[1], channels[1])
+    wide, count = channels[1] - channels[0], cell.cols[1] - cell.cols[0]
+    at = y * width + cell.cols[0]
+    if part == channels:
+        return np.array([[at * wide, source, 0, 1, count * wide]])
+    pixel = np.arange(count)
+    first = pixel * (part[1] - part[0]) + low - part[0]
+    target = (at + pixel) * wide + low - channels[0]
+    return np.stack(np.broadcast_arrays(target, source, first, 1, high - low), axis=1)
+
+
+def _cut_runs(source: int, y: int, whole: Part, part: Range, width: int) -> Ints:
+    """A line of certain channels as runs of a tile of all rows."""
+    channels = whole.region.channels
+    low, high = max(part[0], channels[0]), min(part[1], channels[1])
+    wide, own = channels[1] - channels[0], part[1] - part[0]
+    if part == channels:
+        return np.array([[0, source, y * width * wide, 1, width * wide]])
+    pixel = np.arange(width)
+    first = (y * width + pixel) * wide + low - channels[0]
+    return np.stack(np.broadcast_arrays(pixel * own + low - part[0], source, first, 1, high - low), axis=1)
