@@ -45,13 +45,14 @@ class LineMapping:
     """A layer computed line by line (`raptor.unfold`) on a grid of cores.
 
     Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
-    the output channels `outs[p]`. `outputs`: output pixels that a block owns, 0 for blocks side by side. A line is
-    computed in steps of `step` blocks, between which a core can meet another for a message.
+    the output channels `outs[p]`. `height`: lines of a block. `outputs`: output pixels that a block owns, 0 for blocks
+    side by side. A line is computed in steps of `step` blocks, between which a core can meet another for a message.
     """
 
     cols: tuple[Range, ...]
     ins: tuple[tuple[Range, ...], ...]
     outs: tuple[Range, ...]
+    height: int
     outputs: int
     step: int
     cores: tuple[int, ...]
@@ -65,7 +66,8 @@ class Mapping:
     """`tile`: channels of a tile. `filters` and `lines`: by `filter_key`, each layer in one of them.
 
     With `xbar`, the rows and outputs of a crossbar, tensors are cut into lines of tiles of as many channels as it has
-    rows, and every operation that can works line by line.
+    rows, and every operation that can works line by line. `loaders`: by model input, columns and the core that loads
+    them for all others; inputs that are not there are loaded by whoever needs them.
     """
 
     strategy: str
@@ -73,6 +75,9 @@ class Mapping:
     filters: ReadOnly[str, FilterMapping]
     lines: ReadOnly[str, LineMapping] = field(default_factory=dict[str, LineMapping])
     xbar: tuple[int, int] | None = None
+    loaders: ReadOnly[str, tuple[tuple[Range, int], ...]] = field(
+        default_factory=dict[str, tuple[tuple[Range, int], ...]]
+    )
 
     def __str__(self) -> str:
         return "".join(_lines(self))

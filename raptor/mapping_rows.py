@@ -4,6 +4,7 @@ The decision is greedy and deterministic: every layer begins with the fewest cor
 takes longest gets its next faster grid of cores, as long as cores are left.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -12,13 +13,29 @@ from raptor.arch import Arch
 from raptor.cost import copy_ns, load_ns, message_ns, mvmul_ns, vector_ns
 from raptor.errors import CapacityError
 from raptor.frontend.graph import Filter, Graph, Map, Node, Operator, Pool
+from raptor.layout import Image
 from raptor.lines import Parts, Range, cut_channels, is_streamed, line_parts
 from raptor.mapping import FilterMapping, LineMapping, Mapping, filter_key, kernel_unfolding, tile_channels
-from raptor.unfold import Block, block_outputs, kernel_rows, line_blocks, output_line
+from raptor.unfold import (
+    BandShape,
+    Block,
+    band_shape,
+    bands,
+    block_outputs,
+    block_shape,
+    input_range,
+    line_blocks,
+)
 from raptor.window import Window
 
 ISSUE_NS = 5
 """Cycles an instruction takes beside its work: issue, register loads, completion."""
+
+MESSAGE_NS = 60
+"""What a message takes beside its elements, and the waiting for its other end."""
+
+PIECES = 32
+"""Cores that read a line of a model input, as an estimate."""
 
 STEP_NS = 40_000
 """How long a core multiplies at most before it looks for messages: what a sender waits for a busy receiver."""
@@ -31,6 +48,7 @@ class Plan:
     cols: tuple[Range, ...]
     ins: tuple[tuple[Range, ...], ...]
     outs: tuple[Range, ...]
+    height: int
     outputs: int
     step: int
     core_ns: float
@@ -52,14 +70,20 @@ def map_rows(graph: Graph, arch: Arch) -> Mapping:
                 fronts[filter_key(node)] = plans
     whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in fronts]
     filters, used = _place_whole(whole, arch)
+    inputs = {n: pareto(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts}
     lines: dict[str, LineMapping] = {}
     core = 0
-    for key, plan in _choose(fronts, arch.core_count, used).items():
+    plans = _choose(fronts | inputs, arch.core_count, used)
+    for key, plan in ((k, plans[k]) for k in fronts):
         cores = tuple(range(core, core + plan.cores))
-        lines[key] = LineMapping(plan.cols, plan.ins, plan.outs, plan.outputs, plan.step, cores)
+        lines[key] = LineMapping(plan.cols, plan.ins, plan.outs, plan.height, plan.outputs, plan.step, cores)
         core += plan.cores
+    loaders: dict[str, tuple[tuple[Range, int], ...]] = {}
+    for name in (n for n in inputs if plans[n].cores):
+        loaders[name] = tuple((c, core + i) for i, c in enumerate(plans[name].cols))
+        core += plans[name].cores
     moved = {k: FilterMapping(f.matrices, tuple(c + core for c in f.cores)) for k, f in filters.items()}
-    return Mapping("rows", tile_channels(arch), moved, lines, (arch.xbar_rows, arch.outputs_per_xbar))
+    return Mapping("rows", tile_channels(arch), moved, lines, (arch.xbar_rows, arch.outputs_per_xbar), loaders)
 
 
 def _by_line(graph: Graph, node: Node, operator: Filter) -> bool:
@@ -98,6 +122,19 @@ def _passes(operator: Operator) -> float:
             return 0
 
 
+def loading(image: Image, arch: Arch) -> Iterator[Plan]:
+    """A model input loaded by whoever needs it, or by cores that each load some columns and pass them on."""
+    line = image.width * image.channels
+    yield Plan((), (), (), 1, 0, 1, image.rows * PIECES * load_ns(arch, -(-2 * line // PIECES)))
+    for cols in _splits((0, image.width)):
+        if len(cols) > PIECES:
+            break
+        share = -(-line // len(cols))
+        pieces = PIECES / len(cols) + 1
+        message = message_ns(arch, -(-line // PIECES)) + MESSAGE_NS
+        yield Plan(cols, ((),), ((0, 0),), 1, 0, 1, image.rows * (load_ns(arch, share) + pieces * message))
+
+
 def pareto(plans: Iterator[Plan]) -> list[Plan]:
     """Plans that no other beats in cores and time, from few cores to many."""
     front: list[Plan] = []
@@ -108,16 +145,15 @@ def pareto(plans: Iterator[Plan]) -> list[Plan]:
 
 
 def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float) -> Iterator[Plan]:
-    """Every grid of cores that holds the layer, with blocks side by side and with blocks that own their outputs."""
+    """Every grid of cores that holds the layer, with every way to form blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
-    smallest = min(stop - start for start, stop in parts)
-    owned = block_outputs(window, max(1, arch.xbar_rows // smallest))
-    styles = [0, owned] if owned > 1 and window.kernel[1] > 1 else [0]
-    phases = _phases(window)
-    for outputs in styles:
-        for cols in _splits((0, window.out_dims[1])):
+    for cols in _splits((0, window.out_dims[1])):
+        for height, outputs in _styles(window, parts, cols, arch):
             blocks = {r: [line_blocks(window, c, block_pixels(r, arch), outputs) for c in cols] for r in parts}
+            if height > 1 and any(len(b) > 1 for segments in blocks.values() for b in segments):
+                continue
+            phases = _phases(window, height)
             for groups in _groupings(parts):
                 for chosen in _groupings(outs):
                     ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
@@ -125,7 +161,19 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float) -> Ite
                     if max(cost.xbars(blocks, group) for group in groups) <= arch.xbars_per_core:
                         core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for group in groups)
                         step = max(1, int(STEP_NS / cost.block_ns(blocks, parts[0])))
-                        yield Plan(cols, groups, ranges, outputs, step, core_ns)
+                        yield Plan(cols, groups, ranges, height, outputs, step, core_ns)
+
+
+def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int]]:
+    """Height and outputs of blocks: side by side, owning their outputs, or of several lines."""
+    yield 1, 0
+    owned = block_outputs(window, block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch))
+    if window.kernel[1] > 1 and owned > 1:
+        yield 1, owned
+    needed = max(b - a for a, b in (input_range(window, c) for c in cols))
+    channels = max(b - a for a, b in parts)
+    tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[0], 2 * window.kernel[0])
+    yield from ((height, max(b - a for a, b in cols)) for height in range(2, tallest + 1))
 
 
 def block_pixels(channels: Range, arch: Arch) -> int:
@@ -133,14 +181,9 @@ def block_pixels(channels: Range, arch: Arch) -> int:
     return max(1, arch.xbar_rows // (channels[1] - channels[0]))
 
 
-def _phases(window: Window) -> dict[tuple[int, ...], int]:
-    """The different sets of kernel rows that input lines are multiplied for, and how many lines have each."""
-    count: dict[tuple[int, ...], int] = {}
-    for line in range(window.in_dims[0]):
-        rows = kernel_rows(window, line)
-        if any(output_line(window, line, k) is not None for k in rows):
-            count[rows] = count.get(rows, 0) + 1
-    return count
+def _phases(window: Window, height: int) -> dict[BandShape, int]:
+    """The different shapes of bands, and how many there are of each."""
+    return dict(Counter(band_shape(window, band) for band in bands(window, height)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +192,7 @@ class _Cost:
 
     window: Window
     arch: Arch
-    phases: dict[tuple[int, ...], int]
+    phases: dict[BandShape, int]
     outs: tuple[Range, ...]
     extra_ns: float
 
@@ -157,8 +200,8 @@ class _Cost:
     def widest(self) -> int:
         return max(stop - start for start, stop in self.outs)
 
-    def matrix_xbars(self, kernel_rows: tuple[int, ...], block: Block) -> int:
-        columns = len(kernel_rows) * (block.outs[1] - block.outs[0]) * self.widest
+    def matrix_xbars(self, band: BandShape, block: Block) -> int:
+        columns = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
         return -(-columns // self.arch.outputs_per_xbar)
 
     def xbars(self, blocks: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
@@ -168,7 +211,7 @@ class _Cost:
 
     def part_xbars(self, blocks: tuple[Block, ...]) -> int:
         shapes = {block_shape(self.window, b): b for b in blocks}
-        return sum(self.matrix_xbars(rows, b) for b in shapes.values() for rows in self.phases)
+        return sum(self.matrix_xbars(band, b) for b in shapes.values() for band in self.phases)
 
     def core_ns(
         self,
@@ -184,37 +227,29 @@ class _Cost:
         results = self.window.out_dims[0] * width * self.widest
         moved = _per_element_ns(arch, "message")
         reduced = (groups - 1) / groups * results * (_per_element_ns(arch, "vector") + 2 * moved) if groups > 1 else 0.0
-        received = sum(self.phases.values()) * pixels * moved
+        received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_NS)
         sent = 1.2 * results / groups * moved
         return products + reduced + received + sent + self.extra_ns
 
     def part_ns(self, blocks: tuple[Block, ...]) -> float:
         """Products and their additions, all lines."""
         total = 0.0
-        for rows, lines in self.phases.items():
+        for band, count in self.phases.items():
             for block in blocks:
-                elements = len(rows) * (block.outs[1] - block.outs[0]) * self.widest
-                product = _mvmul_ns(self.arch, self.matrix_xbars(rows, block)) + ISSUE_NS
-                total += lines * (product + elements * _per_element_ns(self.arch, "vector"))
+                elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
+                product = _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
+                total += count * (product + elements * _per_element_ns(self.arch, "vector"))
         return total
 
     def block_ns(self, blocks: dict[Range, list[tuple[Block, ...]]], part: Range) -> float:
         """The longest product."""
-        widest = max(
-            (b for segment in blocks[part] for b in segment), key=lambda b: b.outs[1] - b.outs[0], default=None
-        )
-        rows = max(self.phases, key=len, default=())
-        return _mvmul_ns(self.arch, self.matrix_xbars(rows, widest)) if widest else 1.0
+        found = [b for segment in blocks[part] for b in segment]
+        widest = max((self.matrix_xbars(band, b) for band in self.phases for b in found), default=1)
+        return _mvmul_ns(self.arch, widest)
 
     @staticmethod
     def pixels(blocks: tuple[Block, ...]) -> int:
         return blocks[-1].pixels[1] - blocks[0].pixels[0] if blocks else 0
-
-
-def block_shape(window: Window, block: Block) -> tuple[int, int, int]:
-    """Blocks of equal shape share their matrix: pixels, shift, output pixels (`LineMatrix`)."""
-    shift = block.outs[0] * window.strides[1] - window.pads[1] - block.pixels[0]
-    return block.pixels[1] - block.pixels[0], shift, block.outs[1] - block.outs[0]
 
 
 @cache

@@ -12,7 +12,7 @@ import models
 import raptor
 from raptor.errors import CapacityError
 from raptor.frontend.graph import Filter
-from raptor.unfold import LineMatrix, block_outputs, kernel_rows, line_blocks, output_line
+from raptor.unfold import LineMatrix, band_shape, bands, block_outputs, block_shape, line_blocks
 from raptor.window import Window
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
@@ -31,15 +31,14 @@ def windows(draw: st.DrawFn) -> Window:
     pads = tuple(draw(st.integers(0, (k - 1) * d)) for k, d in zip(kernel, dilations, strict=True))
     size = tuple(draw(st.integers((k - 1) * d + 1, 12)) for k, d in zip(kernel, dilations, strict=True))
     out = tuple(
-        (n + p - (k - 1) * d - 1) // s + 1
-        for n, p, k, d, s in zip(size, pads, kernel, dilations, strides, strict=True)
+        (n + p - (k - 1) * d - 1) // s + 1 for n, p, k, d, s in zip(size, pads, kernel, dilations, strides, strict=True)
     )
     return Window(size, out, kernel, strides, pads, dilations)
 
 
-@given(windows(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.data())
+@given(windows(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 4), st.booleans(), st.data())
 def test_blocks_times_their_matrices_are_the_convolution(
-    window: Window, ins: int, outs: int, pixels: int, owning: bool, data: st.DataObject
+    window: Window, ins: int, outs: int, pixels: int, height: int, owning: bool, data: st.DataObject
 ):
     """What every block contributes, added up for some columns of the output, against the filter's own definition."""
     filter_ = Filter(random(window.tap_count, ins, outs), window)
@@ -52,19 +51,17 @@ def test_blocks_times_their_matrices_are_the_convolution(
     cols = (first, data.draw(st.integers(first + 1, window.out_dims[1])))
     outputs = block_outputs(window, pixels) if owning else 0
     found = np.zeros((*window.out_dims, outs), np.float32)
-    for y in range(window.in_dims[0]):
-        rows = kernel_rows(window, y)
-        for block in line_blocks(window, cols, pixels, outputs) if rows else ():
-            assert block.pixels[1] - block.pixels[0] <= pixels
-            shift = block.outs[0] * window.strides[1] - window.pads[1] - block.pixels[0]
-            count = block.outs[1] - block.outs[0]
-            matrix = LineMatrix((0, ins), (0, outs), block.pixels[1] - block.pixels[0], shift, count, rows, 1)
-            product = image[y, slice(*block.pixels)].reshape(-1) @ matrix.values(filter_)
-            for row, line in zip(rows, product.reshape(len(rows), count, outs), strict=True):
-                out_line = output_line(window, y, row)
+    for band in bands(window, height):
+        shape = band_shape(window, band)
+        for block in line_blocks(window, cols, pixels, outputs):
+            matrix = LineMatrix((0, ins), (0, outs), shape, *block_shape(window, block), 1)
+            assert matrix.pixels <= pixels
+            given_ = image[slice(*band.lines), slice(*block.pixels)].reshape(-1)
+            product = (given_ @ matrix.values(filter_)).reshape(len(band.outs), matrix.count, outs)
+            for y, line in zip(band.outs, product, strict=True):
                 for x, pixel in enumerate(line, block.outs[0]):
-                    if out_line is not None and cols[0] <= x < cols[1]:
-                        found[out_line, x] += pixel
+                    if 0 <= y < window.out_dims[0] and cols[0] <= x < cols[1]:
+                        found[y, x] += pixel
     wanted = wanted.reshape(*window.out_dims, outs)
     np.testing.assert_allclose(found[:, slice(*cols)], wanted[:, slice(*cols)], atol=1e-5)
 

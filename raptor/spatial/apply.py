@@ -10,12 +10,12 @@ from raptor.frontend.graph import Filter, Node
 from raptor.lines import Parts, Range
 from raptor.mapping import LineMapping, filter_key
 from raptor.spatial.ir import ApplyLine, Compute, Overlap, Tile
-from raptor.unfold import Block, LineMatrix, kernel_rows, line_blocks, output_line
+from raptor.unfold import Band, BandShape, Block, LineMatrix, band_shape, bands, block_shape, line_blocks
 
 Ints = npt.NDArray[np.int64]
 
-_Piece = Callable[[int, int, Range, int], tuple[Tile, int]]
-"""(line, part, columns, core) -> a tile on the core that holds them, and the column of its first pixel."""
+_Piece = Callable[[Range, int, Range, int], tuple[Tile, int]]
+"""(lines, part, columns, core) -> a tile on the core that holds them, and the column of its first pixel."""
 
 _Result = tuple[int, int, Range, Tile]
 """Line, part and columns of the output, and the tile."""
@@ -82,6 +82,10 @@ class LayerLines:
         return Compute(self.node.name, self.node.op_type, key, matrices, core, (op,), (op.result,), position)
 
 
+_Met = tuple[tuple[int, BandShape], ...]
+"""For an output line: of each band that reaches it, which of the band's output lines it is."""
+
+
 @dataclass(slots=True)
 class _CoreLines:
     """The share of core (segment, group, part)."""
@@ -91,89 +95,80 @@ class _CoreLines:
     group: int
     part: int
     matrices: dict[LineMatrix, int] = field(default_factory=dict[LineMatrix, int])
-    work: dict[tuple[int, ...], _Work] = field(default_factory=dict[tuple[int, ...], _Work])
-    runs: dict[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]], Ints] = field(
-        default_factory=dict[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]], Ints]
-    )
+    work: dict[BandShape, _Work] = field(default_factory=dict[BandShape, _Work])
+    runs: dict[tuple[int, _Met], Ints] = field(default_factory=dict[tuple[int, _Met], Ints])
 
     @property
     def outs(self) -> Range:
         return self.layer.chosen.outs[self.part]
 
+    @property
+    def cols(self) -> Range:
+        return self.layer.chosen.cols[self.segment]
+
     def lower(self, computes: list[Compute], piece: _Piece) -> Iterator[tuple[int, int, Tile]]:
         window = self.layer.operator.window
-        core = self.layer.chosen.core(self.segment, self.group, self.part)
-        lines = self.used_lines()
-        for rows in lines.values():
-            if rows not in self.work:
-                self.work[rows] = self.plan(rows)
-        matrices = tuple(self.matrices)
-        products: dict[int, tuple[Tile, ...]] = {}
-        for y, rows in lines.items():
-            products[y] = tuple(self.line(computes, piece, y, self.work[rows], matrices, core))
+        found = [(band, band_shape(window, band)) for band in bands(window, self.layer.chosen.height)]
+        for _, shape in found:
+            if shape not in self.work:
+                self.work[shape] = self.plan(shape)
+        reaching: dict[int, list[tuple[int, BandShape, tuple[Tile, ...]]]] = {}
+        for band, shape in found:
+            tiles = tuple(self.line(computes, piece, band, self.work[shape]))
+            for i, out in enumerate(band.outs):
+                reaching.setdefault(out, []).append((i, shape, tiles))
         for y in range(window.out_dims[0]):
-            above = [
-                (k, y * window.strides[0] - window.pads[0] + k * window.dilations[0]) for k in range(window.kernel[0])
-            ]
-            met = tuple((k, lines[i]) for k, i in above if i in lines)
-            sources = tuple(t for _, i in above if i in lines for t in products[i])
+            met = tuple((i, shape) for i, shape, _ in reaching.get(y, ()))
+            sources = tuple(t for _, _, tiles in reaching.get(y, ()) for t in tiles)
             for p in self.parts():
-                yield y, p, self.overlap(computes, y, p, met, sources, core)
+                yield y, p, self.overlap(computes, y, p, met, sources)
+
+    @property
+    def core(self) -> int:
+        return self.layer.chosen.core(self.segment, self.group, self.part)
 
     def parts(self) -> list[int]:
         """The output's channel ranges that are this core's."""
         return [p for p, (a, b) in enumerate(self.layer.outs) if self.outs[0] <= a and b <= self.outs[1]]
 
-    def used_lines(self) -> dict[int, tuple[int, ...]]:
-        """Input lines that reach the output, with their kernel rows."""
-        window = self.layer.operator.window
-        rows = {y: kernel_rows(window, y) for y in range(window.in_dims[0])}
-        return {y: r for y, r in rows.items() if any(output_line(window, y, k) is not None for k in r)}
-
-    def plan(self, rows: tuple[int, ...]) -> _Work:
+    def plan(self, shape: BandShape) -> _Work:
         chosen, width = self.layer.chosen, self.outs[1] - self.outs[0]
         products: list[_Product] = []
         sizes: list[int] = []
         for part in chosen.ins[self.group]:
             index = self.layer.ins.index(part)
             pixels = max(1, self.layer.xbar[0] // (part[1] - part[0]))
-            for block in line_blocks(self.layer.operator.window, chosen.cols[self.segment], pixels, chosen.outputs):
+            for block in line_blocks(self.layer.operator.window, self.cols, pixels, chosen.outputs):
                 step, place = divmod(len(products), chosen.step)
                 if place == 0:
                     sizes.append(0)
-                weight = self.matrices.setdefault(self.matrix(part, block, rows), len(self.matrices))
+                weight = self.matrices.setdefault(self.matrix(part, block, shape), len(self.matrices))
                 products.append(_Product(weight, index, block, step, sizes[step]))
-                sizes[step] += len(rows) * (block.outs[1] - block.outs[0]) * width
+                sizes[step] += len(shape.outs) * (block.outs[1] - block.outs[0]) * width
         return _Work(tuple(products), tuple(sizes))
 
-    def matrix(self, part: Range, block: Block, rows: tuple[int, ...]) -> LineMatrix:
-        window, count = self.layer.operator.window, block.outs[1] - block.outs[0]
-        shift = block.outs[0] * window.strides[1] - window.pads[1] - block.pixels[0]
-        columns = len(rows) * count * (self.outs[1] - self.outs[0])
-        xbars = -(-columns // self.layer.xbar[1])
-        return LineMatrix(part, self.outs, block.pixels[1] - block.pixels[0], shift, count, rows, xbars)
+    def matrix(self, part: Range, block: Block, band: BandShape) -> LineMatrix:
+        pixels, shift, count = block_shape(self.layer.operator.window, block)
+        columns = len(band.outs) * count * (self.outs[1] - self.outs[0])
+        return LineMatrix(part, self.outs, band, pixels, shift, count, -(-columns // self.layer.xbar[1]))
 
-    def line(
-        self, computes: list[Compute], piece: _Piece, y: int, work: _Work, matrices: tuple[LineMatrix, ...], core: int
-    ) -> Iterator[Tile]:
-        """The products of one line, step by step."""
+    def line(self, computes: list[Compute], piece: _Piece, band: Band, work: _Work) -> Iterator[Tile]:
+        """The products of one band, step by step."""
+        position = band.lines[0] / self.layer.operator.window.in_dims[0]
+        stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{band.lines[0]}"
         for step, size in enumerate(work.sizes):
             products = [q for q in work.products if q.step == step]
             lines: dict[int, tuple[int, Tile, int]] = {}
             for part in dict.fromkeys(q.part for q in products):
-                own = [q.block.pixels for q in products if q.part == part]
-                tile, first = piece(y, part, self.needed(work, part), core)
-                assert tile.width + first >= own[-1][1]
+                tile, first = piece(band.lines, part, self.needed(work, part), self.core)
                 lines[part] = (len(lines), tile, first)
             table = [
                 (q.weight, lines[q.part][0], (q.block.pixels[0] - lines[q.part][2]) * lines[q.part][1].channels, q.at)
                 for q in products
             ]
-            stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{y}"
             result = Tile(f"{stem}.{step}", 1, 1, size)
             op = ApplyLine(result, tuple(tile for _, tile, _ in lines.values()), np.array(table))
-            position = y / self.layer.operator.window.in_dims[0]
-            computes.append(self.layer.compute(matrices, core, op, position))
+            computes.append(self.layer.compute(tuple(self.matrices), self.core, op, position))
             yield result
 
     @staticmethod
@@ -181,43 +176,34 @@ class _CoreLines:
         own = [q.block.pixels for q in work.products if q.part == part]
         return own[0][0], own[-1][1]
 
-    def overlap(
-        self,
-        computes: list[Compute],
-        y: int,
-        p: int,
-        met: tuple[tuple[int, tuple[int, ...]], ...],
-        sources: tuple[Tile, ...],
-        core: int,
-    ) -> Tile:
+    def overlap(self, computes: list[Compute], y: int, p: int, met: _Met, sources: tuple[Tile, ...]) -> Tile:
         """One line of one range of output channels."""
-        layer, cols = self.layer, self.layer.chosen.cols[self.segment]
+        layer = self.layer
         if (p, met) not in self.runs:
             self.runs[p, met] = self.find_runs(p, met)
         suffix = "" if len(layer.chosen.ins) == 1 else f".g{self.group}"
         channels = layer.outs[p][1] - layer.outs[p][0]
-        result = Tile(layer.name(y, p, self.segment) + suffix, 1, cols[1] - cols[0], channels)
+        result = Tile(layer.name(y, p, self.segment) + suffix, 1, self.cols[1] - self.cols[0], channels)
         op = Overlap(result, sources, self.runs[p, met])
-        computes.append(layer.compute((), core, op, y / layer.operator.window.out_dims[0]))
+        computes.append(layer.compute((), self.core, op, y / layer.operator.window.out_dims[0]))
         return result
 
-    def find_runs(self, p: int, met: tuple[tuple[int, tuple[int, ...]], ...]) -> Ints:
-        """Where the products of the lines met, each through kernel row k, contribute to the part's channels."""
-        cols = self.layer.chosen.cols[self.segment]
+    def find_runs(self, p: int, met: _Met) -> Ints:
+        """Where the products of the bands met contribute to the part's channels."""
         low, high = self.layer.outs[p]
         own, width = high - low, self.outs[1] - self.outs[0]
         found: list[tuple[int, int, int, int]] = []
         first_source = 0
-        for k, rows in met:
-            work = self.work[rows]
+        for i, shape in met:
+            work = self.work[shape]
             for q in work.products:
-                a, b = max(cols[0], q.block.outs[0]), min(cols[1], q.block.outs[1])
+                a, b = max(self.cols[0], q.block.outs[0]), min(self.cols[1], q.block.outs[1])
                 count = q.block.outs[1] - q.block.outs[0]
-                at = q.at + (rows.index(k) * count + a - q.block.outs[0]) * width + low - self.outs[0]
+                at = q.at + (i * count + a - q.block.outs[0]) * width + low - self.outs[0]
                 source = first_source + q.step
                 if a < b and own == width:
-                    found.append(((a - cols[0]) * own, source, at, (b - a) * own))
+                    found.append(((a - self.cols[0]) * own, source, at, (b - a) * own))
                 else:
-                    found += (((x - cols[0]) * own, source, at + (x - a) * width, own) for x in range(a, b))
+                    found += (((x - self.cols[0]) * own, source, at + (x - a) * width, own) for x in range(a, b))
             first_source += len(work.sizes)
         return np.array(sorted(found), np.int64).reshape(-1, 4)

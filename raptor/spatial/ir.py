@@ -419,7 +419,8 @@ def _compute_lines(compute: Compute) -> Iterator[str]:
 
 def _matrix_runs(matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]) -> Iterator[str]:
     for m in (m for m in matrices if isinstance(m, LineMatrix)):
-        yield f"in {m.ins[0]}:{m.ins[1]} x {m.pixels} out {m.outs[0]}:{m.outs[1]} x {m.count} kernel rows {list(m.kernel_rows)}"
+        ins, outs = (f"{a}:{b}" for a, b in (m.ins, m.outs))
+        yield f"in {ins} x {m.band.lines}x{m.pixels} out {outs} x {len(m.band.outs)}x{m.count}"
     kernel = [m for m in matrices if isinstance(m, Matrix)]
     for (rows, cols), run in groupby(kernel, key=lambda m: (m.rows, m.cols)):
         taps = [m.tap for m in run]

@@ -99,6 +99,27 @@ class LineLowering(Lowering):
             for y in range(image.rows)
         )
         self.bind_grid(name, "", Grid(parts, tuple(lines)))
+        if name in self.mapping.loaders:
+            self.load(name, self.mapping.loaders[name])
+
+    def load(self, name: str, loaders: tuple[tuple[Range, int], ...]) -> None:
+        """A model input comes from the cores that load it."""
+        given = self.grids[name]
+        lines = (
+            tuple(tuple(self.loaded(name, y, p, cells[0], loaders)) for p, cells in enumerate(line))
+            for y, line in enumerate(given.lines)
+        )
+        self.grids[name] = Grid(given.parts, tuple(lines))
+
+    def loaded(self, name: str, y: int, p: int, whole: Cell, loaders: tuple[tuple[Range, int], ...]) -> Iterator[Cell]:
+        """A line, cut into what each core loads of it."""
+        channels, position = whole.tile.channels, y / len(self.grids[name].lines)
+        for cols, core in loaders:
+            width = cols[1] - cols[0]
+            tile = Tile(f"{cell_name(name, y, p, cols)}.loaded", 1, width, channels)
+            op = Bring(tile, whole.tile, cols[0] * channels, 0, width * channels)
+            self.computes.append(Compute("", "Load", name, (), core, (op,), (tile,), position))
+            yield Cell(cols, tile)
 
     def bind_grid(self, name: str, node: str, grid: Grid) -> None:
         width = self.graph.tensors[name].image.width
@@ -176,17 +197,24 @@ class LineLowering(Lowering):
         for cell in known:
             if _holds(cell.cols, cols, exact=exact):
                 return cell
-        channels = grid.parts[p][1] - grid.parts[p][0]
-        tile = Tile(f"{cell_name(name, y, p, cols)}-{cols[1]}@{core}", 1, cols[1] - cols[0], channels)
-        position = y / len(grid.lines)
-        for cell in grid.lines[y][p]:
-            low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])
-            if low < high:
-                first, at = ((low - start) * channels for start in (cell.cols[0], cols[0]))
-                op = Bring(tile, cell.tile, first, at, (high - low) * channels)
-                self.computes.append(Compute(node.name, node.op_type, "", (), core, (op,), (tile,), position))
-        known.append(Cell(cols, tile))
+        known.append(Cell(cols, self.bring(node, name, (y, y + 1), p, cols, core)))
         return known[-1]
+
+    def bring(self, node: Node, name: str, lines: Range, p: int, cols: Range, core: int) -> Tile:
+        """Pixels of lines on a core, one line after another."""
+        grid = self.grid(name)
+        channels, width = grid.parts[p][1] - grid.parts[p][0], cols[1] - cols[0]
+        stem = f"{cell_name(name, lines[0], p, cols)}-{cols[1]}"
+        tile = Tile(f"{stem}@{core}", lines[1] - lines[0], width, channels)
+        for y in range(*lines):
+            for cell in grid.lines[y][p]:
+                low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])
+                if low < high:
+                    first, at = (low - cell.cols[0], (y - lines[0]) * width + low - cols[0])
+                    op = Bring(tile, cell.tile, first * channels, at * channels, (high - low) * channels)
+                    position = y / len(grid.lines)
+                    self.computes.append(Compute(node.name, node.op_type, "", (), core, (op,), (tile,), position))
+        return tile
 
     def lower(self, node: Node) -> None:
         by_line = _BY_LINE.get(type(node.operator))
@@ -203,8 +231,10 @@ class LineLowering(Lowering):
         assert self.mapping.xbar is not None
         layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, self.mapping.xbar)
 
-        def piece(y: int, p: int, cols: Range, core: int) -> tuple[Tile, int]:
-            cell = self.piece(node, name, y, p, cols, core)
+        def piece(lines: Range, p: int, cols: Range, core: int) -> tuple[Tile, int]:
+            if lines[1] - lines[0] > 1:
+                return self.bring(node, name, lines, p, cols, core), cols[0]
+            cell = self.piece(node, name, lines[0], p, cols, core)
             return cell.tile, cell.cols[0]
 
         for y, p, cols, tile in layer.lower(self.computes, piece):

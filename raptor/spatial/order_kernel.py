@@ -1,0 +1,67 @@
+"""The list schedule as one compiled loop."""
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.jit import kernel
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@kernel
+def list_schedule(
+    cores: int,
+    core: Ints,
+    peer: Ints,
+    transfer_ns: Floats,
+    work_ns: Floats,
+    rank: Ints,
+    by_rank: Ints,
+    waiting: Ints,
+    first_user: Ints,
+    users: Ints,
+) -> Ints:
+    """The order in which computes start: the earliest that can, among equals the one of lowest rank.
+
+    A compute keeps its `core`, and the core `peer` (-1: none) for the transfer that it begins with, and starts when
+    both are free and its inputs are there. `waiting`: how many others it waits for; `users[first_user[i]:]` wait for i.
+    """
+    count = len(core)
+    free = np.zeros(cores)
+    ready = np.zeros(count)
+    left = waiting.copy()
+    queue = [(0.0, 0) for _ in range(0)]
+    for i in range(count):
+        if left[i] == 0:
+            heapq.heappush(queue, (0.0, rank[i]))
+    ordered = np.empty(count, np.int64)
+    done = 0
+    while len(queue) > 0:
+        start, r = heapq.heappop(queue)
+        i = by_rank[r]
+        now = max(ready[i], free[core[i]])
+        if peer[i] >= 0:
+            now = max(now, free[peer[i]])
+        if now > start:
+            heapq.heappush(queue, (now, r))
+            continue
+        now += transfer_ns[i]
+        if peer[i] >= 0:
+            free[peer[i]] = now
+        now += work_ns[i]
+        free[core[i]] = now
+        ordered[done] = i
+        done += 1
+        for k in range(first_user[i], first_user[i + 1]):
+            j = users[k]
+            ready[j] = max(ready[j], now)
+            left[j] -= 1
+            if left[j] == 0:
+                start = max(ready[j], free[core[j]])
+                if peer[j] >= 0:
+                    start = max(start, free[peer[j]])
+                heapq.heappush(queue, (start, rank[j]))
+    return ordered[:done]
