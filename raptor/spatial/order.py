@@ -25,6 +25,7 @@ from raptor.spatial.ir import (
 )
 
 ISSUE_NS = 5
+PATIENCE_NS = 10_000
 
 
 def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
@@ -73,6 +74,7 @@ class _Schedule:
             np.array([len(need) for need in needs], np.int64),
             np.searchsorted(pairs[:, 0], np.arange(count + 1)).astype(np.int64),
             np.ascontiguousarray(pairs[:, 1]),
+            np.where(peer >= 0, PATIENCE_NS, 0.0),
         )
         return [self.computes[i] for i in order.tolist()]
 
@@ -95,10 +97,10 @@ class _Schedule:
             self.computes.append(replace(user, matrices=(), body=(), results=(), fetch=tile))
         return self.fetches[tile.name, core]
 
-    def urgency(self, i: int) -> tuple[bool, float, int]:
+    def urgency(self, i: int) -> tuple[float, bool, int]:
         """Among what could start now: messages, then what is higher up in the image, then what is nearer the end."""
         compute = self.computes[i]
-        return compute.fetch is None and not _brings(compute), compute.position, -i
+        return compute.position, compute.fetch is None and not _brings(compute), -i
 
     def message(self, compute: Compute) -> tuple[int, float]:
         """The core that a compute takes something from, -1 for none, and how long that takes."""

@@ -23,6 +23,7 @@ def list_schedule(
     waiting: Ints,
     first_user: Ints,
     users: Ints,
+    patience_ns: Floats,
 ) -> Ints:
     """The order in which computes start: the earliest that can, among equals the one of lowest rank.
 
@@ -36,7 +37,7 @@ def list_schedule(
     queue = [(0.0, 0) for _ in range(0)]
     for i in range(count):
         if left[i] == 0:
-            heapq.heappush(queue, (0.0, rank[i]))
+            heapq.heappush(queue, (-patience_ns[i], rank[i]))
     ordered = np.empty(count, np.int64)
     done = 0
     while len(queue) > 0:
@@ -45,8 +46,8 @@ def list_schedule(
         now = max(ready[i], free[core[i]])
         if peer[i] >= 0:
             now = max(now, free[peer[i]])
-        if now > start:
-            heapq.heappush(queue, (now, r))
+        if now - patience_ns[i] > start:
+            heapq.heappush(queue, (now - patience_ns[i], r))
             continue
         now += transfer_ns[i]
         if peer[i] >= 0:
@@ -63,5 +64,5 @@ def list_schedule(
                 start = max(ready[j], free[core[j]])
                 if peer[j] >= 0:
                     start = max(start, free[peer[j]])
-                heapq.heappush(queue, (start, rank[j]))
+                heapq.heappush(queue, (start - patience_ns[j], rank[j]))
     return ordered[:done]
