@@ -20,7 +20,7 @@ def cut_channels(channels: int, tile: int) -> Parts:
 
 
 def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
-    """Channel ranges of every streamed tensor: a concatenation keeps those of its operands, so that it moves nothing."""
+    """Channel ranges of every streamed tensor; a concatenation keeps those of its operands and moves nothing."""
     parts = {n: cut_channels(graph.tensors[n].image.channels, tile) for n in graph.inputs if _streams(graph, n)}
     for node in graph.nodes:
         if _streams(graph, node.output):

@@ -45,7 +45,7 @@ class LineMapping:
     """A layer computed line by line (`raptor.unfold`) on a grid of cores.
 
     Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
-    the output channels `outs[p]`. `height`: lines of a block. `outputs`: output pixels that a block owns, 0 for blocks
+    the output channels `outs[p]`. `height` and `pixels`: lines of a block, and the most pixels of one. `outputs`: output pixels that a block owns, 0 for blocks
     side by side. A line is computed in steps of `step` blocks, between which a core can meet another for a message.
     """
 
@@ -53,6 +53,7 @@ class LineMapping:
     ins: tuple[tuple[Range, ...], ...]
     outs: tuple[Range, ...]
     height: int
+    pixels: int
     outputs: int
     step: int
     cores: tuple[int, ...]

@@ -37,7 +37,7 @@ MESSAGE_NS = 60
 PIECES = 32
 """Cores that read a line of a model input, as an estimate."""
 
-STEP_NS = 40_000
+STEP_NS = 10_000
 """How long a core multiplies at most before it looks for messages: what a sender waits for a busy receiver."""
 
 
@@ -49,6 +49,7 @@ class Plan:
     ins: tuple[tuple[Range, ...], ...]
     outs: tuple[Range, ...]
     height: int
+    pixels: int
     outputs: int
     step: int
     core_ns: float
@@ -76,7 +77,9 @@ def map_rows(graph: Graph, arch: Arch) -> Mapping:
     plans = _choose(fronts | inputs, arch.core_count, used)
     for key, plan in ((k, plans[k]) for k in fronts):
         cores = tuple(range(core, core + plan.cores))
-        lines[key] = LineMapping(plan.cols, plan.ins, plan.outs, plan.height, plan.outputs, plan.step, cores)
+        lines[key] = LineMapping(
+            plan.cols, plan.ins, plan.outs, plan.height, plan.pixels, plan.outputs, plan.step, cores
+        )
         core += plan.cores
     loaders: dict[str, tuple[tuple[Range, int], ...]] = {}
     for name in (n for n in inputs if plans[n].cores):
@@ -125,14 +128,14 @@ def _passes(operator: Operator) -> float:
 def loading(image: Image, arch: Arch) -> Iterator[Plan]:
     """A model input loaded by whoever needs it, or by cores that each load some columns and pass them on."""
     line = image.width * image.channels
-    yield Plan((), (), (), 1, 0, 1, image.rows * PIECES * load_ns(arch, -(-2 * line // PIECES)))
+    yield Plan((), (), (), 1, 1, 0, 1, image.rows * PIECES * load_ns(arch, -(-2 * line // PIECES)))
     for cols in _splits((0, image.width)):
         if len(cols) > PIECES:
             break
         share = -(-line // len(cols))
         pieces = PIECES / len(cols) + 1
         message = message_ns(arch, -(-line // PIECES)) + MESSAGE_NS
-        yield Plan(cols, ((),), ((0, 0),), 1, 0, 1, image.rows * (load_ns(arch, share) + pieces * message))
+        yield Plan(cols, ((),), ((0, 0),), 1, 1, 0, 1, image.rows * (load_ns(arch, share) + pieces * message))
 
 
 def pareto(plans: Iterator[Plan]) -> list[Plan]:
@@ -149,8 +152,9 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float) -> Ite
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     for cols in _splits((0, window.out_dims[1])):
-        for height, outputs in _styles(window, parts, cols, arch):
-            blocks = {r: [line_blocks(window, c, block_pixels(r, arch), outputs) for c in cols] for r in parts}
+        for height, pixels, outputs in _styles(window, parts, cols, arch):
+            most = {r: min(pixels, block_pixels(r, arch)) for r in parts}
+            blocks = {r: [line_blocks(window, c, most[r], outputs) for c in cols] for r in parts}
             if height > 1 and any(len(b) > 1 for segments in blocks.values() for b in segments):
                 continue
             phases = _phases(window, height)
@@ -161,19 +165,22 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float) -> Ite
                     if max(cost.xbars(blocks, group) for group in groups) <= arch.xbars_per_core:
                         core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for group in groups)
                         step = max(1, int(STEP_NS / cost.block_ns(blocks, parts[0])))
-                        yield Plan(cols, groups, ranges, height, outputs, step, core_ns)
+                        yield Plan(cols, groups, ranges, height, pixels, outputs, step, core_ns)
 
 
-def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int]]:
-    """Height and outputs of blocks: side by side, owning their outputs, or of several lines."""
-    yield 1, 0
-    owned = block_outputs(window, block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch))
+def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int, int]]:
+    """Height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
+    yield 1, arch.xbar_rows, 0
+    if any(block_pixels(r, arch) > 1 for r in parts):
+        yield 1, 1, 0
+    owned = block_outputs(window, block_pixels(max(parts, key=lambda r: r[1] - r[0]), arch))
     if window.kernel[1] > 1 and owned > 1:
-        yield 1, owned
+        yield 1, arch.xbar_rows, owned
     needed = max(b - a for a, b in (input_range(window, c) for c in cols))
     channels = max(b - a for a, b in parts)
     tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[0], 2 * window.kernel[0])
-    yield from ((height, max(b - a for a, b in cols)) for height in range(2, tallest + 1))
+    owned = max(b - a for a, b in cols)
+    yield from ((height, arch.xbar_rows, owned) for height in range(2, tallest + 1))
 
 
 def block_pixels(channels: Range, arch: Arch) -> int:

@@ -1,9 +1,9 @@
 """Line blocks: a product of a few neighbouring input pixels with everything they contribute to.
 
 An image line is cut into blocks of neighbouring pixels that fill a crossbar's rows. One `mvmul` multiplies a block with
-a matrix whose columns are (output line, output pixel, output channel): all outputs that the block reaches, so an input is
-multiplied once or hardly more (parallel windows, SDK and VW-SDK, in both dimensions; the columns are crossbars side by
-side). What different blocks contribute to an output is added up afterwards.
+a matrix whose columns are (output line, output pixel, output channel): all outputs that the block reaches, so an input
+is multiplied once or hardly more (parallel windows, SDK and VW-SDK, in both dimensions; the columns are crossbars side
+by side). What different blocks contribute to an output is added up afterwards.
 
 Blocks that overlap by the kernel can instead own their output pixels, so that less is added up; `outputs` says which:
 0 for blocks side by side, else the output pixels of a block. Where a line has too few elements to fill a crossbar's
@@ -50,8 +50,8 @@ class Band:
 class BandShape:
     """Bands of equal shape share their matrices.
 
-    `lines`: how many. `shift`: the line that the first kernel row of the first output line reads, counted from the first
-    line of the band. `outs`: output lines, counted from the first.
+    `lines`: how many. `shift`: the line that the first kernel row of the first output line reads, counted from the
+    first line of the band. `outs`: output lines, counted from the first.
     """
 
     lines: int

@@ -42,7 +42,7 @@ class _Work:
 
 @dataclass(slots=True)
 class LayerLines:
-    """`ins`, `outs`: channel ranges of the tiles of the input and the output; `xbar`: rows and outputs of a crossbar."""
+    """`ins`, `outs`: channel ranges of the input's and the output's tiles. `xbar`: rows and outputs of a crossbar."""
 
     node: Node
     operator: Filter
@@ -137,7 +137,7 @@ class _CoreLines:
         sizes: list[int] = []
         for part in chosen.ins[self.group]:
             index = self.layer.ins.index(part)
-            pixels = max(1, self.layer.xbar[0] // (part[1] - part[0]))
+            pixels = min(chosen.pixels, max(1, self.layer.xbar[0] // (part[1] - part[0])))
             for block in line_blocks(self.layer.operator.window, self.cols, pixels, chosen.outputs):
                 step, place = divmod(len(products), chosen.step)
                 if place == 0:

@@ -1,7 +1,7 @@
 """Graph to SpatialIR line by line: a layer starts when the lines that it needs are there (cross-layer, CLSA-CIM).
 
-A streamed tensor is a grid of cells: for each line and each range of channels, tiles of neighbouring pixels, each on the
-core that makes it. What cannot work on lines works on the whole tensor, which is put together first, and cut again
+A streamed tensor is a grid of cells: for each line and each range of channels, tiles of neighbouring pixels, each on
+the core that makes it. What cannot work on lines works on the whole tensor, which is put together first, and cut again
 where lines are asked for.
 """
 

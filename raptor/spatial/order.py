@@ -25,7 +25,8 @@ from raptor.spatial.ir import (
 )
 
 ISSUE_NS = 5
-PATIENCE_NS = 10_000
+PATIENCE_NS = 1_500
+"""How much earlier than it can start a message is preferred to other work: both its cores have to be free at once."""
 
 
 def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:

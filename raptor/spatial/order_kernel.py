@@ -1,6 +1,7 @@
 """The list schedule as one compiled loop."""
 
 import heapq
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,7 @@ def list_schedule(
     free = np.zeros(cores)
     ready = np.zeros(count)
     left = waiting.copy()
-    queue = [(0.0, 0) for _ in range(0)]
+    queue: list[Any] = [(0.0, 0) for _ in range(0)]
     for i in range(count):
         if left[i] == 0:
             heapq.heappush(queue, (-patience_ns[i], rank[i]))

@@ -12,6 +12,7 @@ from raptor.mapping import Matrix
 from raptor.spatial.ir import (
     ApplyFilters,
     ApplyLine,
+    BodyOp,
     Bring,
     Compute,
     Gather,
@@ -22,6 +23,7 @@ from raptor.spatial.ir import (
     Tile,
     Vector,
 )
+from raptor.unfold import LineMatrix
 
 _Product = tuple[int, tuple[int, int], tuple[int, int]]
 """(kernel position, input channels, output channels) of a layer."""
@@ -64,15 +66,22 @@ def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None
             raise VerifyError(f"{where}: {op.result} reads {undefined[0]} before it is defined")
         if op.result.name in known and not isinstance(op, Bring):
             raise VerifyError(f"{where}: {op.result} is defined twice")
-        if isinstance(op, Gather):
-            _check_gather(where, op)
-        if isinstance(op, MoveTile):
-            _check_move(where, op)
-        if isinstance(op, ApplyLine):
-            _check_line(where, op, compute)
-        if isinstance(op, Overlap | Bring):
-            _check_runs(where, op)
+        _check_op(where, op, compute)
         known[op.result.name] = op.result
+
+
+def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
+    match op:
+        case Gather():
+            _check_gather(where, op)
+        case MoveTile():
+            _check_move(where, op)
+        case ApplyLine():
+            _check_line(where, op, compute)
+        case Overlap() | Bring():
+            _check_runs(where, op)
+        case _:
+            pass
 
 
 def _check_gather(where: str, op: Gather) -> None:
@@ -98,8 +107,9 @@ def _check_move(where: str, op: MoveTile) -> None:
 def _check_line(where: str, op: ApplyLine, compute: Compute) -> None:
     """Blocks lie in their lines, products in the result, one after another."""
     at = 0
-    for weight, line, source, target in op.products.tolist():
-        matrix = compute.matrices[weight]
+    products: list[list[int]] = op.products.tolist()
+    for weight, line, source, target in products:
+        matrix: Matrix | LineMatrix = compute.matrices[weight]
         if source < 0 or source + matrix.rows[1] > op.lines[line].elements:
             raise VerifyError(f"{where}: {op.result} multiplies elements that {op.lines[line]} does not have")
         if target != at:
