@@ -45,8 +45,9 @@ class LineMapping:
     """A layer computed line by line (`raptor.unfold`) on a grid of cores.
 
     Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
-    the output channels `outs[p]`. `height` and `pixels`: lines of a block, and the most pixels of one. `outputs`: output pixels that a block owns, 0 for blocks
-    side by side. A line is computed in steps of `step` blocks, between which a core can meet another for a message.
+    the output channels `outs[p]`. `height` and `pixels`: lines of a block, and the most pixels of one. `outputs`:
+    output pixels that a block owns, 0 for blocks side by side. A line is computed in steps of `step` blocks, between
+    which a core can meet another for a message.
     """
 
     cols: tuple[Range, ...]
@@ -68,7 +69,8 @@ class Mapping:
 
     With `xbar`, the rows and outputs of a crossbar, tensors are cut into lines of tiles of as many channels as it has
     rows, and every operation that can works line by line. `loaders`: by model input, columns and the core that loads
-    them for all others; inputs that are not there are loaded by whoever needs them.
+    them for all others; inputs that are not there are loaded by whoever needs them. `patience_ns`: how much earlier
+    than it can start a message is preferred to other work, because both its cores have to be free at once.
     """
 
     strategy: str
@@ -79,6 +81,7 @@ class Mapping:
     loaders: ReadOnly[str, tuple[tuple[Range, int], ...]] = field(
         default_factory=dict[str, tuple[tuple[Range, int], ...]]
     )
+    patience_ns: float = 0.0
 
     def __str__(self) -> str:
         return "".join(_lines(self))

@@ -37,8 +37,18 @@ MESSAGE_NS = 60
 PIECES = 32
 """Cores that read a line of a model input, as an estimate."""
 
-STEP_NS = 10_000
-"""How long a core multiplies at most before it looks for messages: what a sender waits for a busy receiver."""
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What a search may turn.
+
+    `step_ns`: how long a core multiplies at most before it can meet another: what a sender waits for a busy receiver.
+    `patience_ns`: as in `Mapping`. `share`: of the cores, to be used; fewer multiply fewer columns twice.
+    """
+
+    step_ns: float = 10_000
+    patience_ns: float = 1_500
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +69,14 @@ class Plan:
         return len(self.cols) * len(self.ins) * len(self.outs)
 
 
-def map_rows(graph: Graph, arch: Arch) -> Mapping:
+def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:  # noqa: B008 a frozen value
     """Raises `CapacityError` when the fewest cores that hold every layer are more than the chip has."""
     parts = line_parts(graph, arch.xbar_rows)
     extra_ns = following_ns(graph, arch)
     fronts: dict[str, list[Plan]] = {}
     for node in graph.nodes:
         if isinstance(node.operator, Filter) and _by_line(graph, node, node.operator) and node.inputs[0] in parts:
-            plans = pareto(plans_of(node.operator, parts[node.inputs[0]], arch, extra_ns.get(filter_key(node), 0.0)))
+            plans = pareto(plans_of(node.operator, parts[node.inputs[0]], arch, extra_ns.get(filter_key(node), 0.0), knobs.step_ns))
             if plans:
                 fronts[filter_key(node)] = plans
     whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in fronts]
@@ -74,7 +84,7 @@ def map_rows(graph: Graph, arch: Arch) -> Mapping:
     inputs = {n: pareto(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts}
     lines: dict[str, LineMapping] = {}
     core = 0
-    plans = _choose(fronts | inputs, arch.core_count, used)
+    plans = _choose(fronts | inputs, arch.core_count, used, knobs.share)
     for key, plan in ((k, plans[k]) for k in fronts):
         cores = tuple(range(core, core + plan.cores))
         lines[key] = LineMapping(
@@ -86,7 +96,7 @@ def map_rows(graph: Graph, arch: Arch) -> Mapping:
         loaders[name] = tuple((c, core + i) for i, c in enumerate(plans[name].cols))
         core += plans[name].cores
     moved = {k: FilterMapping(f.matrices, tuple(c + core for c in f.cores)) for k, f in filters.items()}
-    return Mapping("rows", tile_channels(arch), moved, lines, (arch.xbar_rows, arch.outputs_per_xbar), loaders)
+    return Mapping("rows", tile_channels(arch), moved, lines, (arch.xbar_rows, arch.outputs_per_xbar), loaders, knobs.patience_ns)
 
 
 def _by_line(graph: Graph, node: Node, operator: Filter) -> bool:
@@ -147,7 +157,7 @@ def pareto(plans: Iterator[Plan]) -> list[Plan]:
     return front
 
 
-def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float) -> Iterator[Plan]:
+def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, step_ns: float) -> Iterator[Plan]:
     """Every grid of cores that holds the layer, with every way to form blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
@@ -164,7 +174,7 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float) -> Ite
                     cost = _Cost(window, arch, phases, ranges, extra_ns / (len(cols) * len(groups) * len(ranges)))
                     if max(cost.xbars(blocks, group) for group in groups) <= arch.xbars_per_core:
                         core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for group in groups)
-                        step = max(1, int(STEP_NS / cost.block_ns(blocks, parts[0])))
+                        step = max(1, int(step_ns / cost.block_ns(blocks, parts[0])))
                         yield Plan(cols, groups, ranges, height, pixels, outputs, step, core_ns)
 
 
@@ -301,7 +311,7 @@ def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
         yield tuple(parts[a:b] for a, b in pieces)
 
 
-def _choose(fronts: dict[str, list[Plan]], cores: int, used: int) -> dict[str, Plan]:
+def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -> dict[str, Plan]:
     """A plan for each layer: the slowest layer gets its next faster one, until the cores are used up.
 
     `used`: cores that other layers take.
@@ -311,6 +321,7 @@ def _choose(fronts: dict[str, list[Plan]], cores: int, used: int) -> dict[str, P
     if free < 0:
         levers = (f"--cores {cores - free}", "--mapping raptor")
         raise CapacityError("cores", cores - free, cores, where="one copy of every layer", levers=levers)
+    free -= int(min(free, cores * (1 - share)))
     while fronts:
         slowest = max(fronts, key=lambda k: fronts[k][at[k]].core_ns)
         front, i = fronts[slowest], at[slowest]

@@ -25,15 +25,13 @@ from raptor.spatial.ir import (
 )
 
 ISSUE_NS = 5
-PATIENCE_NS = 1_500
-"""How much earlier than it can start a message is preferred to other work: both its cores have to be free at once."""
 
 
 def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
     """Layer after layer, as they are; or, for a mapping by lines, by start. Every tie is broken by `urgency`."""
     if not mapping.xbar:
         return graph
-    return replace(graph, computes=tuple(_Schedule(arch, list(graph.computes)).run()))
+    return replace(graph, computes=tuple(_Schedule(arch, mapping.patience_ns, list(graph.computes)).run()))
 
 
 @dataclass(slots=True)
@@ -41,6 +39,7 @@ class _Schedule:
     """`makers`: the computes that make each tile. `fetches`: those that bring a tile to a core."""
 
     arch: Arch
+    patience_ns: float
     computes: list[Compute]
     makers: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     fetches: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
@@ -75,7 +74,7 @@ class _Schedule:
             np.array([len(need) for need in needs], np.int64),
             np.searchsorted(pairs[:, 0], np.arange(count + 1)).astype(np.int64),
             np.ascontiguousarray(pairs[:, 1]),
-            np.where(peer >= 0, PATIENCE_NS, 0.0),
+            np.where(peer >= 0, self.patience_ns, 0.0),
         )
         return [self.computes[i] for i in order.tolist()]
 
