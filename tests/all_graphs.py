@@ -4,13 +4,14 @@ Every node is run by onnxruntime as soon as it is drawn: this gives its shape, k
 tells the size of its values, which are scaled back to about 1 where they leave that range. So no wrong element hides
 behind large ones, however deep the model.
 
-Each value has a second version, `rounded`: every node that computes adds noise of `ROUNDING` to it, several times what
-float32 rounding does to one operator. A node after which the two versions differ by more than `TOLERANCE` is not taken
-(a normalisation of nearly equal numbers, a logarithm near 1): what is left deviates by rounding less than that, and
-whatever deviates more is wrong.
+Each value has a second version, `rounded`: every node that computes reads its operands with noise of `ROUNDING`,
+several times what float32 rounding does to one operator. A node after which the two versions differ by more than
+`TOLERANCE` is not taken (a normalisation of nearly equal numbers, a logarithm near 1): what is left deviates by
+rounding less than that, and whatever deviates more is wrong.
 """
 
 import math
+import os
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import raptor
 from raptor.errors import CapacityError
 from tests.frontend.support import Array
+from tests.pipeline import arch_file
+from validator.checks import Severity
+from validator.simulate.builtin import simulate
 from validator.validate import validate
 
 ROUNDING = 1e-6
@@ -58,6 +62,11 @@ class Value:
     @property
     def shape(self) -> Shape:
         return self.exact.shape
+
+    def disturbed(self, noise: float, rng: np.random.Generator) -> Array:
+        """Each element by so much of the largest: equal ones become different, as they do inside of an operator."""
+        added = noise * float(np.abs(self.exact).max()) * rng.uniform(-1, 1, self.shape)
+        return np.asarray(self.rounded + added, np.float32)
 
 
 @dataclass
@@ -201,8 +210,12 @@ class Builder:
         return next(iter([self.scaled(name) for name in results]))
 
     def results(self, node: NodeProto) -> dict[str, Value]:
-        exact, rounded = (run_node(node, self.opset, self.operands(node, kind)) for kind in ("exact", "rounded"))
+        constants = {n: self.constants[n] for n in node.input if n in self.constants}
+        read = {n: self.values[n] for n in node.input if n in self.values}
+        exact = run_node(node, self.opset, constants | {n: v.exact for n, v in read.items()})
+        noise = 0 if node.op_type in EXACT else ROUNDING
         rng = np.random.default_rng(len(self.values))
+        rounded = run_node(node, self.opset, constants | {n: v.disturbed(noise, rng) for n, v in read.items()})
         results: dict[str, Value] = {}
         for name, value in exact.items():
             self.need(value.dtype == np.float32 and 0 < value.size <= MAX_ELEMENTS and value.ndim <= 6)
@@ -210,15 +223,9 @@ class Builder:
             self.need(bool(np.isfinite(value).all() and np.isfinite(other).all()))
             scale = float(np.abs(value).max())
             self.need(0.03 <= scale <= 1e6)
-            if node.op_type not in EXACT:
-                other = other + (ROUNDING * scale * rng.uniform(-1, 1, value.shape)).astype(np.float32)
             self.need(float(np.abs(other - value).max()) <= TOLERANCE * scale)
-            results[name] = Value(value, np.asarray(other, np.float32))
+            results[name] = Value(value, other)
         return results
-
-    def operands(self, node: NodeProto, kind: str) -> dict[str, Array]:
-        names = dict.fromkeys(n for n in node.input if n)
-        return {n: self.constants[n] if n in self.constants else getattr(self.values[n], kind) for n in names}
 
     def scaled(self, name: str) -> str:
         """The value itself, or its multiple, into the pool."""
@@ -1086,7 +1093,10 @@ _OPTION = {"cores": "cores", "crossbars a core": "xbars_per_core"}
 
 @dataclass(frozen=True)
 class Case:
-    """A model with inputs, and the chip and strategy to compile it for (options of `raptor.compile`)."""
+    """A model with inputs, and the chip and strategy to compile it for.
+
+    Options are those of `raptor.compile`, and `rob_size` of the architecture file: then the program is timed as well.
+    """
 
     model: ModelProto
     inputs: dict[str, Array]
@@ -1095,26 +1105,42 @@ class Case:
     def check(self) -> None:
         """Compiles, saves, executes, compares every tensor. What fails tells how to try it again."""
         try:
-            program = self._compile()
             with tempfile.TemporaryDirectory() as folder:
-                out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
-                report = validate(out, inputs=self.inputs, layers=True, tolerance=TOLERANCE)
-            found = [*(layer.comparison for layer in report.layers), *report.outputs]
-            assert report.verdict == "pass", f"{report.first_deviation}: {[c for c in found if not c.passed]}"
-            assert all(np.isfinite(c.max_absolute) for c in found)
+                self._check(Path(folder))
         except Exception as error:
-            error.add_note(self.script(Path(tempfile.gettempdir()) / "raptor-failing-graph"))
+            error.add_note(self.script(Path(tempfile.gettempdir()) / f"raptor-failing-graph-{os.getpid()}"))
             raise
 
-    def _compile(self) -> "raptor.Program":
+    def _check(self, folder: Path) -> None:
+        program = self._compile(folder)
+        found = [f for f in program.check() if f.severity is Severity.ERROR]
+        assert not found, found
+        out = program.save(folder / "out", stream_format="pim", weight_format="npz")
+        report = validate(out, inputs=self.inputs, layers=True, tolerance=TOLERANCE)
+        compared = [*(layer.comparison for layer in report.layers), *report.outputs]
+        assert report.verdict == "pass", f"{report.first_deviation}: {[c for c in compared if not c.passed]}"
+        assert all(np.isfinite(c.max_absolute) for c in compared)
+        if "rob_size" in self.options:
+            simulate(out, out / "arch.json")  # raises where the program does not end
+
+    def _compile(self, folder: Path) -> "raptor.Program":
         """For the chip given, with more cores or crossbars where it needs them."""
-        options = {"cores": 1} | self.options
-        for _ in range(3):
+        options = {"cores": 1} | self.options_in(folder)
+        while True:
             try:
                 return raptor.compile(self.model, **options)
             except CapacityError as e:
-                options[_OPTION[e.resource]] = e.needed
-        return raptor.compile(self.model, **options)
+                option = _OPTION[e.resource]
+                if e.needed <= options[option]:
+                    raise
+                options[option] = e.needed
+
+    def options_in(self, folder: Path) -> dict[str, Any]:
+        """Those of `raptor.compile`; an architecture file that they need is written."""
+        options = dict(self.options)
+        if "rob_size" in options:
+            options["arch"] = str(arch_file(folder, rob_size=options.pop("rob_size")))
+        return options
 
     def script(self, folder: Path) -> str:
         """Writes the model and its inputs; returns the commands that compile and validate it."""
@@ -1124,7 +1150,7 @@ class Case:
         for name, array in self.inputs.items():
             np.save(folder / f"{name}.npy", array)
             given += ["--input", f"{name}={folder / name}.npy"]
-        chosen = {"cores": 10_000} | self.options
+        chosen = {"cores": 10_000} | self.options_in(folder)
         chosen["xbar"] = "x".join(map(str, np.broadcast_to(chosen["xbar"], 2)))
         options = [text for key, value in chosen.items() for text in (f"--{key.replace('_', '-')}", str(value))]
         model, out = str(folder / "model.onnx"), str(folder / "out")
@@ -1133,6 +1159,7 @@ class Case:
             for command in (
                 ["raptor", "compile", model, *options, "--output", out, "--force"],
                 ["raptor", "validate", out, *given, "--layers", "--tolerance", str(TOLERANCE)],
+                ["raptor", "simulate", out],
             )
         )
 
@@ -1163,20 +1190,28 @@ def build(rng: Random, focus: str, most: int = 40) -> Builder:
 
 
 def make_case(rng: Random, focus: str) -> Case:
+    """The same for equal `rng`, whatever else runs; hypothesis's depend on the modules that are loaded."""
     b = build(rng, focus)
+    return Case(b.model(), b.inputs, draw_chip(b))
+
+
+def draw_chip(b: Builder) -> dict[str, Any]:
+    """Options for `Case`: mostly small crossbars and as many cores as it takes, on which most is cut and sent."""
+    bits, cell_bits = b.pick([(8, 8), (8, 8), (8, 4), (16, 16), (16, 8)])
+    rows, cols = (b.number(17, 256) if b.chance(6) else b.number(3, 16) for _ in range(2))
+    chip: dict[str, Any] = {
+        "xbar": (rows, max(cols, bits // cell_bits)),
+        "xbars_per_core": 1 if b.chance(6) else b.number(2, 12),
+        "bits": bits,
+        "cell_bits": cell_bits,
+    }
     if b.chance(3):
-        xbar = b.pick([4, 8, (16, 8)])
-        chip = {"xbar": xbar, "xbars_per_core": b.number(12, 40), "cores": 400, "mapping": "rows"}
-    else:
-        bits, cell_bits = b.pick([(8, 8), (8, 8), (8, 4), (16, 16), (16, 8)])
-        rows, cols = b.number(3, 16), b.number(3, 16)
-        chip = {
-            "xbar": (rows, max(cols, bits // cell_bits)),
-            "xbars_per_core": b.number(2, 12),
-            "bits": bits,
-            "cell_bits": cell_bits,
-        }
-    return Case(b.model(), b.inputs, chip)
+        chip |= {"mapping": "rows", "xbars_per_core": b.number(1, 40)}
+    if b.chance(3):
+        chip["cores"] = b.number(1, 400)
+    if b.chance(4):
+        chip["rob_size"] = b.number(1, 8)
+    return chip
 
 
 @st.composite
