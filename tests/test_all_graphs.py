@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from raptor.frontend.registry import importers
-from tests.all_graphs import FAMILIES, Case, build, cases, make_case
+from tests.all_graphs.builder import FAMILIES
+from tests.all_graphs.cases import Case, build, cases, make_case
 
 FOCUSES = (*FAMILIES, "all")
 CI, SLOW = 100, 2000
