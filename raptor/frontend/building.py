@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from raptor.frontend.constants import Shape, constant_pixels, natural_image, owned, scalar
 from raptor.frontend.graph import (
+    Concat,
     Constant,
     ConstantTensor,
     Filter,
@@ -103,7 +104,8 @@ class Builder:
         ctx, name = self.ctx, output or self.node.output
         operator, inputs = ctx.take_back(tensor)
         natural = natural_image(ctx.shape(name))
-        renamable = not isinstance(operator, Map | Softmax | ConstantTensor) and natural.has_layout_of(tensor.image)
+        counts_pixels = isinstance(operator, Map | Softmax | Concat | ConstantTensor)
+        renamable = not counts_pixels and natural.has_layout_of(tensor.image)
         ctx.emit(self.node, inputs, natural if renamable else tensor.image, operator, name)
 
 
