@@ -83,10 +83,13 @@ def chip(xbar: tuple[int, int] = (4, 4), *, xbars_per_core: int = 8, cores: int 
     return architectures.load(xbar=xbar, xbars_per_core=xbars_per_core, cores=cores, **options)
 
 
-def arch_file(folder: Path, *, memory_size: int) -> Path:
-    """The preset as a file, with the size of local memory named."""
+def arch_file(folder: Path, *, memory_size: int | None = None, rob_size: int = 1) -> Path:
+    """The preset as a file; with `memory_size`, the size of local memory named."""
     preset = json.loads((resources.files("raptor") / "presets" / "bench.json").read_text())
-    preset["chip_config"]["core_config"]["local_memory_config"]["memory_size"] = memory_size
+    core = preset["chip_config"]["core_config"]
+    core["rob_size"] = rob_size
+    if memory_size is not None:
+        core["local_memory_config"]["memory_size"] = memory_size
     path = folder / "arch.json"
     path.write_text(json.dumps(preset))
     return path

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from raptor.frontend.constants import Shape, constant_pixels, natural_image, owned, scalar
 from raptor.frontend.graph import (
+    Concat,
     Constant,
     ConstantTensor,
     Filter,
@@ -101,14 +102,10 @@ class Builder:
     def finish(self, tensor: Tensor, output: str | None = None) -> None:
         """Makes `tensor` an output of the node (the first unless named), under that shape."""
         ctx, name = self.ctx, output or self.node.output
-        operator, inputs = Rename(), (tensor.name,)
-        last = ctx.nodes[-1] if ctx.nodes else None
-        if last and last.output == tensor.name and tensor.name not in ctx.used:
-            ctx.nodes.pop()
-            del ctx.tensors[tensor.name]
-            operator, inputs = last.operator, last.inputs
+        operator, inputs = ctx.take_back(tensor)
         natural = natural_image(ctx.shape(name))
-        renamable = not isinstance(operator, Map | Softmax | ConstantTensor) and natural.has_layout_of(tensor.image)
+        counts_pixels = isinstance(operator, Map | Softmax | Concat | ConstantTensor)
+        renamable = not counts_pixels and natural.has_layout_of(tensor.image)
         ctx.emit(self.node, inputs, natural if renamable else tensor.image, operator, name)
 
 

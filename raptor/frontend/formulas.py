@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from raptor.frontend.constants import Shape, constant_pixels, natural_image, owned, scalar
 from raptor.frontend.evaluate import MAP_FUNCTIONS
-from raptor.frontend.graph import Constant, ConstantTensor, Map, MapFunction, Move, Rename, Tensor
+from raptor.frontend.graph import Constant, ConstantTensor, Map, MapFunction, Move, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
@@ -31,11 +31,6 @@ class Formula:
     ctx: ImportContext
     shape: Shape
     image: Image
-    start: int = -1
-    """Nodes of the graph before those of this ONNX node; the formula's own begin here unless told."""
-
-    def __post_init__(self) -> None:
-        self.start = len(self.ctx.nodes) if self.start < 0 else self.start
 
     @classmethod
     def of(cls, node: NodeView, ctx: ImportContext, names: Iterable[str]) -> "Formula":
@@ -132,17 +127,12 @@ class Formula:
 
     def finish(self, result: Value, output: str | None = None) -> None:
         """Makes the result the node's output (the first, or the one named)."""
-        name = output or self.node.output
         if isinstance(result, Constant):
             pixels = np.broadcast_to(result.pixels, (self.image.rows, self.image.width, self.image.channels))
-            self.ctx.emit(self.node, (), self.image, ConstantTensor(owned(pixels)), name)
-        elif len(self.ctx.nodes) > self.start and self.ctx.nodes[-1].output == result.name:
-            # The last step needs no name of its own.
-            last = self.ctx.nodes.pop()
-            del self.ctx.tensors[result.name]
-            self.ctx.emit(self.node, last.inputs, result.image, last.operator, name)
-        else:
-            self.ctx.emit(self.node, (result.name,), result.image, Rename(), name)
+            self.ctx.emit(self.node, (), self.image, ConstantTensor(owned(pixels)), output)
+            return
+        operator, inputs = self.ctx.take_back(result)
+        self.ctx.emit(self.node, inputs, result.image, operator, output)
 
 
 def result_image(tensors: Iterable[Tensor], shape: Shape) -> Image:

@@ -123,6 +123,15 @@ class ImportContext:
         self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
         self._define(name, self.shape(name), image)
 
+    def take_back(self, tensor: Tensor) -> tuple[Operator, tuple[str, ...]]:
+        """Operator and inputs that make `tensor` under another name: those that made it, if that was the last step and
+        nobody knows its name, which is given up; else a new name."""
+        if not self.nodes or self.nodes[-1].output != tensor.name or tensor.name in self.used:
+            return Rename(), (tensor.name,)
+        last = self.nodes.pop()
+        del self.tensors[tensor.name]
+        return last.operator, last.inputs
+
     def step(self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator) -> str:
         """Adds an operator whose result is not in the ONNX model, and returns a new name for it."""
         match operator:

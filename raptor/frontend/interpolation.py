@@ -46,11 +46,18 @@ class Method:
     cubic_a: float = -0.75
     exclude_outside: bool = False
     antialias: bool = False
+    channels_last: bool = False
+    """The axes that change are the second and the third of four."""
+
+    @property
+    def keeps_equal_sizes(self) -> bool:
+        """Whether onnxruntime works axis by axis and leaves those of the same size out, whatever their scale."""
+        return self.antialias or (self.mode == "cubic" and self.channels_last)
 
 
 def taps(axis: Axis, method: Method) -> Taps:
     """Raises `Refusal` for an unknown mode."""
-    if axis.scale == 1 or (method.antialias and axis.size == axis.new_size):
+    if axis.scale == 1 or (method.keeps_equal_sizes and axis.size == axis.new_size):
         # onnxruntime keeps such an axis as it is, even where another would be cropped.
         return _kept(axis.size)
     at = _coordinates(axis, method.coordinates)

@@ -122,6 +122,12 @@ def test_antialias_leaves_an_axis_of_the_same_size_alone(mode: str, coordinates:
     compare(resize((1, 1, 2, 6), scales=(1, 1, 1.3, 1.5), **attributes))
 
 
+@pytest.mark.parametrize("scales", [(1, 1.3, 2, 1), (1, 1.5, 1.3, 1), (1, 1.5, 1.5, 1), (1, 1, 1.3, 1.5)])
+@pytest.mark.parametrize("exclude_outside", [0, 1])
+def test_cubic_channels_last_leave_an_axis_of_the_same_size_alone(scales: tuple[float, ...], exclude_outside: int):
+    compare(resize((2, 2, 2, 3), scales=scales, mode="cubic", exclude_outside=exclude_outside))
+
+
 @pytest.mark.parametrize("axes", [(2, 3), (3, 2)])
 @pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
 def test_axes_and_aspect_ratio(axes: tuple[int, int], policy: str):

@@ -69,6 +69,13 @@ def test_concat_channels(axis: int):
     compare(make_model([node("Concat", "a b a", axis=axis)], {"a": [2, 3, 4, 5], "b": [2, 1, 4, 5]}, ["y"]))
 
 
+@pytest.mark.parametrize("inputs", ["m", "m m"])
+def test_concat_channels_of_pixels_that_were_counted_otherwise(inputs: str):
+    """A normalisation leaves the pixels 3x4 where ONNX's shape shows 12x1."""
+    norm = node("MeanVarianceNormalization", "x", "m", axes=[0, 2, 3])
+    compare(make_model([norm, node("Concat", inputs, axis=1)], {"x": (3, 4, 4, 1)}, ["y"], opset=19))
+
+
 def test_concat_of_flattened_images_concatenates_their_channels():
     nodes = [
         node("Relu", "a", "p"),

@@ -18,13 +18,12 @@ from raptor.layout import Image
 @importer("Gemm", since=7)
 def import_gemm(node: NodeView, ctx: ImportContext) -> None:
     """alpha * A * B + beta * C with A and B transposed on demand; any of the three constant or computed."""
-    start = len(ctx.nodes)
     left = ("k", "m") if node.integer("transA", 0) else ("m", "k")
     right = ("n", "k") if node.integer("transB", 0) else ("k", "n")
     contraction = Contraction.of(node, ctx, (left, right))
     a, b = _scaled(contraction.factor(node.inputs[0], left), contraction.factor(node.inputs[1], right), node)
     product = contraction.product(a, b, contraction.wide(("m", "n")))
-    f, result = _result(node, ctx, _computed(product), start)
+    f, result = _result(node, ctx, _computed(product))
     if not (a.is_constant or b.is_constant):
         result = f.mul(result, node.number("alpha", 1))
     f.finish(_biased(node, f, result))
@@ -62,14 +61,13 @@ def _biased(node: NodeView, f: Formula, result: Value) -> Value:
 @importer("MatMul", since=1)
 def import_matmul(node: NodeView, ctx: ImportContext) -> None:
     """Matrix product of any rank, with broadcasting; either operand may be constant."""
-    start = len(ctx.nodes)
     left, right = (_rank(ctx, i) for i in node.inputs)
     batch = tuple(f"b{i}" for i in range(max(left, right) - 2, 0, -1))
     names = (_matmul_names(left, batch, ("m", "k")), _matmul_names(right, batch, ("k", "n")))
     contraction = Contraction.of(node, ctx, names)
     a, b = (contraction.factor(i, n) for i, n in zip(node.inputs, names, strict=True))
     out = (*batch, *(("m",) if left > 1 else ()), *(("n",) if right > 1 else ()))
-    f, result = _result(node, ctx, _computed(contraction.product(a, b, contraction.wide(out))), start)
+    f, result = _result(node, ctx, _computed(contraction.product(a, b, contraction.wide(out))))
     f.finish(result)
 
 
@@ -81,7 +79,6 @@ def _matmul_names(rank: int, batch: Sequence[str], matrix: tuple[str, str]) -> t
 @importer("Einsum", since=12, limits="one operand computed at least")
 def import_einsum(node: NodeView, ctx: ImportContext) -> None:
     """Any contraction, as transposition, product, transposition; diagonals, sums and broadcasting included."""
-    start = len(ctx.nodes)
     names, out = parse(node.string("equation", ""), [_rank(ctx, i) for i in node.inputs])
     contraction = Contraction.of(node, ctx, names)
     factors = [contraction.factor(i, n) for i, n in zip(node.inputs, names, strict=True)]
@@ -92,7 +89,7 @@ def import_einsum(node: NodeView, ctx: ImportContext) -> None:
     if set(last.names) != set(wanted):
         gone = tuple(n for n in last.names if n not in wanted)
         last = contraction.product(last, contraction.ones(gone), wanted)
-    f, result = _result(node, ctx, contraction.permuted(last.names, _computed(last), wanted), start)
+    f, result = _result(node, ctx, contraction.permuted(last.names, _computed(last), wanted))
     f.finish(result)
 
 
@@ -134,17 +131,17 @@ def _rank(ctx: ImportContext, name: str) -> int:
     return len(ctx.tensor(name).shape) if constant is None else constant.ndim
 
 
-def _result(node: NodeView, ctx: ImportContext, product: Tensor, start: int) -> tuple[Formula, Tensor]:
+def _result(node: NodeView, ctx: ImportContext, product: Tensor) -> tuple[Formula, Tensor]:
     """The product in the shape of the node's output, and a formula to go on with."""
     shape = ctx.shape(node.output)
     image = _shown(shape, product.image)
-    last = ctx.nodes[-1] if len(ctx.nodes) > start else None
+    last = ctx.nodes[-1] if ctx.nodes and product.name not in ctx.used else None
     if last is not None and last.output == product.name and isinstance(last.operator, Filter | Dot | Move):
         # These fill any image of as many pixels and channels.
         shown = ctx.tensors[product.name] = Tensor(product.name, shape, image, in_model=False)
     else:
         shown = ctx.as_image(node, product, image)
-    return Formula(node, ctx, shape, image, start), shown
+    return Formula(node, ctx, shape, image), shown
 
 
 def _shown(shape: Shape, image: Image) -> Image:

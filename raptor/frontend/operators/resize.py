@@ -1,6 +1,7 @@
 """Images in another size."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -55,6 +56,7 @@ def import_resize(node: NodeView, ctx: ImportContext) -> None:
     all_scales, all_roi = [1.0] * len(shape), [(0.0, 1.0)] * len(shape)
     for i, axis in enumerate(chosen):
         all_scales[axis], all_roi[axis] = scales[i], (roi[i], roi[len(chosen) + i])
+    method = replace(method, channels_last=len(shape) == 4 and all_scales[1] != 1)
     _lower(node, ctx, all_scales, method, all_roi, by_sizes=node.input(3) is not None)
 
 
