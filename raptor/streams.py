@@ -36,12 +36,18 @@ Bytes = npt.NDArray[np.uint8]
 
 def to_pim(records: Records) -> bytes:
     """The binary form. Raises `UserError` for `sadd`, `ssub`, `smul` of a register other than r0: it has no place."""
+    return b"".join(pim_chunks(records))
+
+
+def pim_chunks(records: Records) -> Iterator[bytes]:
+    """The binary form in pieces: the header and the records."""
     _refuse_unknown(records)
     lost = np.flatnonzero(np.isin(records["opcode"], _WITHOUT_RS2) & (records["a"] != 0))
     if len(lost):
         name = BY_OPCODE[int(records["opcode"][lost[0]])].name
         raise UserError(f"instruction {lost[0]}: .pim cannot carry rs2 of {name} (the simulator reads r0); use json")
-    return _HEADER.pack(_MAGIC, _VERSION, len(records)) + _only_used_slots(records).tobytes()
+    yield _HEADER.pack(_MAGIC, _VERSION, len(records))
+    yield _only_used_slots(records).tobytes()
 
 
 def from_pim(content: bytes, *, lenient: bool = False) -> Records:
