@@ -98,8 +98,8 @@ def plot(drawn: dict[str, list[Point]], path: Path) -> None:
     """Colours and background that can be read on light and on dark pages."""
     import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
 
-    plt.rcParams |= {"svg.hashsalt": "raptor", "font.size": 9}
-    figure, axes = plt.subplots(1, len(drawn), figsize=(3.2 * len(drawn), 3), layout="constrained", facecolor="white")
+    plt.rcParams |= {"svg.hashsalt": "raptor", "svg.fonttype": "none", "font.size": 9}
+    figure, axes = plt.subplots(1, len(drawn), figsize=(3.2 * len(drawn), 3), layout="constrained", sharey=True)
     for axis, (name, points) in zip(axes, drawn.items(), strict=True):
         values = [p.value for p in points]
         axis.loglog(values, [p.run.cpu_s for p in points], "o-", color="#0072b2", label="CPU seconds")
@@ -108,6 +108,9 @@ def plot(drawn: dict[str, list[Point]], path: Path) -> None:
         )
         axis.loglog(values, [p.run.peak_bytes / _GIB for p in points], "^:", color="#009e73", label="GiB")
         axis.set_xlabel(name)
+        ticks = values[:: 1 if len(values) < 6 else 2]
+        axis.set_xticks(ticks, [f"{value:g}" for value in ticks])
+        axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].legend()
     figure.savefig(path, metadata={"Date": None})
