@@ -30,9 +30,13 @@ Path(stages).write_text(json.dumps({"seconds": dict(driver.seconds), **facts}))
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Medians over the runs of one command. `stages`: seconds of each, as the command reports them."""
+    """Medians over the runs of one command. `stages`: seconds of each, as the command reports them.
+
+    `cpu_s` is user and system time of all threads, which other work on the machine changes little.
+    """
 
     wall_s: float
+    cpu_s: float
     peak_bytes: int
     stages: Mapping[str, float]
     facts: Mapping[str, int]
@@ -40,24 +44,28 @@ class Run:
 
 def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
     """Runs a command in a cold process `repeat` times. `stages_file`: where it writes JSON, perhaps with "seconds"."""
+    # As after any installation; without this some environments compile our sources anew in every run.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     walls: list[float] = []
+    cpus: list[float] = []
     peaks: list[int] = []
     reports: list[dict[str, object]] = []
     for _ in range(repeat):
         start = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         walls.append(time.perf_counter() - start)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             raise SystemExit(f"failed with status {process.returncode}: {' '.join(command)}")
+        cpus.append(usage.ru_utime + usage.ru_stime)
         peaks.append(usage.ru_maxrss * 1024)
         reports.append(json.loads(stages_file.read_text()))
     names = reports[0].get("seconds", {})
     assert isinstance(names, dict)
     stages = {name: statistics.median(r["seconds"][name] for r in reports) for name in names}  # pyright: ignore
     facts = {name: value for name, value in reports[0].items() if isinstance(value, int)}
-    return Run(statistics.median(walls), int(statistics.median(peaks)), stages, facts)
+    return Run(statistics.median(walls), statistics.median(cpus), int(statistics.median(peaks)), stages, facts)
 
 
 def compile_command(

@@ -4,9 +4,10 @@ JSON, `.pim`, text, range checks and documentation derive from `INSTRUCTIONS`; w
 validator's business. Opcodes and slots are those of pimsim-nn's binary records (little endian, 20 bytes each).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -268,20 +269,33 @@ class RangeFault:
         return f"{self.operand.name}={self.value} is outside {self.operand.low}..{self.operand.high}"
 
 
-def range_faults(records: Records) -> Iterator[RangeFault]:
-    """Every operand of `records` outside its range, and every unknown opcode. Vectorised over the stream."""
-    opcodes = records["opcode"]
-    for opcode in np.unique(opcodes):
-        where = np.flatnonzero(opcodes == opcode)
-        spec = BY_OPCODE.get(int(opcode))
+Positions = Mapping[int, npt.NDArray[np.intp]]
+
+
+def positions(records: Records) -> Positions:
+    """By opcode, in rising order: where its instructions are in the stream."""
+    opcodes = np.ascontiguousarray(records["opcode"])
+    present = np.zeros(256, np.bool_)
+    present[opcodes] = True
+    return {int(opcode): np.flatnonzero(opcodes == opcode) for opcode in np.flatnonzero(present)}
+
+
+def range_faults(records: Records, at: Positions | None = None) -> Iterator[RangeFault]:
+    """Every operand of `records` outside its range, and every unknown opcode. `at`: their positions, if known.
+
+    Vectorised over the stream.
+    """
+    for opcode, where in (positions(records) if at is None else at).items():
+        spec = BY_OPCODE.get(opcode)
         if spec is None:
-            yield from (RangeFault(int(pc), None, int(opcode)) for pc in where)
+            yield from (RangeFault(int(pc), None, opcode) for pc in where)
             continue
-        yield from _operand_faults(records[where], where, spec.operands)
+        for operand in spec.operands:
+            yield from _operand_faults(records[operand.slot][where], where, operand)
 
 
-def _operand_faults(records: Records, where: npt.NDArray[np.intp], operands: Iterable[Operand]) -> Iterator[RangeFault]:
-    for operand in operands:
-        values = records[operand.slot].astype(np.int64)
-        for i in np.flatnonzero((values < operand.low) | (values > operand.high)):
-            yield RangeFault(int(where[i]), operand, int(values[i]))
+def _operand_faults(values: npt.NDArray[Any], where: npt.NDArray[np.intp], operand: Operand) -> Iterator[RangeFault]:
+    if operand.low <= values.min() and values.max() <= operand.high:
+        return
+    for i in np.flatnonzero((values < operand.low) | (values > operand.high)):
+        yield RangeFault(int(where[i]), operand, int(values[i]))

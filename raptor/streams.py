@@ -36,12 +36,21 @@ Bytes = npt.NDArray[np.uint8]
 
 def to_pim(records: Records) -> bytes:
     """The binary form. Raises `UserError` for `sadd`, `ssub`, `smul` of a register other than r0: it has no place."""
-    _refuse_unknown(records)
-    lost = np.flatnonzero(np.isin(records["opcode"], _WITHOUT_RS2) & (records["a"] != 0))
-    if len(lost):
-        name = BY_OPCODE[int(records["opcode"][lost[0]])].name
-        raise UserError(f"instruction {lost[0]}: .pim cannot carry rs2 of {name} (the simulator reads r0); use json")
-    return _HEADER.pack(_MAGIC, _VERSION, len(records)) + _only_used_slots(records).tobytes()
+    return b"".join(pim_chunks(records))
+
+
+def pim_chunks(records: Records) -> Iterator[bytes]:
+    """The binary form in pieces of a megabyte, which stay in the cache."""
+    yield _HEADER.pack(_MAGIC, _VERSION, len(records))
+    for first in range(0, len(records), _CHUNK):
+        part = records[first : first + _CHUNK]
+        _refuse_unknown(part)
+        lost = np.flatnonzero(np.isin(part["opcode"], _WITHOUT_RS2) & (part["a"] != 0))
+        if len(lost):
+            name = BY_OPCODE[int(part["opcode"][lost[0]])].name
+            where = f"instruction {first + lost[0]}"
+            raise UserError(f"{where}: .pim cannot carry rs2 of {name} (the simulator reads r0); use json")
+        yield _only_used_slots(part).tobytes()
 
 
 def from_pim(content: bytes, *, lenient: bool = False) -> Records:
@@ -130,13 +139,19 @@ def _refuse_unknown(records: Records) -> None:
 
 
 def _only_used_slots(records: Records) -> Records:
-    clean = records.copy()
-    clean["flags"] = 0
-    for slot in SLOTS:
-        used = np.zeros(256, np.bool_)
-        used[[i.opcode for i in INSTRUCTIONS if any(o.slot == slot for o in i.operands)]] = True
-        clean[slot][~used[clean["opcode"]]] = 0
-    return clean
+    """A copy, with 0 in `flags` and in the slots that an instruction does not use."""
+    return (_words(records) & _used_bits()[records["opcode"]]).view(RECORD).reshape(-1)
+
+
+@cache
+def _used_bits() -> npt.NDArray[np.int32]:
+    """By opcode: the five words of a record with ones where a slot is used."""
+    used = np.zeros(256, RECORD)
+    used["opcode"] = 255
+    for spec in INSTRUCTIONS:
+        for operand in spec.operands:
+            used[operand.slot][spec.opcode] = 255 if operand.slot in ("rd", "rs1") else -1
+    return _words(used)
 
 
 # Writing: every instruction is literal text with numbers between.

@@ -22,13 +22,14 @@ def verify_streams(streams: Streams, program: PimProgram, arch: Arch) -> None:
             continue
         if core >= arch.core_count:
             raise VerifyError(f"stream of core {core}: the chip has {arch.core_count} cores")
-        fault = next(isa.range_faults(records), None)
+        positions = isa.positions(records)
+        fault = next(isa.range_faults(records, positions), None)
         if fault is not None:
             raise VerifyError(f"stream of core {core}, pc {fault.pc}: {fault}")
         _check_ends(core, records)
         _check_groups(core, records, program.cores[core])
-        _check_registers(core, records)
-        _check_addresses(core, records, program.cores[core], arch)
+        _check_registers(core, records, positions)
+        _check_addresses(core, records, positions, program.cores[core], arch)
     _check_messages(streams.cores)
 
 
@@ -47,33 +48,40 @@ def _check_groups(core: int, records: isa.Records, program: CoreProgram) -> None
         raise VerifyError(f"stream of core {core}: array group {groups.max()} of {len(program.groups)}")
 
 
-def _check_registers(core: int, records: isa.Records) -> None:
+def _check_registers(core: int, records: isa.Records, positions: isa.Positions) -> None:
     """Registers are written before they are read."""
-    first_write = np.full(isa.REGISTER_COUNT + 1, len(records))
-    writes = np.flatnonzero(records["opcode"] == isa.OPCODE["sldi"])
-    written, at = np.unique(records["rd"][writes], return_index=True)
-    first_write[written] = writes[at]
-    for opcode in np.unique(records["opcode"]):
-        uses = np.flatnonzero(records["opcode"] == opcode)
-        for operand in isa.BY_OPCODE[int(opcode)].operands:
+    never = len(records)
+    writes = positions.get(isa.OPCODE["sldi"], np.zeros(0, np.intp))
+    first_write = _first(records["rd"], writes, never)
+    for opcode, uses in positions.items():
+        for operand in isa.BY_OPCODE[opcode].operands:
             if not operand.is_register or operand.kind is isa.Kind.DEFINE:
                 continue
-            register = records[operand.slot][uses].astype(np.intp)
-            ready = first_write[register]
+            ready = first_write[:-1]
             if operand.kind is isa.Kind.USE_PAIR:
-                ready = np.maximum(ready, first_write[register + 1])
-            early = uses[uses < ready]
+                ready = np.maximum(ready, first_write[1:])
+            first_use = _first(records[operand.slot], uses, never)[:-1]
+            early = first_use[first_use < ready]
             if len(early):
-                raise VerifyError(f"stream of core {core}, pc {early[0]}: {operand.name} is read before it is written")
+                pc = early.min()
+                raise VerifyError(f"stream of core {core}, pc {pc}: {operand.name} is read before it is written")
 
 
-def _check_addresses(core: int, records: isa.Records, program: CoreProgram, arch: Arch) -> None:
+def _first(registers: npt.NDArray[np.integer], pcs: npt.NDArray[np.intp], never: int) -> npt.NDArray[np.intp]:
+    """By register, and one more: the first of the rising `pcs` whose instruction names it; else `never`."""
+    first = np.full(isa.REGISTER_COUNT + 1, never)
+    first[registers[pcs[::-1]]] = pcs[::-1]  # of several the last assignment stays
+    return first
+
+
+def _check_addresses(
+    core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Arch
+) -> None:
     """Every range of local memory that an instruction touches lies inside what the core uses."""
     limit = program.local_elements * arch.element_bytes
-    values = _RegisterValues(records)
-    for opcode in np.unique(records["opcode"]):
-        spec = isa.BY_OPCODE[int(opcode)]
-        uses = np.flatnonzero(records["opcode"] == opcode)
+    values = _RegisterValues(records, positions)
+    for opcode, uses in positions.items():
+        spec = isa.BY_OPCODE[opcode]
         for operand in spec.operands:
             if operand.kind not in (isa.Kind.SOURCE, isa.Kind.TARGET):
                 continue
@@ -114,22 +122,30 @@ def _extent(
 class _RegisterValues:
     """What a register holds before an instruction; streams of the compiler write registers with `sldi` only."""
 
-    def __init__(self, records: isa.Records) -> None:
+    def __init__(self, records: isa.Records, positions: isa.Positions) -> None:
         self.records = records
-        loads = np.flatnonzero(records["opcode"] == isa.OPCODE["sldi"])
-        self.loads = {int(r): loads[records["rd"][loads] == r] for r in np.unique(records["rd"][loads])}
+        self._loads = positions.get(isa.OPCODE["sldi"], np.zeros(0, np.intp))
+        self._loaded = records["rd"][self._loads]
+        self._held: dict[int, npt.NDArray[np.int32]] = {}
 
     def before(self, pcs: npt.NDArray[np.intp], slot: str) -> Ints:
         """The values of the registers that `slot` names; 0 where it names none."""
-        register = self.records[slot][pcs]
+        registers = self.records[slot][pcs]
+        if (registers == registers[0]).all():
+            return self._values(int(registers[0]))[pcs].astype(np.int64)
         result = np.zeros(len(pcs), np.int64)
-        for r in np.unique(register):
-            loads = self.loads.get(int(r))
-            if loads is not None:
-                mine = np.flatnonzero(register == r)
-                latest = loads[np.searchsorted(loads, pcs[mine]) - 1]
-                result[mine] = self.records["a"][latest]
+        for register in np.flatnonzero(np.bincount(registers)):
+            mine = np.flatnonzero(registers == register)
+            result[mine] = self._values(int(register))[pcs[mine]]
         return result
+
+    def _values(self, register: int) -> npt.NDArray[np.int32]:
+        """What the register holds at each instruction, made at the first question."""
+        if register not in self._held:
+            loads = self._loads[self._loaded == register]
+            values = np.append(np.int32(0), self.records["a"][loads])
+            self._held[register] = np.repeat(values, np.diff(loads, prepend=0, append=len(self.records)))
+        return self._held[register]
 
 
 def _check_messages(streams: Mapping[int, Stream]) -> None:

@@ -7,8 +7,9 @@ onnxoptimizer) none did all of that.
 
 import re
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from onnx import ModelProto
@@ -17,12 +18,12 @@ from raptor.errors import UserError
 from raptor.frontend.batchwise import put_time_first
 from raptor.frontend.check import first_line, raise_if_unsupported
 from raptor.frontend.libraries import infer_shapes, optimise, read_without_weights, refer_to_file
-from raptor.frontend.reading import Source
+from raptor.frontend.reading import INLINE_BYTES, ORIGINAL, Source
 
 KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
 """Off: products and sum keep the names the user knows, and what is added may be a tensor, unlike C of our Gemm."""
-INLINE_BYTES = 1024
-"""Smaller constants stay in the proto, where shape inference can see them."""
+CONVERTED = "converted"
+"""What a proto calls the data of weights that are not those of the original."""
 INLINED = "_inlfunc_"
 """How onnxruntime begins the names inside of functions."""
 STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
@@ -32,15 +33,15 @@ STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
     """The canonical model with every shape inferred, and the folder of its larger weights, which goes on exit.
 
-    `source.proto` is replaced by one without those weights: a model of 500 MB shall not be in memory five times.
+    `source.proto` is replaced by one without weights: a model of 500 MB shall not be in memory five times.
     """
     with tempfile.TemporaryDirectory(prefix="raptor-") as name:
         folder = Path(name)
         _make_loadable(source.proto)
-        source.proto = _move_weights(source.proto, folder / "original.bin")
+        source.proto, converted = _move_weights(source.proto)
         (folder / "original.onnx").write_bytes(source.proto.SerializeToString())
-        _optimise(source.proto, folder)
-        (folder / "original.bin").unlink()
+        _optimise(source.proto, folder, {ORIGINAL: source.onnx_bytes, CONVERTED: converted})
+        del converted
         canonical = read_without_weights(folder / "canonical.onnx")
         yield infer_shapes(canonical), folder
 
@@ -56,33 +57,34 @@ def _make_loadable(proto: ModelProto) -> None:
     put_time_first(proto)
 
 
-def _move_weights(proto: ModelProto, path: Path) -> ModelProto:
-    """Writes the larger weights to a file; returns the model that refers to it."""
-    with path.open("wb") as file:
-        for tensor in proto.graph.initializer:
-            data = tensor.raw_data
-            if len(data) >= INLINE_BYTES:
-                refer_to_file(tensor, path.name, file.tell(), len(data))
-                file.write(data)
+def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
+    """The model without the larger weights that were made on the way, by conversion, and their data."""
+    converted = bytearray()
+    for tensor in proto.graph.initializer:
+        data = tensor.raw_data
+        if len(data) >= INLINE_BYTES:
+            refer_to_file(tensor, CONVERTED, len(converted), len(data))
+            converted += data
     # A copy, because protobuf gives memory back only with the whole message.
-    return ModelProto.FromString(proto.SerializeToString())
+    return ModelProto.FromString(proto.SerializeToString()), converted
 
 
-def _optimise(proto: ModelProto, folder: Path) -> None:
-    source, target = folder / "original.onnx", folder / "canonical.onnx"
+def _optimise(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
+    original, target = folder / "original.onnx", folder / "canonical.onnx"
+    run = partial(optimise, inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
     try:
         # The weights go to a file, from which they are imported one by one.
-        optimise(source, target, weights="weights.bin", inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
+        run(original, target, weights="weights.bin", in_memory=in_memory)
         if _has_inlined_functions(target):
             # They come apart into operators (GroupNormalization) after everything else was optimised.
             # Shapes it does not infer itself (of MeanVarianceNormalization) it takes as given.
             shaped, again = folder / "shaped.onnx", folder / "again.onnx"
             shaped.write_bytes(infer_shapes(read_without_weights(target)).SerializeToString())
-            optimise(shaped, again, weights="again.bin", inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
+            run(shaped, again, weights="again.bin")
             again.replace(target)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
         raise_if_unsupported(proto)
-        reason = first_line(error).replace(f"Load model from {source} failed:", "").replace(f"{folder}/", "")
+        reason = first_line(error).replace(f"Load model from {original} failed:", "").replace(f"{folder}/", "")
         raise UserError(f"onnxruntime refuses the model: {STATUS.sub('', reason)}") from None
 
 

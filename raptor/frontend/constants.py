@@ -16,9 +16,20 @@ def natural_image(shape: Shape) -> Image:
     return Image(shape or (1,), min(1, max(len(shape) - 1, 0)))
 
 
+_LINE = 16
+"""float32 values of a cache line."""
+
+
 def owned(values: npt.ArrayLike) -> Floats:
     """A contiguous float32 copy: constants come as views of a file that is about to go."""
-    return np.array(values, np.float32, order="C")
+    source = np.asarray(values)
+    if source.flags.c_contiguous or source.ndim < 2:
+        return np.array(source, np.float32, order="C")
+    # Weights are transposed here: a line at a time meets each line of the source once, which takes a third of the time.
+    out = np.empty(source.shape, np.float32)
+    for first in range(0, source.shape[-1], _LINE):
+        out[..., first : first + _LINE] = source[..., first : first + _LINE]
+    return out
 
 
 def scalar(value: float) -> Floats:

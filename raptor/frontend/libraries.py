@@ -1,13 +1,15 @@
 """The parts of onnx and onnxruntime that have no types, in functions that do."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto
 
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 InvalidModel = onnx.checker.ValidationError
 InvalidTypes = onnx.shape_inference.InferenceError
 
@@ -40,9 +42,18 @@ def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) 
         tensor.external_data.add(key=key, value=str(value))
 
 
-def optimise(source: Path, target: Path, *, weights: str, inline_bytes: int, disabled: Sequence[str]) -> None:
+def optimise(
+    source: Path,
+    target: Path,
+    *,
+    weights: str,
+    inline_bytes: int,
+    disabled: Sequence[str],
+    in_memory: Mapping[str, bytes | bytearray] = NO_FILES,
+) -> None:
     """Writes the model as onnxruntime's BASIC optimiser leaves it, constants of `inline_bytes` or more to `weights`.
 
+    `in_memory`: files that the model refers to, by name; then none of them is looked for on disk.
     Raises one of a dozen exceptions if onnxruntime does not accept the model.
     """
     options = ort.SessionOptions()
@@ -54,4 +65,6 @@ def optimise(source: Path, target: Path, *, weights: str, inline_bytes: int, dis
     options.add_session_config_entry(f"{prefix}_file_name", weights)
     options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(inline_bytes))
     options.add_session_config_entry("session.disable_prepacking", "1")
+    contents = list(in_memory.values())
+    options.add_external_initializers_from_files_in_memory(list(in_memory), contents, list(map(len, contents)))
     ort.InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=list(disabled))

@@ -90,8 +90,8 @@ def _check(model: Source, shapes: Mapping[str, Sequence[int]]) -> tuple[str, ...
     from raptor.frontend.precision import to_float32
     from raptor.frontend.shapes import bind_shapes
 
-    check.check_model(model.proto, model.onnx_bytes)
+    check.check_model(model)
     check.check_types(model.proto)
     notes = (*to_float32(model.proto), *bind_shapes(model.proto, shapes))
-    check.check_weights(model.proto)
+    check.check_weights(model)
     return notes

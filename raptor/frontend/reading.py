@@ -3,23 +3,45 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from raptor.errors import UserError
+from raptor.frontend.libraries import refer_to_file
+from raptor.frontend.wire import without_weights
 
 LIMIT_BYTES = 2**31 - 1
 """protobuf, and with it ONNX, onnxruntime and our `out/model.onnx`, stops here."""
 
 
+INLINE_BYTES = 1024
+"""Smaller constants stay in the proto, where shape inference can see them."""
+ORIGINAL = "original"
+"""What a proto calls the bytes it was read from."""
+
+
 @dataclass(slots=True, eq=False)
 class Source:
-    """`onnx_bytes` is the self-contained original; `proto` a copy of it that the front end may change and drop."""
+    """`onnx_bytes` is the self-contained original; `proto` a copy of it that the front end may change and drop.
+
+    Its larger float32 weights are external data in `ORIGINAL`, which is `onnx_bytes`.
+    """
 
     proto: ModelProto
     onnx_bytes: bytes
     name: str
+
+    def values(self, tensor: TensorProto) -> npt.NDArray[Any]:
+        """The value of a constant. Raises `ValueError` or `TypeError` if the data does not fill its shape."""
+        if tensor.data_location != TensorProto.EXTERNAL:
+            return numpy_helper.to_array(tensor)
+        entries = {e.key: int(e.value) for e in tensor.external_data if e.key in ("offset", "length")}
+        data = memoryview(self.onnx_bytes)[entries["offset"] :][: entries["length"]]
+        return np.frombuffer(data, "<f4").reshape(tuple(tensor.dims))
 
 
 def read(source: str | Path | ModelProto) -> Source:
@@ -27,21 +49,27 @@ def read(source: str | Path | ModelProto) -> Source:
     if isinstance(source, ModelProto):
         return _from_proto(source)
     path = Path(source)
-    data = _read_file(path)
-    proto = _parse(data, str(path))
-    external = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
-    if external:
-        _embed(external, path, len(data))
-        data = _serialise(proto, str(path))
-    return Source(proto, data, path.stem)
+    return _source(_read_file(path), path.stem, str(path), path)
 
 
 def _from_proto(source: ModelProto) -> Source:
     name = source.graph.name or "model"
-    if any(t.data_location == TensorProto.EXTERNAL for t in _tensors(source)):
+    if _is_external(source):
         raise UserError(f"{name}: the weights are in other files; give the path of the model instead of the proto")
-    data = _serialise(source, name)
-    return Source(_parse(data, name), data, name)
+    return _source(_serialise(source, name), name, name)
+
+
+def _source(data: bytes, name: str, where: str, path: Path | None = None) -> Source:
+    """`path`: of the model, if data may be in files beside it."""
+    outline, ranges = without_weights(data, INLINE_BYTES)
+    proto = _parse(outline, where)
+    if path is not None and _is_external(proto):
+        return _source(_embedded(_parse(data, where), path, len(data)), name, where)
+    # NOTE: no ranges if the bytes are not as protobuf writes them; then nothing was taken out.
+    for tensor, span in zip(proto.graph.initializer, ranges, strict=False):
+        if span is not None:
+            refer_to_file(tensor, ORIGINAL, span[0], span[1] - span[0])
+    return Source(proto, data, name)
 
 
 def _serialise(proto: ModelProto, where: str) -> bytes:
@@ -76,14 +104,19 @@ def _read_file(path: Path) -> bytes:
     return data
 
 
+def _is_external(proto: ModelProto) -> bool:
+    return any(t.data_location == TensorProto.EXTERNAL for t in _tensors(proto))
+
+
 def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
     yield from proto.graph.initializer
     for node in proto.graph.node:
         yield from (a.t for a in node.attribute if a.HasField("t"))
 
 
-def _embed(tensors: list[TensorProto], model: Path, model_bytes: int) -> None:
-    """Moves external data into the tensors."""
+def _embedded(proto: ModelProto, model: Path, model_bytes: int) -> bytes:
+    """The model with external data moved into its tensors."""
+    tensors = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
     ranges = [_external_range(t, model) for t in tensors]
     if model_bytes + sum(length for _, _, length in ranges) > LIMIT_BYTES:
         raise UserError(f"{model}: the model with its weights is larger than 2 GiB, the limit of ONNX")
@@ -93,6 +126,7 @@ def _embed(tensors: list[TensorProto], model: Path, model_bytes: int) -> None:
             tensor.raw_data = file.read(length)
         tensor.ClearField("external_data")
         tensor.ClearField("data_location")
+    return _serialise(proto, str(model))
 
 
 def _external_range(tensor: TensorProto, model: Path) -> tuple[Path, int, int]:

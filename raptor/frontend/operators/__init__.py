@@ -2,8 +2,10 @@
 
 import importlib
 import pkgutil
+from functools import cache
 
 
+@cache
 def register_all() -> None:
     """Imports every module of this folder; each registers its importers."""
     for module in pkgutil.iter_modules(__path__):

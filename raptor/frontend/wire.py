@@ -1,0 +1,95 @@
+"""An ONNX file without its weights, found in the bytes themselves.
+
+protobuf copies every byte that it parses, and so does each library that is given the model; touching memory for the
+first time costs more than all else that the import does with weights.
+"""
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+Range = tuple[int, int]
+"""First byte, and the one after the last."""
+
+_GRAPH, _INITIALIZER = 7, 5
+_DATA_TYPE, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 2, 9, 13, 14
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+
+
+class _OddError(Exception):
+    """Not what protobuf writes; the parser will say what is wrong, if anything is."""
+
+
+def without_weights(data: bytes, least_bytes: int) -> tuple[bytes, list[Range | None]]:
+    """The model with the raw data of float32 initializers of `least_bytes` or more left out.
+
+    Also where in `data` that of each initializer is; None if it stayed.
+    """
+    ranges: list[Range | None] = []
+    try:
+        return bytes(_without(memoryview(data), (0, len(data)), (_GRAPH, _INITIALIZER), least_bytes, ranges)), ranges
+    except (_OddError, IndexError):
+        return data, []
+
+
+def _without(data: memoryview, of: Range, path: tuple[int, ...], least: int, ranges: list[Range | None]) -> bytearray:
+    """A message rebuilt: the fields on the path go through here again, the others are copied."""
+    if not path:
+        return _tensor(data, of, least, ranges)
+    out = bytearray()
+    for number, kind, start, (first, stop) in _fields(data, of):
+        if (number, kind) != (path[0], _DELIMITED):
+            out += data[start:stop]
+            continue
+        inner = _without(data, (first, stop), path[1:], least, ranges)
+        out += bytes([number << 3 | kind]) + _to_varint(len(inner)) + inner
+    return out
+
+
+def _tensor(data: memoryview, of: Range, least: int, ranges: list[Range | None]) -> bytearray:
+    fields = list(_fields(data, of))
+    at = {number: value for number, _, _, value in fields}
+    first, stop = at.get(_RAW_DATA, (0, 0))
+    is_float = _DATA_TYPE in at and _varint(data, at[_DATA_TYPE][0])[0] == TensorProto.FLOAT
+    once = sum(number == _RAW_DATA for number, *_ in fields) == 1
+    if not (is_float and once and stop - first >= least) or at.keys() & {_EXTERNAL_DATA, _DATA_LOCATION}:
+        ranges.append(None)
+        return bytearray(data[slice(*of)])
+    ranges.append((first, stop))
+    return bytearray().join(data[start:end] for number, _, start, (_, end) in fields if number != _RAW_DATA)
+
+
+def _fields(data: memoryview, of: Range) -> Iterator[tuple[int, int, int, Range]]:
+    """Number, wire type, first byte, and the range of the value."""
+    at, end = of
+    while at < end:
+        start = at
+        key, at = _varint(data, at)
+        size = {_FIXED64: 8, _FIXED32: 4}.get(key & 7)
+        if key & 7 == _DELIMITED:
+            size, at = _varint(data, at)
+        elif key & 7 == _VARINT:
+            size = _varint(data, at)[1] - at
+        if size is None or at + size > end:
+            raise _OddError
+        yield key >> 3, key & 7, start, (at, at + size)
+        at += size
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """A number of up to 64 bits, seven of them a byte, and the position after it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        value |= (data[at] & 127) << shift
+        at += 1
+        if data[at - 1] < 128:
+            return value, at
+    raise _OddError
+
+
+def _to_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
