@@ -260,6 +260,7 @@ def crossbars(found: Profile, filled: Crossbars) -> Figure:
 def _crossbar_text(found: Profile, filled: Crossbars, k: int) -> str:
     part = int(filled.part[k])
     layer = f"<br>{text.plain(found.part_names[part])}" if found.parts_are == "node" and part >= 0 else ""
+    layer += "<br>no product uses it" if part < 0 else ""
     return (
         f"{text.share(float(filled.fill[k]))} full{layer}<br>"
         f"{filled.rows[k]} rows, {filled.cols[k]} columns of weights, {filled.products[k]:,} products"

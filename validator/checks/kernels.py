@@ -506,16 +506,16 @@ def live_bytes(
             stop = min(ranges[4] + ranges[5], lives.shape[0])
             top = max(top, stop)
             for byte in range(max(ranges[4], 0), stop):
-                _close(lives, byte, step, change[core])
+                _close(lives, byte, begin[i], step, change[core])
                 lives[byte, 0] = begin[i]
         for byte in range(top):
-            _close(lives, byte, step, change[core])
+            _close(lives, byte, np.int64(2**62), step, change[core])
 
 
 @helper
-def _close(lives, byte, step, change):
-    """Ends the life of what a byte holds."""
-    written, read = lives[byte, 0], lives[byte, 1]
+def _close(lives, byte, overwritten, step, change):
+    """Ends the life of what a byte holds; an instruction may read what it overwrites."""
+    written, read = lives[byte, 0], min(lives[byte, 1], overwritten)
     if written >= 0 and read > written:
         change[min((written + step - 1) // step, change.size - 1)] += 1
         change[min((read + step - 1) // step, change.size - 1)] -= 1

@@ -42,10 +42,14 @@ def crossbars_of(read: Source) -> Crossbars | None:
 
 
 def _uses(read: Source, groups: int) -> tuple[Ints, Ints, Ints]:
-    """For each array group the part of its last product (or `NOBODY`), its products, and the bits of a weight."""
+    """For each array group the part of its last product (or `NOBODY`), its products, and the bits of a weight.
+
+    Bits of a group without products are those of the others.
+    """
     machine, starts = read.machine, read.subject.group_starts
     at = np.flatnonzero(machine.opcodes == OPCODE["mvmul"])
     group = starts[machine.cores[machine.core_of[at]]] + machine.words[at, _GROUP]
-    part, bits = np.full(groups, NOBODY, np.int64), np.ones(groups, np.int64)
+    widest = int(machine.words[at, _MBIW].max(initial=1))
+    part, bits = np.full(groups, NOBODY, np.int64), np.full(groups, widest, np.int64)
     part[group], bits[group] = read.part[at], machine.words[at, _MBIW]
     return part, np.bincount(group, minlength=groups).astype(np.int64), bits
