@@ -27,6 +27,7 @@ MOST_CROSSBARS = 60_000
 MOST_FLOWS = 5_000
 _MOST_LABELS = 400
 _MOST_GAPS = 60
+_FEW_FLOWS = 200
 _SHOWN_PARTS = 8
 _INSTRUCTIONS = 9
 
@@ -143,7 +144,8 @@ def traffic(found: Profile) -> Figure:
     flows = [f for f in found.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
     flows = sorted(flows, key=lambda f: -f.bytes)[:MOST_FLOWS]
     largest = max((f.bytes for f in flows), default=1)
-    sizes = [4 + 22 * (f.bytes / largest) ** 0.5 for f in flows]
+    widest = 22 if len(flows) <= _FEW_FLOWS else 10
+    sizes = [3 + widest * (f.bytes / largest) ** 0.5 for f in flows]
     trace = {
         "type": "scatter",
         "mode": "markers",

@@ -53,7 +53,8 @@ def gather(out: Path, arch: str | None = None, *, validate: bool = False) -> Fac
     if counted.parts_are == "instruction":
         missing.append(f"no {files.STEPS}: nobody knows which layer an instruction serves, so kinds of them are listed")
     if counted.crossbars is None:
-        missing.append("no weights, or no architecture: how full crossbars are is not known")
+        why = "no weights" if counted.chip else "no architecture"
+        missing.append(f"{why}: how full crossbars are is not known")
     verdict, why = _verdict(out, manifest, validate)
     name = f"{manifest.model} ({out})" if manifest else str(out)
     return Facts(name, counted, manifest, report, tuple(_layers(counted, report)), verdict, why, tuple(missing))
@@ -71,10 +72,10 @@ def _optional(schema: type[T], out: Path, name: str, without: str, missing: list
 
 
 def _verdict(out: Path, manifest: files.Manifest | None, wanted: bool) -> "tuple[Verdict | None, str]":
+    if manifest is None:
+        return None, f"not possible without {files.MANIFEST}"
     if not wanted:
         return None, f"not run; raptor validate {out}, or --validate"
-    if manifest is None:
-        return None, f"not possible: {files.MANIFEST} is missing"
     from validator.validate import validate
 
     try:
