@@ -4,6 +4,7 @@ import numpy as np
 
 from validator.checks.columns import ROLES, WRITES_ONE, WRITES_OUTPUT_WIDTH
 from validator.checks.memory import matrix_shapes
+from validator.checks.subject import Subject
 from validator.profile.facts import LocalMemory
 from validator.profile.source import Source
 from validator.profile.timeline import bins_for
@@ -28,7 +29,7 @@ def local_memory_of(read: Source) -> LocalMemory | None:
     live_bytes(
         s.starts, s.opcode, s.b, s.c, s.d, trace.values, trace.widths, ROLES, WRITES_OUTPUT_WIDTH, WRITES_ONE,
         matrix_shapes(subject), subject.group_starts, run.start, run.end, step_ps,
-        np.full((REMEMBERED_BYTES, 2), -1, np.int64), change,
+        np.full((_reach(subject), 2), -1, np.int64), change,
     )  # fmt: skip
     cores = machine.cores[live]
     return LocalMemory(
@@ -37,3 +38,12 @@ def local_memory_of(read: Source) -> LocalMemory | None:
         bytes=change.cumsum(axis=1)[cores, :steps],
         size_bytes=read.chip.chip_config.core_config.local_memory_config.memory_size if read.chip else None,
     )
+
+
+def _reach(subject: Subject) -> int:
+    """An address that no access goes beyond, to keep the table small; at most `REMEMBERED_BYTES`."""
+    s = subject.columns
+    if s.is_("vmv", "vavg").any():  # strides
+        return REMEMBERED_BYTES
+    most = max(int(column.max(initial=0)) for column in (s.c, s.d, matrix_shapes(subject)))
+    return min(REMEMBERED_BYTES, int(subject.trace.values.max(initial=0)) + 255 * 2 * most + 1)
