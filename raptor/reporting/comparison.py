@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table as Terminal
 
+from raptor import files
 from raptor.reporting import summary, text
 from raptor.reporting.chip import layers_side_by_side
 from raptor.reporting.facts import Facts
@@ -40,7 +41,7 @@ def _row(line: tuple[Figure, ...]) -> Row:
 def notes(outputs: Sequence[Facts]) -> list[str]:
     """What makes a comparison less than one: other models, other chips, other estimators."""
     found: list[str] = []
-    if len({f.manifest.model if f.manifest else f.name for f in outputs}) > 1:
+    if len(set(map(_model, outputs))) > 1:
         found.append("the models differ, or are not known: ratios compare different work")
     chips = {f.profile.chip.chip_config.model_dump_json() if f.profile.chip else "" for f in outputs}
     if len(chips) > 1:
@@ -49,6 +50,12 @@ def notes(outputs: Sequence[Facts]) -> list[str]:
         found.append("not all say which layer an instruction serves: layers are not compared")
     found += [f"{f.name}: no time, no energy: {f.profile.untimed}" for f in outputs if f.profile.untimed]
     return found
+
+
+def _model(facts: Facts) -> str:
+    """The same for the same bytes of the ONNX file, whatever its name."""
+    known = facts.manifest.files.get(files.MODEL) if facts.manifest else None
+    return known.sha256 if known else facts.name
 
 
 def show(outputs: Sequence[Facts], console: Console) -> None:

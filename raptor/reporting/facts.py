@@ -75,7 +75,7 @@ def _verdict(out: Path, manifest: files.Manifest | None, wanted: bool) -> "tuple
     if manifest is None:
         return None, f"not possible without {files.MANIFEST}"
     if not wanted:
-        return None, f"not run; raptor validate {out}, or --validate"
+        return None, f"not run; try: raptor report {out} --validate"
     from validator.validate import validate
 
     try:

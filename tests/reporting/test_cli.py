@@ -85,6 +85,16 @@ def test_compare_of_other_models_and_chips_is_said(
     assert "chips differ" in shown
 
 
+def test_compare_of_one_model_by_two_mappings_needs_no_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    outs = [
+        raptor.compile(thesis_model(3, 3), mapping=mapping, **CHIP).save(tmp_path / mapping)
+        for mapping in ("raptor", "rows")
+    ]
+    status, shown, _ = run(capsys, "compare", *outs)
+    assert status == 0
+    assert "note" not in shown
+
+
 def test_compare_needs_two(outs: list[Path], capsys: pytest.CaptureFixture[str]):
     status, _, error = run(capsys, "compare", outs[0])
     assert status == 2
