@@ -8,6 +8,7 @@ import typer
 
 import raptor.arch_cli
 import raptor.inspection_cli
+import raptor.reporting.cli
 import validator.check_cli
 import validator.cli
 import validator.simulate.cli
@@ -190,5 +191,7 @@ def models_command(
 app.command("validate")(validator.cli.command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)
+app.command("report")(raptor.reporting.cli.report_command)
+app.command("compare")(raptor.reporting.cli.compare_command)
 app.command("inspect")(raptor.inspection_cli.command)
 app.add_typer(raptor.arch_cli.app, name="arch")

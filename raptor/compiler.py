@@ -63,7 +63,7 @@ def compile_model(
         "generate", lambda s: codegen.verify_streams(s, program, arch), codegen.generate, program, arch
     )
     warnings = (*model.notes, *arch.notes, *pim.memory_warnings(program, arch))
-    report = make_report(tiles, mapping, program, streams, arch, warnings)
+    report = make_report(graph, tiles, mapping, program, streams, arch, warnings)
     return Artifacts(
         name=model.name,
         arch=arch.with_timeout_ms(_timeout_ms(program, streams, arch)),

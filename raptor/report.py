@@ -1,7 +1,7 @@
 """`report.json`: what the compiled program uses, per layer and per core. No clock: equal inputs give equal bytes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from raptor import isa
 from raptor.arch import Arch
 from raptor.codegen import Streams
+from raptor.frontend.graph import Filter, Graph, Node
 from raptor.mapping import Mapping as Placement
-from raptor.mapping import Matrix
+from raptor.mapping import Matrix, filter_key
 from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph, StencilTile
 from raptor.unfold import LineMatrix
@@ -25,11 +26,14 @@ class LayerReport(_Schema):
 
     node: str
     op_type: str
+    inputs: tuple[tuple[int, ...], ...] = Field(description="shapes of the tensors it reads, weights left out")
     shape: tuple[int, ...] = Field(description="of its last tensor")
     unfolding: str | None = Field(description="kernel: a matrix a kernel position; vector: weights on the vector unit")
-    matrices: int
+    replicas: int = Field(description="copies of its matrices; 0 without matrices")
+    matrices: int = Field(description="of all copies")
     xbars: int
     utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
+    products_skipped: int = Field(description="products not emitted because all they read is padding")
     cores: tuple[int, ...]
     instructions: dict[str, int]
 
@@ -65,6 +69,7 @@ class Report(_Schema):
 
 
 def make_report(
+    graph: Graph,
     spatial: SpatialGraph,
     mapping: Placement,
     program: PimProgram,
@@ -83,7 +88,7 @@ def make_report(
         )
         for i, core in program.cores.items()
     )
-    layers = tuple(_layers(spatial, program, by_node, arch))
+    layers = tuple(_layers(graph, spatial, mapping, program, by_node, arch))
     return Report(
         strategy=mapping.strategy,
         tile_channels=mapping.tile,
@@ -101,7 +106,9 @@ def make_report(
 
 
 def _layers(
+    graph: Graph,
     spatial: SpatialGraph,
+    mapping: Placement,
     program: PimProgram,
     by_node: Mapping[str, np.ndarray],
     arch: Arch,
@@ -115,7 +122,10 @@ def _layers(
         for group in core.groups:
             held[group.layer].append(group.matrix)
     layers: list[LayerReport] = []
-    nodes = {compute.node: compute.op_type for compute in spatial.computes}
+    sources: defaultdict[str, list[Node]] = defaultdict(list)
+    for source in graph.nodes:
+        sources[source.name].append(source)
+    nodes = _in_order({compute.node: compute.op_type for compute in spatial.computes}, sources)
     stencils = {c.node for c in spatial.computes if any(isinstance(op, StencilTile) for op in c.body)}
     names: defaultdict[str, list[str]] = defaultdict(list)
     for tensor in spatial.tensors.values():
@@ -130,11 +140,14 @@ def _layers(
             LayerReport(
                 node=node,
                 op_type=op_type,
+                inputs=tuple(_inputs(graph, sources[node])),
                 shape=spatial.tensors[names[node][-1]].shape,
                 unfolding=_unfolding(matrices) if matrices else "vector" if node in stencils else None,
+                replicas=max((_copies(mapping, key) for key in keys), default=0),
                 matrices=len(matrices),
                 xbars=xbars,
                 utilisation=round(weights / cells, 4) if cells else 0.0,
+                products_skipped=_skipped(mapping, sources[node], int(by_node[node][isa.OPCODE["mvmul"]])),
                 cores=tuple(sorted(cores[node])),
                 instructions=_named(by_node[node]),
             )
@@ -142,10 +155,40 @@ def _layers(
     return layers
 
 
+def _in_order(nodes: Mapping[str, str], sources: Mapping[str, Sequence[Node]]) -> dict[str, str]:
+    """Operators by name of their node, in the order of the model; what the mapping has added comes last."""
+    known = {name: found[-1].op_type for name, found in sources.items() if name in nodes}
+    return known | {name: op_type for name, op_type in nodes.items() if name not in known}
+
+
+def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
+    """Shapes of what these nodes read and do not compute themselves."""
+    own = {node.output for node in nodes}
+    for name in dict.fromkeys(name for node in nodes for name in node.inputs):
+        if name not in own:
+            yield graph.tensors[name].shape
+
+
+def _copies(mapping: Placement, key: str) -> int:
+    """Of the layer's weights: columns of the image have their own."""
+    return len(mapping.lines[key].cols) if key in mapping.lines else 1
+
+
+def _skipped(mapping: Placement, nodes: Sequence[Node], products: int) -> int:
+    """Products that these nodes would take if every output met every matrix, less those there are.
+
+    None in a layer computed by line: it has no blocks in the padding.
+    """
+    layers = [(n.operator, filter_key(n)) for n in nodes if isinstance(n.operator, Filter)]
+    if any(key in mapping.lines for _, key in layers):
+        return 0
+    return sum(o.window.out_pixels * len(mapping.filters[key].matrices) for o, key in layers) - products
+
+
 def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:
     """How the layer's kernel became matrices (docs/design.md)."""
     first = matrices[0]
-    return f"line of {first.pixels}" if isinstance(first, LineMatrix) else "kernel"
+    return f"line {first.band.lines}x{first.pixels}" if isinstance(first, LineMatrix) else "kernel"
 
 
 def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:

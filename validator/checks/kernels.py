@@ -456,3 +456,67 @@ def communicate(
                 if not queued[other]:
                     queue[(head + waiting) % cores], queued[other] = other, True
                     waiting += 1
+
+
+@kernel
+def live_bytes(
+    starts: Any,
+    opcode: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    values: Any,
+    widths: Any,
+    roles: Any,
+    wide: Any,
+    one: Any,
+    shapes: Any,
+    shape_first: Any,
+    begin: Any,
+    end: Any,
+    step: Any,
+    lives: Any,
+    change: Any,
+) -> None:
+    """Counts the bytes of each core that hold something at the instants 0, `step`, 2 `step`, ...
+
+    A byte holds something from when it is written (`begin` of the instruction) to the `end` of the last that reads it
+    before it is written again. `change[core, k]`: what comes and goes between instants k - 1 and k. `lives`: when each
+    byte was written and last read, -1 on entry and on return; addresses beyond are left out.
+    """
+    flags = np.zeros(opcode.size, np.uint8)
+    ranges = np.zeros(6, np.int64)
+    unused = np.zeros(6, np.int64)
+    for core in range(starts.size - 1):
+        top = np.int64(0)
+        for i in range(starts[core], starts[core + 1]):
+            op = opcode[i]
+            if op <= _SETBW:
+                continue
+            rows, cols = np.int64(1), np.int64(1)
+            if op == _MVMUL and 0 <= c[i] < shape_first[core + 1] - shape_first[core]:
+                rows, cols = shapes[shape_first[core] + c[i], 0], shapes[shape_first[core] + c[i], 1]
+            _ranges(op, i, b, c, d, flags, values, widths, wide, one, rows, cols, rows, cols, ranges, unused)
+            _drop_absent_second(op, roles, ranges)
+            for k in range(0, 4, 2):
+                stop = min(ranges[k] + ranges[k + 1], lives.shape[0])
+                top = max(top, stop)
+                for byte in range(max(ranges[k], 0), stop):
+                    lives[byte, 1] = end[i]
+            stop = min(ranges[4] + ranges[5], lives.shape[0])
+            top = max(top, stop)
+            for byte in range(max(ranges[4], 0), stop):
+                _close(lives, byte, begin[i], step, change[core])
+                lives[byte, 0] = begin[i]
+        for byte in range(top):
+            _close(lives, byte, np.int64(2**62), step, change[core])
+
+
+@helper
+def _close(lives, byte, overwritten, step, change):
+    """Ends the life of what a byte holds; an instruction may read what it overwrites."""
+    written, read = lives[byte, 0], min(lives[byte, 1], overwritten)
+    if written >= 0 and read > written:
+        change[min((written + step - 1) // step, change.size - 1)] += 1
+        change[min((read + step - 1) // step, change.size - 1)] -= 1
+    lives[byte, 0], lives[byte, 1] = -1, -1

@@ -18,14 +18,14 @@ _PASSES, _VECTOR, _READ, _WRITE, _GLOBAL_READ, _GLOBAL_WRITE, _NETWORK, _INSTRUC
 
 
 @kernel
-def count(chip, words, first, group_first, xbars, index, flit_pj, out) -> None:  # noqa: C901 one branch for each kind
-    """Fills the columns `Count` of `out`, a row for each core."""
+def count(chip, words, first, group_first, xbars, index, flit_pj, rows, out) -> None:  # noqa: C901 one branch for each kind
+    """Adds the columns `Count` of each instruction to its row of `out`, `rows[pc]`."""
     cores = first.size - 1
     for c in range(cores):
-        row = out[c]
         ib, ob, bits = np.int64(0), np.int64(0), np.int64(0)
-        row[_INSTRUCTIONS] = first[c + 1] - first[c]
         for pc in range(first[c], first[c + 1]):
+            row = out[rows[pc]]
+            row[_INSTRUCTIONS] += 1
             code = words[pc, 0] & 255
             a, d = np.int64(words[pc, 1]), np.int64(words[pc, 4])
             if code == _SETBW:

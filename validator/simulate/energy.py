@@ -12,6 +12,7 @@ from validator.simulate.model import Machine, index_of
 from validator.simulate.state import Count, Port
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,20 @@ def needs_counting(arch: ArchFile) -> bool:
 
 def counts(machine: Machine) -> Floats:
     """Per core, what one run of its stream asks of the parts of the chip (columns `Count`)."""
-    from validator.simulate.count_kernels import count  # pyright: ignore[reportUnknownVariableType] a kernel
+    return counts_by(machine, machine.core_of, machine.count)
 
-    out = np.zeros((machine.count, len(Count)), np.float64)
+
+def counts_by(machine: Machine, rows: Ints, count: int) -> Floats:
+    """The same for any partition of the instructions: instruction i belongs to row `rows[i]` of `count`."""
+    from validator.simulate.count_kernels import count as add_counts  # pyright: ignore[reportUnknownVariableType]
+
+    out = np.zeros((count, len(Count)), np.float64)
     numbers = chip.timing(machine.target.file, counting=False)
     flit_pj = machine.network.energy_pj
-    count(
-        numbers, machine.words, machine.first, machine.group_first, machine.xbars, index_of(machine.cores), flit_pj, out
-    )
+    add_counts(
+        numbers, machine.words, machine.first, machine.group_first, machine.xbars, index_of(machine.cores), flit_pj,
+        rows, out,
+    )  # fmt: skip
     return out
 
 

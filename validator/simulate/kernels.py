@@ -25,7 +25,7 @@ from raptor.jit import bare_helper, bare_kernel
 from validator.simulate import state
 from validator.simulate.state import Core, Global, Op, Port, Step, Stop
 
-_LAYOUT = 1
+_LAYOUT = 2
 
 _NOP, _SLDI, _SLD, _SADD, _SSUB, _SMUL = (OPCODE[n] for n in ("nop", "sldi", "sld", "sadd", "ssub", "smul"))
 _SADDI, _SMULI, _SETBW, _MVMUL = (OPCODE[n] for n in ("saddi", "smuli", "setbw", "mvmul"))
@@ -560,6 +560,7 @@ def _unit(chip, words, tables, log, rounds, g, t):  # noqa: C901 the states of a
                 op[_STATE] = _TOKEN
                 return
         core[c, _ON_TOKEN] += now - op[_SINCE]
+        log[4][op[_OP_PC]] = now - op[_SINCE]
         tables[11][c, op[_OTHER]] -= op[_VALUE]
         core[c, _WAIT_EVENT] = _NONE
         op[_SINCE] = now
@@ -593,6 +594,7 @@ def _send(core, tables, log, g, t, op, c, now, step):
         _post(tables, log, g, c, _M_REQUEST, op[_OTHER], 1, op[_OP_PC], 0)
     elif step == _PERMISSION:
         core[c, _ON_SEND] += now - op[_SINCE]
+        log[4][op[_OP_PC]] = now - op[_SINCE]
         op[_SINCE] = now
         op[_STATE] = _SENDING
         _sleep(g, tables, t, _through_port(core, c, now, op[_READ]))
@@ -613,6 +615,7 @@ def _receive(core, tables, log, g, t, op, c, now, step):
             _post(tables, log, g, c, _M_PERMISSION, sender, 1, op[_OP_PC], 0)
     else:
         core[c, _ON_RECV] += now - op[_SINCE]
+        log[4][op[_OP_PC]] = now - op[_SINCE]
         op[_SINCE] = now
         core[c, _RECV_FROM] = _NONE
         op[_STATE] = _ENDING
@@ -628,6 +631,7 @@ def _end(chip, words, tables, log, rounds, g, t):
     free = g[_G_TICK]
     busy = _BUSY_MATRIX if unit == _GROUP else (_BUSY_VECTOR if unit == _VECTOR else _BUSY_TRANSFER)
     core[c, busy] += free * chip.period_ps - op[_SINCE]
+    log[5][op[_OP_PC]] = free * chip.period_ps - op[_SINCE]
     if chip.rob_size == 1 and chip.counting == 0:
         log[1][op[_OP_PC]] = (free + 1) * chip.period_ps
         _next(chip, words, tables, log, rounds, g, c, free + 1)

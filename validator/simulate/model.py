@@ -72,8 +72,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What a run leaves: for every instruction when it entered its unit and completed (ps; of the last round), and
-    the partner it waited for; for every core when it began each round (ticks); and the tables of `state`."""
+    """What a run leaves: for every instruction of the last round when it entered its unit and completed, how long it
+    waited for its partner or a token and how long its unit worked on it (ps), and the partner it waited for; for every
+    core when it began each round (ticks); and the tables of `state`."""
 
     stop: Stop
     core: Ints
@@ -81,6 +82,8 @@ class Run:
     rob: Ints
     start: Ints
     end: Ints
+    waited: Ints
+    busy: Ints
     cause: npt.NDArray[np.int32]
     marks: Ints
     port: Ints
@@ -240,7 +243,7 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
     g = np.zeros(len(Global), np.int64)
     g[Global.UNFINISHED] = np.count_nonzero(live)
     instructions, threads = len(machine.words), len(thread)
-    start, end = np.zeros(instructions, np.int64), np.zeros(instructions, np.int64)
+    start, end, waited, busy = (np.zeros(instructions, np.int64) for _ in range(4))
     cause = np.full(instructions, state.NONE, np.int32)
     marks = np.zeros((machine.count, max(rounds, 1)), np.int64)
     port = np.zeros((machine.count, len(Port)), np.int64)
@@ -266,8 +269,8 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
         np.zeros((machine.count, REGISTER_COUNT), np.int64),
         port,
     )
-    stop = Stop(simulate(numbers, machine.words, tables, (start, end, cause, marks), rounds, g))
-    return Run(stop, core, thread, rob, start, end, cause, marks, port, int(g[Global.LAST_FINISH]))
+    stop = Stop(simulate(numbers, machine.words, tables, (start, end, cause, marks, waited, busy), rounds, g))
+    return Run(stop, core, thread, rob, start, end, waited, busy, cause, marks, port, int(g[Global.LAST_FINISH]))
 
 
 def _cores(machine: Machine, live: npt.NDArray[np.bool_]) -> Ints:

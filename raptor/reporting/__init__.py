@@ -1,0 +1,9 @@
+"""`raptor report` and `raptor compare`: what `validator.profile` counts and the compiler noted, as one page to look at.
+
+facts        everything known of an output, gathered
+summary      its main figures, also for comparisons
+tables       the layers, flows and findings as rows
+chip, time   figures, as plotly takes them
+page         one HTML file that needs nothing else
+comparison   several outputs side by side
+"""

@@ -1,0 +1,312 @@
+"""Figures of the chip: its mesh, its crossbars, who sends to whom, which instructions run where."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from raptor.reporting import text
+from raptor.reporting.figure import (
+    FROM_NOTHING,
+    PALETTE,
+    SCALE,
+    Figure,
+    axis,
+    buttons,
+    byte_unit,
+    scaled,
+    stack_buttons,
+    texts_of,
+    time_unit,
+)
+from validator.profile.facts import GLOBAL_MEMORY, CoreFacts, Crossbars, Flow, Part, Profile
+from validator.simulate.report import CoreUse, energy_text, time_text
+
+MOST_CROSSBARS = 60_000
+MOST_FLOWS = 5_000
+_MOST_LABELS = 400
+_MOST_GAPS = 60
+_FEW_FLOWS = 200
+_SHOWN_PARTS = 8
+_INSTRUCTIONS = 9
+
+
+def mesh(found: Profile) -> Figure:
+    """The cores where they lie, coloured by what a button says."""
+    cells = [core for core in found.cores if core.instructions or core.xbars]
+    measures = _measures(cells, found)
+    data = [_mesh_trace(found, cells, *measure, visible=k == 0) for k, measure in enumerate(measures)]
+    texts = [[""] * found.mesh.cols for _ in range(found.mesh.rows)]
+    _number_cells(found, texts)
+    for core in cells:
+        row, col = found.mesh.place(core.core)
+        texts[row][col] = _core_text(core, found)
+    layout = {
+        "xaxis": axis("", showgrid=False, showticklabels=False, ticks="", constrain="domain"),
+        "yaxis": axis("", showgrid=False, showticklabels=False, ticks="", autorange="reversed", scaleanchor="x"),
+        "updatemenus": buttons([name for name, *_ in measures]),
+    }
+    return Figure("mesh", data, layout, texts_of(texts), height=600)
+
+
+def _number_cells(found: Profile, texts: list[list[str]]) -> None:
+    for core in range(_core_count(found)):
+        row, col = found.mesh.place(core)
+        texts[row][col] = f"core {core}: no work"
+
+
+def _core_count(found: Profile) -> int:
+    return found.chip.chip_config.core_cnt if found.chip else len(found.cores)
+
+
+Measure = tuple[str, str, Sequence[float | None]]
+
+
+def _measures(cells: Sequence[CoreFacts], found: Profile) -> list[Measure]:
+    """Name, unit and values; those that are known."""
+    measures: list[Measure] = [("crossbars", "crossbars in use", [c.xbars for c in cells])]
+    if found.estimate is not None:
+        unit, scale = time_unit(found.estimate.latency_ns)
+        uses = [c.use for c in cells]
+        measures.append(("busy time", f"{unit} busy", [_busy(u) / scale if u else None for u in uses]))
+        measures.append(("waiting", f"{unit} waiting", [_waiting(u) / scale if u else None for u in uses]))
+    if any(c.local_bytes is not None for c in cells):
+        unit, scale = byte_unit(max(c.local_bytes or 0 for c in cells))
+        sizes = [None if c.local_bytes is None else c.local_bytes / scale for c in cells]
+        measures.append(("memory", f"{unit} of local memory", sizes))
+    return measures
+
+
+def _busy(use: CoreUse) -> float:
+    return use.matrix_ns + use.vector_ns + use.transfer_ns
+
+
+def _waiting(use: CoreUse) -> float:
+    return use.wait_send_ns + use.wait_recv_ns + use.wait_token_ns
+
+
+def _mesh_trace(
+    found: Profile, cells: Sequence[CoreFacts], name: str, unit: str, values: Sequence[float | None], *, visible: bool
+) -> dict[str, Any]:
+    table = np.full((found.mesh.rows, found.mesh.cols), np.nan)
+    table.ravel()[: _core_count(found)] = 0
+    labels = [[""] * found.mesh.cols for _ in range(found.mesh.rows)]
+    for core, value in zip(cells, values, strict=True):
+        row, col = found.mesh.place(core.core)
+        table[row, col] = value or 0
+        labels[row][col] = str(core.core)
+    shown = {"text": labels, "texttemplate": "%{text}"} if table.size <= _MOST_LABELS else {}
+    return {
+        "type": "heatmap",
+        "name": name,
+        "z": scaled(table),
+        "zmin": 0,
+        "zmax": max(float(np.nanmax(table)), 1e-9),
+        "xgap": 2,
+        "ygap": 2,
+        "colorscale": FROM_NOTHING,
+        "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 14},
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "visible": visible,
+        **shown,
+    }
+
+
+def _core_text(core: CoreFacts, found: Profile) -> str:
+    lines = [f"<b>core {core.core}</b>: {core.xbars} crossbars"]
+    if core.local_bytes is not None:
+        lines[0] += f", {text.size(core.local_bytes)} of local memory"
+    use = core.use
+    if use is not None:
+        lines.append(
+            f"busy {time_text(float(f'{_busy(use):.4g}'))}: matrix {text.share(use.matrix_ns / (_busy(use) or 1))}, "
+            f"vector {text.share(use.vector_ns / (_busy(use) or 1))}"
+        )
+        lines.append(f"waiting {time_text(float(f'{_waiting(use):.4g}'))}{_for_whom(core)}")
+        lines.append(f"done at {time_text(float(f'{use.finish_ns:.4g}'))}, energy {energy_text(use.energy_pj)}")
+    if found.parts_are == "node":
+        names = [text.plain(name) for name, _ in core.parts]
+        rest = [f"and {len(names) - _SHOWN_PARTS} more"] if len(names) > _SHOWN_PARTS else []
+        lines += names[:_SHOWN_PARTS] + rest
+    return "<br>".join(lines)
+
+
+def _for_whom(core: CoreFacts) -> str:
+    if not core.waits:
+        return ""
+    shown = ", ".join(f"{other} ({time_text(float(f'{ns:.3g}'))})" for other, ns in core.waits[:3])
+    return f", for core {shown}"
+
+
+def traffic(found: Profile) -> Figure:
+    """A dot for each pair of cores that talk, as large as what goes between them."""
+    flows = [f for f in found.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
+    flows = sorted(flows, key=lambda f: -f.bytes)[:MOST_FLOWS]
+    largest = max((f.bytes for f in flows), default=1)
+    widest = 22 if len(flows) <= _FEW_FLOWS else 10
+    sizes = [3 + widest * (f.bytes / largest) ** 0.5 for f in flows]
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [f.to for f in flows],
+        "y": [f.source for f in flows],
+        "marker": {
+            "size": sizes,
+            "color": [f.hops for f in flows],
+            "colorscale": SCALE,
+            "opacity": 0.85,
+            "line": {"width": 0},
+            "colorbar": {"title": {"text": "hops", "side": "right"}, "thickness": 14},
+        },
+        "hovertext": list(map(_flow_text, flows)),
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+    layout = {"xaxis": axis("to core"), "yaxis": axis("from core", autorange="reversed")}
+    return Figure("traffic", [trace], layout, height=600)
+
+
+def _flow_text(flow: Flow) -> str:
+    plural = "s" if flow.messages != 1 else ""
+    return (
+        f"core {flow.source} to core {flow.to}<br>{text.size(flow.bytes)} in {flow.messages:,} message{plural}, "
+        f"{flow.hops} hop{'s' if flow.hops != 1 else ''}"
+    )
+
+
+def mix_by_part(parts: Sequence[Part]) -> Figure:
+    """Instructions of each layer, or kind."""
+    names = [text.plain(p.name) for p in parts]
+    data = _mix([p.instructions for p in parts], names, sideways=True)
+    layout = {
+        "barmode": "stack",
+        "xaxis": axis("instructions"),
+        "yaxis": axis("", autorange="reversed", type="category", dtick=1),
+        "updatemenus": stack_buttons(),
+        "legend": {"traceorder": "normal"},
+        "bargap": 0.15,
+    }
+    return Figure("mix-parts", data, layout, height=max(360, 130 + 17 * len(parts)))
+
+
+def mix_by_core(found: Profile) -> Figure:
+    cores = [c for c in found.cores if c.instructions]
+    data = _mix([c.instructions for c in cores], [c.core for c in cores], sideways=False)
+    layout = {
+        "barmode": "stack",
+        "xaxis": axis("core"),
+        "yaxis": axis("instructions"),
+        "updatemenus": stack_buttons(),
+        "bargap": 0.1 if len(cores) <= _MOST_GAPS else 0,
+    }
+    return Figure("mix-cores", data, layout)
+
+
+def _mix(rows: Sequence[Mapping[str, int]], names: Sequence[Any], *, sideways: bool) -> list[dict[str, Any]]:
+    """A trace for each frequent instruction, and one for the rest."""
+    totals: dict[str, int] = {}
+    for row in rows:
+        for op, count in row.items():
+            totals[op] = totals.get(op, 0) + count
+    frequent = sorted(totals, key=lambda op: (-totals[op], op))[:_INSTRUCTIONS]
+    counts = {op: [row.get(op, 0) for row in rows] for op in frequent}
+    rest = [sum(n for op, n in row.items() if op not in counts) for row in rows]
+    if any(rest):
+        counts["other"] = rest
+    value, name = ("x", "y") if sideways else ("y", "x")
+    where = "%{y}" if sideways else "core %{x}"
+    return [
+        {
+            "type": "bar",
+            "name": op,
+            value: found,
+            name: list(names),
+            "orientation": "h" if sideways else "v",
+            "marker": {"color": PALETTE[k % len(PALETTE)], "line": {"width": 0}},
+            "customdata": found,
+            "hovertemplate": f"{where}<br>{op}: %{{customdata:,}}<extra></extra>",
+        }
+        for k, (op, found) in enumerate(counts.items())
+    ]
+
+
+def crossbars(found: Profile, filled: Crossbars) -> Figure:
+    """Every crossbar, coloured by how full it is: a column for each core."""
+    cores, column = np.unique(filled.core, return_inverse=True)
+    table = np.full((int(filled.slot.max()) + 1, len(cores)), np.nan)
+    table[filled.slot, column] = 100 * filled.fill
+    texts = [[""] * len(cores) for _ in range(table.shape[0])]
+    gap = 1 if len(cores) <= _MOST_GAPS else 0
+    for k in range(len(filled.core)):
+        texts[filled.slot[k]][column[k]] = _crossbar_text(found, filled, k)
+    trace = {
+        "type": "heatmap",
+        "x": [str(c) for c in cores],
+        "z": scaled(table),
+        "zmin": 0,
+        "zmax": 100,
+        "xgap": gap,
+        "ygap": gap,
+        "hoverongaps": False,
+        "colorscale": SCALE,
+        "colorbar": {"title": {"text": "% of cells", "side": "right"}, "thickness": 14},
+        "hovertemplate": "core %{x}, crossbar %{y}: %{hovertext}<extra></extra>",
+    }
+    layout = {
+        "xaxis": axis("core", type="category", showgrid=False, nticks=16, tickangle=0),
+        "yaxis": axis("crossbar of the core", autorange="reversed", showgrid=False),
+    }
+    return Figure("crossbars", [trace], layout, texts_of(texts))
+
+
+def _crossbar_text(found: Profile, filled: Crossbars, k: int) -> str:
+    part = int(filled.part[k])
+    layer = f"<br>{text.plain(found.part_names[part])}" if found.parts_are == "node" and part >= 0 else ""
+    layer += "<br>no product uses it" if part < 0 else ""
+    return (
+        f"{text.share(float(filled.fill[k]))} full{layer}<br>"
+        f"{filled.rows[k]} rows, {filled.cols[k]} columns of weights, {filled.products[k]:,} products"
+    )
+
+
+def fills(filled: Crossbars) -> Figure:
+    """How many crossbars are how full."""
+    edges = np.linspace(0, 1, 21)
+    counts, _ = np.histogram(filled.fill, edges)
+    trace = {
+        "type": "bar",
+        "x": [float(f"{100 * (a + b) / 2:.4g}") for a, b in pairwise(edges)],
+        "y": counts.tolist(),
+        "width": 5,
+        "marker": {"color": PALETTE[0], "line": {"width": 0}},
+        "hovertemplate": "%{y:,} crossbars about %{x} % full<extra></extra>",
+    }
+    layout = {"xaxis": axis("% of cells covered", range=[0, 100]), "yaxis": axis("crossbars"), "bargap": 0.05}
+    return Figure("fills", [trace], layout)
+
+
+def layers_side_by_side(outputs: Sequence[tuple[str, Profile]]) -> Figure:
+    """Share of each layer in the latency of its output."""
+    names = list(dict.fromkeys(p.name for _, found in outputs for p in found.parts if p.critical_ns))
+    data: list[dict[str, Any]] = []
+    for k, (name, found) in enumerate(outputs):
+        latency = found.estimate.latency_ns if found.estimate else 0.0
+        parts = {p.name: 100 * (p.critical_ns or 0.0) / (latency or 1.0) for p in found.parts}
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": text.plain(name),
+                "y": list(map(text.plain, names)),
+                "x": [float(f"{parts.get(n, 0.0):.4g}") for n in names],
+                "marker": {"color": PALETTE[k % len(PALETTE)], "line": {"width": 0}},
+                "hovertemplate": "%{y}: %{x:.3g} % of the latency",
+            }
+        )
+    layout = {
+        "barmode": "group",
+        "xaxis": axis("% of the latency"),
+        "yaxis": axis("", autorange="reversed", type="category", dtick=1),
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+    }
+    return Figure("layers-time", data, layout, height=max(360, 150 + (8 + 9 * len(outputs)) * len(names)))

@@ -1,0 +1,151 @@
+"""Several outputs side by side, on a terminal and as a page. Ratios are to the first of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table as Terminal
+
+from raptor import files
+from raptor.reporting import summary, text
+from raptor.reporting.chip import layers_side_by_side
+from raptor.reporting.facts import Facts
+from raptor.reporting.page import render
+from raptor.reporting.summary import Figure
+from raptor.reporting.tables import Cell, Column, Table
+from validator.simulate.report import time_text
+
+_WORDS = ("model", "compiled by", "options", "chip", "validation")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of every output. `ratios`: to the first, None where either is not known or the first is 0."""
+
+    name: str
+    figures: tuple[Figure, ...]
+    ratios: tuple[float | None, ...]
+
+
+def rows(outputs: Sequence[Facts]) -> list[Row]:
+    """What every output has a line for, in the order of the report."""
+    return [_row(line) for line in zip(*map(summary.figures, outputs), strict=True)]
+
+
+def _row(line: tuple[Figure, ...]) -> Row:
+    base = line[0].value
+    ratios = (f.value / base if base and f.value is not None else None for f in line)
+    return Row(line[0].name, line, tuple(ratios))
+
+
+def notes(outputs: Sequence[Facts]) -> list[str]:
+    """What makes a comparison less than one: other models, other chips, other estimators."""
+    found: list[str] = []
+    if len(set(map(_model, outputs))) > 1:
+        found.append("the models differ, or are not known: ratios compare different work")
+    chips = {f.profile.chip.chip_config.model_dump_json() if f.profile.chip else "" for f in outputs}
+    if len(chips) > 1:
+        found.append("the chips differ: static energy grows with the cores of config.json, idle ones too")
+    if len({f.profile.parts_are for f in outputs}) > 1:
+        found.append("not all say which layer an instruction serves: layers are not compared")
+    found += [f"{f.name}: no time, no energy: {f.profile.untimed}" for f in outputs if f.profile.untimed]
+    return found
+
+
+def _model(facts: Facts) -> str:
+    """The same for the same bytes of the ONNX file, whatever its name."""
+    known = facts.manifest.files.get(files.MODEL) if facts.manifest else None
+    return known.sha256 if known else facts.name
+
+
+def show(outputs: Sequence[Facts], console: Console) -> None:
+    """A table: each output a column, with its ratio to the first."""
+    table = Terminal()
+    table.add_column("")
+    for facts in outputs:
+        table.add_column(facts.name, justify="right", overflow="fold")
+    for row in rows(outputs):
+        others = zip(row.figures[1:], row.ratios[1:], strict=True)
+        table.add_row(row.name, row.figures[0].shown, *(_shown(f, r) for f, r in others))
+    table.add_row("slowest layer", *map(_slowest, outputs))
+    console.print(table, highlight=False, markup=False)
+    for note in notes(outputs):
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _shown(figure: Figure, ratio: float | None) -> str:
+    return figure.shown if ratio is None else f"{figure.shown}  {times(ratio)}"
+
+
+def times(ratio: float) -> str:
+    """`x0.25`."""
+    return f"x{ratio:.3g}"
+
+
+def _slowest(facts: Facts) -> str:
+    most = summary.slowest(facts)
+    return "not known" if most is None else f"{most[0].name} {text.share(most[1])}"
+
+
+def compare_page(outputs: Sequence[Facts]) -> str:
+    """The page of `raptor compare -o`."""
+    layers = len({f.profile.parts_are for f in outputs}) == 1 and all(f.profile.estimate for f in outputs)
+    figures = [layers_side_by_side([(f.name, f.profile) for f in outputs])] if layers else []
+    return render(
+        "compare.html",
+        figures,
+        title=", ".join(f.name for f in outputs),
+        compared=_table(outputs),
+        words=_words(outputs),
+        layers=_layer_table(outputs) if layers else None,
+        notes=notes(outputs),
+        not_modelled=summary.NOT_MODELLED,
+    )
+
+
+def _words(outputs: Sequence[Facts]) -> Table:
+    columns = (Column("", number=False), *(Column(f.name, number=False) for f in outputs))
+    heads = [{f.name: f for f in summary.head(facts)} for facts in outputs]
+    lines = ((Cell(word, word), *(_word(h[word]) for h in heads)) for word in _WORDS)
+    return Table("words", columns, tuple(lines))
+
+
+def _word(figure: Figure) -> Cell:
+    shown = f"{figure.shown} ({figure.source})" if figure.source else figure.shown
+    return Cell(shown, shown)
+
+
+def _table(outputs: Sequence[Facts]) -> Table:
+    columns = [Column("figure", number=False)]
+    for k, facts in enumerate(outputs):
+        columns += [Column(facts.name), *((Column("ratio", f"to {outputs[0].name}"),) if k else ())]
+    return Table("figures-compared", tuple(columns), tuple(map(_cells, rows(outputs))))
+
+
+def _cells(row: Row) -> tuple[Cell, ...]:
+    cells = [Cell(row.name, row.name)]
+    for k, (figure, ratio) in enumerate(zip(row.figures, row.ratios, strict=True)):
+        cells.append(Cell(figure.shown, -1 if figure.value is None else figure.value, hint=figure.source))
+        if k:
+            cells.append(Cell("", -1) if ratio is None else Cell(times(ratio), ratio))
+    return tuple(cells)
+
+
+def _layer_table(outputs: Sequence[Facts]) -> Table:
+    """Time on the critical path of every layer that any of them has."""
+    found = [{p.name: p.critical_ns or 0.0 for p in f.profile.parts} for f in outputs]
+    names = dict.fromkeys(layer.name for facts in outputs for layer in facts.layers)
+    columns = [Column("layer", number=False)]
+    for k, facts in enumerate(outputs):
+        columns += [Column(facts.name, "time on the critical path"), *((Column("ratio"),) if k else ())]
+    return Table("layers-compared", tuple(columns), tuple(_layer_cells(name, found) for name in names))
+
+
+def _layer_cells(name: str, found: Sequence[dict[str, float]]) -> tuple[Cell, ...]:
+    cells, base = [Cell(name, name)], found[0].get(name)
+    for k, parts in enumerate(found):
+        ns = parts.get(name)
+        cells.append(Cell("", -1) if ns is None else Cell(time_text(float(f"{ns:.4g}")), ns))
+        if k:
+            cells.append(Cell(times(ns / base), ns / base) if base and ns is not None else Cell("", -1))
+    return tuple(cells)

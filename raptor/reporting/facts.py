@@ -1,0 +1,91 @@
+"""Everything known of one output: what the compiler noted, what the profile counts, and the verdict if asked for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel
+
+from raptor import files
+from raptor.errors import RaptorError, UserError
+from raptor.report import LayerReport, Report
+from validator.profile import Profile, profile
+from validator.profile.facts import Part
+
+if TYPE_CHECKING:
+    from validator.report import Report as Verdict
+
+T = TypeVar("T", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One row of the table of layers: `noted` by the compiler, `counted` in the streams; at least one is there."""
+
+    name: str
+    noted: LayerReport | None
+    counted: Part | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """`missing`: which files are not there or cannot be read, and what the page lacks for it.
+
+    `verdict`: None if validation was not asked for; `no_verdict` says why there is none then.
+    """
+
+    name: str
+    profile: Profile
+    manifest: files.Manifest | None
+    report: Report | None
+    layers: tuple[Layer, ...]
+    verdict: "Verdict | None"
+    no_verdict: str
+    missing: tuple[str, ...]
+
+
+def gather(out: Path, arch: str | None = None, *, validate: bool = False) -> Facts:
+    """Reads, simulates, checks and, if asked, validates. Raises `UserError` for what is not a program."""
+    counted = profile(out, arch)
+    missing: list[str] = []
+    manifest = _optional(files.Manifest, out, files.MANIFEST, "name of the model, options, validation", missing)
+    report = _optional(Report, out, files.REPORT, "operators, shapes, unfoldings and copies of layers", missing)
+    if counted.parts_are == "instruction":
+        missing.append(f"no {files.STEPS}: nobody knows which layer an instruction serves, so kinds of them are listed")
+    if counted.crossbars is None:
+        why = "no weights" if counted.chip else "no architecture"
+        missing.append(f"{why}: how full crossbars are is not known")
+    verdict, why = _verdict(out, manifest, validate)
+    name = f"{manifest.model} ({out})" if manifest else str(out)
+    return Facts(name, counted, manifest, report, tuple(_layers(counted, report)), verdict, why, tuple(missing))
+
+
+def _optional(schema: type[T], out: Path, name: str, without: str, missing: list[str]) -> T | None:
+    if not (out.is_dir() and (out / name).is_file()):
+        missing.append(f"no {name}: {without} are not known")
+        return None
+    try:
+        return files.read(schema, out, name)
+    except UserError as e:
+        missing.append(f"{e}; {without} are not known")
+        return None
+
+
+def _verdict(out: Path, manifest: files.Manifest | None, wanted: bool) -> "tuple[Verdict | None, str]":
+    if manifest is None:
+        return None, f"not possible without {files.MANIFEST}"
+    if not wanted:
+        return None, f"not run; try: raptor report {out} --validate"
+    from validator.validate import validate
+
+    try:
+        return validate(out), ""
+    except RaptorError as e:
+        return None, f"stopped: {e}"
+
+
+def _layers(counted: Profile, report: Report | None) -> list[Layer]:
+    """In the compiler's order; what it did not note last."""
+    parts = {part.name: part for part in counted.parts}
+    noted = {layer.node: layer for layer in report.layers} if report and counted.parts_are == "node" else {}
+    return [Layer(name, noted.get(name), parts.get(name)) for name in [*noted, *(n for n in parts if n not in noted)]]

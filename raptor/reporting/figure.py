@@ -1,0 +1,125 @@
+"""What all figures share: colours, axes, buttons, and data in few bytes. Values are plotly's JSON."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+COLOURS = {
+    "matrix": "#3b82c4",
+    "vector": "#e0a030",
+    "transfer": "#4aa564",
+    "wait to send": "#c0504d",
+    "wait to receive": "rgba(217, 136, 128, 0.45)",
+    "wait for token": "#8e6bb0",
+    "scalar or idle": "rgba(140, 150, 160, 0.18)",
+}
+"""Of what a core does; mid tones, and tints, which show on white and on black."""
+
+PALETTE = ("#3b82c4", "#e0a030", "#4aa564", "#c0504d", "#8e6bb0", "#8c6d5a", "#d177a8", "#7f8c8d", "#a5a83a", "#35a7b5")
+SCALE = "Viridis"
+FROM_NOTHING = (
+    (0.0, COLOURS["scalar or idle"]),
+    (0.004, "#440154"),
+    (0.25, "#3b528b"),
+    (0.5, "#21918c"),
+    (0.75, "#5ec962"),
+    (1.0, "#fde725"),
+)
+"""The same scale, but nothing has the colour of nothing."""
+
+_CLEAR = "rgba(0, 0, 0, 0)"
+_MARGIN = {"l": 60, "r": 20, "t": 50, "b": 50}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts:
+    """Texts of a table's cells, each different one once: `names[index[row, column]]`. In JSON, index is runs."""
+
+    names: Sequence[str]
+    index: npt.NDArray[np.int64]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"names": list(self.names), "runs": [_runs(row) for row in self.index]}
+
+
+def _runs(row: npt.NDArray[np.int64]) -> list[int]:
+    """Value, length, value, length, ..."""
+    first = np.flatnonzero(np.concatenate([[True], row[1:] != row[:-1]]))
+    lengths = np.diff(np.append(first, len(row)))
+    return np.stack([row[first], lengths], axis=1).ravel().tolist()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Figure:
+    """A figure of plotly. `texts` are shown for the cells of all its traces when the mouse is over them."""
+
+    id: str
+    data: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any]
+    texts: Texts | None = None
+    height: int = 460
+
+    def as_json(self) -> dict[str, Any]:
+        base: dict[str, Any] = {"margin": _MARGIN, "height": self.height, "hovermode": "closest"}
+        base |= {"modebar": {"bgcolor": _CLEAR, "color": "#8793a0", "activecolor": "#3b82c4"}}
+        clear = {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR}
+        found: dict[str, Any] = {"data": list(self.data), "layout": base | clear | dict(self.layout)}
+        return found | ({"texts": self.texts.as_json()} if self.texts is not None else {})
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title}, "zeroline": False, "automargin": True, **more}
+
+
+def buttons(names: Sequence[str], per_button: int = 1) -> list[dict[str, Any]]:
+    """One button for each name, which shows its `per_button` traces and hides the others."""
+    shown = [
+        {
+            "label": name,
+            "method": "restyle",
+            "args": [{"visible": [k // per_button == i for k in range(len(names) * per_button)]}],
+        }
+        for i, name in enumerate(names)
+    ]
+    return [_menu(shown)]
+
+
+def stack_buttons() -> list[dict[str, Any]]:
+    """Bars as they are, or each as 100 %."""
+    choices = (("count", ""), ("share", "percent"))
+    return [_menu([{"label": n, "method": "relayout", "args": [{"barnorm": value}]} for n, value in choices])]
+
+
+def _menu(choices: list[dict[str, Any]]) -> dict[str, Any]:
+    place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": 6}}
+    return {"type": "buttons", "direction": "right", "showactive": True, "buttons": choices, **place}
+
+
+def bytes_of(values: npt.NDArray[np.uint8]) -> dict[str, Any]:
+    """A table of small numbers, as plotly reads it from base64."""
+    text = base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+    return {"dtype": "u1", "bdata": text, "shape": ", ".join(map(str, values.shape))}
+
+
+def texts_of(rows: Sequence[Sequence[str]]) -> Texts:
+    names: dict[str, int] = {}
+    index = np.array([[names.setdefault(cell, len(names)) for cell in row] for row in rows], np.int64)
+    return Texts(list(names), index)
+
+
+def scaled(values: npt.NDArray[Any]) -> list[Any]:
+    """Four digits are enough for a colour; not a number is a cell without one."""
+    return [[None if v != v else float(f"{v:.4g}") for v in row] for row in values.tolist()]
+
+
+def time_unit(ns: float) -> tuple[str, float]:
+    """The unit in which a time is easy to read, and its length in ns."""
+    return next(((u, s) for u, s in (("s", 1e9), ("ms", 1e6), ("us", 1e3)) if ns >= s), ("ns", 1.0))
+
+
+def byte_unit(size: float) -> tuple[str, float]:
+    return next(((u, s) for u, s in (("MB", 1e6), ("kB", 1e3)) if size >= s), ("bytes", 1.0))

@@ -1,0 +1,113 @@
+"""One HTML file that needs nothing else: styles, plotly and data inside, nothing loaded from anywhere."""
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from raptor.errors import UserError
+from raptor.reporting import chip, summary, tables, text, time
+from raptor.reporting.facts import Facts
+from raptor.reporting.figure import Figure
+from validator.checks import RULES
+from validator.checks.report import summary as count_findings
+from validator.simulate.report import time_text
+
+
+def report_page(facts: Facts) -> str:
+    """The page of `raptor report`."""
+    found = facts.profile
+    figures = _figures(facts)
+    return render(
+        "report.html",
+        figures,
+        title=facts.name,
+        facts=facts,
+        profile=found,
+        head=summary.head(facts),
+        main=summary.figures(facts),
+        slowest=_slowest(facts),
+        bin=_time(found.timeline.bin_ns) if found.timeline else "",
+        not_modelled=summary.NOT_MODELLED,
+        layers=tables.layer_table(facts),
+        flows=tables.flow_table(facts),
+        most_flows=tables.MOST_FLOWS,
+        findings=tables.finding_table(facts),
+        counted=count_findings(found.findings),
+        rules=len(RULES),
+    )
+
+
+def _slowest(facts: Facts) -> str:
+    most = summary.slowest(facts)
+    if most is None:
+        return ""
+    layer, part = most
+    noun = "layer" if facts.profile.parts_are == "node" else "kind of instruction"
+    assert layer.counted is not None
+    ns = _time(layer.counted.critical_ns or 0.0)
+    return f"Slowest {noun}: {layer.name}, {ns} of the critical path ({text.share(part)})."
+
+
+def _time(ns: float) -> str:
+    return time_text(float(f"{ns:.4g}"))
+
+
+def _figures(facts: Facts) -> list[Figure]:
+    found, parts = facts.profile, [layer.counted for layer in facts.layers if layer.counted]
+    figures = [chip.mesh(found), chip.traffic(found), chip.mix_by_part(parts), chip.mix_by_core(found)]
+    if found.timeline is not None:
+        figures += [time.chip_load(found, found.timeline), time.timeline(found, found.timeline)]
+    if found.local_memory is not None:
+        figures.append(time.memory(found, found.local_memory))
+    if found.crossbars is not None and len(found.crossbars.fill):
+        figures.append(chip.fills(found.crossbars))
+        if len(found.crossbars.fill) <= chip.MOST_CROSSBARS:
+            figures.append(chip.crossbars(found, found.crossbars))
+    return figures
+
+
+def render(template: str, figures: Sequence[Figure], **values: Any) -> str:
+    """A template of this folder with styles, script and figures inside; names are escaped everywhere."""
+    # Only pages need it, and it takes a moment to import.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("raptor.reporting", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(
+        css=_file("page.css"),
+        js=_file("page.js"),
+        plotly=_plotly() if figures else "",
+        data=_script_json({f.id: f.as_json() for f in figures}),
+        drawn={f.id: f for f in figures},
+        **values,
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files("raptor.reporting").joinpath(name).read_text("utf-8")
+
+
+def _plotly() -> str:
+    """The library as it comes with the Python package, which need not be imported for that."""
+    return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
+
+
+def _script_json(value: object) -> str:
+    """JSON that cannot end the script it stands in."""
+    return orjson.dumps(value).decode().replace("<", "\\u003c")
+
+
+def write(path: Path, page: str) -> None:
+    """Raises `UserError` if the file cannot be written."""
+    try:
+        path.write_text(page, "utf-8")
+    except OSError as e:
+        raise UserError(f"-o {path}: {e.strerror or e}") from e

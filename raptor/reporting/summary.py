@@ -1,0 +1,164 @@
+"""The main figures of an output: the head of its page, and the lines of a comparison."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from raptor.arch import ArchFile
+from raptor.reporting import text
+from raptor.reporting.facts import Facts, Layer
+from validator.profile.facts import GLOBAL_MEMORY, Estimate, Profile
+from validator.simulate.report import energy_text, time_text
+
+NOT_MODELLED = (
+    "contention in the network: the table has a time for each pair of cores, whoever else sends",
+    "static power of crossbars, converters and network; dynamic power of dispatcher and reorder buffer",
+    "writing the weights into the crossbars; refresh, drift, faults",
+    "data: time and energy do not depend on values; the resolution of converters has no price",
+    "instructions that pimsim-nn does not have are charged like one of the same shape (see the warnings)",
+)
+"""In short; docs/energy.md and docs/simulation.md have it all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number and how it is written; None where it is not known. `source`: what counted or estimated it."""
+
+    name: str
+    value: float | None
+    shown: str
+    source: str = ""
+
+
+def figures(facts: Facts) -> list[Figure]:
+    """What can be compared between outputs."""
+    return [*_estimates(facts.profile), *_resources(facts), *_traffic(facts.profile)]
+
+
+def _resources(facts: Facts) -> Iterator[Figure]:
+    found, chip = facts.profile, facts.profile.chip
+    live = [c for c in found.cores if c.instructions]
+    xbars = sum(c.xbars for c in found.cores)
+    config = chip.chip_config if chip else None
+    yield _part("cores with work", len(live), config.core_cnt if config else None)
+    on_chip = config.core_cnt * config.core_config.matrix_config.xbar_array_count if config else None
+    yield _part("crossbars", xbars, on_chip)
+    fill = float(np.mean(found.crossbars.fill)) if found.crossbars is not None and len(found.crossbars.fill) else None
+    yield Figure("crossbars filled", fill, _maybe(fill, text.share), "cells that matrices cover, zeros included")
+    yield _count("instructions", found.instructions)
+    products = sum(p.products for p in found.parts)
+    yield _count("products (mvmul)", products)
+    skipped = sum(layer.products_skipped for layer in facts.report.layers) if facts.report else None
+    shown = "not known" if skipped is None else f"{skipped:,} ({text.share(skipped / max(skipped + products, 1))})"
+    yield Figure("products skipped", skipped, shown, "of the compiler: all that they read is padding")
+    local = [c.local_bytes for c in found.cores if c.local_bytes is not None]
+    most = max(local) if local else None
+    yield Figure("local memory", most, _maybe(most, text.size), "in the fullest core, as the compiler laid it out")
+
+
+def _traffic(found: Profile) -> Iterator[Figure]:
+    between = [f for f in found.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
+    moved = sum(f.bytes for f in between)
+    yield Figure("bytes between cores", moved, text.size(moved), "sizes of all send")
+    yield _count("messages", sum(f.messages for f in between))
+    hops = sum(f.bytes * (f.hops or 0) for f in between) / moved if moved else 0.0
+    yield Figure("hops of a byte", hops, f"{hops:.2f}", "mean, shortest way through the mesh")
+    stored = sum(f.bytes for f in found.traffic if GLOBAL_MEMORY in (f.source, f.to))
+    yield Figure("bytes of global memory", stored, text.size(stored), "sizes of all ld and st")
+
+
+def _estimates(found: Profile) -> Iterator[Figure]:
+    known = found.estimate
+    if known is None:
+        yield from (Figure(name, None, "not known", found.untimed) for name in ("latency", "samples/s", "energy"))
+        return
+    by = known.estimator
+    yield Figure("latency", known.latency_ns, time_text(known.latency_ns), f"{by}, one sample alone")
+    yield _rate(known)
+    for label, parts in (("energy", known.energy_pj), ("energy when streaming", known.interval_energy_pj)):
+        total = sum(parts.values()) if parts else None
+        note = f"{by}; {_shares(parts)}" if parts else known.no_interval
+        yield Figure(label, total, _maybe(total, energy_text), note)
+
+
+def _rate(known: Estimate) -> Figure:
+    if known.samples_per_s is None:
+        return Figure("samples/s", None, "not known", known.no_interval)
+    note = f"{known.estimator}, streams looping, {known.samples} samples begun"
+    return Figure("samples/s", known.samples_per_s, f"{known.samples_per_s:,.4g}", note)
+
+
+def _shares(parts: Mapping[str, float]) -> str:
+    total = sum(parts.values()) or 1.0
+    return ", ".join(f"{n.replace('_', ' ')} {text.share(v / total)}" for n, v in parts.items() if v / total >= 0.0005)
+
+
+def _part(name: str, used: int, available: int | None) -> Figure:
+    shown = f"{used:,}" if available is None else f"{used:,} of {available:,} ({text.share(used / available)})"
+    return Figure(name, used, shown, "")
+
+
+def _count(name: str, number: int) -> Figure:
+    return Figure(name, number, f"{number:,}", "")
+
+
+def _maybe(value: float | None, shown: Callable[[float], str]) -> str:
+    return "not known" if value is None else shown(value)
+
+
+# The head of the page, which is no numbers.
+
+
+def head(facts: Facts) -> list[Figure]:
+    """Model, chip, options, verdict."""
+    manifest = facts.manifest
+    options = (
+        ", ".join(f"{k} {_option(v)}" for k, v in manifest.options.items() if v != {}) if manifest else "not known"
+    )
+    return [
+        Figure("model", None, manifest.model if manifest else "not known"),
+        Figure("compiled by", None, manifest.tool if manifest else "not known"),
+        Figure("options", None, options),
+        Figure("chip", None, _chip(facts.profile.chip) if facts.profile.chip else "not known"),
+        Figure("validation", None, *_validation(facts)),
+    ]
+
+
+def _option(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore
+
+
+def _chip(file: ArchFile) -> str:
+    chip = file.chip_config
+    core = chip.core_config
+    matrix, (rows, cols) = core.matrix_config, chip.network_config.layout
+    return (
+        f"{chip.core_cnt} cores ({rows}x{cols} mesh), {matrix.xbar_array_count} crossbars of "
+        f"{matrix.xbar_size[0]}x{matrix.xbar_size[1]} a core, cells of {matrix.cell_precision} bits, "
+        f"{text.size(core.local_memory_config.memory_size)} of local memory, "
+        f"{core.rob_size} instruction{'s' if core.rob_size > 1 else ''} in flight, clock {core.period:g} ns"
+    )
+
+
+def _validation(facts: Facts) -> tuple[str, str]:
+    verdict = facts.verdict
+    if verdict is None:
+        return "no verdict", facts.no_verdict
+    worst = max((c.max_relative for c in verdict.outputs), default=0.0)
+    shown = f"largest relative error {worst:.3g}, tolerance {verdict.tolerance:g}"
+    return verdict.verdict.upper(), f"executed and compared with onnxruntime, random input; {shown}"
+
+
+def slowest(facts: Facts) -> tuple[Layer, float] | None:
+    """The layer with the largest share of the critical path, and the share."""
+    known = facts.profile.estimate
+    timed = [x for x in facts.layers if x.counted is not None and x.counted.critical_ns]
+    if known is None or not timed or not known.latency_ns:
+        return None
+    most = max(timed, key=_critical)
+    return most, _critical(most) / known.latency_ns
+
+
+def _critical(layer: Layer) -> float:
+    return (layer.counted.critical_ns or 0.0) if layer.counted else 0.0

@@ -1,0 +1,206 @@
+"""The page's tables: cells as they are shown, and what they are sorted by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from raptor.reporting import text
+from raptor.reporting.facts import Facts, Layer
+from validator.checks.report import place
+from validator.profile.facts import GLOBAL_MEMORY, Flow
+from validator.simulate.report import energy_text, time_text
+
+MOST_FLOWS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`hint`: what the figure means, shown on the heading."""
+
+    name: str
+    hint: str = ""
+    number: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`value` sorts; `share`, 0 to 1, draws a bar behind the text."""
+
+    shown: str
+    value: float | str
+    share: float | None = None
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`foot`: rows below, which are not sorted."""
+
+    id: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    foot: tuple[tuple[Cell, ...], ...] = ()
+
+
+_NONE = Cell("", -1)
+
+_COUNTED = (
+    Column("time", "share of the critical path: the chain of instructions that takes the whole latency"),
+    Column("energy", "share of the energy of one sample; what belongs to no layer is below"),
+    Column("busy", "time that units work for it, all cores together"),
+    Column("waiting", "time that cores wait in its send, recv and wait"),
+    Column("cores", "that have instructions of it; the mouse on a number lists them"),
+    Column("instructions"),
+    Column("products", "mvmul: one array group and one input vector"),
+    Column("sent", "bytes sent from core to core, counted at the sender"),
+    Column("global", "bytes loaded from and stored to global memory"),
+)
+_NOTED = (
+    Column("skipped", "products not emitted because all that they read is padding"),
+    Column("crossbars"),
+    Column("utilisation", "cells that hold weights, of its crossbars"),
+    Column("matrices", "of all copies"),
+    Column("copies", "replicas of its matrices"),
+    Column("unfolding", "how its kernel became matrices; vector: on the vector unit", number=False),
+    Column("in", "shapes of what it reads, weights left out", number=False),
+    Column("out", "shape of its result", number=False),
+)
+
+
+def layer_table(facts: Facts) -> Table:
+    """A row for each ONNX node, or for each kind of instruction where nodes are not known."""
+    nodes = facts.profile.parts_are == "node"
+    noted = nodes and facts.report is not None
+    columns = (
+        Column("ONNX node" if nodes else "instruction", number=False),
+        *((Column("operator", "ONNX operator", number=False),) if noted else ()),
+        *_COUNTED,
+        *(_NOTED if noted else ()),
+    )
+    rows = tuple(_layer_row(facts, layer, noted) for layer in facts.layers)
+    return Table("layers", columns, rows, tuple(_foot(facts, columns)))
+
+
+def _layer_row(facts: Facts, layer: Layer, noted: bool) -> tuple[Cell, ...]:
+    name = Cell(layer.name, layer.name)
+    if not noted:
+        return (name, *_counted(facts, layer))
+    operator = layer.noted.op_type if layer.noted else ""
+    return (name, Cell(operator, operator), *_counted(facts, layer), *_noted(layer))
+
+
+def _counted(facts: Facts, layer: Layer) -> tuple[Cell, ...]:
+    part, known = layer.counted, facts.profile.estimate
+    if part is None:
+        return (_NONE,) * len(_COUNTED)
+    energy = sum(known.energy_pj.values()) if known else 0.0
+    return (
+        _share(part.critical_ns, known.latency_ns if known else 0.0, time_text),
+        _share(part.energy_pj, energy, energy_text),
+        _time(part.busy_ns),
+        _time(part.waited_ns),
+        Cell(str(len(part.cores)), len(part.cores), hint=f"cores {text.ranges(part.cores)}"),
+        _number(sum(part.instructions.values())),
+        _number(part.products),
+        _bytes(part.moved_bytes),
+        _bytes(part.global_bytes),
+    )
+
+
+def _noted(layer: Layer) -> tuple[Cell, ...]:
+    found = layer.noted
+    if found is None:
+        return (_NONE,) * len(_NOTED)
+    inputs, shape = ", ".join(map(text.shape, found.inputs)), text.shape(found.shape)
+    return (
+        _number(found.products_skipped),
+        _number(found.xbars),
+        Cell(text.share(found.utilisation), found.utilisation) if found.xbars else _NONE,
+        _number(found.matrices),
+        _number(found.replicas),
+        Cell(found.unfolding or "", found.unfolding or ""),
+        Cell(inputs, inputs),
+        Cell(shape, shape),
+    )
+
+
+def _foot(facts: Facts, columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
+    """Sums, and the energy that belongs to no layer."""
+    parts, known = facts.profile.parts, facts.profile.estimate
+    found = {
+        "instructions": _number(facts.profile.instructions),
+        "products": _number(sum(p.products for p in parts)),
+        "sent": _bytes(sum(p.moved_bytes for p in parts)),
+        "global": _bytes(sum(p.global_bytes for p in parts)),
+    }
+    if facts.report:
+        found["matrices"] = _number(facts.report.matrices)
+        found["crossbars"] = _number(facts.report.xbars_used)
+        found["skipped"] = _number(sum(layer.products_skipped for layer in facts.report.layers))
+    rest: dict[str, Cell] = {}
+    if known:
+        energy, of_parts = sum(known.energy_pj.values()), sum(p.energy_pj or 0.0 for p in parts)
+        found["time"] = _share(sum(p.critical_ns or 0.0 for p in parts), known.latency_ns, time_text)
+        found["busy"] = _time(sum(p.busy_ns or 0.0 for p in parts))
+        found["waiting"] = _time(sum(p.waited_ns or 0.0 for p in parts))
+        found["energy"] = _share(of_parts, energy, energy_text)
+        left = _share(max(energy - of_parts, 0.0), energy, energy_text)
+        rest["energy"] = replace(left, hint=f"{left.hint}: static energy, decode, registers, scalar unit")
+    rows = [_line("all", found, columns)]
+    return [*rows, _line("no layer", rest, columns)] if rest else rows
+
+
+def _line(name: str, found: dict[str, Cell], columns: Sequence[Column]) -> tuple[Cell, ...]:
+    return (Cell(name, name), *(found.get(c.name, _NONE) for c in columns[1:]))
+
+
+def flow_table(facts: Facts) -> Table:
+    """The largest flows."""
+    columns = (
+        Column("from"),
+        Column("to"),
+        Column("bytes"),
+        Column("messages"),
+        Column("hops", "links on the shortest way through the mesh"),
+        Column("flit", "time of a flit in the network table"),
+    )
+    largest = sorted(facts.profile.traffic, key=lambda f: (-f.bytes, f.source, f.to))[:MOST_FLOWS]
+    return Table("flows", columns, tuple(map(_flow_row, largest)))
+
+
+def _flow_row(flow: Flow) -> tuple[Cell, ...]:
+    return (
+        _end(flow.source),
+        _end(flow.to),
+        _bytes(flow.bytes),
+        _number(flow.messages),
+        _NONE if flow.hops is None else _number(flow.hops),
+        _NONE if flow.flit_ns is None else Cell(f"{flow.flit_ns:g} ns", flow.flit_ns),
+    )
+
+
+def _end(core: int) -> Cell:
+    return Cell("global memory" if core == GLOBAL_MEMORY else f"core {core}", core)
+
+
+def finding_table(facts: Facts) -> Table:
+    columns = tuple(Column(n, number=False) for n in ("severity", "rule", "where", "what", "try"))
+    rows = ((f.severity, f.rule, place(f), f.message, f.advice) for f in facts.profile.findings)
+    return Table("findings", columns, tuple(tuple(Cell(str(c), str(c)) for c in row) for row in rows))
+
+
+def _number(value: int) -> Cell:
+    return Cell(f"{value:,}" if value else "", value)
+
+
+def _bytes(value: int) -> Cell:
+    return Cell(text.size(value) if value else "", value, hint=f"{value:,} bytes" if value else "")
+
+
+def _time(ns: float | None) -> Cell:
+    return Cell(time_text(float(f"{ns:.4g}")), ns) if ns else _NONE
+
+
+def _share(value: float | None, whole: float, shown: Callable[[float], str]) -> Cell:
+    if not value or not whole:
+        return _NONE
+    return Cell(text.share(value / whole), value, value / whole, shown(value))

@@ -1,0 +1,42 @@
+"""Numbers and names as people read them."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+SPACE = "\u00a0"
+"""Does not break."""
+
+
+def size(count: float) -> str:
+    """Bytes with a decimal prefix."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            shown = f"{count / scale:#.3g}" if count < 999.5 * scale else f"{count / scale:.0f}"
+            return f"{shown.rstrip('.')}{SPACE}{unit}"
+    return f"{count:.0f}{SPACE}B"
+
+
+def share(part: float) -> str:
+    if 0 < part < 0.0005:
+        return f"<0.1{SPACE}%"
+    return f"{100 * part:.1f}{SPACE}%"
+
+
+def shape(dims: Sequence[int]) -> str:
+    return "x".join(map(str, dims)) or "scalar"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers, runs joined: `0-3, 7`."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def plain(name: str) -> str:
+    """A name in a figure, where plotly would take `<b>` and the like for markup."""
+    return escape(name, quote=False)

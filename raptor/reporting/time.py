@@ -1,0 +1,167 @@
+"""Figures over time: what cores do, whom they wait for, and how much of their memory is in use."""
+
+from typing import Any
+
+import numpy as np
+
+from raptor.reporting import text
+from raptor.reporting.figure import (
+    COLOURS,
+    FROM_NOTHING,
+    Figure,
+    axis,
+    buttons,
+    byte_unit,
+    bytes_of,
+    texts_of,
+    time_unit,
+)
+from validator.profile.facts import KINDS, LocalMemory, Profile, Timeline
+
+_IDLE = "scalar or idle"
+
+
+def chip_load(found: Profile, line: Timeline) -> Figure:
+    """How many cores do what, over time. Array groups that work at once count as one core."""
+    unit, scale = _unit(found)
+    shares = np.minimum(line.shares, 1.0)
+    idle = np.maximum(len(line.cores) - shares.sum(axis=(0, 1)), 0.0)
+    x = [_round(line.bin_ns * (k + 0.5) / scale) for k in range(line.bins)]
+    data = [
+        {
+            "type": "scatter",
+            "mode": "none",
+            "stackgroup": "cores",
+            "name": name,
+            "x": x,
+            "y": [_round(v) for v in amounts.tolist()],
+            "fillcolor": COLOURS[name],
+            "hovertemplate": f"%{{x:.4g}} {unit}: %{{y:.1f}} cores {name}<extra></extra>",
+        }
+        for name, amounts in zip((*KINDS, _IDLE), (*shares.sum(axis=1), idle), strict=True)
+        if amounts.any()
+    ]
+    layout = {
+        "xaxis": axis(unit, showgrid=False, range=[0, _round(line.bin_ns * line.bins / scale)]),
+        "yaxis": axis("cores", range=[0, len(line.cores)], showgrid=False),
+        "legend": {"traceorder": "normal", "orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "hovermode": "x",
+    }
+    return Figure("load", data, layout, height=320)
+
+
+def timeline(found: Profile, line: Timeline) -> Figure:
+    """A row for each core: what it does most, or how much of one thing."""
+    unit, scale = _unit(found)
+    shares = np.minimum(line.shares, 1.0)
+    waiting = np.minimum(shares[3:].sum(axis=0), 1.0)
+    mostly = _mostly(shares)
+    amounts = [("matrix", shares[0]), ("vector", shares[1]), ("transfer", shares[2]), ("waiting", waiting)]
+    common = {"x0": _round(line.bin_ns / scale / 2), "dx": _round(line.bin_ns / scale), "y": _rows(line.cores)}
+    common |= {"type": "heatmap", "hovertemplate": f"core %{{y}}, %{{x:.4g}} {unit}<br>%{{hovertext}}<extra></extra>"}
+    data: list[dict[str, Any]] = [common | _kinds_trace(mostly)]
+    data += [
+        common
+        | {
+            "name": name,
+            "z": bytes_of(np.rint(100 * values).astype(np.uint8)),
+            "zmin": 0,
+            "zmax": 100,
+            "colorscale": FROM_NOTHING,
+            "colorbar": {"title": {"text": f"% {name}", "side": "right"}, "thickness": 14},
+            "visible": False,
+        }
+        for name, values in amounts
+    ]
+    layout = {
+        "xaxis": axis(unit, showgrid=False),
+        "yaxis": axis("core", autorange="reversed", type="category", showgrid=False),
+        "updatemenus": buttons(["what a core does most", *(name for name, _ in amounts)]),
+    }
+    return Figure("timeline", data, layout, texts_of(_texts(found, line, shares, mostly)), height=_height(line.cores))
+
+
+def _mostly(shares: np.ndarray) -> np.ndarray:
+    """For each core and bin the index of what takes most of it; the last: none of `KINDS`."""
+    idle = np.maximum(1 - shares.sum(axis=0, keepdims=True), 0.0)
+    return np.argmax(np.concatenate([shares, idle]), axis=0)
+
+
+def _kinds_trace(mostly: np.ndarray) -> dict[str, Any]:
+    names = [*KINDS, _IDLE]
+    steps = [[k / len(names), COLOURS[names[k]]] for k in range(len(names))]
+    ends = [[(k + 1) / len(names), COLOURS[names[k]]] for k in range(len(names))]
+    return {
+        "name": "most",
+        "z": bytes_of(mostly.astype(np.uint8)),
+        "zmin": -0.5,
+        "zmax": len(names) - 0.5,
+        "colorscale": [pair for both in zip(steps, ends, strict=True) for pair in both],
+        "colorbar": {"tickvals": list(range(len(names))), "ticktext": names, "thickness": 14},
+    }
+
+
+def _texts(found: Profile, line: Timeline, shares: np.ndarray, mostly: np.ndarray) -> list[list[str]]:
+    """For each cell: the main activity and its share in tens of per cent, the layer, and whom it waits for."""
+    names = [*KINDS, _IDLE]
+    tens = np.rint(10 * np.concatenate([shares, 1 - shares.sum(axis=0, keepdims=True)])).astype(int) * 10
+    layers = [text.plain(name) for name in found.part_names] if found.parts_are == "node" else []
+    rows: list[list[str]] = []
+    for c in range(len(line.cores)):
+        row: list[str] = []
+        for t in range(line.bins):
+            kind, part, partner = int(mostly[c, t]), int(line.part[c, t]), int(line.partner[c, t])
+            shown = f"{names[kind]}, about {tens[kind, c, t]} %"
+            shown += f"<br>{layers[part]}" if layers and part >= 0 else ""
+            row.append(shown + (f"<br>waits for core {partner}" if partner >= 0 else ""))
+        rows.append(row)
+    return rows
+
+
+def memory(found: Profile, used: LocalMemory) -> Figure:
+    """Bytes that hold something, a row for each core."""
+    unit, scale = _unit(found)
+    size_unit, size_scale = byte_unit(float(used.bytes.max(initial=0)))
+    # NOTE: 250 steps of the largest value are enough for a colour, and one byte a cell.
+    step = max(float(used.bytes.max(initial=0)), 1.0) / 250
+    texts = [[text.size(float(f"{v:.2g}")) for v in row] for row in used.bytes.tolist()]
+    ticks = np.linspace(0, 250, 6)
+    trace = {
+        "type": "heatmap",
+        "x0": 0,
+        "dx": _round(used.step_ns / scale),
+        "y": _rows(used.cores),
+        "z": bytes_of(np.rint(used.bytes / step).astype(np.uint8)),
+        "zmin": 0,
+        "zmax": 250,
+        "colorscale": FROM_NOTHING,
+        "colorbar": {
+            "title": {"text": size_unit, "side": "right"},
+            "thickness": 14,
+            "tickvals": ticks.tolist(),
+            "ticktext": [f"{t * step / size_scale:.3g}" for t in ticks],
+        },
+        "hovertemplate": f"core %{{y}}, %{{x:.4g}} {unit}: %{{hovertext}}<extra></extra>",
+    }
+    layout = {
+        "xaxis": axis(unit, showgrid=False),
+        "yaxis": axis("core", autorange="reversed", type="category", showgrid=False),
+    }
+    return Figure("memory", [trace], layout, texts_of(texts), height=_height(used.cores))
+
+
+def _rows(cores: tuple[int, ...]) -> list[str]:
+    return [str(core) for core in cores]
+
+
+def _height(cores: tuple[int, ...]) -> int:
+    return min(760, max(320, 130 + 16 * len(cores)))
+
+
+def _unit(found: Profile) -> tuple[str, float]:
+    assert found.estimate is not None, "a timeline has times"
+    return time_unit(found.estimate.latency_ns)
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,0 +1,79 @@
+"""What each core has and does, and where it lies on the chip."""
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.arch import mesh_layout
+from validator.profile.facts import CoreFacts, Mesh
+from validator.profile.parts import mixes, part_names
+from validator.profile.source import Source
+from validator.profile.traffic import partners
+from validator.simulate import builtin, energy
+from validator.simulate.report import CoreUse
+
+Ints = npt.NDArray[np.int64]
+
+
+def mesh_of(read: Source) -> Mesh:
+    """The layout of the architecture file, if all cores find a place in it."""
+    if read.chip is not None:
+        rows, cols = read.chip.chip_config.network_config.layout
+        if rows * cols >= read.chip.chip_config.core_cnt:
+            return Mesh(rows, cols, known=True)
+    count = read.chip.chip_config.core_cnt if read.chip is not None else read.subject.core_count
+    return Mesh(*mesh_layout(count), known=False)
+
+
+def cores_of(read: Source) -> tuple[CoreFacts, ...]:
+    """All cores that the program instantiates, also idle ones."""
+    machine = read.machine
+    mix = mixes(machine.core_of, machine.opcodes, machine.count)
+    uses = _uses(read)
+    parts = _parts(read)
+    waits = _waits(read)
+    local = read.subject.memory.local_bytes if read.subject.memory is not None else ()
+    return tuple(
+        CoreFacts(
+            core=int(core),
+            xbars=sum(read.subject.groups[int(core)] or ()),
+            local_bytes=local[int(core)] if int(core) < len(local) else None,
+            instructions=mix[i],
+            use=uses.get(int(core)),
+            parts=parts.get(i, ()),
+            waits=waits.get(i, ()),
+        )
+        for i, core in enumerate(machine.cores)
+    )
+
+
+def _uses(read: Source) -> dict[int, CoreUse]:
+    if read.run is None:
+        return {}
+    latency_ns = read.run.last_tick * read.machine.period_ns
+    return {u.core: u for u in builtin.core_uses(read.machine, read.run, energy.counts(read.machine), latency_ns)}
+
+
+def _parts(read: Source) -> dict[int, tuple[tuple[str, float], ...]]:
+    amounts = np.ones(len(read.part)) if read.run is None else read.run.busy / 1000
+    found, names = _ranked(read.machine.core_of, read.part, amounts), part_names(read)
+    return {i: tuple((names[k], amount) for k, amount in ranked) for i, ranked in found.items()}
+
+
+def _waits(read: Source) -> dict[int, tuple[tuple[int, float], ...]]:
+    if read.run is None:
+        return {}
+    partner = partners(read)
+    at = np.flatnonzero((read.run.waited > 0) & (partner >= 0))
+    found = _ranked(read.machine.core_of[at], partner[at], read.run.waited[at] / 1000)
+    return {i: tuple((int(read.machine.cores[k]), ns) for k, ns in ranked) for i, ranked in found.items()}
+
+
+def _ranked(core: Ints, item: Ints, amounts: npt.NDArray[np.float64]) -> dict[int, list[tuple[int, float]]]:
+    """For each core its items and the sums of their amounts, largest first."""
+    width = int(item.max(initial=0)) + 1
+    keys, at = np.unique(core * width + item, return_inverse=True)
+    sums = np.bincount(at, weights=amounts, minlength=len(keys))
+    ranked: dict[int, list[tuple[int, float]]] = {}
+    for k in np.lexsort((keys, -sums)):
+        ranked.setdefault(int(keys[k] // width), []).append((int(keys[k] % width), float(sums[k])))
+    return ranked

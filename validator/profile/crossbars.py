@@ -1,0 +1,55 @@
+"""How full each crossbar is, from the sizes of the matrices."""
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.isa import OPCODE
+from validator.checks.memory import matrix_shapes
+from validator.profile.facts import NOBODY, Crossbars
+from validator.profile.source import Source
+
+Ints = npt.NDArray[np.int64]
+
+_MBIW, _GROUP = 1, 3
+"""Words of an `mvmul`: bits of a weight, and its array group."""
+
+
+def crossbars_of(read: Source) -> Crossbars | None:
+    """Every crossbar of every array group, in order; None without weights or architecture."""
+    subject = read.subject
+    if subject.shapes is None or read.chip is None:
+        return None
+    matrix = read.chip.chip_config.core_config.matrix_config
+    counts = np.array([n for g in subject.groups for n in g or ()], np.int64)
+    core = np.repeat(np.arange(subject.core_count), np.diff(subject.group_starts))
+    shapes, (part, products, bits) = matrix_shapes(subject), _uses(read, len(counts))
+    outputs = matrix.cell_precision * matrix.xbar_size[1] // np.maximum(bits, 1)
+    of = np.repeat(np.arange(len(counts)), counts)
+    nth = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    cols = np.clip(shapes[of, 1] - nth * outputs[of], 0, outputs[of])
+    fill = shapes[of, 0] * cols / np.maximum(matrix.xbar_size[0] * outputs[of], 1)
+    first = np.searchsorted(core[of], np.arange(subject.core_count))
+    return Crossbars(
+        core=core[of],
+        slot=np.arange(len(of)) - first[core[of]],
+        group=of - subject.group_starts[core[of]],
+        rows=shapes[of, 0],
+        cols=cols,
+        fill=fill,
+        part=part[of],
+        products=products[of],
+    )
+
+
+def _uses(read: Source, groups: int) -> tuple[Ints, Ints, Ints]:
+    """For each array group the part of its last product (or `NOBODY`), its products, and the bits of a weight.
+
+    Bits of a group without products are those of the others.
+    """
+    machine, starts = read.machine, read.subject.group_starts
+    at = np.flatnonzero(machine.opcodes == OPCODE["mvmul"])
+    group = starts[machine.cores[machine.core_of[at]]] + machine.words[at, _GROUP]
+    widest = int(machine.words[at, _MBIW].max(initial=1))
+    part, bits = np.full(groups, NOBODY, np.int64), np.full(groups, widest, np.int64)
+    part[group], bits[group] = read.part[at], machine.words[at, _MBIW]
+    return part, np.bincount(group, minlength=groups).astype(np.int64), bits

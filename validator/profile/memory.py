@@ -1,0 +1,49 @@
+"""How many bytes of local memory hold something, by core and time, from the streams alone."""
+
+import numpy as np
+
+from validator.checks.columns import ROLES, WRITES_ONE, WRITES_OUTPUT_WIDTH
+from validator.checks.memory import matrix_shapes
+from validator.checks.subject import Subject
+from validator.profile.facts import LocalMemory
+from validator.profile.source import Source
+from validator.profile.timeline import bins_for
+
+REMEMBERED_BYTES = 2**24
+"""Of a core's memory; what lies beyond is not followed."""
+
+
+def local_memory_of(read: Source) -> LocalMemory | None:
+    """Of the cores that have instructions; None without times."""
+    from validator.checks.kernels import live_bytes
+
+    machine, run, subject = read.machine, read.run, read.subject
+    live = np.flatnonzero(np.diff(machine.first))
+    # The rules number instructions over all cores, the model over those instantiated: the same, empty ones apart.
+    if run is None or not len(live) or len(subject.columns) != len(machine.words):
+        return None
+    s, trace = subject.columns, subject.trace
+    steps = bins_for(len(live))
+    step_ps = max(1, -(-run.last_tick * round(machine.period_ns * 1000) // steps))
+    change = np.zeros((subject.core_count, steps + 1), np.int64)
+    live_bytes(
+        s.starts, s.opcode, s.b, s.c, s.d, trace.values, trace.widths, ROLES, WRITES_OUTPUT_WIDTH, WRITES_ONE,
+        matrix_shapes(subject), subject.group_starts, run.start, run.end, step_ps,
+        np.full((_reach(subject), 2), -1, np.int64), change,
+    )  # fmt: skip
+    cores = machine.cores[live]
+    return LocalMemory(
+        cores=tuple(int(c) for c in cores),
+        step_ns=step_ps / 1000,
+        bytes=change.cumsum(axis=1)[cores, :steps],
+        size_bytes=read.chip.chip_config.core_config.local_memory_config.memory_size if read.chip else None,
+    )
+
+
+def _reach(subject: Subject) -> int:
+    """An address that no access goes beyond, to keep the table small; at most `REMEMBERED_BYTES`."""
+    s = subject.columns
+    if s.is_("vmv", "vavg").any():  # strides
+        return REMEMBERED_BYTES
+    most = max(int(column.max(initial=0)) for column in (s.c, s.d, matrix_shapes(subject)))
+    return min(REMEMBERED_BYTES, int(subject.trace.values.max(initial=0)) + 255 * 2 * most + 1)

@@ -1,0 +1,85 @@
+"""Instructions, bytes, time and energy by ONNX node, or by instruction where nodes are not known."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.isa import BY_OPCODE, OPCODE
+from validator.profile.facts import Part
+from validator.profile.source import Source
+from validator.simulate import energy, path
+from validator.simulate.state import Port
+
+Floats = npt.NDArray[np.float64]
+
+_D = 4
+"""Word of an instruction that holds its length."""
+
+
+def part_count(read: Source) -> int:
+    return len(read.of.nodes) if read.of.has_nodes else max(BY_OPCODE) + 1
+
+
+def part_names(read: Source) -> tuple[str, ...]:
+    """By index of the part; empty for an opcode that does not exist."""
+    if read.of.has_nodes:
+        return read.of.nodes
+    return tuple(BY_OPCODE[k].name if k in BY_OPCODE else "" for k in range(part_count(read)))
+
+
+def parts_of(read: Source) -> tuple[Part, ...]:
+    """Those that have instructions, in the order of steps.json or of opcodes."""
+    machine, part, count = read.machine, read.part, part_count(read)
+    opcodes = machine.opcodes
+    mix = mixes(part, opcodes, count)
+    moved = _sum(part, count, np.where(opcodes == OPCODE["send"], machine.words[:, _D], 0))
+    stored = _sum(part, count, np.where(np.isin(opcodes, (OPCODE["ld"], OPCODE["st"])), machine.words[:, _D], 0))
+    pairs = np.unique(part * machine.count + machine.core_of)
+    times, names = _times(read, count), part_names(read)
+    return tuple(
+        Part(
+            name=names[k],
+            instructions=mix[k],
+            products=mix[k].get("mvmul", 0),
+            moved_bytes=int(moved[k]),
+            global_bytes=int(stored[k]),
+            cores=tuple(int(c) for c in machine.cores[pairs[pairs // machine.count == k] % machine.count]),
+            **{name: None if values is None else float(values[k]) for name, values in times.items()},
+        )
+        for k in range(count)
+        if mix[k]
+    )
+
+
+def mixes(row: npt.NDArray[np.int64], opcodes: npt.NDArray[Any], count: int) -> list[Mapping[str, int]]:
+    """For each of `count` rows its instructions by name, most frequent first."""
+    table = np.bincount(row * 256 + opcodes, minlength=count * 256).reshape(count, 256)
+    return [
+        {BY_OPCODE[int(op)].name: int(line[op]) for op in sorted(np.flatnonzero(line), key=lambda op: (-line[op], op))}
+        for line in table
+    ]
+
+
+def _times(read: Source, count: int) -> dict[str, Floats | None]:
+    machine, run, part = read.machine, read.run, read.part
+    if run is None:
+        return dict.fromkeys(("busy_ns", "waited_ns", "critical_ns", "energy_pj"))
+    return {
+        "busy_ns": _sum(part, count, run.busy) / 1000,
+        "waited_ns": _sum(part, count, run.waited) / 1000,
+        "critical_ns": _sum(part, count, path.critical_ps(machine, run)) / 1000,
+        "energy_pj": _energies(read, count),
+    }
+
+
+def _energies(read: Source, count: int) -> Floats:
+    """What each part's instructions ask of the chip; no time, so no static energy."""
+    rows = energy.counts_by(read.machine, read.part, count)
+    nothing = np.zeros((1, len(Port)), np.int64)
+    return np.array([energy.energy_of(read.machine, row[None, :], nothing, 0.0).total for row in rows])
+
+
+def _sum(part: npt.NDArray[np.int64], count: int, amounts: npt.NDArray[Any]) -> Floats:
+    return np.bincount(part, weights=amounts.astype(np.float64), minlength=count).astype(np.float64)

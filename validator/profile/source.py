@@ -1,0 +1,119 @@
+"""Program and chip, read once and shared by what is counted; and the run of the cycle model, if there can be one."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor import files
+from raptor.arch import ArchFile, ChipConfig, NetworkConfig, mesh_layout
+from raptor.errors import UserError
+from validator.checks import Finding, check_subject
+from validator.checks.loading import load_subject
+from validator.checks.subject import Subject
+from validator.errors import DeadlockError
+from validator.network import MeshTable
+from validator.profile.facts import Estimate
+from validator.programs import RawProgram
+from validator.simulate import builtin, chip, energy, layers, model
+from validator.simulate.chip import Target
+from validator.simulate.layers import Provenance
+from validator.simulate.model import Machine, Run
+
+Ints = npt.NDArray[np.int64]
+
+SAMPLES = 16
+
+
+@dataclass(eq=False)
+class Source:
+    """`run` is None for the reason `untimed`; then `machine` may be laid out for an assumed chip (`chip` None)."""
+
+    subject: Subject
+    machine: Machine
+    of: Provenance
+    chip: ArchFile | None
+    run: Run | None
+    untimed: str
+    findings: tuple[Finding, ...]
+
+    @cached_property
+    def part(self) -> Ints:
+        """For every instruction the index of its part: ONNX node, or opcode."""
+        return self.of.node[self.of.step] if self.of.has_nodes else self.machine.opcodes.astype(np.int64)
+
+
+def read(path: str | Path, arch: str | Path | None) -> Source:
+    """Reads and runs. Raises `UserError` for what cannot be read, or crashes the simulator."""
+    subject = load_subject(path, arch)
+    program = _raw(subject)
+    source = _arch(Path(path), arch)
+    target = _assumed(program) if source is None else chip.read_target(source)
+    machine = model.build(program, target)
+    run, untimed = None, "no architecture: neither arch.json beside the streams nor --arch"
+    if source is not None:
+        run, untimed = _run(machine)
+    return Source(
+        subject=subject,
+        machine=machine,
+        of=layers.provenance(program, machine),
+        chip=None if source is None else target.file,
+        run=run,
+        untimed=untimed,
+        findings=check_subject(subject),
+    )
+
+
+def _arch(path: Path, arch: str | Path | None) -> str | Path | None:
+    if arch is not None:
+        return arch
+    beside = (path if path.is_dir() else path.parent) / files.ARCH
+    return beside if beside.is_file() else None
+
+
+def _raw(subject: Subject) -> RawProgram:
+    return RawProgram(
+        core_cnt=subject.core_count,
+        groups=tuple(tuple(g or ()) for g in subject.groups),
+        records=tuple(subject.streams),
+        instantiated=tuple(subject.instantiated),
+        core_files=tuple(subject.core_files),
+        folder=subject.source if subject.directory else subject.source.parent,
+        source=subject.source,
+        faults=tuple(subject.load_faults),
+    )
+
+
+def _assumed(program: RawProgram) -> Target:
+    """A chip with as many cores as the program, so that instructions can be counted. Its times are not used."""
+    network = NetworkConfig(layout=mesh_layout(program.core_cnt), net_config_file_path=files.NETWORK)
+    file = ArchFile(chip_config=ChipConfig(core_cnt=program.core_cnt, network_config=network))
+    return Target(file, MeshTable(file), "the assumed chip", ())
+
+
+def _run(machine: Machine) -> tuple[Run | None, str]:
+    run = model.run(machine, counting=energy.needs_counting(machine.target.file))
+    try:
+        builtin.check_ended(machine, run)
+    except (DeadlockError, UserError) as e:
+        return None, f"the program does not end: {e}"
+    return run, ""
+
+
+def estimate(read: Source) -> Estimate | None:
+    """Time and energy, one sample alone and many one after another."""
+    machine, run = read.machine, read.run
+    if run is None:
+        return None
+    latency_ns = run.last_tick * machine.period_ns
+    counts = energy.counts(machine)
+    alone = energy.energy_of(machine, counts, run.port, latency_ns)
+    try:
+        counting = energy.needs_counting(machine.target.file)
+        interval_ns, shares, accesses = builtin.steady_state(machine, SAMPLES, counting)
+    except (DeadlockError, UserError) as e:
+        return Estimate(builtin.ESTIMATOR, latency_ns, alone.parts(), None, {}, SAMPLES, str(e))
+    steady = energy.energy_of(machine, counts * shares[:, None], accesses, interval_ns)
+    return Estimate(builtin.ESTIMATOR, latency_ns, alone.parts(), interval_ns, steady.parts(), SAMPLES, "")

@@ -1,0 +1,61 @@
+"""Who sends to whom: bytes and messages between cores, and between cores and global memory."""
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.isa import OPCODE
+from validator.profile.facts import GLOBAL_MEMORY, NOBODY, Flow, Mesh
+from validator.profile.source import Source
+from validator.simulate.model import index_of
+
+Ints = npt.NDArray[np.int64]
+
+_A, _D = 1, 4
+"""Words of an instruction: its partner, and its length."""
+
+
+def traffic_of(read: Source) -> tuple[Flow, ...]:
+    """Flows by source and destination."""
+    from validator.profile.cores import mesh_of
+
+    machine, opcodes = read.machine, read.machine.opcodes
+    sends, loads, stores = (np.flatnonzero(opcodes == OPCODE[name]) for name in ("send", "ld", "st"))
+    memory = machine.count
+    source = np.concatenate([machine.core_of[sends], np.full(len(loads), memory), machine.core_of[stores]])
+    to = np.concatenate([partners(read)[sends], machine.core_of[loads], np.full(len(stores), memory)])
+    sizes = machine.words[np.concatenate([sends, loads, stores]), _D]
+    keys, at, counts = np.unique(source * (memory + 1) + to, return_inverse=True, return_counts=True)
+    totals = np.bincount(at, weights=sizes, minlength=len(keys))
+    mesh = mesh_of(read)
+    return tuple(
+        _flow(read, mesh, *divmod(int(key), memory + 1), int(n), int(total))
+        for key, n, total in zip(keys, counts, totals, strict=True)
+    )
+
+
+def _flow(read: Source, mesh: Mesh, source: int, to: int, messages: int, size: int) -> Flow:
+    machine, memory = read.machine, read.machine.count
+    ends = [GLOBAL_MEMORY if end == memory else int(machine.cores[end]) for end in (source, to)]
+    # Loads ask in the direction core to memory, which is the one the table has.
+    row, col = (to, source) if source == memory else (source, to)
+    known = read.chip is not None and not machine.network.missing[row, col]
+    return Flow(
+        source=ends[0],
+        to=ends[1],
+        messages=messages,
+        bytes=size,
+        hops=None if memory in (source, to) else mesh.hops(*ends),
+        flit_ns=float(machine.network.latency_ns[row, col]) if known else None,
+    )
+
+
+def partners(read: Source) -> Ints:
+    """For every instruction the place of the core that it sends to, receives from or got a token from, or `NOBODY`."""
+    machine = read.machine
+    partner = np.full(len(machine.words), NOBODY, np.int64)
+    named = np.flatnonzero(np.isin(machine.opcodes, (OPCODE["send"], OPCODE["recv"], OPCODE["sync"])))
+    partner[named] = index_of(machine.cores)[machine.words[named, _A]]
+    if read.run is not None:
+        waits = np.flatnonzero((machine.opcodes == OPCODE["wait"]) & (read.run.cause >= 0))
+        partner[waits] = machine.core_of[read.run.cause[waits]]
+    return partner
