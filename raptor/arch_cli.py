@@ -15,7 +15,10 @@ app = typer.Typer(
 
 @app.command("list")
 def list_command() -> None:
-    """List the presets."""
+    """List the presets.
+
+    Example: raptor arch list
+    """
     from raptor.arch_view import show_presets
 
     show_presets()
@@ -29,6 +32,8 @@ def show_command(
     """Show every field with its value, unit and meaning, and where a preset's numbers come from.
 
     Fields marked * are not named in the file: the value is the simulator's default.
+
+    Example: raptor arch show isaac
     """
     from raptor.arch_view import show_architecture
 
@@ -43,6 +48,8 @@ def check_command(
     """Say what the simulator would do with a file: misspelt fields, impossible values, converters that do not fit.
 
     Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a file that cannot be read.
+
+    Example: raptor arch check chip.json
     """
     from rich.console import Console
 
@@ -65,7 +72,10 @@ def new_command(
     cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write an architecture file and, beside it, a network table complete for every pair of cores."""
+    """Write an architecture file and, beside it, a network table complete for every pair of cores.
+
+    Example: raptor arch new -o chip.json --from isaac --cores 64
+    """
     from raptor import arch as architectures
     from raptor.arch_view import write_files
     from raptor.options import parse_xbar

@@ -107,7 +107,7 @@ def compile_command(
 ) -> None:
     """Compile an ONNX model to instruction streams.
 
-    Example: raptor compile resnet18.onnx --xbar 128 --cores 200
+    Example: raptor compile lenet5.onnx --xbar 128 --cores 20
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -174,7 +174,7 @@ def models_command(
 ) -> None:
     """List the built-in models, or write one as an ONNX file with seeded weights.
 
-    Example: raptor models resnet18 -o resnet18.onnx
+    Example: raptor models lenet5 -o lenet5.onnx
     """
     from raptor import zoo
 

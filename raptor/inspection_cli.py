@@ -24,7 +24,7 @@ def command(
 ) -> None:
     """Show what would happen to a model: operators, multiply-accumulates, crossbars of each layer.
 
-    Example: raptor inspect resnet18.onnx --xbar 128
+    Example: raptor inspect lenet5.onnx --xbar 128
     """
     # The front end takes a moment to import; `raptor --help` does without.
     from rich.console import Console

@@ -32,6 +32,8 @@ def command(
     """Estimate time and energy of a program as pimsim-nn does, some hundred times faster.
 
     Programs of other compilers work too. Exit status: 0 done, 2 bad input, 3 deadlock.
+
+    Example: raptor simulate out --trace trace.json
     """
     from rich.console import Console
 
