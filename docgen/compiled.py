@@ -53,7 +53,7 @@ def thesis() -> Compiled:
 
 @cache
 def lenet5_rows() -> Compiled:
-    return _compiled(models.build("lenet5"), cores=48, mapping="rows")
+    return _compiled(models.build("lenet5"), cores=8, mapping="rows")
 
 
 def _compiled(model: ModelProto, **options: Any) -> Compiled:

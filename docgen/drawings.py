@@ -62,8 +62,8 @@ def messages(compiled: Compiled) -> Drawing:
     """Who sends how much to whom, on the mesh."""
     program = compiled.passes["allocate"]
     side, gap = 4, 120
-    drawing = Drawing(side * gap + 30, side * gap + 10, "Messages between cores, in elements")
-    middle = {i: (75 + gap * (i % side), 65 + gap * (i // side)) for i in range(side * side)}
+    drawing = Drawing(side * gap + 30, 3 * gap + 40, "Messages between cores, in elements")
+    middle = {i: (75 + gap * (i % side), 65 + gap * (i // side)) for i in range(3 * side)}
     for i, (x, y) in middle.items():
         used = i in program.cores
         drawing.rectangle(x - 32, y - 22, 64, 44, PALETTE[0] if used else "#eee")
@@ -86,11 +86,11 @@ def _message(drawing: Drawing, start: tuple[int, int], end: tuple[int, int], ele
     reach = 36 if abs(to_x - x) >= abs(to_y - y) else 26
     dx, dy = (to_x - x) / length * reach, (to_y - y) / length * reach
     drawing.arrow(x + dx, y + dy, to_x - dx, to_y - dy, bend=0.0 if length < 130 else 0.06)
-    drawing.text((x + to_x) / 2 + 3, (y + to_y) / 2 - 5, str(elements), anchor="middle", style="s")
+    drawing.text((x + to_x) / 2 + (12 if x == to_x else 3), (y + to_y) / 2 - 5, str(elements), anchor="middle", style="s")
 
 
 def timeline(compiled: Compiled, title: str, *, by: str) -> Drawing:
-    """Busy times of each core, coloured by ONNX node or by what the core does."""
+    """Times of each core, coloured by ONNX node or by operation; sends and receives, mostly waiting, are grey."""
     spans = [e for e in compiled.events if e.get("ph") == "X"]
     ids = sorted({e["pid"] for e in spans})
     colours = _colours(spans, by)
@@ -102,22 +102,40 @@ def timeline(compiled: Compiled, title: str, *, by: str) -> Drawing:
         y = 45 + (height + 1) * row
         if height > 10 or row % 5 == 0:
             drawing.text(15, y + height - 1, f"core {core}", style="s")
-        for event in (e for e in spans if e["pid"] == core):
-            x, width = 80 + event["ts"] * scale, max(event["dur"] * scale, 0.3)
-            drawing.rectangle(x, y, width, height, colours[_kind(event, by)], line="none")
+        for kind, start, end in _joined([e for e in spans if e["pid"] == core], by, pause=0.5 / scale):
+            drawing.rectangle(80 + start * scale, y, max((end - start) * scale, 0.3), height, colours[kind], line="none")
     drawing.text(80, drawing.height - 10, "0", style="s")
     drawing.text(720, drawing.height - 10, f"{compiled.latency_ns / 1000:.4g} us", anchor="end", style="s")
     return drawing
 
 
+Span = tuple[str, float, float]
+
+
+def _joined(events: list[Mapping[str, Any]], by: str, *, pause: float) -> list[Span]:
+    """Kind, start and end in us; neighbours of one kind with a shorter pause between them are one."""
+    spans: list[Span] = []
+    for event in sorted(events, key=lambda e: e["ts"]):
+        kind, start, end = _kind(event, by), event["ts"], event["ts"] + event["dur"]
+        if spans and spans[-1][0] == kind and start - spans[-1][2] < pause:
+            spans[-1] = (kind, spans[-1][1], end)
+        else:
+            spans.append((kind, start, end))
+    return spans
+
+
 def _kind(event: Mapping[str, Any], by: str) -> str:
     node, _, operation = event["name"].partition(": ")
-    return node if by == "node" else operation.partition(" (")[0]
+    operation = operation.partition(" (")[0]
+    if operation in ("send", "receive"):
+        return operation
+    return node if by == "node" else operation
 
 
 def _colours(spans: list[Mapping[str, Any]], by: str) -> dict[str, str]:
     kinds = dict.fromkeys(_kind(e, by) for e in sorted(spans, key=lambda e: e["ts"]))
-    return {kind: PALETTE[i % len(PALETTE)] for i, kind in enumerate(kinds)}
+    work = [kind for kind in kinds if kind not in ("send", "receive")]
+    return dict(zip(work, PALETTE, strict=False)) | {"receive": "#ddd", "send": "#bbb"}
 
 
 def _legend(drawing: Drawing, colours: Mapping[str, str]) -> None:
@@ -125,4 +143,4 @@ def _legend(drawing: Drawing, colours: Mapping[str, str]) -> None:
     for kind, colour in colours.items():
         drawing.rectangle(x, 15, 12, 12, colour)
         drawing.text(x + 16, 25, kind, style="s")
-        x += 30 + 6 * len(kind)
+        x += 24 + round(5 * len(kind))

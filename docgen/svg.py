@@ -3,8 +3,11 @@
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#777777", "#44aa99", "#999933")
-"""Paul Tol's, for the colour-blind."""
+PALETTE = (
+    *("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"),
+    *("#ee8866", "#44aa99", "#999933", "#332288", "#882255", "#77aadd", "#555555"),
+)
+"""Mostly Paul Tol's, for the colour-blind."""
 
 _STYLE = "text{font:12px Helvetica,Arial,sans-serif;fill:#222}.s{font-size:10px;fill:#555}.w{fill:#fff}.b{font-weight:bold}"
 _HEAD = (
