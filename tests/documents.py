@@ -4,8 +4,7 @@
     python      run in one namespace for the page; a `text` block right after it is what it prints
     json, text  not run
 
-`...` in shown output stands for anything on its line, alone on a line for any number of lines. Of standard error, only
-messages are shown: progress is for terminals.
+`...` in shown output stands for anything on its line, alone on a line for any number of lines. Progress is left out.
 """
 
 import contextlib
@@ -111,31 +110,33 @@ def shell(command: str) -> str:
     words = shlex.split(command)
     if words[0] == "raptor" and not re.search(r"[|;&<>*$]", command):
         return _raptor(words[1:])
-    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=_environment(), check=False)
-    assert ended.returncode == 0, f"{command}: status {ended.returncode}\n{ended.stdout}{ended.stderr}"
-    return _shown(ended.stdout, ended.stderr)
+    ended = subprocess.run(
+        ["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment(), check=False
+    )
+    assert ended.returncode == 0, f"{command}: status {ended.returncode}\n{ended.stdout}"
+    return _shown(ended.stdout)
 
 
 def _raptor(args: list[str]) -> str:
     """The same as in a shell, without its half a second."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
             cli.main(args)
         except SystemExit as e:
             status = e.code
-    assert status == 0, f"raptor {' '.join(args)}: status {status}\n{out.getvalue()}{err.getvalue()}"
-    return _shown(out.getvalue(), err.getvalue())
+    assert status == 0, f"raptor {' '.join(args)}: status {status}\n{out.getvalue()}"
+    return _shown(out.getvalue())
 
 
 def _environment() -> dict[str, str]:
     return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "TERM": "dumb"}
 
 
-def _shown(out: str, err: str) -> str:
+def _shown(printed: str) -> str:
+    """Without what a terminal does not keep: progress, and spaces at the ends of lines."""
     progress = re.compile(r"raptor: [a-z ]+$")
-    messages = "".join(line for line in err.splitlines(keepends=True) if not progress.match(line))
-    return "".join(f"{line.rstrip()}\n" for line in (out + messages).splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines() if not progress.match(line))
 
 
 def _settled(shown: str, printed: str) -> str:
