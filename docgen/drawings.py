@@ -86,7 +86,9 @@ def _message(drawing: Drawing, start: tuple[int, int], end: tuple[int, int], ele
     reach = 36 if abs(to_x - x) >= abs(to_y - y) else 26
     dx, dy = (to_x - x) / length * reach, (to_y - y) / length * reach
     drawing.arrow(x + dx, y + dy, to_x - dx, to_y - dy, bend=0.0 if length < 130 else 0.06)
-    drawing.text((x + to_x) / 2 + (12 if x == to_x else 3), (y + to_y) / 2 - 5, str(elements), anchor="middle", style="s")
+    drawing.text(
+        (x + to_x) / 2 + (12 if x == to_x else 3), (y + to_y) / 2 - 5, str(elements), anchor="middle", style="s"
+    )
 
 
 def timeline(compiled: Compiled, title: str, *, by: str) -> Drawing:
@@ -103,7 +105,9 @@ def timeline(compiled: Compiled, title: str, *, by: str) -> Drawing:
         if height > 10 or row % 5 == 0:
             drawing.text(15, y + height - 1, f"core {core}", style="s")
         for kind, start, end in _joined([e for e in spans if e["pid"] == core], by, pause=0.5 / scale):
-            drawing.rectangle(80 + start * scale, y, max((end - start) * scale, 0.3), height, colours[kind], line="none")
+            drawing.rectangle(
+                80 + start * scale, y, max((end - start) * scale, 0.3), height, colours[kind], line="none"
+            )
     drawing.text(80, drawing.height - 10, "0", style="s")
     drawing.text(720, drawing.height - 10, f"{compiled.latency_ns / 1000:.4g} us", anchor="end", style="s")
     return drawing

@@ -42,22 +42,26 @@ def _type(field: FieldInfo) -> str:
     return _name(field.annotation)
 
 
+_PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "boolean", "NoneType": "null"}
+
+
 def _name(annotation: Any) -> str:
     """A type in words: `list of TilePlace`, `2 integers`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if hasattr(annotation, "__metadata__"):
         return _name(arguments[0])
     if origin is tuple:
-        return f"list of {_name(arguments[0])}" if Ellipsis in arguments else f"{len(arguments)} x {_name(arguments[0])}"
+        return (
+            f"list of {_name(arguments[0])}" if Ellipsis in arguments else f"{len(arguments)} x {_name(arguments[0])}"
+        )
     if origin is dict:
         return f"object of {_name(arguments[1])}"
     if origin is not None:
         return " or ".join(_name(a) if isinstance(a, type) or get_origin(a) else str(a) for a in arguments)
+    name = str(getattr(annotation, "__name__", annotation))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
-    return {"int": "integer", "float": "number", "str": "string", "bool": "boolean", "NoneType": "null"}.get(
-        getattr(annotation, "__name__", ""), str(annotation)
-    )
+        return f"[{name}](#{name.lower()})"
+    return _PLAIN.get(name, name)
 
 
 def _default(field: FieldInfo) -> str:

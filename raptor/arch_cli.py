@@ -49,7 +49,7 @@ def check_command(
 
     Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a file that cannot be read.
 
-    Example: raptor arch check chip.json
+    Example: raptor arch check out/arch.json
     """
     from rich.console import Console
 

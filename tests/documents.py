@@ -105,13 +105,20 @@ class Page:
 def shell(command: str) -> str:
     """What a command prints. One that fails must be followed by another that says so."""
     if command.startswith("make "):
-        subprocess.run(["make", "-n", *shlex.split(command, comments=True)[1:]], cwd=ROOT, check=True, capture_output=True)
+        subprocess.run(
+            ["make", "-n", *shlex.split(command, comments=True)[1:]], cwd=ROOT, check=True, capture_output=True
+        )
         return ""
     words = shlex.split(command)
     if words[0] == "raptor" and not re.search(r"[|;&<>*$]", command):
         return _raptor(words[1:])
     ended = subprocess.run(
-        ["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment(), check=False
+        ["bash", "-c", command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=_environment(),
+        check=False,
     )
     assert ended.returncode == 0, f"{command}: status {ended.returncode}\n{ended.stdout}"
     return _shown(ended.stdout)
