@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow conformance docs docs-generate lint format bench bench-growth bench-simulate clean
+.PHONY: demo test test-slow test-release notebook conformance docs docs-generate lint format bench bench-growth bench-simulate clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -20,6 +20,9 @@ test: $(READY)  ## the test suite without its slow part
 test-slow: $(READY)  ## full-size models, long sweeps
 	$(BIN)/pytest -q -m slow
 
+test-release: $(READY)  ## wheel and source archive, each alone in a fresh environment
+	$(BIN)/pytest -q -m release
+
 conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table
 
@@ -28,6 +31,9 @@ docs: $(READY)  ## the documentation as a site; fails on a dead link
 
 docs-generate: $(READY)  ## write the pages, schemas and drawings of docs/ that are made from the code
 	$(BIN)/python -m docgen
+
+notebook: $(READY)  ## run the notebook and store what it prints
+	$(BIN)/python -m tests.notebook examples/tour.ipynb --update
 
 lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff check .

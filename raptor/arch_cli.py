@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from raptor import completion
+
 app = typer.Typer(
     name="arch",
     help="Architecture files of pimsim-nn: presets, their sources, checks, new ones.",
@@ -26,7 +28,7 @@ def list_command() -> None:
 
 @app.command("show")
 def show_command(
-    name: Annotated[str, typer.Argument(help="Preset or file.")],
+    name: Annotated[str, typer.Argument(help="Preset or file.", autocompletion=completion.presets)],
     json: Annotated[bool, typer.Option("--json", help="Print the architecture file itself, every field.")] = False,
 ) -> None:
     """Show every field with its value, unit and meaning, and where a preset's numbers come from.
@@ -65,7 +67,9 @@ def check_command(
 @app.command("new")
 def new_command(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path("arch.json"),
-    base: Annotated[str, typer.Option("--from", help="Preset or file to start from.")] = "bench",
+    base: Annotated[
+        str, typer.Option("--from", help="Preset or file to start from.", autocompletion=completion.presets)
+    ] = "bench",
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.")] = None,
     xbars_per_core: Annotated[int | None, typer.Option(min=1, help="Crossbars of a core.")] = None,
     xbar: Annotated[str | None, typer.Option(help="Crossbar size: 128, or 128x256 (rows x columns).")] = None,

@@ -30,7 +30,9 @@ def main(path: Path, *, update: bool) -> int:
     if update:
         nbformat.write(notebook, path)
         return 0
-    differing = [(i, old, new) for i, (old, new) in enumerate(zip(stored, outputs(notebook), strict=True)) if old != new]
+    differing = [
+        (i, old, new) for i, (old, new) in enumerate(zip(stored, outputs(notebook), strict=True)) if old != new
+    ]
     for i, old, new in differing:
         print(f"cell of code {i}:\nstored\n{old}\nnow\n{new}")
     return 1 if differing else 0
