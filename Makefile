@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-release notebook conformance docs docs-generate lint format bench bench-growth bench-simulate clean
+.PHONY: demo test test-slow test-release test-browser notebook conformance docs docs-generate lint format bench bench-growth bench-simulate clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -20,6 +20,9 @@ test: $(READY)  ## the test suite without its slow part
 test-slow: $(READY)  ## full-size models, long sweeps
 	$(BIN)/pytest -q -m slow
 
+test-browser: $(READY)  ## the documentation in a headless Chromium
+	$(BIN)/pytest -q -m browser
+
 test-release: $(READY)  ## wheel and source archive, each alone in a fresh environment
 	$(BIN)/pytest -q -m release
 
@@ -28,6 +31,7 @@ conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fail
 
 docs: $(READY)  ## the documentation as a site; fails on a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'site/index.html; with search: $(BIN)/mkdocs serve'
 
 docs-generate: $(READY)  ## write the pages, schemas and drawings of docs/ that are made from the code
 	$(BIN)/python -m docgen

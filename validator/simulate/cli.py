@@ -39,7 +39,9 @@ def command(
 
     from validator.simulate.report import show, to_json
 
-    report = _simulate(out, arch or str(default_arch(out)), mode, samples, trace, engine, pimsim)
+    chip = arch or str(default_arch(out))
+    with Console(stderr=True).status("simulating (the first run on a computer compiles the model, some 20 s) ..."):
+        report = _simulate(out, chip, mode, samples, trace, engine, pimsim)
     if json is not None:
         try:
             json.write_bytes(to_json(report))
