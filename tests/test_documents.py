@@ -35,6 +35,13 @@ def test_no_block_escapes(name: str) -> None:
     assert not re.findall(r"\n\n(?: {4}|\t).*", prose), "indented blocks are not run: fence them"
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    """Those of docs/ are checked by `make docs`."""
+    targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
+    assert all((ROOT / target).exists() for target in targets if not target.startswith("https://"))
+
+
 def test_generated_files_are_up_to_date() -> None:
     """If not: make docs-generate."""
     for name, content in files().items():
