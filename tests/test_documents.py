@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import models
+import raptor
 from docgen.everything import files
 from tests.documents import ROOT, RUN, SHOWN, Page, blocks, pages
+from validator.checks.findings import RULES
+from validator.simulate.builtin import simulate
 
 
 @pytest.mark.parametrize("name", pages())
@@ -40,6 +44,27 @@ def test_links_lead_somewhere(name: str) -> None:
     """Those of docs/ are checked by `make docs`."""
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
     assert all((ROOT / target).exists() for target in targets if not target.startswith("https://"))
+
+
+def test_the_figures_of_the_readme_are_those_of_the_code() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert f"[{len(RULES)} checks]" in text
+    passed, cases = re.findall(r"(\d+) of the (\d+) cases", " ".join(text.split()))[0]
+    assert f"{passed} of {cases}" in (ROOT / "docs" / "conformance.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_times_of_the_readme_are_those_of_the_simulation(tmp_path: Path) -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    (shown,) = re.findall(r"simulator says ([\d.]+) ms instead of ([\d.]+) s, and (\d+) images a second", text)
+    model = models.build("resnet18")
+    for mapping, wanted_ms in (("rows", float(shown[0])), ("raptor", float(shown[1]) * 1e3)):
+        out = raptor.compile(model, mapping=mapping).save(tmp_path / mapping, stream_format="pim", weight_format="npz")
+        latency_ns = simulate(out, out / "arch.json").latency_ns
+        assert latency_ns is not None
+        assert latency_ns / 1e6 == pytest.approx(wanted_ms, rel=0.02)
+    rate = simulate(tmp_path / "rows", tmp_path / "rows" / "arch.json", mode="throughput").samples_per_s
+    assert rate == pytest.approx(float(shown[2]), rel=0.02)
 
 
 def test_generated_files_are_up_to_date() -> None:
