@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow conformance docs-operators lint format bench bench-growth bench-simulate clean
+.PHONY: demo test test-slow test-release test-browser notebook conformance docs docs-generate lint format bench bench-growth bench-simulate clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -20,11 +20,24 @@ test: $(READY)  ## the test suite without its slow part
 test-slow: $(READY)  ## full-size models, long sweeps
 	$(BIN)/pytest -q -m slow
 
+test-browser: $(READY)  ## the documentation in a headless Chromium
+	$(BIN)/pytest -q -m browser
+
+test-release: $(READY)  ## wheel and source archive, each alone in a fresh environment
+	$(BIN)/pytest -q -m release
+
 conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table
 
-docs-operators: $(READY)  ## write docs/operators.md from the table of importers
-	$(BIN)/python -m raptor.frontend.docs > docs/operators.md
+docs: $(READY)  ## the documentation as a site; fails on a dead link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'site/index.html; with search: $(BIN)/mkdocs serve'
+
+docs-generate: $(READY)  ## write the pages, schemas and drawings of docs/ that are made from the code
+	$(BIN)/python -m docgen
+
+notebook: $(READY)  ## run the notebook and store what it prints
+	$(BIN)/python -m tests.notebook examples/tour.ipynb --update
 
 lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff check .
@@ -45,10 +58,10 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) out
+	rm -rf $(VENV) $(DEMO) out site dist
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "RAPTOR needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
 	touch $@

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from raptor import completion
+
 app = typer.Typer(
     name="arch",
     help="Architecture files of pimsim-nn: presets, their sources, checks, new ones.",
@@ -15,7 +17,10 @@ app = typer.Typer(
 
 @app.command("list")
 def list_command() -> None:
-    """List the presets."""
+    """List the presets.
+
+    Example: raptor arch list
+    """
     from raptor.arch_view import show_presets
 
     show_presets()
@@ -23,12 +28,14 @@ def list_command() -> None:
 
 @app.command("show")
 def show_command(
-    name: Annotated[str, typer.Argument(help="Preset or file.")],
+    name: Annotated[str, typer.Argument(help="Preset or file.", autocompletion=completion.presets)],
     json: Annotated[bool, typer.Option("--json", help="Print the architecture file itself, every field.")] = False,
 ) -> None:
     """Show every field with its value, unit and meaning, and where a preset's numbers come from.
 
     Fields marked * are not named in the file: the value is the simulator's default.
+
+    Example: raptor arch show isaac
     """
     from raptor.arch_view import show_architecture
 
@@ -43,6 +50,8 @@ def check_command(
     """Say what the simulator would do with a file: misspelt fields, impossible values, converters that do not fit.
 
     Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a file that cannot be read.
+
+    Example: raptor arch check out/arch.json
     """
     from rich.console import Console
 
@@ -58,14 +67,19 @@ def check_command(
 @app.command("new")
 def new_command(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path("arch.json"),
-    base: Annotated[str, typer.Option("--from", help="Preset or file to start from.")] = "bench",
+    base: Annotated[
+        str, typer.Option("--from", help="Preset or file to start from.", autocompletion=completion.presets)
+    ] = "bench",
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.")] = None,
     xbars_per_core: Annotated[int | None, typer.Option(min=1, help="Crossbars of a core.")] = None,
     xbar: Annotated[str | None, typer.Option(help="Crossbar size: 128, or 128x256 (rows x columns).")] = None,
     cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write an architecture file and, beside it, a network table complete for every pair of cores."""
+    """Write an architecture file and, beside it, a network table complete for every pair of cores.
+
+    Example: raptor arch new -o chip.json --from isaac --cores 64
+    """
     from raptor import arch as architectures
     from raptor.arch_view import write_files
     from raptor.options import parse_xbar

@@ -12,6 +12,7 @@ import raptor.reporting.cli
 import validator.check_cli
 import validator.cli
 import validator.simulate.cli
+from raptor import completion
 from raptor.errors import InternalError, RaptorError, UserError
 from raptor.options import parse_shape, parse_xbar
 
@@ -90,7 +91,10 @@ def compile_command(
     bits: Annotated[int, typer.Option(min=1, max=32, help="Bits of an activation and of a weight.")] = 8,
     cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.", show_default="8")] = None,
     arch: Annotated[
-        str | None, typer.Option(help="Architecture file of pimsim-nn, or preset.", show_default="bench")
+        str | None,
+        typer.Option(
+            help="Architecture file of pimsim-nn, or preset.", show_default="bench", autocompletion=completion.presets
+        ),
     ] = None,
     shape: Annotated[
         list[str] | None, typer.Option(help="Shape of an input, such as input=1,3,224,224. Repeatable.")
@@ -98,17 +102,23 @@ def compile_command(
     stream_format: Annotated[str, typer.Option("--format", help="Streams: json, pim or both.")] = "json",
     weights: Annotated[str, typer.Option(help="Crossbar weights: json or npz.")] = "json",
     mapping: Annotated[
-        str, typer.Option(help="Strategy: raptor, the reference; or rows: layers stream, slow ones get copies.")
+        str,
+        typer.Option(
+            help="Strategy: raptor, the reference; or rows: layers stream, slow ones get copies.",
+            autocompletion=completion.strategies,
+        ),
     ] = "raptor",
     isa: Annotated[str, typer.Option(help="extended, or base: only instructions that pimsim-nn runs.")] = "extended",
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
-    stop_after: Annotated[str | None, typer.Option(help="Print what this pass returns, and stop.")] = None,
+    stop_after: Annotated[
+        str | None, typer.Option(help="Print what this pass returns, and stop.", autocompletion=completion.passes)
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier output.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Compile an ONNX model to instruction streams.
 
-    Example: raptor compile resnet18.onnx --xbar 128 --cores 200
+    Example: raptor compile lenet5.onnx --xbar 128 --cores 20
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -162,7 +172,10 @@ def compile_command(
 
 @app.command("models")
 def models_command(
-    name: Annotated[str | None, typer.Argument(help="Model to write; without it, all are listed.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Model to write; without it, all are listed.", autocompletion=completion.models),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write.", show_default="NAME.onnx")
     ] = None,
@@ -175,7 +188,7 @@ def models_command(
 ) -> None:
     """List the built-in models, or write one as an ONNX file with seeded weights.
 
-    Example: raptor models resnet18 -o resnet18.onnx
+    Example: raptor models lenet5 -o lenet5.onnx
     """
     from raptor import zoo
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from raptor import completion
+
 
 def command(
     model: Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)],
@@ -15,7 +17,10 @@ def command(
     bits: Annotated[int, typer.Option(min=1, max=32, help="Bits of an activation and of a weight.")] = 8,
     cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.", show_default="8")] = None,
     arch: Annotated[
-        str | None, typer.Option(help="Architecture file of pimsim-nn, or preset.", show_default="bench")
+        str | None,
+        typer.Option(
+            help="Architecture file of pimsim-nn, or preset.", show_default="bench", autocompletion=completion.presets
+        ),
     ] = None,
     shape: Annotated[
         list[str] | None, typer.Option(help="Shape of an input, such as input=1,3,224,224. Repeatable.")
@@ -24,7 +29,7 @@ def command(
 ) -> None:
     """Show what would happen to a model: operators, multiply-accumulates, crossbars of each layer.
 
-    Example: raptor inspect resnet18.onnx --xbar 128
+    Example: raptor inspect lenet5.onnx --xbar 128
     """
     # The front end takes a moment to import; `raptor --help` does without.
     from rich.console import Console

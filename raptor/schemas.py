@@ -26,10 +26,15 @@ def schema(model: type[BaseModel]) -> bytes:
     return orjson.dumps(model.model_json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
 
 
+def file_name(name: str) -> str:
+    """`config.schema.json` for `config.json`."""
+    return name.replace(".json", ".schema.json")
+
+
 def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in SCHEMAS.items():
-        (folder / name.replace(".json", ".schema.json")).write_bytes(schema(model))
+        (folder / file_name(name)).write_bytes(schema(model))
 
 
 if __name__ == "__main__":

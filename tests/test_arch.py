@@ -68,7 +68,7 @@ def test_presets_reproduce_published_products() -> None:
 
 
 def test_the_schema_is_up_to_date() -> None:
-    assert SCHEMA.read_bytes() == schema(ArchFile), "run: python -m raptor.schemas docs/schemas"
+    assert SCHEMA.read_bytes() == schema(ArchFile), "run: make docs-generate"
 
 
 def test_every_field_is_described() -> None:

@@ -6,14 +6,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
+from typer.main import get_command
 
 import raptor
+from docgen.cli import describe
 from raptor import cli
 from raptor.driver import PASSES
 from tests.frontend.support import make_model, node, random
@@ -536,3 +539,29 @@ def test_a_model_that_exists_is_kept(shell: Shell):
     assert "exists" in shell.refused("models", "mlp")
     shell.ok("models", "mlp", "--force", "--option", "width=0.1")
     assert (shell.folder / "mlp.onnx").stat().st_size > 4
+
+
+# Help
+
+
+def commands(group: object, name: str = "raptor") -> list[tuple[str, object]]:
+    """Every command that does something, with its full name."""
+    inner = getattr(group, "commands", {})
+    below = [command for sub, found in inner.items() for command in commands(found, f"{name} {sub}")]
+    return below or [(name, group)]
+
+
+@pytest.mark.parametrize(("name", "command"), commands(get_command(cli.app)))
+def test_help_shows_an_example(name: str, command: object):
+    """One sentence first; docs/cli.md has the examples, and they are run there."""
+    text, example = describe(command)
+    assert text.splitlines()[0].endswith(".")
+    assert f"{example} ".startswith(f"{name} ")
+    assert "\n" not in example
+
+
+def test_the_version_is_one(shell: Shell):
+    assert shell.ok("--version").out == f"raptor {raptor.__version__}\n" == f"raptor {version('raptor')}\n"
+    root = Path(__file__).parents[1]
+    assert f"\nversion: {raptor.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert f"\n## [{raptor.__version__}]" in (root / "CHANGELOG.md").read_text()

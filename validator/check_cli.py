@@ -21,6 +21,8 @@ def command(
     """Find what pimsim-nn would do to a program without saying so.
 
     Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a program that cannot be read.
+
+    Example: raptor check out --sarif findings.sarif
     """
     from rich.console import Console
 

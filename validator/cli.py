@@ -29,6 +29,8 @@ def command(
     """Execute a compiled model and compare it with onnxruntime.
 
     Exit status: 0 the outputs agree, 1 they do not, 2 bad input, 3 deadlock.
+
+    Example: raptor validate out --layers
     """
     # numpy, pydantic and the engine take half a second to import; `--help` does without.
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""`python -m raptor.frontend.docs` prints docs/operators.md: what the table of importers says, for people."""
+"""docs/operators.md: what the table of importers says, for people."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -47,12 +47,13 @@ A test compares this with what the importers do.
 
 HEAD = """# Operators
 
-Written by `make docs-operators` from the table of importers (`raptor/frontend/operators`). Every tensor is float32,
+Written by `make docs-generate` from the table of importers (`raptor/frontend/operators`). Every tensor is float32,
 every shape is static. Nodes that depend on constants and shapes only are computed while compiling, whatever they are.
 Operators that ONNX defines by others, such as GroupNormalization from version 21 on, are taken apart first.
 
 *since*: the first version of the operator set the importer reads; later ones too, until the next line of the operator.
-*extended*: instructions beyond the published set (docs/design.md, 5); `--isa base` refuses nodes that need them.
+*extended*: instructions beyond the published set ([design](design.md#instructions)); `--isa base` refuses nodes that
+need them.
 
 | operator | since | what it computes | extended | limits |
 |---|---|---|---|---|
@@ -70,7 +71,3 @@ def page() -> Iterator[str]:
 def _row(op_type: str, found: Importer) -> str:
     cells = (op_type, str(found.since), found.summary, EXTENDED.get(op_type, ""), found.limits)
     return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n"
-
-
-if __name__ == "__main__":
-    print("".join(page()), end="")

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 
 
 def test_page_is_up_to_date() -> None:
-    """If not: make docs-operators."""
+    """If not: make docs-generate."""
     assert PAGE.read_text() == "".join(docs.page())
 
 

@@ -32,12 +32,16 @@ def command(
     """Estimate time and energy of a program as pimsim-nn does, some hundred times faster.
 
     Programs of other compilers work too. Exit status: 0 done, 2 bad input, 3 deadlock.
+
+    Example: raptor simulate out --trace trace.json
     """
     from rich.console import Console
 
     from validator.simulate.report import show, to_json
 
-    report = _simulate(out, arch or str(default_arch(out)), mode, samples, trace, engine, pimsim)
+    chip = arch or str(default_arch(out))
+    with Console(stderr=True).status("simulating (the first run on a computer compiles the model, some 20 s) ..."):
+        report = _simulate(out, chip, mode, samples, trace, engine, pimsim)
     if json is not None:
         try:
             json.write_bytes(to_json(report))

@@ -131,7 +131,7 @@ def test_notes_are_clean(tmp_path: Path) -> None:
 
 
 def test_the_reference_is_up_to_date() -> None:
-    assert DOCS.read_text() == page(), "run: python -m validator.checks --docs docs/checks.md"
+    assert DOCS.read_text() == page(), "run: make docs-generate"
 
 
 def test_every_rule_says_what_to_do() -> None:

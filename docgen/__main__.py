@@ -1,0 +1,17 @@
+"""`python -m docgen` writes every generated file of docs/."""
+
+from pathlib import Path
+
+from docgen.everything import files
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def main() -> None:
+    for name, content in files().items():
+        path = DOCS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+main()

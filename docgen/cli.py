@@ -1,0 +1,76 @@
+"""docs/cli.md: every command as its `--help` says it."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+import raptor.cli
+from docgen.markdown import NOTE, code, table
+
+ORDER = ("models", "inspect", "compile", "validate", "simulate", "check", "arch")
+"""In which a newcomer meets the commands; others follow in the order of `raptor --help`."""
+
+HEAD = f"""# Command line
+
+{NOTE.format("the commands themselves (`raptor --help`)")}
+Every command exits with 0 when all is well, 2 when the input is at fault, and 70 for a bug of RAPTOR; what else a
+command says by its exit status is in its description. `--debug`, anywhere on the line, shows the traceback of an error.
+`raptor --install-completion` teaches the shell the commands and their options; open a new shell afterwards.
+
+The examples of this page work in an empty directory, from top to bottom.
+"""
+
+
+def page() -> str:
+    group = _commands(get_command(raptor.cli.app))
+    names = [*(name for name in ORDER if name in group), *(name for name in group if name not in ORDER)]
+    return "\n".join([HEAD, *(_section(f"raptor {name}", group[name]) for name in names)])
+
+
+def _commands(command: Any) -> dict[str, Any]:
+    """Subcommands by name; empty for a plain command. Typer brings its own types, so no type of theirs is named."""
+    return dict(getattr(command, "commands", {}))
+
+
+def _section(name: str, command: Any) -> str:
+    inner = _commands(command)
+    text, example = describe(command)
+    parts = [f"## {name}\n\n{text}\n"]
+    if example:
+        parts.append(f"```console\n$ {example}\n...\n```\n")
+    if rows := list(_rows(command)):
+        parts.append(table(("argument or option", "default", "meaning"), rows))
+    return "\n".join(parts + [_section(f"{name} {sub}", inner[sub]) for sub in inner])
+
+
+def describe(command: Any) -> tuple[str, str]:
+    """What the command says of itself, and its example."""
+    text, _, example = inspect.cleandoc(command.help or "").partition("\n\nExample: ")
+    return text, example
+
+
+def _rows(command: Any) -> Iterator[tuple[str, str, str]]:
+    for parameter in command.params:
+        if parameter.name == "help":
+            continue
+        if parameter.param_type_name == "argument":
+            name = code(parameter.name.upper())
+        else:
+            name = ", ".join(code(option) for option in parameter.opts)
+        yield name, code(_default(parameter)), _sentence(parameter.help or "")
+
+
+def _default(parameter: Any) -> str:
+    """As `--help` shows it."""
+    if isinstance(parameter.show_default, str):
+        return parameter.show_default
+    if parameter.show_default is False or parameter.default is None or parameter.default is False:
+        return ""
+    return str(getattr(parameter.default, "value", parameter.default))
+
+
+def _sentence(text: str) -> str:
+    return re.sub(r"\s+", " ", text)

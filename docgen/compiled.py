@@ -1,0 +1,67 @@
+"""Compilations of which the drawings are made, with what their passes returned."""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import models
+import raptor
+from raptor.driver import Driver
+from validator.simulate.builtin import simulate
+
+
+@dataclass
+class _Recorder(Driver):
+    results: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def run(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self.results[name] = super().run(name, *args, **kwargs)
+        return self.results[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What passes returned, by name; the events of a simulation as a Chrome trace; its latency."""
+
+    passes: Mapping[str, Any]
+    events: tuple[Mapping[str, Any], ...]
+    latency_ns: float
+
+
+def thesis_model() -> ModelProto:
+    """The thesis's example: a 3x3 convolution of 4 to 8 channels on a 4x4 image (listing 4.1)."""
+    weights = np.random.default_rng(0).standard_normal((8, 4, 3, 3), dtype=np.float32)
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 4, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 4, 4])
+    graph = helper.make_graph([conv], "thesis", [x], [y], [numpy_helper.from_array(weights, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@cache
+def thesis() -> Compiled:
+    """On the thesis's machine: crossbars of 3x3, five to a core."""
+    return _compiled(thesis_model(), xbar=3, xbars_per_core=5, cores=16)
+
+
+@cache
+def lenet5_rows() -> Compiled:
+    return _compiled(models.build("lenet5"), cores=8, mapping="rows")
+
+
+def _compiled(model: ModelProto, **options: Any) -> Compiled:
+    recorder = _Recorder()
+    program = raptor.compile(model, driver=recorder, **options)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = program.save(Path(scratch) / "out")
+        trace = Path(scratch) / "trace.json"
+        report = simulate(folder, folder / "arch.json", trace_file=trace)
+        events = tuple(json.loads(trace.read_text())["traceEvents"])
+    return Compiled(recorder.results, events, report.latency_ns or 0.0)

@@ -1,0 +1,26 @@
+"""docs/formats.md: the JSON files of an output directory, field by field."""
+
+import inspect
+
+from pydantic import BaseModel
+
+from docgen import schema_table
+from docgen.markdown import NOTE
+from raptor import files, schemas
+
+HEAD = f"""# JSON files, field by field
+
+{NOTE.format("`raptor/files.py` and `raptor/report.py`")}
+What each file is for, and the formats that are not JSON: [files of an output directory](files.md). `arch.json` has a
+[page of its own](architecture.md).
+"""
+
+
+def page() -> str:
+    return "\n".join([HEAD, *(_file(n, m) for n, m in schemas.SCHEMAS.items() if n != files.ARCH)])
+
+
+def _file(name: str, model: type[BaseModel]) -> str:
+    schema = schemas.file_name(name)
+    body = schema_table.section(model, level=3)
+    return inspect.cleandoc(f"## {name}\n\nSchema: [{schema}](schemas/{schema})") + f"\n\n{body}"

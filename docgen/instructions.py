@@ -1,0 +1,51 @@
+"""docs/instructions.md: the instruction set, from raptor/isa.py."""
+
+from docgen.markdown import NOTE, code, table
+from raptor.isa import INSTRUCTIONS, Instruction, Operand, Unit
+
+HEAD = f"""# Instructions
+
+{NOTE.format("`raptor/isa.py`")}
+A core has 32 registers of 32 bits, a local memory, crossbars in array groups, and four units that execute
+instructions: scalar, matrix, vector and transfer. Addresses are bytes; lengths are elements (`len` of vector
+instructions) or bytes (`size`). A vector instruction and `mvmul` find their operands in local memory, at the addresses
+that registers hold.
+
+*slot* is the field of the binary record (`.pim`: `opcode`, `rd`, `rs1`, one unused byte, then four 32-bit integers
+`a`, `b`, `c`, `d`); in JSON an operand is a key of its own name unless another is given. Instructions marked
+*extended* are RAPTOR's: pimsim-nn refuses them, `raptor simulate` charges them like one of the same shape,
+`--isa base` does without.
+"""
+
+
+def page() -> str:
+    return "\n".join([HEAD, _index(), *(_chapter(unit) for unit in Unit)])
+
+
+def _index() -> str:
+    rows = [
+        (f"[`{i.name}`](#{i.name})", str(i.opcode), str(i.unit), code(i.meaning), "yes" if i.extension else "")
+        for i in INSTRUCTIONS
+    ]
+    return table(("instruction", "opcode", "unit", "what", "extended"), rows)
+
+
+def _chapter(unit: Unit) -> str:
+    return "\n".join([f"## {str(unit).capitalize()} unit\n", *(_entry(i) for i in INSTRUCTIONS if i.unit is unit)])
+
+
+def _entry(instruction: Instruction) -> str:
+    extended = ", extended" if instruction.extension else ""
+    head = f"### {instruction.name}\n\n`{instruction.meaning}` (opcode {instruction.opcode}{extended})\n"
+    if not instruction.operands:
+        return f"{head}\nNo operands.\n"
+    rows = [
+        (code(o.name), _slot(o), f"{o.low} to {o.high}", f"{o.meaning}; {o.kind}" if o.is_register else o.meaning)
+        for o in instruction.operands
+    ]
+    return f"{head}\n{table(('operand', 'slot', 'range', 'meaning'), rows)}"
+
+
+def _slot(operand: Operand) -> str:
+    keys = "" if operand.json == (operand.name,) else " (JSON: " + ", ".join(map(code, operand.json)) + ")"
+    return code(operand.slot) + keys

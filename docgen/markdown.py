@@ -1,0 +1,15 @@
+"""What the generated pages have in common."""
+
+from collections.abc import Iterable, Sequence
+
+NOTE = "Written by `make docs-generate` from {}; do not edit.\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; a bar in a cell is escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""

@@ -1,0 +1,48 @@
+"""Just enough SVG: rectangles, lines and text on a white ground."""
+
+from dataclasses import dataclass, field
+from xml.sax.saxutils import escape
+
+PALETTE = (
+    *("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"),
+    *("#ee8866", "#44aa99", "#999933", "#332288", "#882255", "#77aadd", "#555555"),
+)
+"""Mostly Paul Tol's, for the colour-blind."""
+
+_STYLE = (
+    "text{font:12px Helvetica,Arial,sans-serif;fill:#222}.s{font-size:10px;fill:#555}.w{fill:#fff}.b{font-weight:bold}"
+)
+_HEAD = (
+    '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    '<path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>'
+)
+
+
+@dataclass(slots=True)
+class Drawing:
+    """Size in pixels; shapes in the order drawn."""
+
+    width: int
+    height: int
+    title: str
+    shapes: list[str] = field(default_factory=list[str])
+
+    def rectangle(self, x: float, y: float, w: float, h: float, fill: str, *, line: str = "#fff") -> None:
+        at = f'x="{x:.5g}" y="{y:.5g}" width="{w:.5g}" height="{h:.5g}"'
+        self.shapes.append(f'<rect {at} fill="{fill}" stroke="{line}"/>')
+
+    def text(self, x: float, y: float, text: str, *, anchor: str = "start", style: str = "") -> None:
+        named = f' class="{style}"' if style else ""
+        self.shapes.append(f'<text x="{x:.5g}" y="{y:.5g}" text-anchor="{anchor}"{named}>{escape(text)}</text>')
+
+    def arrow(self, x: float, y: float, to_x: float, to_y: float, *, bend: float = 0.0) -> None:
+        """`bend`: how far the middle is pushed to the left of the way, in parts of its length."""
+        middle = ((x + to_x) / 2 + (to_y - y) * bend, (y + to_y) / 2 - (to_x - x) * bend)
+        path = f"M{x:.5g} {y:.5g}Q{middle[0]:.5g} {middle[1]:.5g} {to_x:.5g} {to_y:.5g}"
+        self.shapes.append(f'<path d="{path}" fill="none" stroke="#555" stroke-width="1.3" marker-end="url(#a)"/>')
+
+    def __str__(self) -> str:
+        box = f'viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" {box} role="img"><title>{escape(self.title)}</title>'
+        ground = f'<rect width="{self.width}" height="{self.height}" rx="6" fill="#fff"/>'
+        return "\n".join([f"{head}<style>{_STYLE}</style>{_HEAD}{ground}", *self.shapes, "</svg>\n"])

@@ -1,0 +1,81 @@
+"""Everything that README and docs/ show is run, and prints what they say; generated pages are those of the code."""
+
+import difflib
+import re
+from pathlib import Path
+
+import pytest
+
+import models
+import raptor
+from docgen.everything import files
+from tests.documents import ROOT, RUN, SHOWN, Page, blocks, pages
+from validator.checks.findings import RULES
+from validator.simulate.builtin import simulate
+
+
+@pytest.mark.parametrize("name", pages())
+def test_what_a_page_shows(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If what is printed now is right: pytest --update-golden."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    page = Page((ROOT / name).read_text())
+    page.run()
+    if request.config.getoption("--update-golden"):
+        (ROOT / name).write_text(page.updated())
+        return
+    lines = difflib.unified_diff(page.text.splitlines(), page.updated().splitlines(), name, "now", lineterm="")
+    assert not page.edits, "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", pages())
+def test_no_block_escapes(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert {block.language for block in blocks(text)} <= {*RUN, *SHOWN}
+    prose = "".join(re.split(r"^```\w*\n.*?^```$", text, flags=re.MULTILINE | re.DOTALL))
+    assert "```" not in prose
+    assert not re.findall(r"\n\n(?: {4}|\t).*", prose), "indented blocks are not run: fence them"
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    """Those of docs/ are checked by `make docs`."""
+    targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
+    assert all((ROOT / target).exists() for target in targets if not target.startswith("https://"))
+
+
+def test_the_figures_of_the_readme_are_those_of_the_code() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert f"[{len(RULES)} checks]" in text
+    passed, cases = re.findall(r"(\d+) of the (\d+) cases", " ".join(text.split()))[0]
+    assert f"{passed} of {cases}" in (ROOT / "docs" / "conformance.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_times_of_the_readme_are_those_of_the_simulation(tmp_path: Path) -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    (shown,) = re.findall(r"simulator says ([\d.]+) ms instead of ([\d.]+) s, and (\d+) images a second", text)
+    model = models.build("resnet18")
+    for mapping, wanted_ms in (("rows", float(shown[0])), ("raptor", float(shown[1]) * 1e3)):
+        out = raptor.compile(model, mapping=mapping).save(tmp_path / mapping, stream_format="pim", weight_format="npz")
+        latency_ns = simulate(out, out / "arch.json").latency_ns
+        assert latency_ns is not None
+        assert latency_ns / 1e6 == pytest.approx(wanted_ms, rel=0.02)
+    rate = simulate(tmp_path / "rows", tmp_path / "rows" / "arch.json", mode="throughput").samples_per_s
+    assert rate == pytest.approx(float(shown[2]), rel=0.02)
+
+
+def test_generated_files_are_up_to_date() -> None:
+    """If not: make docs-generate."""
+    for name, content in files().items():
+        assert (ROOT / "docs" / name).read_bytes() == content, name
+
+
+def test_drawings_hold_what_was_compiled() -> None:
+    """54 matrices on 11 cores (thesis, figure 4.8), 12 messages between them."""
+    drawings = {name: content.decode() for name, content in files().items() if name.endswith(".svg")}
+    assert drawings["drawings/cores.svg"].count('class="w"') == 54
+    assert drawings["drawings/messages.svg"].count("marker-end") == 12
+    assert drawings["drawings/timeline.svg"].count(">core ") == 11

@@ -1,0 +1,73 @@
+"""The documentation as people see it: built strictly, served, opened in a real Chromium."""
+
+import functools
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).parents[1]
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of the site, on a port of its own."""
+    site = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def opened(url: str, profile: Path) -> tuple[str, list[str]]:
+    """The page after its scripts have run, and what they wrote on the console."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    assert chromium, "needs Chromium"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=4000"]
+    command = [chromium, *flags, f"--user-data-dir={profile}", "--dump-dom", url]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return ended.stdout, re.findall(r"CONSOLE.*", ended.stderr)
+
+
+@pytest.mark.parametrize(
+    ("page", "seen"),
+    [
+        ("index.html", "proves that the streams compute what the"),
+        ("concepts.html", "drawings/timeline.svg"),
+        ("walkthrough.html", "mbiw="),
+        ("api.html", "raptor.compile"),
+        ("cli.html", "raptor compile"),
+        ("checks.html#width-unset", "width-unset"),
+        ("comparison.html#pimcomp", "PIMCOMP"),
+        ("faq.html?h=quantise", "<mark data-md-highlight"),
+    ],
+)
+def test_a_page_opens(address: str, page: str, seen: str, tmp_path: Path) -> None:
+    dom, console = opened(f"{address}/{page}", tmp_path)
+    assert console == []
+    assert "<h1" in dom
+    assert seen in dom
+
+
+def test_drawings_are_loaded(address: str, tmp_path: Path) -> None:
+    """An SVG that is not well-formed has no size."""
+    for drawing in sorted((ROOT / "docs" / "drawings").iterdir()):
+        dom, console = opened(f"{address}/drawings/{drawing.name}", tmp_path)
+        assert console == []
+        assert "parsererror" not in dom
+        assert dom.count("<rect") > 5
