@@ -97,7 +97,7 @@ def compile_command(
     stream_format: Annotated[str, typer.Option("--format", help="Streams: json, pim or both.")] = "json",
     weights: Annotated[str, typer.Option(help="Crossbar weights: json or npz.")] = "json",
     mapping: Annotated[
-        str, typer.Option(help="Strategy: raptor, the reference; or rows: layers stream, slow ones get copies.")
+        str, typer.Option(help="Strategy: raptor, the reference; rows: layers stream, slow ones get copies; pixelwise.")
     ] = "raptor",
     isa: Annotated[str, typer.Option(help="extended, or base: only instructions that pimsim-nn runs.")] = "extended",
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
@@ -118,7 +118,7 @@ def compile_command(
 
     choices = {"--format": (stream_format, ("json", "pim", "both")), "--weights": (weights, ("json", "npz"))}
     choices["--isa"] = (isa, ("extended", "base"))
-    choices["--mapping"] = (mapping, ("raptor", "rows"))
+    choices["--mapping"] = (mapping, ("raptor", "rows", "pixelwise"))
     for option, (value, allowed) in choices.items():
         if value not in allowed:
             raise UserError(f"{option} {value}: expected one of: {', '.join(allowed)}")

@@ -61,7 +61,8 @@ class RowMapping:
 class Mapping:
     """`tile`: channels of a tile. `filters` and `rows`: by `filter_key`, each layer in one of them.
 
-    With `by_row`, tensors are cut into rows, and every operation that can works row by row.
+    With `by_row`, tensors are cut into rows, and every operation that can works row by row; with `by_pixel`, into the
+    pixels of each tile.
     """
 
     strategy: str
@@ -69,6 +70,7 @@ class Mapping:
     filters: ReadOnly[str, FilterMapping]
     rows: ReadOnly[str, RowMapping] = field(default_factory=dict[str, RowMapping])
     by_row: bool = False
+    by_pixel: bool = False
 
     def __str__(self) -> str:
         return "".join(_lines(self))

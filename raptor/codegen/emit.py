@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ from raptor.codegen.virtual import NONE, Ints, Virtual, set_operand, virtual
 from raptor.errors import VerifyError
 from raptor.pim import ir
 from raptor.spatial.ir import UNIT_WEIGHT, ZERO_WEIGHT
-from raptor.window import Pixels, Table, Window
+from raptor.window import Pixels, input_pixels
 
 # Registers by purpose, so that a value stays where it is for as long as possible.
 ZERO = 0
@@ -414,12 +413,6 @@ _EMIT: dict[type, Callable[[Emitter, ir.Operation], Virtual]] = {
     ir.Move: Emitter.move,
     ir.Softmax: Emitter.softmax,
 }  # pyright: ignore[reportAssignmentType] each function takes the operation it is listed under
-
-
-@lru_cache(maxsize=8)
-def input_pixels(window: Window | Table) -> Pixels:
-    """`Window.input_pixels`, kept while the tiles of one layer are emitted."""
-    return window.input_pixels()
 
 
 def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:

@@ -104,7 +104,7 @@ class ApplyFilters:
     channel: int
     in_channels: int
     out_channels: int
-    window: Window
+    window: Window | Table
     relu: bool
 
     @property
