@@ -1,5 +1,6 @@
 """The second reference: pixel by pixel, on the crossbars of the first."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from raptor import mapping_pixelwise
 from raptor.errors import CapacityError, UserError
 from raptor.layout import Image
 from raptor.spatial.pixels import one_wide
+from tests.all_graphs import Case, cases
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
 from tests.pipeline import THESIS_CHIP, check, conv_model, passes, thesis_model
+from tests.test_all_graphs import SLOW_ONLY
 
 PIXELWISE = {"mapping": "pixelwise"}
 CHIP = {"xbar": 3, "xbars_per_core": 5, "cores": 400, **PIXELWISE}
@@ -118,3 +121,28 @@ def test_equal_inputs_give_equal_bytes():
     model = conv_model((1, 5, 4, 4), 4, bias=True, relu=True)
     first, second = (passes(model, **CHIP).streams.cores for _ in range(2))
     assert {i: s.records.tobytes() for i, s in first.items()} == {i: s.records.tobytes() for i, s in second.items()}
+
+
+def test_a_renamed_tensor_is_stacked_under_its_own_name():
+    """Pixels are shared between names; what needs the whole tensor under both stacks them twice."""
+    nodes = [
+        node("Reshape", "x s", "t", name="flat"),
+        node("Softmax", "x", "a", name="first", axis=1),
+        node("Softmax", "t", "b", name="second", axis=1),
+        node("Reshape", "b r", "c", name="back"),
+        node("Add", "a c", "y"),
+    ]
+    constants = {"s": np.array([1, 4, 6]), "r": np.array([1, 4, 2, 3])}
+    check(make_model(nodes, {"x": (1, 4, 2, 3)}, ["y"], constants), **CHIP)
+
+
+def test_constants_that_are_operands_like_any_other():
+    model = make_model([node("Concat", "x c", axis=2)], {"x": (1, 4, 2, 3)}, ["y"], {"c": random(1, 4, 1, 3)})
+    check(model, **CHIP)
+
+
+@pytest.mark.slow
+@settings(SLOW_ONLY, max_examples=300)
+@given(cases("all"))
+def test_random_graphs_over_every_operator(case: Case):
+    replace(case, options={**case.options, **PIXELWISE}).check()

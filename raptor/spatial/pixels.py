@@ -12,10 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from raptor.frontend.graph import Constant, Filter, Map, Node, Operator, Pool, Rename
+from raptor.frontend.graph import Constant, ConstantTensor, Filter, Map, Node, Operator, Pool, Rename
 from raptor.layout import Image, Region
 from raptor.mapping import Matrix, Range, filter_key
-from raptor.spatial.ir import ApplyFilters, BodyOp, Compute, MoveTile, Part, PoolTile, Stack, Tile, Vector
+from raptor.spatial.ir import (
+    ApplyFilters,
+    BodyOp,
+    Compute,
+    ConstantTile,
+    MoveTile,
+    Part,
+    PoolTile,
+    Stack,
+    Tile,
+    Vector,
+    tile_name,
+)
 from raptor.spatial.lower import Lowering, map_op
 from raptor.window import Table
 
@@ -52,15 +64,15 @@ class PixelLowering(Lowering):
         if name not in self.whole:
             image = self.graph.tensors[name].image
             self.whole[name] = tuple(
-                Part(Region(channels, (0, image.rows)), self.stacked(name, image, tiles))
-                for channels, tiles in self.pixels[name].items()
+                Part(Region(channels, (0, image.rows)), self.stacked(name, i, image, tiles))
+                for i, (channels, tiles) in enumerate(self.pixels[name].items())
             )
         return self.whole[name]
 
-    def stacked(self, name: str, image: Image, tiles: list[Tile]) -> Tile:
+    def stacked(self, name: str, index: int, image: Image, tiles: list[Tile]) -> Tile:
         if len(tiles) == 1:
             return tiles[0]
-        result = Tile(f"{tiles[0].name}.whole", image.rows, image.width, tiles[0].channels)
+        result = Tile(f"{tile_name(name, index)}.whole", image.rows, image.width, tiles[0].channels)
         op = Stack(result, tuple(tiles))
         self.computes.append(Compute(self.tensors[name].node, "Stack", name, (), None, (op,), (result,)))
         return result
@@ -137,12 +149,21 @@ class PixelLowering(Lowering):
     def rename_pixels(self, node: Node, _: Rename) -> Pixels:
         return self.pixels[node.inputs[0]]
 
+    def constant_pixels(self, node: Node, operator: ConstantTensor) -> Pixels:
+        image = self.graph.tensors[node.output].image
+        results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
+        for channels, tiles in results.items():
+            values = operator.pixels.reshape(image.pixels, -1)[:, slice(*channels)].astype(np.float32)
+            self.literals |= {t.name: ConstantTile(t.name, v) for t, v in zip(tiles, values, strict=True)}
+        return results
+
 
 _BY_PIXEL: dict[type[Operator], Callable[[PixelLowering, Node, Any], Pixels | None]] = {
     Filter: PixelLowering.filter_pixels,
     Map: PixelLowering.map_pixels,
     Pool: PixelLowering.pool_pixels,
     Rename: PixelLowering.rename_pixels,
+    ConstantTensor: PixelLowering.constant_pixels,
 }
 """Each returns None where it cannot work on pixels."""
 
