@@ -11,8 +11,8 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor import mapping_pixelwise
-from raptor.errors import CapacityError, UserError
+from raptor import mapping_pixelwise, spatial
+from raptor.errors import CapacityError, UserError, VerifyError
 from raptor.layout import Image
 from raptor.spatial.pixels import one_wide
 from tests.all_graphs import Case, cases
@@ -58,6 +58,19 @@ def test_pixels_that_read_only_padding_are_zero():
     program = check(model, **CHIP)
     assert program.report.instructions["mvmul"] == 9 * 2
     assert program.report.instructions["lldi"] == (25 - 9) * 2
+
+
+def test_a_pixel_may_leave_out_padding_and_nothing_else():
+    """Pixel 0 of 4x4 reads kernel positions 4, 5, 7, 8; pixel 5 all nine."""
+    result = passes(thesis_model(4, 8), **THESIS_CHIP, **PIXELWISE)
+    y = result.spatial.tensors["y"]
+    corner, inside = y.parts[0], y.parts[5 * 3]
+    assert corner.region.channels == inside.region.channels
+    parts = list(y.parts)
+    parts[0], parts[5 * 3] = replace(corner, tile=inside.tile), replace(inside, tile=corner.tile)
+    swapped = {**result.spatial.tensors, "y": replace(y, parts=tuple(parts))}
+    with pytest.raises(VerifyError, match="misses products of tap 0"):
+        spatial.verify(replace(result.spatial, tensors=swapped), result.arch)
 
 
 @given(random_models(), st.sampled_from([3, 4, (8, 4)]), st.integers(4, 12))
