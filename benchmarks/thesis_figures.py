@@ -37,7 +37,7 @@ XBARS_PER_CORE = 5
 WIDTHS = range(2, 10)
 SIZES = (3, 6, 12, 18, 24, 30, 36, 42, 48)
 CORES = (100, 125, 150, 175, 200, 225, 250)
-MAPPINGS = {"raptor": "--mapping raptor", "rows": "--mapping rows"}
+MAPPINGS = ("raptor", "rows")
 
 PJ_PER_UWH = 3.6e9
 
