@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-release test-browser notebook conformance docs docs-generate lint format bench bench-growth bench-simulate clean
+.PHONY: demo test test-slow test-release test-browser notebook conformance docs docs-generate lint format bench bench-growth bench-simulate bench-thesis clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -52,6 +52,9 @@ bench-growth: $(READY)  ## how compilation grows with image size, channels, core
 
 bench-simulate: $(READY)  ## time of simulate and check; PIMSIM=/path/to/ChipTest to compare with pimsim-nn
 	$(BIN)/python benchmarks/simulate.py $(if $(PIMSIM),--pimsim $(PIMSIM))
+
+bench-thesis: $(READY)  ## the thesis's figures again: docs/images/thesis and the tables of docs/thesis-figures.md
+	$(BIN)/python benchmarks/thesis_figures.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

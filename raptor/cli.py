@@ -104,7 +104,7 @@ def compile_command(
     mapping: Annotated[
         str,
         typer.Option(
-            help="Strategy: raptor, the reference; or rows: layers stream, slow ones get copies.",
+            help="Strategy: raptor, the reference; rows: layers stream, slow ones get copies; pixelwise.",
             autocompletion=completion.strategies,
         ),
     ] = "raptor",
@@ -129,7 +129,7 @@ def compile_command(
 
     choices = {"--format": (stream_format, ("json", "pim", "both")), "--weights": (weights, ("json", "npz"))}
     choices["--isa"] = (isa, ("extended", "base"))
-    choices["--mapping"] = (mapping, ("raptor", "rows"))
+    choices["--mapping"] = (mapping, ("raptor", "rows", "pixelwise"))
     for option, (value, allowed) in choices.items():
         if value not in allowed:
             raise UserError(f"{option} {value}: expected one of: {', '.join(allowed)}")

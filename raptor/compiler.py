@@ -17,6 +17,7 @@ from raptor.driver import Driver
 from raptor.errors import UnsupportedError, UnsupportedNode
 from raptor.frontend.graph import EXTENDED, Graph, Map, Operator, Softmax
 from raptor.mapping import map_raptor
+from raptor.mapping_pixelwise import map_pixelwise
 from raptor.mapping_rows import map_rows
 from raptor.output import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 
 
-STRATEGIES = {"raptor": map_raptor, "rows": map_rows}
+STRATEGIES = {"raptor": map_raptor, "rows": map_rows, "pixelwise": map_pixelwise}
 """Mapping strategies by name (docs/design.md)."""
 
 

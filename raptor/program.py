@@ -128,7 +128,8 @@ def compile(
 
     `xbar` is rows and columns of a crossbar (one number: square); `arch` an architecture file or preset, whose fields
     the other sizes override; `bits` the width of an activation and a weight; `shapes` fixes symbolic input dimensions;
-    `mapping` is the strategy: `raptor` (the reference) or `rows` (layers stream, slow layers get copies).
+    `mapping` is the strategy: `raptor` (the reference), `rows` (layers stream, slow layers get copies) or `pixelwise`
+    (a second reference, for small images).
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled.
     """
     from raptor.compiler import compile_model

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +91,12 @@ class Table:
 
     def input_pixels(self) -> Pixels:
         return self.pixels
+
+
+@lru_cache(maxsize=8)
+def input_pixels(window: Window | Table) -> Pixels:
+    """`Window.input_pixels`, kept while the tiles of one layer are worked on."""
+    return window.input_pixels()
 
 
 def _combined(outer: Ints, inner: Ints, size: int) -> Ints:

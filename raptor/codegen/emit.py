@@ -13,7 +13,7 @@ from raptor.codegen.virtual import NONE, Ints, Virtual, set_operand, virtual
 from raptor.errors import VerifyError
 from raptor.pim import ir
 from raptor.spatial.ir import UNIT_WEIGHT, ZERO_WEIGHT
-from raptor.window import Pixels, Table, Window
+from raptor.window import Pixels, input_pixels
 
 # Registers by purpose, so that a value stays where it is for as long as possible.
 ZERO = 0
@@ -393,12 +393,6 @@ def sums(runs: bytes, elements: int) -> npt.NDArray[np.int64]:
                 latest[r] = [ADD_MORE, a, b - a, -1, 0, source, at]
                 more.append(latest[r])
     return np.array([*first, *more], np.int64).reshape(-1, 7)
-
-
-@lru_cache(maxsize=64)
-def input_pixels(window: Window | Table) -> Pixels:
-    """`Window.input_pixels`, kept while the tiles of one layer are emitted."""
-    return window.input_pixels()
 
 
 def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:

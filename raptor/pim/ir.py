@@ -123,7 +123,7 @@ class ApplyFilters:
     channel: int
     in_channels: int
     out_channels: int
-    window: Window
+    window: Window | Table
     relu: bool
 
     @property

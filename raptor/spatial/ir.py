@@ -78,7 +78,7 @@ class ApplyFilters:
     weights: tuple[int, ...]
     taps: tuple[int, ...]
     channel: int
-    window: Window
+    window: Window | Table
     relu: bool
 
     @property

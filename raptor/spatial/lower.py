@@ -56,9 +56,7 @@ _MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
 
 def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
     """Cuts every tensor into tiles and every layer into computes, as the mapping says."""
-    from raptor.spatial.lines import LineLowering
-
-    lowering = LineLowering(graph, mapping) if mapping.xbar else Lowering(graph, mapping)
+    lowering = _lowering(graph, mapping)
     for name in graph.inputs:
         lowering.bind_input(name)
     for node in graph.nodes:
@@ -75,6 +73,14 @@ def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
         lowering.literals,
         tuple(lowering.computes),
     )
+
+
+def _lowering(graph: Graph, mapping: Mapping) -> "Lowering":
+    from raptor.spatial.lines import LineLowering
+    from raptor.spatial.pixels import PixelLowering
+
+    kinds = ((mapping.xbar is not None, LineLowering), (mapping.by_pixel, PixelLowering))
+    return next((kind for chosen, kind in kinds if chosen), Lowering)(graph, mapping)
 
 
 @dataclass(slots=True)

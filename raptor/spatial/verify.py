@@ -18,12 +18,14 @@ from raptor.spatial.ir import (
     Gather,
     MoveTile,
     Overlap,
+    Part,
     SpatialGraph,
     TensorParts,
     Tile,
     Vector,
 )
 from raptor.unfold import LineMatrix
+from raptor.window import input_pixels
 
 _Product = tuple[int, tuple[int, int], tuple[int, int]]
 """(kernel position, input channels, output channels) of a layer."""
@@ -141,7 +143,10 @@ def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> 
 
 
 def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]]) -> None:
-    """Each output tile adds each input channel that it needs at each kernel position exactly once."""
+    """Each output tile adds each input channel that it needs at each kernel position exactly once.
+
+    A kernel position that lies in the padding for all its pixels may be left out.
+    """
     taps = operator.weights.shape[0]
     for part in tensor.parts:
         products = sums.get(part.tile, Counter[_Product]())
@@ -153,8 +158,15 @@ def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Cou
         low, high = operator.needed(part.region.channels)
         for tap, spans in rows.items():
             ends = [low, *(stop for _, stop in sorted(spans))]
-            if [start for start, _ in sorted(spans)] != ends[:-1] or ends[-1] != high:
+            covered = [start for start, _ in sorted(spans)] == ends[:-1] and ends[-1] == high
+            if not covered and (spans or _reads(operator, tensor, part, tap)):
                 raise VerifyError(f"spatial: {tensor.node}: {part.tile} misses products of tap {tap}: {sorted(spans)}")
+
+
+def _reads(operator: Filter, tensor: TensorParts, part: Part, tap: int) -> bool:
+    """Whether some pixel of the part reads a pixel of the input at this kernel position."""
+    first, last = (row * tensor.image.width for row in part.region.rows)
+    return bool((input_pixels(operator.window)[first:last, tap] >= 0).any())
 
 
 def _check_sources(graph: SpatialGraph) -> None:

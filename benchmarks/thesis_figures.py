@@ -1,0 +1,246 @@
+"""The figures of the thesis again, with this compiler: `make bench-thesis`.
+
+Draws into docs/images/thesis and writes the tables of docs/thesis-figures.md. Figures 5.2, 5.3 and A.3 come out the
+same on every computer; 5.4 and 5.5 are seconds of processor time, the least of several runs, both lowerings in turn.
+"""
+
+import argparse
+import math
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import thesis_drawing
+from onnx import TensorProto, helper, numpy_helper
+from thesis_drawing import LOWERINGS, SHOWN
+
+import models
+import raptor
+from raptor import isa
+from raptor.program import Program
+from validator.simulate import builtin
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "thesis-figures.md"
+IMAGES = DOCS / "images" / "thesis"
+
+CROSSBAR = 3
+"""Side of the crossbars of figures 5.2 to 5.5."""
+XBARS_PER_CORE = 5
+"""Of figure 4.8."""
+
+WIDTHS = range(2, 10)
+SIZES = (3, 6, 12, 18, 24, 30, 36, 42, 48)
+CORES = (100, 125, 150, 175, 200, 225, 250)
+MAPPINGS = ("raptor", "rows")
+
+PJ_PER_UWH = 3.6e9
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Instructions of one convolution. `width`: of the image, in pixels."""
+
+    width: int
+    mapping: str
+    counts: Mapping[str, int]
+
+    @property
+    def shown(self) -> list[int]:
+        return [self.counts.get(name, 0) for name in SHOWN]
+
+    @property
+    def other(self) -> int:
+        return sum(self.counts.values()) - self.counts.get("sldi", 0) - sum(self.shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Compile time (of the processor) by mapping. `size`: width of the image, or side of the matrix."""
+
+    size: int
+    by_mapping: Mapping[str, float]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the pixel-wise lowering takes."""
+        return self.by_mapping["pixelwise"] / self.by_mapping["raptor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """ResNet-18 on a chip of `cores`, samples one after another. `widths`: with `setbw`, as every program should."""
+
+    cores: int
+    mapping: str
+    widths: bool
+    samples_per_s: float
+    energy_uwh: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=FIGURES, nargs="*", default=list(FIGURES), help="figures to repeat")
+    parser.add_argument("--repeat", type=int, default=15, help="compilations of each point; the quickest counts")
+    args = parser.parse_args()
+    for name in args.only:
+        table = FIGURES[name](args.repeat)
+        PAGE.write_text(replaced(PAGE.read_text(), name, table))
+        print(f"{name}\n{table}", flush=True)
+
+
+def replaced(page: str, name: str, table: str) -> str:
+    """The page with the table between the marks of figure `name` exchanged."""
+    begin, end = f"<!-- table {name} -->\n", "\n<!-- end -->"
+    found = re.search(re.escape(begin) + ".*?" + end, page, re.DOTALL)
+    if found is None:
+        raise SystemExit(f"{PAGE}: no table of figure {name}")
+    return page[: found.start()] + begin + "\n" + table + end + page[found.end() :]
+
+
+# Figures 5.2 and 5.3
+
+
+def figure_mix(_: int) -> str:
+    points = [mix(width, mapping) for width in WIDTHS for mapping in LOWERINGS]
+    thesis_drawing.shares(points, IMAGES / "figure-5-2.svg")
+    thesis_drawing.counts(points, IMAGES / "figure-5-3.svg")
+    rows = ((p.width, LOWERINGS[p.mapping], *p.shown, p.other, p.counts["sldi"]) for p in points)
+    return markdown(["width", "lowering", *SHOWN, "other", "`sldi`"], rows)
+
+
+def mix(width: int, mapping: str) -> Mix:
+    return Mix(width, mapping, compiled(convolution(width), mapping).report.instructions)
+
+
+def compiled(source: onnx.ModelProto, mapping: str) -> Program:
+    """For a chip with just enough cores; both lowerings use the same crossbars."""
+    (weights,) = source.graph.initializer
+    outs, ins = weights.dims[:2]
+    xbars = math.prod(weights.dims[2:]) * -(-outs // CROSSBAR) * -(-ins // CROSSBAR)
+    cores = -(-xbars // XBARS_PER_CORE)
+    return raptor.compile(source, mapping=mapping, xbar=CROSSBAR, xbars_per_core=XBARS_PER_CORE, cores=cores)
+
+
+def convolution(width: int) -> onnx.ModelProto:
+    """The thesis's layer (listing 4.1): 4 channels, 8 filters of 3x3, as many pixels out as in."""
+    weights = {"w": np.random.default_rng(0).standard_normal((8, 4, 3, 3), dtype=np.float32)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
+    return model(node, [1, 4, width, width], [1, 8, width, width], weights)
+
+
+def model(
+    node: onnx.NodeProto, shape: Sequence[int], result: Sequence[int], constants: Mapping[str, np.ndarray]
+) -> onnx.ModelProto:
+    """x -> node -> y."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), ("y", result)))
+    graph = helper.make_graph(
+        [node], "layer", [x], [y], [numpy_helper.from_array(values, name) for name, values in constants.items()]
+    )
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+# Figures 5.4 and 5.5
+
+
+def figure_convolution(repeat: int) -> str:
+    points = [compile_seconds(width, convolution(width), repeat) for width in WIDTHS]
+    thesis_drawing.seconds(points, "width of the image", IMAGES / "figure-5-4.svg")
+    return seconds_table("width", points)
+
+
+def figure_product(repeat: int) -> str:
+    points = [compile_seconds(size, matrix_vector(size), repeat) for size in SIZES]
+    thesis_drawing.seconds(points, "side of the matrix", IMAGES / "figure-5-5.svg")
+    return seconds_table("side", points)
+
+
+def matrix_vector(size: int) -> onnx.ModelProto:
+    """A vector times a square matrix."""
+    weights = {"w": np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)}
+    return model(helper.make_node("MatMul", ["x", "w"], ["y"], "product"), [1, size], [1, size], weights)
+
+
+def compile_seconds(size: int, source: onnx.ModelProto, repeat: int) -> Seconds:
+    """From the model in memory to an output directory on disk. The first of each is not counted."""
+    found: dict[str, list[float]] = {mapping: [] for mapping in LOWERINGS}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(repeat + 1):
+            for mapping, seconds in found.items():
+                begin = time.process_time()
+                compiled(source, mapping).save(Path(folder) / "out", force=True)
+                seconds.append(time.process_time() - begin)
+    return Seconds(size, {mapping: min(seconds[1:]) for mapping, seconds in found.items()})
+
+
+def seconds_table(size: str, points: Sequence[Seconds]) -> str:
+    rows = ((p.size, *(f"{p.by_mapping[m] * 1e3:.0f}" for m in LOWERINGS), f"{p.ratio:.1f}") for p in points)
+    return markdown([size, *(f"{label}, ms" for label in LOWERINGS.values()), "ratio"], rows)
+
+
+# Figure A.3
+
+
+def figure_resnet(_: int) -> str:
+    points = list(inferences(models.build("resnet18", seed=0), CORES))
+    thesis_drawing.resnet(points, IMAGES / "figure-a-3.svg")
+    names = [(mapping, widths) for mapping in MAPPINGS for widths in (True, False)]
+    by_cores = {(p.cores, p.mapping, p.widths): p for p in points}
+    rows = (
+        (cores, *(text for name in names for text in _figures(by_cores[cores, *name]))) for cores in sorted(set(CORES))
+    )
+    heads = [f"{m}{'' if w else ' without `setbw`'}, {unit}" for m, w in names for unit in ("samples/s", "µWh")]
+    return markdown(["cores", *heads], rows)
+
+
+def _figures(point: Inference) -> tuple[str, str]:
+    return f"{point.samples_per_s:.4g}", f"{point.energy_uwh:.3g}"
+
+
+def inferences(source: onnx.ModelProto, cores: Sequence[int]) -> Iterator[Inference]:
+    for count in cores:
+        for mapping in MAPPINGS:
+            program = raptor.compile(source, cores=count, mapping=mapping)
+            yield inference(program, count, mapping, widths=True)
+            remove_widths(program)
+            yield inference(program, count, mapping, widths=False)
+
+
+def inference(program: Program, cores: int, mapping: str, *, widths: bool) -> Inference:
+    with tempfile.TemporaryDirectory() as folder:
+        out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
+        report = builtin.simulate(out, out / "arch.json", mode="throughput")
+    assert report.samples_per_s is not None
+    assert report.energy_pj is not None
+    return Inference(cores, mapping, widths, report.samples_per_s, report.energy_pj / PJ_PER_UWH)
+
+
+def remove_widths(program: Program) -> None:
+    """Makes every `setbw` an `sldi` of register 0, which takes as long: what else changes, the widths did."""
+    assert program.artifacts is not None
+    for records in program.artifacts.records.values():
+        chosen = records["opcode"] == isa.OPCODE["setbw"]
+        records[chosen] = np.zeros(1, records.dtype)
+        records["opcode"][chosen] = isa.OPCODE["sldi"]
+
+
+def markdown(heads: Sequence[str], rows: Iterator[tuple[object, ...]]) -> str:
+    lines = [heads, ["---:"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines) + "\n"
+
+
+FIGURES: Mapping[str, Callable[[int], str]] = {
+    "5.2": figure_mix,
+    "5.4": figure_convolution,
+    "5.5": figure_product,
+    "A.3": figure_resnet,
+}
+"""Each draws and returns its table; 5.3 is drawn with 5.2."""
+
+if __name__ == "__main__":
+    main()
