@@ -104,10 +104,19 @@ def compile_command(
     mapping: Annotated[
         str,
         typer.Option(
-            help="Strategy: raptor, the reference; rows: layers stream, slow ones get copies; pixelwise.",
+            help="Strategy: raptor, the reference; rows: layers stream over all cores; pixelwise; or a file of --emit-mapping.",
             autocompletion=completion.strategies,
         ),
     ] = "raptor",
+    optimize: Annotated[
+        str | None,
+        typer.Option(
+            help="Search instead: latency, throughput or energy, by the built-in simulator.",
+            autocompletion=completion.objectives,
+        ),
+    ] = None,
+    effort: Annotated[int | None, typer.Option(min=1, help="Mappings that --optimize tries.", show_default="4")] = None,
+    emit_mapping: Annotated[Path | None, typer.Option(help="Also write the mapping to this file.")] = None,
     isa: Annotated[str, typer.Option(help="extended, or base: only instructions that pimsim-nn runs.")] = "extended",
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
     stop_after: Annotated[
@@ -129,12 +138,14 @@ def compile_command(
 
     choices = {"--format": (stream_format, ("json", "pim", "both")), "--weights": (weights, ("json", "npz"))}
     choices["--isa"] = (isa, ("extended", "base"))
-    choices["--mapping"] = (mapping, ("raptor", "rows", "pixelwise"))
+    choices["--optimize"] = (optimize or "latency", ("latency", "throughput", "energy"))
     for option, (value, allowed) in choices.items():
         if value not in allowed:
             raise UserError(f"{option} {value}: expected one of: {', '.join(allowed)}")
     if stop_after is None:
         outputs.check_replaceable(output, force=force)
+    if emit_mapping is not None and emit_mapping.exists() and not force:
+        raise UserError(f"--emit-mapping {emit_mapping}: exists; --force replaces it")
     with terminal.progress(quiet or stop_after is not None) as started:
         driver = Driver(dump=dump_ir, stop_after=stop_after, started=started)
         try:
@@ -148,6 +159,9 @@ def compile_command(
                 arch=arch,
                 shapes=dict(map(parse_shape, shape or ())),
                 mapping=mapping,
+                optimize=optimize,  # pyright: ignore[reportArgumentType] checked above
+                effort=effort,
+                emit_mapping=emit_mapping,
                 base_isa=isa == "base",
                 driver=driver,
             )

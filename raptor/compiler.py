@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,17 @@ from raptor.arch import Arch
 from raptor.codegen import Streams
 from raptor.cost import longest_ns
 from raptor.driver import Driver
-from raptor.errors import UnsupportedError, UnsupportedNode
+from raptor.errors import UnsupportedError, UnsupportedNode, UserError, VerifyError
 from raptor.frontend.graph import EXTENDED, Graph, Map, Operator, Softmax
+from raptor.mapping import Mapping as Placement
 from raptor.mapping import map_raptor
+from raptor.mapping_file import read_mapping, write_mapping
 from raptor.mapping_pixelwise import map_pixelwise
 from raptor.mapping_rows import map_rows
 from raptor.output import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.report import make_report
+from raptor.search import EFFORT, Objective, search
 from raptor.spatial import SpatialGraph
 
 if TYPE_CHECKING:
@@ -34,6 +38,46 @@ STRATEGIES = {"raptor": map_raptor, "rows": map_rows, "pixelwise": map_pixelwise
 """Mapping strategies by name (docs/design.md)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the mapping is found.
+
+    `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search of `effort`
+    evaluations instead. `emit`: where to store what was found.
+    """
+
+    strategy: str = "raptor"
+    optimize: Objective | None = None
+    effort: int = EFFORT
+    emit: Path | None = None
+
+
+def choose_mapping(choice: Choice, graph: Graph, arch: Arch) -> Placement:
+    """Raises `UserError` for a strategy that is neither a name nor a mapping for this model and chip."""
+    if choice.optimize is not None:
+        return search(graph, arch, choice.optimize, choice.effort, partial(_build, graph, arch))[0].mapping
+    if choice.strategy in STRATEGIES:
+        return STRATEGIES[choice.strategy](graph, arch)
+    path = Path(choice.strategy)
+    if not path.is_file():
+        raise UserError(f"--mapping {path}: expected a file, or one of: {', '.join(STRATEGIES)}")
+    mapping = read_mapping(path, graph, arch)
+    try:
+        _build(graph, arch, mapping)
+    except (AssertionError, IndexError, KeyError, StopIteration, ValueError, VerifyError) as e:
+        raise UserError(f"--mapping {path}: not a mapping for this model: {type(e).__name__}: {e}") from e
+    return mapping
+
+
+def _build(graph: Graph, arch: Arch, mapping: Placement) -> tuple[PimProgram, Streams]:
+    """What a mapping comes to."""
+    tiles = spatial.order_computes(spatial.partition(graph, mapping), mapping, arch)
+    spatial.verify(tiles, arch)
+    placed = pim.reuse_operands(pim.place(tiles, pim.map_global_memory(tiles)))
+    program = pim.allocate(placed, arch)
+    return program, codegen.generate(program, arch)
+
+
 def compile_model(
     source: "str | Path | onnx.ModelProto",
     arch: Arch,
@@ -41,7 +85,7 @@ def compile_model(
     *,
     shapes: Mapping[str, Sequence[int]],
     base_isa: bool = False,
-    strategy: str = "raptor",
+    choice: Choice,
     options: Mapping[str, Any],
 ) -> Artifacts:
     """Runs every pass. `options` are recorded in the manifest; `base_isa` refuses extended instructions."""
@@ -53,7 +97,9 @@ def compile_model(
 
     graph = driver.run("fold_relu", Graph.verify, spatial.fold_relu, model.graph, arch)
     graph = driver.run("choose_depthwise", Graph.verify, spatial.choose_depthwise, graph, arch)
-    mapping = driver.run("map", _nothing, STRATEGIES[strategy], graph, arch)
+    mapping = driver.run("map", _nothing, choose_mapping, choice, graph, arch)
+    if choice.emit is not None:
+        write_mapping(choice.emit, mapping, arch)
     tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
     tiles = driver.run("order", verify_spatial, spatial.order_computes, tiles, mapping, arch)
     memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)

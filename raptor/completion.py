@@ -20,6 +20,12 @@ def strategies() -> list[str]:
     return list(STRATEGIES)
 
 
+def objectives() -> list[str]:
+    from raptor.search import OBJECTIVES
+
+    return list(OBJECTIVES)
+
+
 def passes() -> list[str]:
     from raptor.driver import PASSES
 

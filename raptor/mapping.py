@@ -70,8 +70,9 @@ class Mapping:
     With `xbar`, the rows and outputs of a crossbar, tensors are cut into lines of tiles of as many channels as it has
     rows, and every operation that can works line by line. `loaders`: by model input, columns and the core that loads
     them for all others; inputs that are not there are loaded by whoever needs them. `patience_ns`: how much earlier
-    than it can start a message is preferred to other work, because both its cores have to be free at once. With `by_pixel`,
-    tensors are cut into the pixels of each tile.
+    than it can start a message is preferred to other work, because both its cores have to be free at once.
+
+    With `by_pixel`, tensors are cut into the pixels of each tile.
     """
 
     strategy: str

@@ -76,9 +76,8 @@ def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
     fronts: dict[str, list[Plan]] = {}
     for node in graph.nodes:
         if isinstance(node.operator, Filter) and _by_line(graph, node, node.operator) and node.inputs[0] in parts:
-            plans = pareto(
-                plans_of(node.operator, parts[node.inputs[0]], arch, extra_ns.get(filter_key(node), 0.0), knobs.step_ns)
-            )
+            extra = extra_ns.get(filter_key(node), 0.0)
+            plans = pareto(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs.step_ns))
             if plans:
                 fronts[filter_key(node)] = plans
     whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in fronts]
@@ -98,9 +97,8 @@ def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
         loaders[name] = tuple((c, core + i) for i, c in enumerate(plans[name].cols))
         core += plans[name].cores
     moved = {k: FilterMapping(f.matrices, tuple(c + core for c in f.cores)) for k, f in filters.items()}
-    return Mapping(
-        "rows", tile_channels(arch), moved, lines, (arch.xbar_rows, arch.outputs_per_xbar), loaders, knobs.patience_ns
-    )
+    xbar = arch.xbar_rows, arch.outputs_per_xbar
+    return Mapping("rows", tile_channels(arch), moved, lines, xbar, loaders, knobs.patience_ns)
 
 
 def _by_line(graph: Graph, node: Node, operator: Filter) -> bool:

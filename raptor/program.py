@@ -21,6 +21,7 @@ from raptor.report import Report
 if TYPE_CHECKING:
     import onnx
 
+    from raptor.search import Objective
     from validator.checks import Finding
     from validator.report import Report as Verdict
 
@@ -120,7 +121,10 @@ def compile(
     cell_bits: int | None = None,
     arch: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    mapping: str = "raptor",
+    mapping: str | Path = "raptor",
+    optimize: "Objective | None" = None,
+    effort: int | None = None,
+    emit_mapping: str | Path | None = None,
     base_isa: bool = False,
     driver: Driver | None = None,
 ) -> Program:
@@ -128,11 +132,12 @@ def compile(
 
     `xbar` is rows and columns of a crossbar (one number: square); `arch` an architecture file or preset, whose fields
     the other sizes override; `bits` the width of an activation and a weight; `shapes` fixes symbolic input dimensions;
-    `mapping` is the strategy: `raptor` (the reference), `rows` (layers stream, slow layers get copies) or `pixelwise`
-    (a second reference, for small images).
+    `mapping` is the strategy: `raptor` (the reference), `rows` (layers stream line by line over all cores), `pixelwise`
+    (a second reference, for small images), or a file that `emit_mapping` wrote for the same model and chip. With
+    `optimize`, a search instead: `effort` mappings are tried in the built-in simulator, the best is taken.
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled.
     """
-    from raptor.compiler import compile_model
+    from raptor.compiler import EFFORT, Choice, compile_model
 
     size = (xbar, xbar) if isinstance(xbar, int) else xbar
     chip = architectures.load(
@@ -146,11 +151,15 @@ def compile(
         "cell_bits": chip.cell_bits,
         "bits": bits,
         "shapes": {name: list(shape) for name, shape in (shapes or {}).items()},
-        "mapping": mapping,
+        "mapping": str(mapping),
+        "optimize": optimize,
+        "effort": (effort or EFFORT) if optimize else None,
         "isa": "base" if base_isa else "extended",
     }
+    emit = None if emit_mapping is None else Path(emit_mapping)
+    choice = Choice(str(mapping), optimize, effort or EFFORT, emit)
     artifacts = compile_model(
-        model, chip, driver, shapes=shapes or {}, base_isa=base_isa, strategy=mapping, options=options
+        model, chip, driver, shapes=shapes or {}, base_isa=base_isa, choice=choice, options=options
     )
     return Program(artifacts.report, artifacts, seconds=driver.seconds)
 

@@ -5,6 +5,7 @@ reference mapping is one of them, so the result is never worse than it by the si
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -65,10 +66,8 @@ def candidates(graph: Graph, arch: Arch, objective: Objective) -> Iterator[tuple
     except CapacityError:
         yield "raptor", map_raptor(graph, arch)
         return
-    try:
+    with suppress(CapacityError):
         yield "raptor", map_raptor(graph, arch)
-    except CapacityError:
-        pass
     for name, knobs in _turned(usual, objective):
         yield f"rows, {name}", map_rows(graph, arch, knobs)
 
