@@ -104,7 +104,7 @@ def compile_command(
     mapping: Annotated[
         str,
         typer.Option(
-            help="Strategy: raptor, the reference; rows: layers stream over all cores; pixelwise; or a file of --emit-mapping.",
+            help="Strategy: raptor, the reference; rows: layers stream; pixelwise; or an --emit-mapping file.",
             autocompletion=completion.strategies,
         ),
     ] = "raptor",

@@ -1,5 +1,8 @@
 """The mapping by lines: layers stream, slow layers get more cores."""
 
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,14 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor import isa
-from raptor.errors import CapacityError
+from raptor import arch as architectures
+from raptor import codegen, isa, pim, spatial
+from raptor.codegen import Streams
+from raptor.errors import CapacityError, UserError
 from raptor.frontend.graph import Filter
+from raptor.mapping import Mapping
+from raptor.pim import PimProgram
+from raptor.search import Objective, candidates, cost_of, search
 from raptor.unfold import LineMatrix, band_shape, bands, block_outputs, block_shape, line_blocks
 from raptor.window import Window
 from tests.frontend.support import make_model, node, random
@@ -163,3 +171,65 @@ def test_equal_inputs_give_equal_decisions():
     first, second = (passes(model, **ROWS) for _ in range(2))
     assert first.mapping == second.mapping
     assert [c.results for c in first.spatial.computes] == [c.results for c in second.spatial.computes]
+
+
+def test_a_stored_mapping_is_replayed(tmp_path: Path):
+    model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
+    file = tmp_path / "mapping.json"
+    first = raptor.compile(model, emit_mapping=file, **ROWS)
+    second = raptor.compile(model, mapping=file)
+    assert first.artifacts
+    assert second.artifacts
+    assert first.artifacts.records.keys() == second.artifacts.records.keys()
+    for core, records in first.artifacts.records.items():
+        np.testing.assert_array_equal(records, second.artifacts.records[core])
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda _: b"{", {}, "not a mapping that this version can read"),
+        (lambda c: c.replace(b'"cores": 12', b'"cores": 10'), {}, "made for --cores 10, compiled with 12"),
+        (lambda c: c, {"xbar": 8}, r"made for --xbar \(16, 16\), compiled with \(8, 8\)"),
+        (lambda c: c.replace(b'"y": {', b'"z": {'), {}, "layer y is not mapped"),
+        (lambda c: re.sub(rb'"cores": \[\s*0', b'"cores": [99', c), {}, "core 99 of 12"),
+        (lambda c: re.sub(rb'"cols": \[\s*\[\s*0,', b'"cols": [[1,', c), {}, "not a mapping for this model"),
+    ],
+)
+def test_a_mapping_that_does_not_fit(
+    change: Callable[[bytes], bytes], options: dict[str, Any], message: str, tmp_path: Path
+):
+    model = conv_model((1, 4, 8, 8), 4, (3, 3), pads=(1, 1, 1, 1))
+    chip = {"xbar": 16, "xbars_per_core": 40, "cores": 12}
+    file = tmp_path / "mapping.json"
+    raptor.compile(model, emit_mapping=file, **chip, **ROWS)
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(UserError, match=message):
+        raptor.compile(model, mapping=file, **{**chip, **options})
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput", "energy"])
+def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
+    model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
+    result = passes(model)
+    costs: list[float] = []
+
+    def build(mapping: Mapping) -> tuple[PimProgram, Streams]:
+        tiles = spatial.order_computes(spatial.partition(result.chosen, mapping), mapping, result.arch)
+        program = pim.allocate(pim.place(tiles, pim.map_global_memory(tiles)), result.arch)
+        streams = codegen.generate(program, result.arch)
+        costs.append(cost_of(program, streams, result.arch, objective))
+        return program, streams
+
+    tried = search(result.chosen, result.arch, objective, 3, build)
+    assert [e.cost for e in tried] == sorted(costs)
+    assert {"rows", "raptor"} <= {e.name for e in tried}
+    assert tried[0].name != "raptor"
+
+
+def test_a_chip_too_small_for_lines_gets_the_reference():
+    model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
+    result = passes(model)
+    small = architectures.load("bench", cores=5)
+    (first, *rest) = candidates(result.chosen, small, "latency")
+    assert (first[0], rest) == ("raptor", [])

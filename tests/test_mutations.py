@@ -235,7 +235,7 @@ def test_a_tile_in_memory_json_moved(out: Directory, kind: str, delta: int):
     ("change", "text"),
     [
         (lambda m: m["outputs"][0]["tiles"][0].update(address=10**6), "leave the global memory"),
-        (lambda m: m["outputs"][0]["tiles"].pop(), "tiles hold row 0 of channel 3, expected 1"),
+        (lambda m: m["outputs"][0]["tiles"].pop(), "tiles hold row 0 column 0 of channel 3, expected 1"),
         (lambda m: m["outputs"][0]["tiles"][0].update(channels=[0, 4]), "2 tiles hold"),
         (lambda m: m["inputs"][0]["tiles"][0].update(channels=[3, 3]), "of an image with 8 channels"),
         (lambda m: m["inputs"][0].update(shape=[1, 8, 4, 5]), "differ in size"),

@@ -15,11 +15,11 @@ from raptor import mapping_pixelwise, spatial
 from raptor.errors import CapacityError, UserError, VerifyError
 from raptor.layout import Image
 from raptor.spatial.pixels import one_wide
-from tests.all_graphs import Case, cases
+from tests.all_graphs.cases import Case, cases
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
 from tests.pipeline import THESIS_CHIP, check, conv_model, passes, thesis_model
-from tests.test_all_graphs import SLOW_ONLY
+from tests.test_all_graphs import SHRUNK
 
 PIXELWISE = {"mapping": "pixelwise"}
 CHIP = {"xbar": 3, "xbars_per_core": 5, "cores": 400, **PIXELWISE}
@@ -155,7 +155,7 @@ def test_constants_that_are_operands_like_any_other():
 
 
 @pytest.mark.slow
-@settings(SLOW_ONLY, max_examples=300)
+@settings(SHRUNK, max_examples=300)
 @given(cases("all"))
 def test_random_graphs_over_every_operator(case: Case):
     replace(case, options={**case.options, **PIXELWISE}).check()

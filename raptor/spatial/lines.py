@@ -112,13 +112,14 @@ class LineLowering(Lowering):
         self.grids[name] = Grid(given.parts, tuple(lines))
 
     def loaded(self, name: str, y: int, p: int, whole: Cell, loaders: tuple[tuple[Range, int], ...]) -> Iterator[Cell]:
-        """A line, cut into what each core loads of it."""
+        """A line, cut into what each core loads of it, for the first node that reads it."""
+        reader = next(node for node in self.graph.nodes if name in node.inputs)
         channels, position = whole.tile.channels, y / len(self.grids[name].lines)
         for cols, core in loaders:
             width = cols[1] - cols[0]
             tile = Tile(f"{cell_name(name, y, p, cols)}.loaded", 1, width, channels)
             op = Bring(tile, whole.tile, cols[0] * channels, 0, width * channels)
-            self.computes.append(Compute("", "Load", name, (), core, (op,), (tile,), position))
+            self.computes.append(Compute(reader.name, reader.op_type, "", (), core, (op,), (tile,), position))
             yield Cell(cols, tile)
 
     def bind_grid(self, name: str, node: str, grid: Grid) -> None:

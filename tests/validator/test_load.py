@@ -148,11 +148,11 @@ CHANGES: dict[str, tuple[Edit, str]] = {
     "tile empty": (edit("memory.json", lambda m: m["inputs"][0]["tiles"][0].update(channels=[2, 2])), "tile c2:2"),
     "output not covered": (
         edit("memory.json", lambda m: m["outputs"][0]["tiles"][0].update(channels=[0, 3])),
-        "output 'y': 0 tiles hold row 0 of channel 3, expected 1",
+        "output 'y': 0 tiles hold row 0 column 0 of channel 3, expected 1",
     ),
     "output covered twice": (
         edit("memory.json", lambda m: m["outputs"][0]["tiles"].append(m["outputs"][0]["tiles"][0])),
-        "output 'y': 2 tiles hold row 0 of channel 0",
+        "output 'y': 2 tiles hold row 0 column 0 of channel 0",
     ),
     "stream missing": (put("core_1.json", None), "core_1.json is not in the list of files"),
     "stream cut": (put("core_1.json", "[{"), "core_1.json: not a JSON file"),
@@ -292,7 +292,7 @@ def probe(**changes: Any) -> dict[str, Any]:
         ({"core": 2}, "no instruction 4 of core 2"),
         ({"address": 253}, "4 bytes at 253 leave the local memory of core 0"),
         ({"channels": [0, 5]}, "tile c0:5"),
-        ({"channels": [0, 3]}, "0 tiles hold row 0 of channel 3"),
+        ({"channels": [0, 3]}, "0 tiles hold row 0 column 0 of channel 3"),
         ({"channel_axis": 2}, "channel_axis 2"),
         ({"image_shape": [2**31 - 1, 2**20]}, "more than the limit"),
     ],

@@ -160,19 +160,13 @@ def test_products_skipped_by_hand():
     assert layer.products_skipped == 44
 
 
-@pytest.mark.parametrize(("channels", "blocks", "skipped"), [(8, 3, 12), (16, 6, 68)])
-def test_products_skipped_by_row_by_hand(channels: int, blocks: int, skipped: int):
-    """8 rows of two windows; a window is 6 pixels wide and reads 3 lines, `blocks` products each.
-
-    The first and the last row have a line in the border: 2 * 2 * `blocks`. With 16 channels a pixel is a block, so that
-    the border pixel of each window is skipped on the 3 * 8 - 2 other lines: 44 more.
-    """
-    model = conv_model((1, channels, 8, 8), channels, pads=(1, 1, 1, 1))
-    (layer,) = raptor.compile(model, xbar=16, xbars_per_core=40, cores=6, mapping="rows").report.layers
-    assert layer.unfolding == "window 1x4"
-    assert layer.matrices == layer.replicas * 3 * blocks
-    assert layer.products_skipped == skipped
-    assert layer.instructions["mvmul"] == 8 * 2 * 3 * blocks - skipped
+def test_no_products_are_skipped_by_line():
+    """Each of 8 lines is cut into blocks of two pixels of 8 channels; there are none in the border."""
+    model = conv_model((1, 8, 8, 8), 8, pads=(1, 1, 1, 1))
+    (layer,) = raptor.compile(model, xbar=16, xbars_per_core=40, cores=1, mapping="rows").report.layers
+    assert (layer.unfolding, layer.matrices, layer.replicas) == ("line 1x2", 1, 1)
+    assert layer.products_skipped == 0
+    assert layer.instructions["mvmul"] == 8 * 4
 
 
 def test_hops_are_those_of_the_table(found: Profile):
