@@ -25,6 +25,7 @@ app = typer.Typer(
 
 _INTERRUPTED = 130
 _INTERNAL = InternalError.exit_status
+_LONGEST_LINE = 2000
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -50,8 +51,15 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 def _fail(message: str, status: int) -> NoReturn:
     kind = "internal error, please report it (--debug shows where)" if status == _INTERNAL else "error"
-    print(f"raptor: {kind}: {message}", file=sys.stderr)
+    print(f"raptor: {kind}: {_printable(message)}", file=sys.stderr)
     sys.exit(status)
+
+
+def _printable(message: str) -> str:
+    """Names in messages come from files: none may control the terminal, or fill it with one line."""
+    text = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
+    lines = text.splitlines()
+    return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines)
 
 
 def _version(wanted: bool) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from raptor.errors import UserError
+from raptor.errors import InternalError, UserError
 from raptor.frontend.batchwise import put_time_first
-from raptor.frontend.check import first_line, raise_if_unsupported
-from raptor.frontend.libraries import infer_shapes, optimise, read_without_weights, refer_to_file
+from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported
+from raptor.frontend.libraries import infer_shapes, optimise, read_without_weights, refer_to_file, try_out
 from raptor.frontend.reading import Source
 
 KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
@@ -38,11 +38,28 @@ def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
         folder = Path(name)
         _make_loadable(source.proto)
         source.proto = _move_weights(source.proto, folder / "original.bin")
+        check_sizes(infer_shapes(source.proto))
         (folder / "original.onnx").write_bytes(source.proto.SerializeToString())
         _optimise(source.proto, folder)
         (folder / "original.bin").unlink()
         canonical = read_without_weights(folder / "canonical.onnx")
         yield infer_shapes(canonical), folder
+
+
+@contextmanager
+def blaming_the_model(folder: Path) -> Generator[None]:
+    """What goes wrong with a model that onnxruntime cannot run either is the model's fault, not ours.
+
+    Shapes that do not go together (a Conv of 4 channels over an image of 5) show only then.
+    """
+    try:
+        yield
+    except InternalError:
+        try:
+            try_out(folder / "canonical.onnx")
+        except Exception as error:  # as in `_optimise`
+            raise UserError(f"onnxruntime cannot run the model: {STATUS.sub('', first_line(error))}") from None
+        raise
 
 
 def _make_loadable(proto: ModelProto) -> None:
@@ -81,6 +98,8 @@ def _optimise(proto: ModelProto, folder: Path) -> None:
             optimise(shaped, again, weights="again.bin", inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
             again.replace(target)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
+        if "bad_alloc" in str(error) or "bad allocation" in str(error):
+            raise MemoryError from None
         raise_if_unsupported(proto)
         reason = first_line(error).replace(f"Load model from {source} failed:", "").replace(f"{folder}/", "")
         raise UserError(f"onnxruntime refuses the model: {STATUS.sub('', reason)}") from None
