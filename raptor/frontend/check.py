@@ -110,7 +110,7 @@ def _float_tensors(proto: ModelProto) -> Iterator[TensorProto]:
     """The float32 constants, named by the tensor they define."""
     yield from (t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT)
     for node in proto.graph.node:
-        if node.op_type == "Constant" and node.attribute[0].t.data_type == TensorProto.FLOAT:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].t.data_type == TensorProto.FLOAT:
             tensor = TensorProto()
             tensor.CopyFrom(node.attribute[0].t)
             tensor.name = node.output[0]
