@@ -38,10 +38,14 @@ def main(argv: list[str] | None = None) -> NoReturn:
         if debug:
             raise
         _fail(str(e), e.exit_status)
-    except KeyboardInterrupt:
-        _fail("interrupted", _INTERRUPTED)
+    except SystemExit as e:
+        if e.code == _INTERRUPTED:  # typer's answer to Ctrl-C, without a word
+            _fail("interrupted", _INTERRUPTED)
+        raise
     except MemoryError:
         _fail("out of memory; try a smaller model or image, or --format pim --weights npz", UserError.exit_status)
+    except KeyboardInterrupt:
+        _fail("interrupted", _INTERRUPTED)
     except Exception as e:
         if debug:
             raise

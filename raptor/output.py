@@ -119,7 +119,7 @@ def _swap(temporary: Path, folder: Path) -> None:
         os.replace(folder, old / "old")
         try:
             temporary.rename(folder)
-        except OSError:
+        except BaseException:  # also Ctrl-C
             os.replace(old / "old", folder)
             raise
     finally:

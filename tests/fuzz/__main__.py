@@ -8,11 +8,12 @@ from pathlib import Path
 
 from tests.fuzz import campaign
 from tests.fuzz.campaign import Part
+from tests.fuzz.faults import INTERRUPTIONS
 from tests.fuzz.hostile import FILES
 from tests.fuzz.malformed import MODELS
 from tests.fuzz.programs import PROGRAMS
 
-PARTS: dict[str, Part] = {part.name: part for part in (PROGRAMS, MODELS, FILES)}
+PARTS: dict[str, Part] = {part.name: part for part in (PROGRAMS, MODELS, FILES, INTERRUPTIONS)}
 
 
 def main() -> int:

@@ -30,7 +30,7 @@ def seal(out: Path) -> None:
     try:
         manifest = json.loads(path.read_bytes())
         names = [name for name in manifest["files"] if (out / name).is_file()]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return
     contents = {name: (out / name).read_bytes() for name in names}
     manifest["files"] = {

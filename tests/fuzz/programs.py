@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from random import Random
 
+from raptor.errors import RaptorError
 from tests.fuzz.bases import bases
 from tests.fuzz.campaign import BrokenError, Part
 from tests.fuzz.equivalence import reason
@@ -50,7 +51,7 @@ def _spoil(out: Path, rng: Random) -> str:
         mutation = rng.choice(MUTATIONS)
         try:
             done.append(f"{mutation.__name__}: {mutation(out, rng)}")
-        except (MisfitError, ValueError, OSError):  # the first of two may leave nothing for the second
+        except (MisfitError, RaptorError, ValueError, OSError, RecursionError):  # the first of two may leave nothing for the second
             if done:
                 break
     return "; ".join(done)

@@ -143,3 +143,53 @@ def test_a_network_table_without_end(tmp_path: Path):
     assert "not a regular file" in " ".join(f.message for f in check(out))
     with pytest.raises(UserError, match="not a regular file"):
         simulate(out, str(out / "arch.json"))
+
+
+def nested(tmp_path: Path) -> Path:
+    path = tmp_path / "nested.json"
+    path.write_text('{"a":' * 100_000)
+    return path
+
+
+def test_a_nested_architecture(tmp_path: Path):
+    with pytest.raises(UserError, match="not a JSON file"):
+        raptor.compile(conv_model((1, 3, 4, 4), 3), arch=nested(tmp_path))
+
+
+def test_check_for_a_nested_architecture(tmp_path: Path):
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
+    with pytest.raises(UserError, match="not a JSON file"):
+        check(out, nested(tmp_path))
+
+
+# Faults
+
+
+def test_an_interrupt_between_two_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The old output is on its way out, the new one not yet in: the old one comes back."""
+    program = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP)
+    out = program.save(tmp_path / "out")
+    manifest = (out / "manifest.json").read_bytes()
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if target == out:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        program.save(out, force=True)
+    assert (out / "manifest.json").read_bytes() == manifest
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_interrupt_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("raptor.zoo.show", interrupt)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["models"])
+    assert stopped.value.code == 130
+    assert "raptor: error: interrupted" in capsys.readouterr().err
