@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow conformance docs-operators lint format bench bench-growth bench-simulate clean
+.PHONY: demo test test-slow fuzz fuzz-short conformance docs-operators lint format bench bench-growth bench-simulate clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -19,6 +19,12 @@ test: $(READY)  ## the test suite without its slow part
 
 test-slow: $(READY)  ## full-size models, long sweeps
 	$(BIN)/pytest -q -m slow
+
+fuzz: $(READY)  ## the whole fuzz campaign, hours; FUZZ="programs --count 1000 --seed 5" for a part of it
+	$(BIN)/python -m tests.fuzz --long $(FUZZ)
+
+fuzz-short: $(READY)  ## two minutes of it, for CI
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table

@@ -46,6 +46,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
         _fail("out of memory; try a smaller model or image, or --format pim --weights npz", UserError.exit_status)
     except KeyboardInterrupt:
         _fail("interrupted", _INTERRUPTED)
+    except OSError as e:  # a full disk for temporary files, say
+        _fail(str(e), UserError.exit_status)
     except Exception as e:
         if debug:
             raise

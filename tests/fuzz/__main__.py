@@ -9,18 +9,21 @@ from pathlib import Path
 from tests.fuzz import campaign
 from tests.fuzz.campaign import Part
 from tests.fuzz.faults import INTERRUPTIONS
+from tests.fuzz.graphs import GRAPHS
 from tests.fuzz.hostile import FILES
 from tests.fuzz.malformed import MODELS
+from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
+from tests.fuzz.relations import METAMORPHIC
 
-PARTS: dict[str, Part] = {part.name: part for part in (PROGRAMS, MODELS, FILES, INTERRUPTIONS)}
+_ALL = (GRAPHS, METAMORPHIC, PROGRAMS, MODELS, FILES, INTERRUPTIONS, PLANTED)
+PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
 
 def main() -> int:
     options = _options()
     failed = False
-    for name in options.parts or PARTS:
-        part = PARTS[name]
+    for part in [PARTS[name] for name in options.parts or PARTS]:
         count = options.count or (part.long if options.long else part.short)
         tally = campaign.run(part, seed=options.seed, count=count, keep=options.keep, seconds=options.seconds)
         print(*tally.lines(), sep="\n", flush=True)
@@ -36,7 +39,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--long", action="store_true", help="as many cases as a release needs, not as CI has time for")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="most of each part; no case starts later")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "raptor-fuzz", help="failing cases")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if unknown := [name for name in options.parts if name not in PARTS]:
+        parser.error(f"no part {unknown[0]}; there are: {', '.join(PARTS)}")
+    return options
 
 
 if __name__ == "__main__":

@@ -15,6 +15,14 @@ class BrokenError(Exception):
     """A promise that did not hold."""
 
 
+class Draw(Random):
+    """The random numbers of one case; `number` is its seed."""
+
+    def __init__(self, part: str, number: int) -> None:
+        super().__init__(f"{part}:{number}")
+        self.number = number
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """`case(rng, folder)` tries one input, made of `rng` in an empty folder, and says in a few words how it ended.
@@ -26,7 +34,7 @@ class Part:
     summary: str
     short: int
     long: int
-    case: Callable[[Random, Path], str]
+    case: Callable[[Draw, Path], str]
     prepare: Callable[[], object] = lambda: None
 
 
@@ -72,7 +80,7 @@ def _try(tally: Tally, seed: int, keep: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="raptor-fuzz-") as name:
         folder = Path(name)
         try:
-            tally.counts[part.case(Random(f"{part.name}:{seed}"), folder)] += 1
+            tally.counts[part.case(Draw(part.name, seed), folder)] += 1
         except BrokenError as error:
             kept = keep / f"{part.name}-{seed}"
             shutil.rmtree(kept, ignore_errors=True)

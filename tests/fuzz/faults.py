@@ -80,7 +80,9 @@ def _old(folder: Path, rng: Random) -> Content | None:
     return content(good)
 
 
-def _judge(outcome: Outcome, folder: Path, old: Content | None, *, statuses: tuple[int, ...], clean: bool = True) -> str:
+def _judge(
+    outcome: Outcome, folder: Path, old: Content | None, *, statuses: tuple[int, ...], clean: bool = True
+) -> str:
     if fault := outcome.fault(statuses):
         raise BrokenError(fault)
     found = content(folder / "out")
@@ -276,4 +278,4 @@ def case(rng: Random, folder: Path) -> str:
         raise BrokenError(f"{fault.__name__}: {error}") from error
 
 
-INTERRUPTIONS = Part("faults", "kills, full disks, little memory", short=25, long=450, case=case, prepare=prepare)
+INTERRUPTIONS = Part("faults", "kills, full disks, little memory", short=20, long=450, case=case, prepare=prepare)

@@ -253,4 +253,4 @@ def _status(command: str, out: Path, done: str) -> int | None:
     return outcome.status
 
 
-FILES = Part("files", "hostile files", short=30, long=500, case=case, prepare=programs.prepare)
+FILES = Part("files", "hostile files", short=20, long=500, case=case, prepare=programs.prepare)

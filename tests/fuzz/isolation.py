@@ -77,6 +77,7 @@ def _become(function: Callable[[], object], out: int, err: int, memory_bytes: in
     status = 70
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs with &
         os.dup2(out, 1)
         os.dup2(err, 2)
         pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -51,8 +51,8 @@ def _spoil(out: Path, rng: Random) -> str:
         mutation = rng.choice(MUTATIONS)
         try:
             done.append(f"{mutation.__name__}: {mutation(out, rng)}")
-        except (MisfitError, RaptorError, ValueError, OSError, RecursionError):  # the first of two may leave nothing for the second
-            if done:
+        except (MisfitError, RaptorError, ValueError, OSError, RecursionError):
+            if done:  # which may have left nothing for a second one
                 break
     return "; ".join(done)
 
@@ -84,7 +84,7 @@ def why(good: Path, out: Path, done: str) -> str:
 PROGRAMS = Part(
     "programs",
     "spoilt output directories",
-    short=40,
+    short=30,
     long=1000,
     case=case,
     prepare=prepare,

@@ -13,6 +13,7 @@ from raptor.errors import RaptorError, UserError
 from raptor.inspection import inspect
 from tests.frontend.support import Array, make_model, node, random
 from tests.pipeline import THESIS_CHIP, conv_model
+from tests.pipeline import check as compiled_and_right
 from validator.checks import check
 from validator.simulate.builtin import simulate
 from validator.validate import validate
@@ -104,6 +105,22 @@ def test_names_neither_fill_nor_control_the_terminal(tmp_path: Path, capsys: pyt
     assert "\x1b" not in message
     assert r"\x1b[2J" in message
     assert len(message) < 5000
+
+
+# Compiler
+
+
+def test_a_wide_softmax_in_a_product_of_several_tiles():
+    """Its channels were gathered anew, under the same name, for every tile of the result."""
+    nodes = [node("MatMul", "x w", "s", name="scores"), node("Softmax", "s", "p"), node("MatMul", "p x", "y")]
+    model = make_model(nodes, {"x": (5, 6)}, {"y": 2}, {"w": random(6, 5)})
+    compiled_and_right(model, xbar=4, xbars_per_core=4)
+
+
+def test_a_wide_softmax_squared():
+    nodes = [node("MatMul", "x w", "s", name="scores"), node("Softmax", "s", "p"), node("Mul", "p p", "y")]
+    model = make_model(nodes, {"x": (5, 6)}, {"y": 2}, {"w": random(6, 5)})
+    compiled_and_right(model, xbar=4, xbars_per_core=4)
 
 
 # Programs
