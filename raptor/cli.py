@@ -1,5 +1,6 @@
 """The command line: a thin layer over the Python API."""
 
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -26,6 +27,7 @@ app = typer.Typer(
 _INTERRUPTED = 130
 _INTERNAL = InternalError.exit_status
 _LONGEST_LINE = 2000
+_OUT_OF_MEMORY = "out of memory; try a smaller model or image, or --format pim --weights npz"
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -43,11 +45,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
             _fail("interrupted", _INTERRUPTED)
         raise
     except MemoryError:
-        _fail("out of memory; try a smaller model or image, or --format pim --weights npz", UserError.exit_status)
+        _fail(_OUT_OF_MEMORY, UserError.exit_status)
     except KeyboardInterrupt:
         _fail("interrupted", _INTERRUPTED)
     except OSError as e:  # a full disk for temporary files, say
-        _fail(str(e), UserError.exit_status)
+        _fail(_OUT_OF_MEMORY if e.errno == errno.ENOMEM else str(e), UserError.exit_status)
     except Exception as e:
         if debug:
             raise

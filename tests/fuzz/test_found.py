@@ -1,6 +1,9 @@
 """Defects that the campaign has found, each as small as it gets."""
 
+import errno
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -210,3 +213,39 @@ def test_an_interrupt_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys:
         cli.main(["models"])
     assert stopped.value.code == 130
     assert "raptor: error: interrupted" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_the_old_output_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP)
+    out = program.save(tmp_path / "out")
+    remove, calls = shutil.rmtree, []
+
+    def interrupted_once(folder: Path, **options: bool) -> None:
+        calls.append(folder)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        program.save(out, force=True)
+    assert (out / "manifest.json").is_file()
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(errno.ENOSPC, "No space left on device"), (errno.ENOMEM, "out of memory; try")]
+)
+def test_no_room_for_temporary_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, message: str
+):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("raptor.frontend.canonical._move_weights", full)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(conv_model((1, 3, 4, 4), 3).SerializeToString())
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["compile", str(path), "-q", "-o", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
