@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,20 @@ def test_a_name_that_is_not_utf_8(tmp_path: Path):
     path.write_bytes(conv_model((1, 3, 4, 4), 3).SerializeToString().replace(b"conv", b"con\xff"))
     with pytest.raises(UserError, match="a name in it is not UTF-8"):
         raptor.compile(path, **THESIS_CHIP)
+
+
+def test_a_flag_beyond_32_bits():
+    model = make_model([node("Gemm", "x w", transA=2**40)], {"x": (1, 9)}, {"y": 2}, {"w": random(9, 5)})
+    assert "transA is 1099511627776, must be 0 or 1" in refusal(model)
+
+
+def test_nodes_that_nothing_needs():
+    """onnxruntime takes the square of their number to drop them."""
+    unused = [node("Neg", "x", f"u{k}", name=f"u{k}") for k in range(20_000)]
+    model = make_model([*unused, node("Relu", "x", name="used")], {"x": (4,)}, {"y": 1})
+    start = time.process_time()
+    assert raptor.compile(model).report.layers[0].node == "used"
+    assert time.process_time() - start < 8, "took 10 s and more"
 
 
 def test_an_input_of_an_unknown_type():
