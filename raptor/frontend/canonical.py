@@ -25,6 +25,7 @@ from raptor.frontend.libraries import (
     try_out,
 )
 from raptor.frontend.reading import Source
+from raptor.frontend.registry import is_supported_op
 
 KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
 """Off: products and sum keep the names the user knows, and what is added may be a tensor, unlike C of our Gemm."""
@@ -90,11 +91,14 @@ def _make_loadable(proto: ModelProto) -> None:
 
 
 def _drop_unused(proto: ModelProto) -> None:
-    """Leaves the nodes that an output depends on: onnxruntime takes minutes to drop some ten thousand others."""
+    """Leaves the nodes that an output depends on: onnxruntime takes minutes to drop some ten thousand others.
+
+    Those that cannot be compiled stay, to be told of.
+    """
     needed = {value.name for value in proto.graph.output}
     kept: list[NodeProto] = []
     for node in reversed(proto.graph.node):
-        if not needed.isdisjoint(node.output):
+        if not needed.isdisjoint(node.output) or not is_supported_op(node.domain, node.op_type):
             kept.append(node)
             needed.update(_operands(node))
     if len(kept) < len(proto.graph.node):

@@ -12,6 +12,7 @@ from tests.fuzz.isolation import isolated, raptor
 from tests.fuzz.mutations import MUTATIONS, MisfitError, seal
 from validator.validate import validate
 
+OTHER_SEEDS = 5
 VERDICTS = {0: "passes", 1: "mismatch", 2: "refused", 3: "deadlock"}
 
 
@@ -41,7 +42,7 @@ def case(rng: Random, folder: Path) -> str:
             raise BrokenError(f"{done}: {command}: {fault}")
     if status != 0:
         return VERDICTS[status]
-    return f"passes: {why(good, out, done)}"
+    return _passes(good, out, done)
 
 
 def _spoil(out: Path, rng: Random) -> str:
@@ -68,6 +69,17 @@ def _verdict(out: Path, done: str) -> int:
         raise BrokenError(f"{done}: the engines differ: {fast.status} {fast.err!r}, {slow.status} {slow.err!r}")
     assert fast.status is not None
     return fast.status
+
+
+def _passes(good: Path, out: Path, done: str) -> str:
+    """One random input may hide a wrong operand of a maximum, which another shows (SECURITY.md)."""
+    try:
+        return f"passes: {why(good, out, done)}"
+    except BrokenError:
+        for seed in range(1, OTHER_SEEDS + 1):
+            if raptor("validate", out, "--layers", "--quiet", "--seed", str(seed)).status == 1:
+                return "passes with one input, mismatch with another"
+        raise
 
 
 def why(good: Path, out: Path, done: str) -> str:
