@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-release test-browser notebook conformance docs docs-generate lint format bench bench-growth bench-simulate bench-thesis clean
+.PHONY: demo test test-slow test-release test-browser fuzz fuzz-short notebook conformance docs docs-generate lint format bench bench-growth bench-simulate bench-thesis clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -25,6 +25,12 @@ test-browser: $(READY)  ## the documentation in a headless Chromium
 
 test-release: $(READY)  ## wheel and source archive, each alone in a fresh environment
 	$(BIN)/pytest -q -m release
+
+fuzz: $(READY)  ## the whole fuzz campaign, hours; FUZZ="programs --count 1000 --seed 5" for a part of it
+	$(BIN)/python -m tests.fuzz --long $(FUZZ)
+
+fuzz-short: $(READY)  ## two minutes of it, for CI
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table

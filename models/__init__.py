@@ -154,6 +154,12 @@ _SPECS = (
         _imagenet(32),
     ),
     ModelSpec(
+        "vgg19",
+        "VGG-19 with Dropout, 1x3x224x224, 143.67 M parameters",
+        "models.vgg:vgg19",
+        _imagenet(32),
+    ),
+    ModelSpec(
         "googlenet",
         "GoogLeNet with BatchNorm, 1x3x224x224, 6.62 M parameters",
         "models.googlenet:googlenet",

@@ -1,16 +1,25 @@
-"""VGG (Simonyan and Zisserman, arXiv:1409.1556), configuration D, with the names of the authors' Caffe model."""
+"""VGG (Simonyan and Zisserman, arXiv:1409.1556), configurations D and E, with the names of their Caffe models."""
 
 from __future__ import annotations
 
 from models.builder import Builder, Tensor, scaled
 
-_STAGES = ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))
+_CHANNELS = (64, 128, 256, 512, 512)
 
 
 def vgg16(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
     """1x3xSxS -> five stages of 3x3 convolutions, each halved, S/32 -> 4096 -> 4096 -> 1 x classes."""
+    return _vgg(b, (2, 2, 3, 3, 3), image_size, classes, width)
+
+
+def vgg19(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
+    """As `vgg16`, with one more convolution in each of the last three stages."""
+    return _vgg(b, (2, 2, 4, 4, 4), image_size, classes, width)
+
+
+def _vgg(b: Builder, depths: tuple[int, ...], image_size: int, classes: int, width: float) -> Tensor:
     x = b.input(1, 3, image_size, image_size)
-    for stage, (depth, channels) in enumerate(_STAGES, start=1):
+    for stage, (depth, channels) in enumerate(zip(depths, _CHANNELS, strict=True), start=1):
         for index in range(1, depth + 1):
             x = b.conv(x, f"conv{stage}_{index}", scaled(channels, width), 3, pad=1, bias=True)
             x = b.relu(x, f"relu{stage}_{index}")

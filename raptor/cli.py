@@ -1,5 +1,6 @@
 """The command line: a thin layer over the Python API."""
 
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -27,6 +28,8 @@ app = typer.Typer(
 
 _INTERRUPTED = 130
 _INTERNAL = InternalError.exit_status
+_LONGEST_LINE = 2000
+_OUT_OF_MEMORY = "out of memory; try a smaller model or image, or --format pim --weights npz"
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -39,10 +42,16 @@ def main(argv: list[str] | None = None) -> NoReturn:
         if debug:
             raise
         _fail(str(e), e.exit_status)
+    except SystemExit as e:
+        if e.code == _INTERRUPTED:  # typer's answer to Ctrl-C, without a word
+            _fail("interrupted", _INTERRUPTED)
+        raise
+    except MemoryError:
+        _fail(_OUT_OF_MEMORY, UserError.exit_status)
     except KeyboardInterrupt:
         _fail("interrupted", _INTERRUPTED)
-    except MemoryError:
-        _fail("out of memory; try a smaller model or image, or --format pim --weights npz", UserError.exit_status)
+    except OSError as e:  # a full disk for temporary files, say
+        _fail(_OUT_OF_MEMORY if e.errno == errno.ENOMEM else str(e), UserError.exit_status)
     except Exception as e:
         if debug:
             raise
@@ -52,8 +61,15 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 def _fail(message: str, status: int) -> NoReturn:
     kind = "internal error, please report it (--debug shows where)" if status == _INTERNAL else "error"
-    print(f"raptor: {kind}: {message}", file=sys.stderr)
+    print(f"raptor: {kind}: {_printable(message)}", file=sys.stderr)
     sys.exit(status)
+
+
+def _printable(message: str) -> str:
+    """Names in messages come from files: none may control the terminal, or fill it with one line."""
+    text = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
+    lines = text.splitlines()
+    return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines)
 
 
 def _version(wanted: bool) -> None:

@@ -240,6 +240,8 @@ def check_regular(folder: Path, name: str) -> Path:
             raise UserError(f"{path}: missing, or not a regular file of this directory")
     except OSError as e:
         raise UserError(f"{path}: {e.strerror or e}") from e
+    except RuntimeError as e:
+        raise UserError(f"{path}: a link that leads to itself") from e
     return path
 
 

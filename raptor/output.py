@@ -96,7 +96,7 @@ def replacing(folder: Path, *, force: bool) -> Generator[Path]:
         raise UserError(f"{folder}: cannot be written: {e.strerror or e}") from e
     finally:
         if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+            _remove(temporary)
 
 
 def check_replaceable(folder: Path, *, force: bool) -> None:
@@ -126,11 +126,20 @@ def _swap(temporary: Path, folder: Path) -> None:
         os.replace(folder, old / "old")
         try:
             temporary.rename(folder)
-        except OSError:
+        except BaseException:  # also Ctrl-C
             os.replace(old / "old", folder)
             raise
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    """All of it, also where Ctrl-C comes in between."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 _Content = tuple[str, Iterable[bytes]]

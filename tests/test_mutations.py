@@ -475,6 +475,13 @@ def test_a_model_other_than_the_one_compiled(out: Directory):
     assert verdict(out) != 0
 
 
+def test_a_limit_of_instructions(out: Directory, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["validate", str(out.path), "--max-steps", "100"])
+    assert stopped.value.code == REFUSE
+    assert "the limit of instructions is reached" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("mutate", "status"),
     [

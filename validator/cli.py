@@ -23,6 +23,9 @@ def command(
     engine: Annotated[Engine, typer.Option(help="Compiled, or the slow reference.")] = "numba",
     schedule: Annotated[Schedule, typer.Option(help="Order in which cores run.")] = "block",
     json: Annotated[Path | None, typer.Option("--json", help="Write a JSON report to this file.")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
+    ] = None,
     no_hash: Annotated[bool, typer.Option("--no-hash", help="Do not check the hashes of the files.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")] = False,
 ) -> None:
@@ -53,6 +56,7 @@ def command(
             engine=engine,
             schedule=schedule,
             check_hashes=not no_hash,
+            max_steps=max_steps,
         )
     except RaptorError as e:
         verdict = "deadlock" if isinstance(e, DeadlockError) else "bad input"

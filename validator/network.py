@@ -42,6 +42,8 @@ class FileTable:
     def __init__(self, path: Path) -> None:
         """Raises `UserError` for a file that is not a table."""
         self._path = path
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: not a regular file")
         try:
             self._content = path.read_bytes()
         except OSError as e:

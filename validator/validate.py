@@ -16,7 +16,7 @@ from validator.load import load
 from validator.options import DEFAULT_TOLERANCE, Engine, Schedule
 from validator.program import Program
 from validator.report import LayerComparison, Report
-from validator.run import Result, run
+from validator.run import UNLIMITED, Result, run
 
 Array = npt.NDArray[Any]
 
@@ -31,11 +31,13 @@ def validate(
     engine: Engine = "numba",
     schedule: Schedule = "block",
     check_hashes: bool = True,
+    max_steps: int | None = None,
 ) -> Report:
     """Executes a compiled model and compares it with onnxruntime.
 
     `inputs`: arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`.
-    `layers`: also compare every tensor of layers.json. Raises `UserError` for bad input and `DeadlockError`.
+    `layers`: also compare every tensor of layers.json. Raises `UserError` for bad input, or after about `max_steps`
+    instructions, and `DeadlockError`.
     """
     start = perf_counter()
     program = load(out, check_hashes=check_hashes)
@@ -48,7 +50,8 @@ def validate(
     wanted = golden.run(arrays, names)
     check_shapes(program, wanted)
     known = perf_counter()
-    result = run(program, arrays, engine=engine, schedule=schedule, probes=layers)
+    limit = UNLIMITED if max_steps is None else max_steps
+    result = run(program, arrays, engine=engine, schedule=schedule, probes=layers, max_steps=limit)
     times = {"load": loaded - start, "golden": known - loaded, "run": perf_counter() - known}
     return _report(program, result, wanted, tolerance, None if inputs else seed, times)
 

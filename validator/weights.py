@@ -17,6 +17,8 @@ from validator.npy import read_data, read_header
 from validator.program import Weights
 
 _FILE_LIMIT_BYTES = 16 * 2**30
+UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
+"""What zipfile raises for archives that are not what they say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def _from_npz(content: bytes, groups: list[GroupLimit], where: str, core: int) -
             if len(set(names)) != len(names) or not all(n.endswith(".npy") for n in names):
                 raise UserError(f"{where}: expected one .npy member per group")
             return [_npz_matrix(archive, g, limit, f"{where}, group {g}") for g, limit in enumerate(groups)]
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as e:
+    except UNREADABLE as e:
         raise UserError(f"{where}: not a .npz file: {e}") from e
 
 

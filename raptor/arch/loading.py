@@ -72,7 +72,7 @@ def _read(source: str | Path) -> dict[str, Any]:
         raise UserError(
             f"architecture {source}: {e.strerror or e}; give a file or one of: {', '.join(presets())}"
         ) from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UserError(f"architecture {source}: not a JSON file: {e}") from e
     if not isinstance(raw, dict):
         raise UserError(f"architecture {source}: expected an object with chip_config")

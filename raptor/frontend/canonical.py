@@ -7,18 +7,26 @@ onnxoptimizer) none did all of that.
 
 import re
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
-from raptor.errors import UserError
+from raptor.errors import InternalError, UserError
 from raptor.frontend.batchwise import put_time_first
-from raptor.frontend.check import first_line, raise_if_unsupported
-from raptor.frontend.libraries import infer_shapes, optimise, read_without_weights, refer_to_file
+from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported
+from raptor.frontend.libraries import (
+    InvalidTypes,
+    infer_shapes,
+    optimise,
+    read_without_weights,
+    refer_to_file,
+    try_out,
+)
 from raptor.frontend.reading import INLINE_BYTES, ORIGINAL, Source
+from raptor.frontend.registry import is_supported_op
 
 KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
 """Off: products and sum keep the names the user knows, and what is added may be a tensor, unlike C of our Gemm."""
@@ -39,11 +47,36 @@ def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
         folder = Path(name)
         _make_loadable(source.proto)
         source.proto, converted = _move_weights(source.proto)
+        check_sizes(_inferred(source.proto))
         (folder / "original.onnx").write_bytes(source.proto.SerializeToString())
         _optimise(source.proto, folder, {ORIGINAL: source.onnx_bytes, CONVERTED: converted})
         del converted
         canonical = read_without_weights(folder / "canonical.onnx")
         yield infer_shapes(canonical), folder
+
+
+@contextmanager
+def blaming_the_model(folder: Path) -> Generator[None]:
+    """What goes wrong with a model that onnxruntime cannot run either is the model's fault, not ours.
+
+    Shapes that do not go together (a Conv of 4 channels over an image of 5) show only then.
+    """
+    try:
+        yield
+    except InternalError:
+        try:
+            try_out(folder / "canonical.onnx")
+        except Exception as error:  # as in `_optimise`
+            raise UserError(f"onnxruntime cannot run the model: {STATUS.sub('', first_line(error))}") from None
+        raise
+
+
+def _inferred(proto: ModelProto) -> ModelProto:
+    try:
+        return infer_shapes(proto)
+    except (InvalidTypes, ValueError) as error:
+        raise_if_unsupported(proto)
+        raise UserError(f"not a valid ONNX model: {first_line(error)}") from None
 
 
 def _make_loadable(proto: ModelProto) -> None:
@@ -55,6 +88,32 @@ def _make_loadable(proto: ModelProto) -> None:
     proto.graph.input.extend(inputs)
     proto.ir_version = min(max(proto.ir_version, 8), 10)
     put_time_first(proto)
+    _drop_unused(proto)
+
+
+def _drop_unused(proto: ModelProto) -> None:
+    """Leaves the nodes that an output depends on: onnxruntime takes minutes to drop some ten thousand others.
+
+    Those that cannot be compiled stay, to be told of.
+    """
+    needed = {value.name for value in proto.graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(proto.graph.node):
+        if not needed.isdisjoint(node.output) or not is_supported_op(node.domain, node.op_type):
+            kept.append(node)
+            needed.update(_operands(node))
+    if len(kept) < len(proto.graph.node):
+        del proto.graph.node[:]
+        proto.graph.node.extend(reversed(kept))
+
+
+def _operands(node: NodeProto) -> Iterator[str]:
+    """What a node reads, its branches and bodies included."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            yield from (value.name for value in graph.output)
+            yield from (name for inner in graph.node for name in _operands(inner))
 
 
 def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
@@ -83,6 +142,8 @@ def _optimise(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | b
             run(shaped, again, weights="again.bin")
             again.replace(target)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
+        if "bad_alloc" in str(error) or "bad allocation" in str(error):
+            raise MemoryError from None
         raise_if_unsupported(proto)
         reason = first_line(error).replace(f"Load model from {original} failed:", "").replace(f"{folder}/", "")
         raise UserError(f"onnxruntime refuses the model: {STATUS.sub('', reason)}") from None

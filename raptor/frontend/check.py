@@ -1,5 +1,6 @@
 """What is wrong with a model before anything is made of it."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -7,10 +8,13 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
 from raptor.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.frontend.graph import Constant, ConstantTensor, Filter, Floats, Graph, Map, Operator, Stencil
 from raptor.frontend.libraries import InvalidModel, check_standard
 from raptor.frontend.reading import Source
 from raptor.frontend.registry import is_supported_op, op_reason
 
+MOST_ELEMENTS = 2**28
+"""Of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
 
 
@@ -63,6 +67,16 @@ def check_types(proto: ModelProto) -> None:
             raise UserError(f"weights '{tensor.name}' are bfloat16, must be float32")
 
 
+def check_sizes(proto: ModelProto) -> None:
+    """No tensor of the model, whose shapes are inferred, is larger than anything that can be compiled."""
+    graph = proto.graph
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        count = math.prod(d.dim_value for d in value.type.tensor_type.shape.dim if d.HasField("dim_value"))
+        if count > MOST_ELEMENTS:
+            limit = f"the most that can be compiled is {MOST_ELEMENTS}"
+            raise UserError(f"tensor '{value.name}' has {count} elements; {limit}")
+
+
 def check_weights(source: Source) -> None:
     """Weights are finite, except that a Clip may have an infinite bound."""
     users = _users(source.proto)
@@ -74,6 +88,25 @@ def check_weights(source: Source) -> None:
         bad = np.isnan(values) if users[tensor.name] == {"Clip"} else ~np.isfinite(values)
         if bad.any():
             raise UserError(f"weights '{tensor.name}': {int(bad.sum())} of {values.size} values are not finite")
+
+
+def check_finite(graph: Graph) -> None:
+    """No constant made of the weights is beyond float32: products of large ones may be."""
+    for node in graph.nodes:
+        if not all(np.isfinite(values).all() for values in _constants(node.operator)):
+            raise UserError(f"{node.name} ({node.op_type}): its weights give numbers beyond the range of float32")
+
+
+def _constants(operator: Operator) -> Iterator[Floats]:
+    match operator:
+        case Filter() | Stencil():
+            yield operator.weights
+        case Map():
+            yield from (o.pixels for o in operator.operands if isinstance(o, Constant))
+        case ConstantTensor(pixels):
+            yield pixels
+        case _:
+            return
 
 
 def label(node: NodeProto) -> str:
@@ -90,7 +123,7 @@ def _float_tensors(proto: ModelProto) -> Iterator[TensorProto]:
     """The float32 constants, named by the tensor they define."""
     yield from (t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT)
     for node in proto.graph.node:
-        if node.op_type == "Constant" and node.attribute[0].t.data_type == TensorProto.FLOAT:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].t.data_type == TensorProto.FLOAT:
             tensor = TensorProto()
             tensor.CopyFrom(node.attribute[0].t)
             tensor.name = node.output[0]
@@ -107,4 +140,7 @@ def _users(proto: ModelProto) -> defaultdict[str, set[str]]:
 
 
 def _type_name(elem_type: int) -> str:
-    return "not a tensor" if elem_type == TensorProto.UNDEFINED else TensorProto.DataType.Name(elem_type).lower()
+    if elem_type == TensorProto.UNDEFINED:
+        return "not a tensor"
+    known = TensorProto.DataType.values()
+    return TensorProto.DataType.Name(elem_type).lower() if elem_type in known else f"of unknown type {elem_type}"

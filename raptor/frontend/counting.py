@@ -34,7 +34,7 @@ def _float_constants(proto: ModelProto) -> Iterator[tuple[str, int]]:
     weights = {t.name: t for t in proto.graph.initializer}
     yield from ((t.name, math.prod(t.dims)) for t in weights.values() if t.data_type in FLOATS)
     for node in proto.graph.node:
-        if node.op_type == "Constant" and node.attribute[0].t.data_type in FLOATS:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].t.data_type in FLOATS:
             yield node.output[0], math.prod(node.attribute[0].t.dims)
         elif node.op_type == "ConstantOfShape" and node.input[0] in weights and _is_float(node):
             yield node.output[0], int(numpy_helper.to_array(weights[node.input[0]]).prod())

@@ -246,7 +246,7 @@ def _import_node(node: NodeView, domain: str, context: ImportContext) -> None:
         raise Refusal(f"its output '{unneeded[0]}' is used, only the first output is supported")
     try:
         found.function(node, context)
-    except (Refusal, RaptorError):
+    except (Refusal, RaptorError, MemoryError, OSError):
         raise
     except Exception as error:
         raise InternalError(f"import of {node.name} ({node.op_type}) failed: {error!r}") from error

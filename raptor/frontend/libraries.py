@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto
@@ -40,6 +41,16 @@ def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) 
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):
         tensor.external_data.add(key=key, value=str(value))
+
+
+def try_out(path: Path) -> None:
+    """Runs the model once, on ones. Raises one of a dozen exceptions if onnxruntime cannot."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    session.run(None, {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()})
 
 
 def optimise(

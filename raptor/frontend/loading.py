@@ -54,15 +54,16 @@ def load(source: str | Path | ModelProto, *, shapes: Mapping[str, Sequence[int]]
     Raises `UserError` for a bad file, shape or weight, and `UnsupportedError` with every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
-    from raptor.frontend import canonical, importing, reading
+    from raptor.frontend import canonical, check, importing, reading
 
     model = reading.read(source)
     onnx_bytes, name = model.onnx_bytes, model.name
     notes = _check(model, shapes)
     origin = importing.Origin.of(model.proto)
-    with canonical.canonicalise(model) as (proto, folder):
+    with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
         graph = importing.import_graph(proto, folder, name, origin)
-    graph.verify()
+        graph.verify()
+    check.check_finite(graph)
     return Model(graph, onnx_bytes, name, notes)
 
 
@@ -71,13 +72,20 @@ def survey(source: str | Path | ModelProto, *, shapes: Mapping[str, Sequence[int
     from raptor.frontend import canonical, counting, importing, reading
 
     model = reading.read(source)
-    operators, parameters = counting.count_operators(model.proto), counting.count_parameters(model.proto)
+    operators = counting.count_operators(model.proto)
+    try:
+        parameters = counting.count_parameters(model.proto)
+    except (IndexError, TypeError, ValueError):
+        _check(model, shapes)  # says what is wrong with the model
+        raise
     graph, unsupported = Graph(model.name, {}, (), (), ()), ()
     try:
         _check(model, shapes)
         origin = importing.Origin.of(model.proto)
-        with canonical.canonicalise(model) as (proto, folder):
+        with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
             graph, refused = importing.survey_graph(proto, folder, model.name, origin)
+            if not refused:
+                graph.verify()
         unsupported = tuple(refused)
     except UnsupportedError as error:  # an operator that not even onnxruntime knows
         unsupported = error.nodes

@@ -86,7 +86,23 @@ def _parse(data: bytes, where: str) -> ModelProto:
         raise UserError(f"{where}: not an ONNX model, or truncated") from None
     if not proto.graph.output:
         raise UserError(f"{where}: not an ONNX model: it has no graph with outputs")
+    # protobuf gives bytes where a text is not UTF-8.
+    if any(isinstance(text, bytes) for text in _names(proto)):
+        raise UserError(f"{where}: not an ONNX model: a name in it is not UTF-8")
     return proto
+
+
+def _names(proto: ModelProto) -> Iterator[object]:
+    graph = proto.graph
+    yield graph.name
+    yield from (o.domain for o in proto.opset_import)
+    yield from (t.name for t in graph.initializer)
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (a.name for a in node.attribute)
+    for value in (*graph.input, *graph.output):
+        yield value.name
+        yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
 
 
 def _read_file(path: Path) -> bytes:

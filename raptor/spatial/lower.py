@@ -173,12 +173,14 @@ class Lowering:
         """For each output tile, dot products over each tile of the shared channels, added up."""
         image = self.graph.tensors[node.output].image
         shared = self.regions(self.graph.tensors[node.inputs[0]].image)
+        names = dict.fromkeys(node.inputs)
+        aligned = {(name, k): self.aligned(node, name, k, channels) for k, channels in shared for name in names}
         parts: list[tuple[Region, Tile]] = []
         for i, region in self.regions(image):
             result = self.tile(node.output, i, region, image)
             total: Tile | None = None
             for k, channels in shared:
-                left, right = (self.aligned(node, name, k, channels) for name in node.inputs)
+                left, right = (aligned[name, k] for name in node.inputs)
                 part = replace(result, name=f"{result.name}.{k}") if len(shared) > 1 else result
                 body: list[BodyOp] = [DotTile(part, left, right, operator.batch, operator.cols, region.channels[0])]
                 if total is not None:

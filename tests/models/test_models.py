@@ -36,7 +36,7 @@ _SMALL_OF: dict[str, Options] = {
     "vit_tiny": {"image_size": 48, "depth": 2, "dim": 24},
     "bert_tiny": {"tokens": 12, "dim": 32},
 }
-_IMAGENET = ("resnet18", "resnet34", "resnet50", "vgg16", "googlenet", "squeezenet")
+_IMAGENET = ("resnet18", "resnet34", "resnet50", "vgg16", "vgg19", "googlenet", "squeezenet")
 _CASES: list[tuple[str, Options]] = [
     ("mlp", {}),
     ("lenet5", {}),
@@ -45,6 +45,7 @@ _CASES: list[tuple[str, Options]] = [
     ("resnet18", {**_SMALL, "head": "global_average_pool"}),
     ("resnet18", {**_SMALL, "image_size": 1}),
     ("vgg16", {**_SMALL, "image_size": 32}),
+    ("vgg19", {**_SMALL, "image_size": 32}),
     ("googlenet", {**_SMALL, "image_size": 31}),
     ("squeezenet", {**_SMALL, "image_size": 25}),
     *_SMALL_OF.items(),
@@ -63,6 +64,7 @@ _PUBLISHED = {
     "resnet34": 21_797_672,
     "resnet50": 25_557_032,
     "vgg16": 138_357_544,
+    "vgg19": 143_667_240,
     "googlenet": 6_624_904,
     "squeezenet": 1_235_496,
     "alexnet": 61_100_840,

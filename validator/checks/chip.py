@@ -25,7 +25,7 @@ def read_chip(source: str | Path) -> Chip:
         raw = json.loads(Path(source).read_text())
     except OSError as e:
         raise UserError(f"architecture {source}: {e.strerror or e}") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UserError(f"architecture {source}: not a JSON file: {e}") from e
     if not isinstance(raw, dict):
         raise UserError(f"architecture {source}: expected an object with chip_config")

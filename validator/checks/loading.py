@@ -21,6 +21,7 @@ from validator.members import members
 from validator.network import FileTable
 from validator.npy import read_header
 from validator.programs import RawProgram, read_content, read_program
+from validator.weights import UNREADABLE
 
 _LIMIT = 16 * 2**30
 _MOST_GROUPS = 4096
@@ -158,7 +159,7 @@ def _npz_shapes(path: Path) -> list[tuple[int, int]] | None:
                     rows, cols = read_header(stream, str(path))
                     found.append((rows, cols))
             return found
-    except (zipfile.BadZipFile, KeyError, ValueError, UserError, NotImplementedError):
+    except (*UNREADABLE, KeyError, UserError):
         return None
 
 

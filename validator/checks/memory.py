@@ -25,7 +25,7 @@ def matrix_shapes(subject: Subject) -> Indices:
         if known and core < subject.core_count:
             first, last = subject.group_starts[core], subject.group_starts[core + 1]
             count = min(len(known), int(last - first))
-            shapes[first : first + count] = known[:count]
+            shapes[first : first + count] = np.reshape(known[:count], (count, 2))
     return shapes
 
 

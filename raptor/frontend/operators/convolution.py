@@ -51,6 +51,8 @@ def _lower(build: Builder, x: Tensor, products: Filter) -> None:
     shape = ctx.shape(node.output)
     result = build.add(products, natural_image(shape), x)
     addend: Floats | None = None if bias is None else ctx.weights(bias)
+    if addend is not None and addend.shape != (shape[1],):
+        raise Refusal(f"its bias has the shape {addend.shape}, must be ({shape[1]},)")
     if addend is not None and addend.any():
         column = addend.reshape(-1, *(1,) * len(products.window.kernel))
         result = build.map("add", result, build.constant(column, shape, result.image))

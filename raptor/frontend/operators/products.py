@@ -18,8 +18,8 @@ from raptor.layout import Image
 @importer("Gemm", since=7)
 def import_gemm(node: NodeView, ctx: ImportContext) -> None:
     """alpha * A * B + beta * C with A and B transposed on demand; any of the three constant or computed."""
-    left = ("k", "m") if node.integer("transA", 0) else ("m", "k")
-    right = ("n", "k") if node.integer("transB", 0) else ("k", "n")
+    left = ("k", "m") if _flag(node, "transA") else ("m", "k")
+    right = ("n", "k") if _flag(node, "transB") else ("k", "n")
     contraction = Contraction.of(node, ctx, (left, right))
     a, b = _scaled(contraction.factor(node.inputs[0], left), contraction.factor(node.inputs[1], right), node)
     product = contraction.product(a, b, contraction.wide(("m", "n")))
@@ -27,6 +27,13 @@ def import_gemm(node: NodeView, ctx: ImportContext) -> None:
     if not (a.is_constant or b.is_constant):
         result = f.mul(result, node.number("alpha", 1))
     f.finish(_biased(node, f, result))
+
+
+def _flag(node: NodeView, name: str) -> bool:
+    value = node.integer(name, 0)
+    if value not in (0, 1):  # of others onnxruntime looks at the low 32 bits
+        raise Refusal(f"{name} is {value}, must be 0 or 1")
+    return bool(value)
 
 
 def _scaled(a: Factor, b: Factor, node: NodeView) -> tuple[Factor, Factor]:

@@ -1,0 +1,89 @@
+"""Parts of the campaign: seeded cases, counted by how they ended; what fails is kept with the command to repeat it."""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+
+class BrokenError(Exception):
+    """A promise that did not hold."""
+
+
+class Draw(Random):
+    """The random numbers of one case; `number` is its seed."""
+
+    def __init__(self, part: str, number: int) -> None:
+        super().__init__(f"{part}:{number}")
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`case(rng, folder)` tries one input, made of `rng` in an empty folder, and says in a few words how it ended.
+
+    It raises `BrokenError` if that is not how it should. `prepare` is called once before. `short` and `long`: how many.
+    """
+
+    name: str
+    summary: str
+    short: int
+    long: int
+    case: Callable[[Draw, Path], str]
+    prepare: Callable[[], object] = lambda: None
+
+
+@dataclass
+class Tally:
+    """What became of the cases of one part."""
+
+    part: Part
+    first_seed: int
+    counts: Counter[str] = field(default_factory=Counter[str])
+    failures: dict[int, str] = field(default_factory=dict[int, str])
+    seconds: float = 0.0
+
+    def lines(self) -> Iterator[str]:
+        total = sum(self.counts.values()) + len(self.failures)
+        seeds = f"seeds {self.first_seed} to {self.first_seed + total - 1}"
+        yield f"{self.part.name}: {total} cases, {seeds}, {self.seconds:.0f} s, {len(self.failures)} failures"
+        yield from (f"  {count:6}  {label}" for label, count in sorted(self.counts.items()))
+        for seed, what in self.failures.items():
+            yield f"  FAILED seed {seed}: {what}"
+            yield f"    again: {command(self.part, seed)}"
+
+
+def command(part: Part, seed: int) -> str:
+    return f"python -m tests.fuzz {part.name} --seed {seed} --count 1"
+
+
+def run(part: Part, *, seed: int, count: int, keep: Path, seconds: float = float("inf")) -> Tally:
+    """Tries `count` cases, or as many as fit in `seconds`. The folders of those that fail are copied to `keep`."""
+    tally = Tally(part, seed)
+    start = time.monotonic()
+    part.prepare()
+    for number in range(seed, seed + count):
+        if time.monotonic() - start > seconds:
+            break
+        _try(tally, number, keep)
+        tally.seconds = time.monotonic() - start
+    return tally
+
+
+def _try(tally: Tally, seed: int, keep: Path) -> None:
+    part = tally.part
+    with tempfile.TemporaryDirectory(prefix="raptor-fuzz-") as name:
+        folder = Path(name)
+        try:
+            tally.counts[part.case(Draw(part.name, seed), folder)] += 1
+        except BrokenError as error:
+            kept = keep / f"{part.name}-{seed}"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
+            tally.failures[seed] = f"{error}"
+            print(f"{part.name} {seed}: {error}\n  kept in {kept}; again: {command(part, seed)}", file=sys.stderr)

@@ -1,0 +1,283 @@
+"""What may happen to a computer: full disks, vanishing folders, signals, little memory, two runs at once.
+
+Afterwards the output directory is the old one whole, or the new one whole, or not there; and nothing lies beside it,
+unless nobody could clean up (SIGKILL).
+"""
+
+import atexit
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from raptor import cli
+from tests.fuzz import programs
+from tests.fuzz.bases import bases
+from tests.fuzz.campaign import BrokenError, Part
+from tests.fuzz.isolation import Outcome, isolated, raptor
+from tests.pipeline import conv_model
+
+Content = dict[str, bytes]
+Fault = Callable[[Path, Random], str]
+NOBODY = 65534
+INTERRUPTED = 130
+
+
+def content(folder: Path) -> Content | None:
+    """All files by name, None if there is no such directory."""
+    if not folder.is_dir():
+        return None
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@cache
+def model() -> Path:
+    """A model whose compilation takes long enough to be interrupted anywhere."""
+    folder = Path(tempfile.mkdtemp(prefix="raptor-model-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o755)
+    path = folder / "model.onnx"
+    path.write_bytes(conv_model((1, 12, 10, 10), 12, pads=(1, 1, 1, 1), bias=True, relu=True).SerializeToString())
+    return path
+
+
+def compiling(out: Path) -> list[str]:
+    options = ["--xbar", "8", "--cores", "30", "--xbars-per-core", "8", "--format", "both", "--force", "-q"]
+    return ["compile", str(model()), "-o", str(out), *options]
+
+
+@cache
+def new() -> tuple[Content, float]:
+    """What compiling gives, and the seconds it takes."""
+    with tempfile.TemporaryDirectory() as name:
+        start = time.monotonic()
+        outcome = raptor(*compiling(Path(name) / "out"))
+        seconds = time.monotonic() - start
+        assert outcome.status == 0, outcome.err
+        found = content(Path(name) / "out")
+    assert found
+    return found, seconds
+
+
+def prepare() -> None:
+    programs.prepare()
+    new()
+
+
+def _old(folder: Path, rng: Random) -> Content | None:
+    """Puts an earlier output in place, or not."""
+    if rng.random() < 0.4:
+        return None
+    good = rng.choice(bases())
+    shutil.copytree(good, folder / "out")
+    return content(good)
+
+
+def _judge(
+    outcome: Outcome, folder: Path, old: Content | None, *, statuses: tuple[int, ...], clean: bool = True
+) -> str:
+    if fault := outcome.fault(statuses):
+        raise BrokenError(fault)
+    found = content(folder / "out")
+    left = sorted(p.name for p in folder.iterdir() if p.name != "out")
+    if clean and left:
+        raise BrokenError(f"left behind: {left} (status {outcome.status}: {outcome.err})")
+    if found == new()[0]:
+        return "new"
+    if outcome.status == 0:
+        raise BrokenError("exit status 0 without the new output")
+    if found == old:
+        return "old" if old else "none"
+    if found is None and not clean:
+        return "none, the old one kept beside it"
+    names = None if found is None else sorted(found)
+    raise BrokenError(f"neither the old nor the new output: {names} (status {outcome.status}: {outcome.err})")
+
+
+# Signals
+
+
+def killed(folder: Path, rng: Random) -> str:
+    old = _old(folder, rng)
+    delay = rng.uniform(0.0, 1.2) * new()[1]
+
+    def strike(child: int) -> None:
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+
+    outcome = isolated(lambda: cli.main(compiling(folder / "out")), during=strike)
+    died = outcome.status == -signal.SIGKILL
+    if died:
+        outcome = Outcome(INTERRUPTED, "", "", 0, 0)
+    left = _judge(outcome, folder, old, statuses=(0, INTERRUPTED), clean=not died)
+    again = raptor(*compiling(folder / "out"))
+    if again.fault((0,)) or content(folder / "out") != new()[0]:
+        raise BrokenError(f"the next run fails: {again.status} {again.err}")
+    return left
+
+
+def interrupted(folder: Path, rng: Random) -> str:
+    old = _old(folder, rng)
+    delay = 0.01 + rng.uniform(0.0, 1.1) * new()[1]
+
+    def strike(child: int) -> None:
+        time.sleep(delay)
+        os.kill(child, signal.SIGINT)
+
+    outcome = isolated(lambda: cli.main(compiling(folder / "out")), during=strike)
+    if outcome.status == INTERRUPTED and outcome.err != "raptor: error: interrupted\n":
+        raise BrokenError(f"interrupted, but says {outcome.err!r}")
+    return _judge(outcome, folder, old, statuses=(0, INTERRUPTED))
+
+
+def validation_stopped(folder: Path, rng: Random) -> str:
+    good = rng.choice(bases())
+    shutil.copytree(good, folder / "out")
+    number = rng.choice((signal.SIGINT, signal.SIGKILL))
+    delay = rng.uniform(0.005, 0.15)
+
+    def strike(child: int) -> None:
+        time.sleep(delay)
+        os.kill(child, number)
+
+    arguments = ["validate", str(folder / "out"), "--layers", "--json", str(folder / "report.json"), "-q"]
+    outcome = isolated(lambda: cli.main(arguments), during=strike)
+    if outcome.status != -signal.SIGKILL and (fault := outcome.fault((0, INTERRUPTED))):
+        raise BrokenError(fault)
+    if content(folder / "out") != content(good):
+        raise BrokenError("validate changed what it read")
+    return "ended" if outcome.status == 0 else "stopped"
+
+
+# Disks
+
+
+def file_size_limit(folder: Path, rng: Random) -> str:
+    """Every file that grows beyond the limit fails to be written, like on a full disk."""
+    old = _old(folder, rng)
+    limit = rng.choice((500, 1000, 10_000, 50_000, 10**6))  # standard error is a file here, and needs some hundred
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        cli.main(compiling(folder / "out"))
+
+    return _judge(isolated(limited), folder, old, statuses=(0, 2))
+
+
+def full_disk(folder: Path, rng: Random) -> str:
+    """A small tmpfs for the output, the temporary files, or both; only root can mount one."""
+    if os.geteuid() != 0:
+        return file_size_limit(folder, rng)
+    size = rng.choice((4, 40, 200, 400, 900))
+    disk, free = folder / "disk", folder / "free"
+    disk.mkdir()
+    free.mkdir()
+    place, temporary = rng.choice(((disk, folder), (free, disk), (disk, disk)))
+
+    def compile_() -> None:
+        tempfile.tempdir = str(temporary)
+        cli.main(compiling(place / "out"))
+
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", str(disk)], check=True)
+    try:
+        return _judge(isolated(compile_), place, None, statuses=(0, 2))
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def read_only(folder: Path, rng: Random) -> str:
+    """As somebody else, if we are root, whom permissions do not stop."""
+    old = _old(folder, rng)
+    folder.chmod(0o555)
+
+    def without_rights() -> None:
+        if os.geteuid() == 0:
+            os.setuid(NOBODY)
+        cli.main(compiling(folder / "out"))
+
+    try:
+        outcome = isolated(without_rights)
+    finally:
+        folder.chmod(0o755)
+    return _judge(outcome, folder, old, statuses=(2,))
+
+
+def vanishing(folder: Path, rng: Random) -> str:
+    """The folder of the output is moved away while it is written."""
+    parent = folder / "parent"
+    parent.mkdir()
+    delay = rng.uniform(0.0, 1.1) * new()[1]
+
+    def strike(_: int) -> None:
+        time.sleep(delay)
+        parent.rename(folder / "moved")
+
+    outcome = isolated(lambda: cli.main(compiling(parent / "out")), during=strike)
+    if fault := outcome.fault((0, 2)):
+        raise BrokenError(fault)
+    wholes = [content(p / "out") for p in (parent, folder / "moved")]
+    if any(w not in (None, new()[0]) for w in wholes):
+        raise BrokenError("half an output")
+    return "new" if any(wholes) else "none"
+
+
+# Memory, and other processes
+
+
+def little_memory(folder: Path, rng: Random) -> str:
+    old = _old(folder, rng)
+    command = rng.choice(("compile", "compile", "validate", "check", "simulate"))
+    # NOTE: with less, CPython may wait for ever for a thread that had no memory to start.
+    memory_bytes = 2**20 + rng.randrange(0, 2 ** rng.randint(18, 28))
+    if command == "compile":
+        outcome = raptor(*compiling(folder / "out"), memory_bytes=memory_bytes)
+        return _judge(outcome, folder, old, statuses=(0, 2))
+    outcome = raptor(command, rng.choice(bases()), "-q", memory_bytes=memory_bytes)
+    findings = (1,) if command == "check" else ()
+    if fault := outcome.fault((0, *findings, 2)):
+        raise BrokenError(f"{command} with {memory_bytes} bytes: {fault}")
+    return f"{command} {'refused' if outcome.status == 2 else 'ended'}"
+
+
+def two_at_once(folder: Path, rng: Random) -> str:
+    """The same directory: both end, and one of them has written all of it."""
+    old = _old(folder, rng)
+    delay = rng.uniform(0.0, 0.3) * new()[1]
+    others: list[Outcome] = []
+
+    def other(_: int) -> None:
+        time.sleep(delay)
+        others.append(raptor(*compiling(folder / "out")))
+
+    first = isolated(lambda: cli.main(compiling(folder / "out")), during=other)
+    for outcome in (first, *others):
+        if fault := outcome.fault((0, 2)):
+            raise BrokenError(fault)
+    statuses = (first.status, others[0].status)
+    if 0 not in statuses:
+        raise BrokenError(f"neither wrote: {first.err} {others[0].err}")
+    return f"{_judge(first if first.status == 0 else others[0], folder, old, statuses=(0, 2))}, {statuses}"
+
+
+FAULTS: tuple[Fault, ...] = (
+    killed, killed, killed, killed, interrupted, interrupted, interrupted, interrupted, validation_stopped,
+    validation_stopped, file_size_limit, full_disk, read_only, vanishing, little_memory, little_memory, two_at_once,
+)  # fmt: skip
+
+
+def case(rng: Random, folder: Path) -> str:
+    fault = rng.choice(FAULTS)
+    try:
+        return f"{fault.__name__}: {fault(folder, rng)}"
+    except BrokenError as error:
+        raise BrokenError(f"{fault.__name__}: {error}") from error
+
+
+INTERRUPTIONS = Part("faults", "kills, full disks, little memory", short=20, long=450, case=case, prepare=prepare)

@@ -1,0 +1,115 @@
+"""Runs code in a forked child with limits on time and memory, and says how it ended."""
+
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raptor import cli
+
+GIB = 2**30
+STATUSES = (0, 1, 2, 3)
+"""Of `raptor`: done, mismatch, bad input, deadlock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a child ended: `status` is an exit status, minus a signal, or None if it had to be stopped."""
+
+    status: int | None
+    out: str
+    err: str
+    seconds: float
+    peak_bytes: int
+
+    def fault(self, allowed: Sequence[int] = STATUSES) -> str | None:
+        """What no input may cause: a crash, a hang, a traceback, a status without its message."""
+        if self.status is None:
+            return f"still running after {self.seconds:.0f} s"
+        if self.status < 0:
+            return f"killed by {signal.Signals(-self.status).name}: {self.err[-300:]}"
+        if "Traceback" in self.out + self.err:
+            return f"a traceback: {self.err[-600:]}"
+        if self.status not in allowed:
+            return f"exit status {self.status}: {self.err[-300:]}"
+        if self.status in (2, 3) and self.err.count("raptor: error: ") != 1:
+            return f"exit status {self.status} without one error message: {self.err[-300:]}"
+        return None
+
+
+def raptor(*arguments: str | Path, seconds: float = 60, memory_bytes: int = 3 * GIB) -> Outcome:
+    """`raptor` with these arguments; `memory_bytes` beyond what importing it takes."""
+    return isolated(lambda: cli.main([str(a) for a in arguments]), seconds=seconds, memory_bytes=memory_bytes)
+
+
+def isolated(
+    function: Callable[[], object],
+    *,
+    seconds: float = 60,
+    memory_bytes: int = 3 * GIB,
+    during: Callable[[int], object] = lambda _: None,
+) -> Outcome:
+    """Calls `function` in a child; `during` is called with its process id while it runs.
+
+    The child's status is 0 when `function` returns, what it gives to `sys.exit`, or 70 after a traceback.
+    """
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child == 0:
+            _become(function, out.fileno(), err.fileno(), memory_bytes)
+        during(child)
+        status, usage = _wait(child, start + seconds)
+        texts = [_text(file.fileno()) for file in (out, err)]
+    return Outcome(status, *texts, time.monotonic() - start, usage.ru_maxrss * 1024)
+
+
+def _become(function: Callable[[], object], out: int, err: int, memory_bytes: int) -> None:
+    """The child; never returns. A process group of its own, so that what it starts is stopped with it."""
+    status = 70
+    try:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs with &
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        function()
+        status = 0
+    except SystemExit as stopped:
+        status = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _wait(child: int, deadline: float) -> tuple[int | None, resource.struct_rusage]:
+    pause = 0.001
+    while True:
+        done, status, usage = os.wait4(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status), usage
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            _, _, usage = os.wait4(child, 0)
+            return None, usage
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+
+
+def _text(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, min(size, 2**20), max(0, size - 2**20)).decode(errors="replace")

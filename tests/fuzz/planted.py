@@ -1,0 +1,174 @@
+"""Planted defects: changes of the compiler that make wrong programs. Each must be caught by what checks programs.
+
+A child imports the compiler anew, with the changed text of `tests.fuzz.defects`.
+"""
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from tests.frontend.support import make_model, node, random
+from tests.fuzz.campaign import BrokenError, Draw, Part
+from tests.fuzz.defects import DEFECTS, ROOT, Defect
+from tests.fuzz.isolation import isolated
+
+# What catches them
+
+
+def _convolutions() -> ModelProto:
+    """Strides, dilations, groups, a sum of two branches, a concatenation off the tiles, a grouped convolution."""
+    nodes = [
+        node("Conv", "x w", "a", name="wide", pads=[2, 2, 2, 2], dilations=[2, 2]),
+        node("Conv", "x v b", "c", name="point"),
+        node("Relu", "c", "r"),
+        node("Add", "a r", "s"),
+        node("Concat", "s x", "d", axis=1),
+        node("MaxPool", "d", "p", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Conv", "p g", "y", name="deep", group=12, pads=[1, 1, 1, 1]),
+        node("Conv", "x v", "e", name="alone"),
+        node("Relu", "e", "clipped", name="relu_of_alone"),
+        node("Conv", "i u", "f", name="folded"),
+        node("Relu", "f", "h", name="relu_of_folded"),
+        node("Mul", "h s", "m"),
+        node("Sub", "s m", "o"),
+    ]
+    constants = {"u": random(7, 2, 1, 1), "w": random(7, 5, 3, 3), "v": random(7, 5, 1, 1), "b": random(7)}
+    constants["g"] = random(12, 1, 3, 3)
+    return make_model(nodes, {"x": (1, 5, 6, 5), "i": (1, 2, 6, 5)}, ["y", "clipped", "e", "r", "o"], constants)
+
+
+def _products() -> ModelProto:
+    """Attention: two computed products, a softmax, transpositions, slices with a stride, padding, constants."""
+    nodes = [
+        node("MatMul", "x q", "a", name="query"),
+        node("MatMul", "x k", "b", name="key"),
+        node("Transpose", "b", "t", perm=[0, 2, 1]),
+        node("MatMul", "a t", "s", name="scores"),
+        node("Softmax", "s", "p", axis=-1),
+        node("MatMul", "p b", "z", name="values"),
+        node("Add", "z row", "u"),
+        node("Pad", "u pads", "w"),
+        node("Slice", "w start end axes steps", "y"),
+        node("Concat", "x fixed", "o", axis=2),
+        node("AveragePool", "x", "v", kernel_shape=[3], pads=[1, 1]),
+    ]
+    import numpy as np
+
+    constants: dict[str, Any] = {"q": random(6, 9), "k": random(6, 9), "row": random(1, 5, 1), "fixed": random(2, 5, 7)}
+    constants |= {"pads": np.array([0, 1, 0, 0, 0, 2]), "start": np.array([1]), "end": np.array([11])}
+    constants |= {"axes": np.array([2]), "steps": np.array([2])}
+    return make_model(nodes, {"x": (2, 5, 6)}, {"y": 3, "v": 3, "s": 3, "o": 3}, constants)
+
+
+def _streaming() -> ModelProto:
+    """Two convolutions with a pool between, by rows; a kernel that is wider than high; a global mean."""
+    nodes = [
+        node("Conv", "x w", "a", name="first", pads=[1, 1, 1, 1]),
+        node("Relu", "a", "r"),
+        node("MaxPool", "r", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", "p v b", "c", name="second", pads=[1, 0, 1, 2]),
+        node("Add", "c k", "y"),
+        node("Transpose", "y", "t", perm=[0, 1, 3, 2]),
+        node("Conv", "t u", "z", name="third", strides=[1, 2], pads=[1, 1, 1, 1]),
+    ]
+    constants = {"w": random(6, 3, 3, 3), "v": random(5, 6, 3, 3), "b": random(5), "k": random(1, 5, 5, 5)}
+    constants["u"] = random(4, 5, 3, 3)
+    return make_model(nodes, {"x": (1, 3, 10, 10)}, ["y", "z"], constants)
+
+
+CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("_convolutions", {"xbar": 4, "xbars_per_core": 6, "cores": 60}),
+    ("_convolutions", {"xbar": (8, 4), "xbars_per_core": 5, "cores": 60, "bits": 16, "cell_bits": 8}),
+    ("_convolutions", {"xbar": (4, 8), "xbars_per_core": 5, "cores": 60}),
+    ("_products", {"xbar": 4, "xbars_per_core": 4, "cores": 60}),
+    ("_streaming", {"xbar": 8, "xbars_per_core": 8, "cores": 40, "mapping": "rows"}),
+    ("_streaming", {"xbar": (16, 24), "xbars_per_core": 30, "cores": 40, "mapping": "rows"}),
+)
+
+
+def checked() -> Iterator[str]:
+    """Compiles the cases with the compiler as it is now and names the first fault of each, if it has one."""
+    import tempfile
+
+    import raptor
+    from validator.checks import check
+    from validator.validate import validate
+
+    for name, options in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            program = raptor.compile(globals()[name](), **options)
+            out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
+            report = validate(out, layers=True)
+            if not report.passed:
+                yield f"{report.verdict}: {report.first_deviation}"
+            bad = [f for f in check(out) if f.severity == "error"]
+            if bad:
+                yield f"check: {bad[0].rule}"
+
+
+class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module from another text than that of its file."""
+
+    def __init__(self, defect: Defect) -> None:
+        self.defect, self.text = defect, defect.source()
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        if name != self.defect.module:
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=str(ROOT / self.defect.file))
+        spec.has_location = True
+        return spec
+
+    def exec_module(self, module: Any) -> None:
+        exec(compile(self.text, str(ROOT / self.defect.file), "exec"), module.__dict__)
+
+
+def plant(defect: Defect) -> None:
+    """From now on the compiler has the defect."""
+    for name in list(sys.modules):
+        if name.split(".")[0] in ("raptor", "validator"):
+            del sys.modules[name]
+    sys.meta_path.insert(0, _Changed(defect))
+
+
+def caught_by(defect: Defect | None) -> str:
+    """What catches a defect; empty if nothing does."""
+
+    def find() -> None:
+        if defect is not None:
+            plant(defect)
+        try:
+            print(next(checked(), ""), end="")
+        except Exception as error:  # of whatever class: the modules were imported anew
+            print(f"{type(error).__name__}: {error}", end="")
+
+    outcome = isolated(find, seconds=120)
+    if outcome.status != 0:
+        raise BrokenError(f"{defect}: status {outcome.status}: {outcome.err[-500:]}")
+    return outcome.out
+
+
+def case(rng: Draw, _: Path) -> str:
+    defect = DEFECTS[rng.number % len(DEFECTS)]
+    found = caught_by(defect)
+    if not found:
+        raise BrokenError(f"nothing catches {defect.file}: {defect.old!r} -> {defect.new!r}")
+    return f"caught by {found.split(':')[0]}"
+
+
+def prepare() -> None:
+    from tests.fuzz import programs
+
+    programs.prepare()
+    for defect in DEFECTS:
+        defect.source()
+    if found := caught_by(None):
+        raise BrokenError(f"without a defect: {found}")
+
+
+PLANTED = Part("planted", "defects planted in the compiler", short=12, long=len(DEFECTS), case=case, prepare=prepare)

@@ -1,0 +1,103 @@
+"""Spoilt programs: each is refused, found to differ or to block, or says the same as the good one."""
+
+import shutil
+from pathlib import Path
+from random import Random
+
+from raptor.errors import RaptorError
+from tests.fuzz.bases import bases
+from tests.fuzz.campaign import BrokenError, Part
+from tests.fuzz.equivalence import reason
+from tests.fuzz.isolation import isolated, raptor
+from tests.fuzz.mutations import MUTATIONS, MisfitError, seal
+from validator.validate import validate
+
+OTHER_SEEDS = 5
+VERDICTS = {0: "passes", 1: "mismatch", 2: "refused", 3: "deadlock"}
+
+
+def prepare() -> None:
+    """Loads what the children share: the engine's compiled loops, all libraries."""
+    from validator.checks import check
+    from validator.simulate.builtin import simulate
+
+    for base in bases():
+        assert validate(base, layers=True).passed
+        check(base)
+        simulate(base, str(base / "arch.json"))
+
+
+def case(rng: Random, folder: Path) -> str:
+    out = folder / "out"
+    good = rng.choice(bases())
+    shutil.copytree(good, out)
+    done = _spoil(out, rng)
+    sealed = rng.random() < 0.85
+    if sealed:
+        seal(out)
+    status = _verdict(out, done)
+    for command in ("check", "simulate"):
+        outcome = raptor(command, out, "--quiet")
+        if fault := outcome.fault():
+            raise BrokenError(f"{done}: {command}: {fault}")
+    if status != 0:
+        return VERDICTS[status]
+    return _passes(good, out, done)
+
+
+def _spoil(out: Path, rng: Random) -> str:
+    done: list[str] = []
+    wanted = rng.choice((1, 1, 1, 2))
+    while len(done) < wanted:
+        mutation = rng.choice(MUTATIONS)
+        try:
+            done.append(f"{mutation.__name__}: {mutation(out, rng)}")
+        except (MisfitError, RaptorError, ValueError, OSError, RecursionError):
+            if done:  # which may have left nothing for a second one
+                break
+    return "; ".join(done)
+
+
+def _verdict(out: Path, done: str) -> int:
+    """Both engines must agree, to the message."""
+    fast = raptor("validate", out, "--layers", "--quiet")
+    slow = raptor("validate", out, "--layers", "--quiet", "--engine", "python", "--schedule", "round-robin")
+    for outcome in (fast, slow):
+        if fault := outcome.fault():
+            raise BrokenError(f"{done}: validate: {fault}")
+    if fast.status != slow.status:
+        raise BrokenError(f"{done}: the engines differ: {fast.status} {fast.err!r}, {slow.status} {slow.err!r}")
+    assert fast.status is not None
+    return fast.status
+
+
+def _passes(good: Path, out: Path, done: str) -> str:
+    """One random input may hide a wrong operand of a maximum, which another shows (SECURITY.md)."""
+    try:
+        return f"passes: {why(good, out, done)}"
+    except BrokenError:
+        for seed in range(1, OTHER_SEEDS + 1):
+            if raptor("validate", out, "--layers", "--quiet", "--seed", str(seed)).status == 1:
+                return "passes with one input, mismatch with another"
+        raise
+
+
+def why(good: Path, out: Path, done: str) -> str:
+    def show() -> None:
+        print(reason(good, out) or "")
+
+    outcome = isolated(show)
+    why = outcome.out.strip()
+    if outcome.status != 0 or not why:
+        raise BrokenError(f"{done}: passes without a reason {outcome.err[-500:]}")
+    return why
+
+
+PROGRAMS = Part(
+    "programs",
+    "spoilt output directories",
+    short=30,
+    long=1000,
+    case=case,
+    prepare=prepare,
+)

@@ -1,0 +1,266 @@
+"""Defects that the campaign has found, each as small as it gets."""
+
+import errno
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import raptor
+from raptor import cli
+from raptor.errors import RaptorError, UserError
+from raptor.inspection import inspect
+from tests.frontend.support import Array, make_model, node, random
+from tests.pipeline import THESIS_CHIP, conv_model
+from tests.pipeline import check as compiled_and_right
+from validator.checks import check
+from validator.simulate.builtin import simulate
+from validator.validate import validate
+
+
+def refusal(model: ModelProto) -> str:
+    with pytest.raises(RaptorError) as caught:
+        raptor.compile(model, **THESIS_CHIP)
+    assert isinstance(caught.value, UserError), "not our fault"
+    return str(caught.value)
+
+
+# Models
+
+
+def test_a_convolution_of_more_channels_than_its_weights_have():
+    model = make_model([node("Conv", "x w")], {"x": (1, 5, 6, 6)}, ["y"], {"w": random(3, 4, 3, 3)})
+    assert "C: 5 kernel channels: 4" in refusal(model)
+
+
+def test_updates_of_another_shape_than_their_indices():
+    constants: dict[str, Array] = {"i": np.zeros((2, 6), np.int64), "u": random(2, 3)}
+    model = make_model([node("ScatterElements", "x i u", axis=0)], {"x": (4, 6)}, {"y": 2}, constants)
+    assert "onnxruntime cannot run the model" in refusal(model)
+
+
+def test_a_bias_of_four_dimensions():
+    model = make_model(
+        [node("Conv", "x w b")], {"x": (1, 3, 4, 4)}, ["y"], {"w": random(1, 3, 3, 3), "b": random(1, 1, 1, 1)}
+    )
+    assert "its bias has the shape (1, 1, 1, 1), must be (1,)" in refusal(model)
+
+
+@pytest.mark.parametrize("shape", [(1, 2**40), (2,) * 40, (2**14, 2**15)])
+def test_an_input_of_too_many_elements(shape: tuple[int, ...]):
+    model = make_model([node("Relu", "x")], {"x": shape}, {"y": len(shape)})
+    assert "the most that can be compiled is 268435456" in refusal(model)
+
+
+def test_a_constant_of_too_many_elements():
+    """Twenty bytes that ask for a quarter of a terabyte."""
+    nodes = [node("Tile", "b n", "t"), node("ReduceSum", "t", "s", keepdims=0), node("Add", "x s")]
+    constants: dict[str, Array] = {"b": random(1), "n": np.array([2**36], np.int64)}
+    assert "tensor 't' has 68719476736 elements" in refusal(make_model(nodes, {"x": (4,)}, {"y": 1}, constants))
+
+
+def test_inspect_of_weights_of_four_dimensions():
+    """Of a product that onnxruntime does not run."""
+    constants = {"b": random(3, 4), "w": random(1, 9, 9, 1)}
+    model = make_model([node("Gemm", "x w")], {"x": (2, 9)}, {"y": 2}, constants)
+    with pytest.raises(UserError):
+        inspect(model)
+
+
+def test_inspect_of_a_constant_without_a_value():
+    model = make_model([node("Constant", "", "k"), node("Add", "x k")], {"x": (2, 9)}, {"y": 2})
+    with pytest.raises(UserError):
+        inspect(model)
+
+
+def test_weights_whose_product_is_beyond_float32():
+    nodes = [node("Conv", "x w b", "c"), node("Mul", "c s", "y")]
+    huge = np.full((3,), 3e38, np.float32)
+    constants = {"w": random(3, 3, 1, 1), "b": huge, "s": np.full((1, 3, 1, 1), 3e38, np.float32)}
+    assert "beyond the range of float32" in refusal(make_model(nodes, {"x": (1, 3, 4, 4)}, ["y"], constants))
+
+
+def test_a_name_that_is_not_utf_8(tmp_path: Path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(conv_model((1, 3, 4, 4), 3).SerializeToString().replace(b"conv", b"con\xff"))
+    with pytest.raises(UserError, match="a name in it is not UTF-8"):
+        raptor.compile(path, **THESIS_CHIP)
+
+
+def test_a_flag_beyond_32_bits():
+    model = make_model([node("Gemm", "x w", transA=2**40)], {"x": (1, 9)}, {"y": 2}, {"w": random(9, 5)})
+    assert "transA is 1099511627776, must be 0 or 1" in refusal(model)
+
+
+def test_nodes_that_nothing_needs():
+    """onnxruntime takes the square of their number to drop them."""
+    unused = [node("Neg", "x", f"u{k}", name=f"u{k}") for k in range(20_000)]
+    model = make_model([*unused, node("Relu", "x", name="used")], {"x": (4,)}, {"y": 1})
+    start = time.process_time()
+    assert raptor.compile(model).report.layers[0].node == "used"
+    assert time.process_time() - start < 8, "took 10 s and more"
+
+
+def test_an_input_of_an_unknown_type():
+    model = conv_model((1, 3, 4, 4), 3)
+    model.graph.input[0].type.tensor_type.elem_type = 99
+    assert refusal(model)
+
+
+def test_names_neither_fill_nor_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = make_model([node("NonZero", "x", name="\x1b[2J" + "n" * 100_000)], {"x": (4,)}, {"y": 1})
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["compile", str(path), "-q", "-o", str(tmp_path / "out")])
+    message = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert "\x1b" not in message
+    assert r"\x1b[2J" in message
+    assert len(message) < 5000
+
+
+# Compiler
+
+
+def test_a_wide_softmax_in_a_product_of_several_tiles():
+    """Its channels were gathered anew, under the same name, for every tile of the result."""
+    nodes = [node("MatMul", "x w", "s", name="scores"), node("Softmax", "s", "p"), node("MatMul", "p x", "y")]
+    model = make_model(nodes, {"x": (5, 6)}, {"y": 2}, {"w": random(6, 5)})
+    compiled_and_right(model, xbar=4, xbars_per_core=4)
+
+
+def test_a_wide_softmax_squared():
+    nodes = [node("MatMul", "x w", "s", name="scores"), node("Softmax", "s", "p"), node("Mul", "p p", "y")]
+    model = make_model(nodes, {"x": (5, 6)}, {"y": 2}, {"w": random(6, 5)})
+    compiled_and_right(model, xbar=4, xbars_per_core=4)
+
+
+# Programs
+
+
+def test_check_of_a_group_count_beyond_32_bits(tmp_path: Path):
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
+    config = json.loads((out / "config.json").read_text())
+    config["array_group_map"]["core0"][0] = 2**32 + 1
+    (out / "config.json").write_text(json.dumps(config))
+    assert "group-map" in {finding.rule for finding in check(out)}
+
+
+def test_a_link_that_leads_to_itself(tmp_path: Path):
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
+    (out / "report.json").unlink()
+    (out / "report.json").symlink_to(out / "report.json")
+    with pytest.raises(UserError, match=r"report\.json"):
+        validate(out)
+
+
+def test_check_of_encrypted_weights(tmp_path: Path):
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out", weight_format="npz")
+    path = out / "weights/core_0_weights.npz"
+    content = bytearray(path.read_bytes())
+    content[6] |= 1
+    content[content.find(b"PK\1\2") + 8] |= 1
+    path.write_bytes(content)
+    assert isinstance(check(out), tuple)
+
+
+def test_a_network_table_without_end(tmp_path: Path):
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
+    arch = json.loads((out / "arch.json").read_text())
+    arch["chip_config"]["network_config"]["net_config_file_path"] = "/dev/zero"
+    (out / "arch.json").write_text(json.dumps(arch))
+    assert "not a regular file" in " ".join(f.message for f in check(out))
+    with pytest.raises(UserError, match="not a regular file"):
+        simulate(out, str(out / "arch.json"))
+
+
+def nested(tmp_path: Path) -> Path:
+    path = tmp_path / "nested.json"
+    path.write_text('{"a":' * 100_000)
+    return path
+
+
+def test_a_nested_architecture(tmp_path: Path):
+    with pytest.raises(UserError, match="not a JSON file"):
+        raptor.compile(conv_model((1, 3, 4, 4), 3), arch=nested(tmp_path))
+
+
+def test_check_for_a_nested_architecture(tmp_path: Path):
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
+    with pytest.raises(UserError, match="not a JSON file"):
+        check(out, nested(tmp_path))
+
+
+# Faults
+
+
+def test_an_interrupt_between_two_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The old output is on its way out, the new one not yet in: the old one comes back."""
+    program = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP)
+    out = program.save(tmp_path / "out")
+    manifest = (out / "manifest.json").read_bytes()
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if target == out:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        program.save(out, force=True)
+    assert (out / "manifest.json").read_bytes() == manifest
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_interrupt_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("raptor.zoo.show", interrupt)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["models"])
+    assert stopped.value.code == 130
+    assert "raptor: error: interrupted" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_the_old_output_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP)
+    out = program.save(tmp_path / "out")
+    remove, calls = shutil.rmtree, []
+
+    def interrupted_once(folder: Path, **options: bool) -> None:
+        calls.append(folder)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        program.save(out, force=True)
+    assert (out / "manifest.json").is_file()
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(errno.ENOSPC, "No space left on device"), (errno.ENOMEM, "out of memory; try")]
+)
+def test_no_room_for_temporary_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, message: str
+):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("raptor.frontend.canonical._move_weights", full)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(conv_model((1, 3, 4, 4), 3).SerializeToString())
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["compile", str(path), "-q", "-o", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
