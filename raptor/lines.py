@@ -2,7 +2,7 @@
 
 from itertools import accumulate
 
-from raptor.frontend.graph import Concat, Graph, Map, Node, Pool, Rename
+from raptor.frontend.graph import Concat, Graph, Map, Node, Pool, Rename, Stencil
 from raptor.layout import Image
 
 Range = tuple[int, int]
@@ -37,7 +37,7 @@ def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
     """The parts of what the node reads, if it leaves channels where they are."""
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
-    if isinstance(node.operator, Map | Pool | Rename):
+    if isinstance(node.operator, Map | Pool | Rename | Stencil):
         same = (n for n in node.inputs if n in parts and keeps_channels(graph, n, node.output))
         return next((parts[name] for name in same), None)
     return None

@@ -12,7 +12,7 @@ from functools import cache
 from raptor.arch import Arch
 from raptor.cost import copy_ns, load_ns, message_ns, mvmul_ns, vector_ns
 from raptor.errors import CapacityError
-from raptor.frontend.graph import Filter, Graph, Map, Node, Operator, Pool
+from raptor.frontend.graph import Filter, Graph, Map, Node, Operator, Pool, Stencil
 from raptor.layout import Image
 from raptor.lines import Parts, Range, cut_channels, is_streamed, line_parts
 from raptor.mapping import FilterMapping, LineMapping, Mapping, filter_key, kernel_unfolding, tile_channels
@@ -80,8 +80,7 @@ def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
             plans = pareto(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs.step_ns))
             if plans:
                 fronts[filter_key(node)] = plans
-    whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in fronts]
-    filters, used = _place_whole(whole, arch)
+    filters, used = _fit(graph, arch, fronts)
     inputs = {n: pareto(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts}
     lines: dict[str, LineMapping] = {}
     core = 0
@@ -99,6 +98,19 @@ def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
     moved = {k: FilterMapping(f.matrices, tuple(c + core for c in f.cores)) for k, f in filters.items()}
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     return Mapping("rows", tile_channels(arch), moved, lines, xbar, loaders, knobs.patience_ns)
+
+
+def _fit(graph: Graph, arch: Arch, fronts: dict[str, list[Plan]]) -> tuple[dict[str, FilterMapping], int]:
+    """The layers without a plan, and how many cores they take.
+
+    Whole layers share cores: where a core or more for each layer are too many, the last ones lose their plans.
+    """
+    while True:
+        whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in fronts]
+        filters, used = _place_whole(whole, arch)
+        if not fronts or used + sum(front[0].cores for front in fronts.values()) <= arch.core_count:
+            return filters, used
+        fronts.popitem()
 
 
 def _by_line(graph: Graph, node: Node, operator: Filter) -> bool:
@@ -133,6 +145,8 @@ def _passes(operator: Operator) -> float:
             return 1
         case Pool():
             return operator.window.tap_count
+        case Stencil():
+            return 2 * operator.window.tap_count
         case _:
             return 0
 
@@ -321,8 +335,8 @@ def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) 
     at = dict.fromkeys(fronts, 0)
     free = cores - used - sum(front[0].cores for front in fronts.values())
     if free < 0:
-        levers = (f"--cores {cores - free}", "--mapping raptor")
-        raise CapacityError("cores", cores - free, cores, where="one copy of every layer", levers=levers)
+        levers = (f"--cores {cores - free}", "more --xbars-per-core", "larger crossbars (--xbar)")
+        raise CapacityError("cores", cores - free, cores, where="every layer once", levers=levers)
     free -= int(min(free, cores * (1 - share)))
     while fronts:
         slowest = max(fronts, key=lambda k: fronts[k][at[k]].core_ns)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.graph import Concat, Filter, Map, Node, Operator, Pool, Rename
+from raptor.frontend.graph import Concat, Filter, Map, Node, Operator, Pool, Rename, Stencil
 from raptor.layout import Region
 from raptor.lines import Parts, Range, keeps_channels, line_parts
 from raptor.mapping import filter_key
 from raptor.spatial.apply import LayerLines
-from raptor.spatial.ir import Bring, Compute, MoveTile, Part, PoolTile, Tile
-from raptor.spatial.lower import Lowering, map_op
+from raptor.spatial.ir import Bring, Compute, MoveTile, Part, PoolTile, StencilTile, Tile
+from raptor.spatial.lower import Lowering, map_op, stencil_op
 from raptor.unfold import input_range
 from raptor.window import Window
 
@@ -205,7 +205,8 @@ class LineLowering(Lowering):
         """Pixels of lines on a core, one line after another."""
         grid = self.grid(name)
         channels, width = grid.parts[p][1] - grid.parts[p][0], cols[1] - cols[0]
-        stem = f"{cell_name(name, lines[0], p, cols)}-{cols[1]}"
+        last = "" if lines[1] - lines[0] == 1 else f"-r{lines[1]}"
+        stem = f"{cell_name(name, lines[0], p, cols)}-{cols[1]}{last}"
         tile = Tile(f"{stem}@{core}", lines[1] - lines[0], width, channels)
         for y in range(*lines):
             for cell in grid.lines[y][p]:
@@ -326,6 +327,50 @@ class LineLowering(Lowering):
         self.computes.append(Compute(node.name, node.op_type, node.output, (), core or 0, body, (tile,), position))
         return tile
 
+    def stencil_lines(self, node: Node, operator: Stencil) -> bool:
+        (name,) = node.inputs
+        window = operator.window
+        if not isinstance(window, Window) or window.transposed or len(window.kernel) != 2 or window.batch != 1:
+            return False
+        if name not in self.grids or node.output not in self.parts_of or operator.weights.shape[0] > 1:
+            return False
+        grid = self.grid(name)
+        made: _Made = {}
+        for p, cells in enumerate(grid.lines[0]):
+            for cols, cell in _pool_cells(window, cells):
+                if not self.stencil_cells(node, operator, p, cols, self.home(cell.tile) or 0, made):
+                    return False
+        return self.bind_made(node, grid.parts, made)
+
+    def stencil_cells(self, node: Node, operator: Stencil, p: int, cols: Range, core: int, made: _Made) -> bool:
+        """All lines of some columns, each from a copy of the lines it reads; False where it reads nothing."""
+        window, (name,), part = operator.window, node.inputs, self.grid(node.inputs[0]).parts[p]
+        assert isinstance(window, Window)
+        known: dict[Window, StencilTile] = {}
+        pixels = input_range(window, cols)
+        for y in range(window.out_dims[0]):
+            first = y * window.strides[0] - window.pads[0]
+            last = first + (window.kernel[0] - 1) * window.dilations[0] + 1
+            lines = max(0, first), min(last, window.in_dims[0])
+            if lines[0] >= lines[1] or pixels[0] >= pixels[1]:
+                return False
+            local = replace(
+                window,
+                in_dims=(lines[1] - lines[0], pixels[1] - pixels[0]),
+                out_dims=(1, cols[1] - cols[0]),
+                pads=(lines[0] - first, pixels[0] - cols[0] * window.strides[1] + window.pads[1]),
+            )
+            given = self.bring(node, name, lines, p, pixels, core)
+            tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], given.channels)
+            if local not in known:
+                op = stencil_op(replace(operator, window=local))(tile, [given], Region(part, (0, 1)))
+                assert isinstance(op, StencilTile)
+                known[local] = op
+            body, position = (replace(known[local], result=tile, input=given),), y / window.out_dims[0]
+            self.computes.append(Compute(node.name, node.op_type, node.output, (), core, body, (tile,), position))
+            made.setdefault((y, p), []).append(Cell(cols, tile))
+        return True
+
     def concat_lines(self, node: Node, _: Concat) -> bool:
         if node.output not in self.parts_of or not all(n in self.grids for n in node.inputs):
             return False
@@ -349,6 +394,7 @@ _BY_LINE: dict[type[Operator], Callable[[LineLowering, Node, Any], bool]] = {
     Pool: LineLowering.pool_lines,
     Concat: LineLowering.concat_lines,
     Rename: LineLowering.rename_lines,
+    Stencil: LineLowering.stencil_lines,
 }
 """Each returns False where it cannot work on lines."""
 

@@ -266,7 +266,7 @@ class Lowering:
 _LOWER: dict[type, Callable[[Lowering, Node, Any], None]] = {
     Filter: Lowering.lower_filter,
     Dot: Lowering.lower_dot,
-    Stencil: lambda lowering, node, operator: lowering.lower_tiles(node, _stencil_op(operator)),
+    Stencil: lambda lowering, node, operator: lowering.lower_tiles(node, stencil_op(operator)),
     Pool: lambda lowering, node, operator: lowering.lower_tiles(node, _pool_op(operator)),
     Map: lambda lowering, node, operator: lowering.lower_tiles(node, map_op(operator)),
     Concat: Lowering.lower_concat,
@@ -295,7 +295,7 @@ def _pool_op(operator: Pool) -> _MakeOp:
     return make
 
 
-def _stencil_op(operator: Stencil) -> _MakeOp:
+def stencil_op(operator: Stencil) -> _MakeOp:
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         pixels, taps, channels = operator.weights.shape
         weights = operator.weights[:, :, slice(*region.channels)] if channels > 1 else operator.weights
