@@ -18,7 +18,8 @@ from validator.load import load
 from validator.program import Program
 from validator.run import run
 
-TOLERANCE = 1e-4
+NEAR = 1e-3
+"""Of the largest: a number that moves by less moves the outputs in proportion, and those the validator has judged."""
 ROUNDS = 3
 
 Floats = npt.NDArray[np.float32]
@@ -51,7 +52,7 @@ def _same_values(one: Program, two: Program) -> str | None:
 
 
 def _near(a: Floats, b: Floats) -> bool:
-    return a.size == 0 or float(np.abs(a - b).max()) <= TOLERANCE * float(np.abs(a).max())
+    return a.size == 0 or float(np.abs(a - b).max()) <= NEAR * float(np.abs(a).max())
 
 
 def _same_function(one: Program, two: Program) -> bool:
@@ -94,7 +95,7 @@ def _same_model(good: Path, spoilt: Path) -> str | None:
 
 
 def _within(one: ModelProto, two: ModelProto) -> str | None:
-    return "numbers within the tolerance" if _equal_weights(one, two, TOLERANCE) else None
+    return "numbers within the tolerance" if _equal_weights(one, two, NEAR) else None
 
 
 def _bare(model: ModelProto) -> bytes:
