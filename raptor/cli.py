@@ -7,6 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import raptor.arch_cli
+import raptor.explain_cli
 import raptor.inspection_cli
 import validator.check_cli
 import validator.cli
@@ -191,4 +192,5 @@ app.command("validate")(validator.cli.command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)
 app.command("inspect")(raptor.inspection_cli.command)
+app.command("explain")(raptor.explain_cli.command)
 app.add_typer(raptor.arch_cli.app, name="arch")

@@ -39,13 +39,13 @@ def simulate(
     loaded = perf_counter()
     counting = energy.needs_counting(target.file)
     run = model.run(machine, counting=counting)
-    _check(machine, run)
+    check_ended(machine, run)
     latency_ns = run.last_tick * machine.period_ns
     counts = energy.counts(machine)
     used = energy.energy_of(machine, counts, run.port, latency_ns)
     interval_ns = None
     if mode == "throughput":
-        interval_ns, shares, accesses = _steady_state(machine, samples, counting)
+        interval_ns, shares, accesses = steady_state(machine, samples, counting)
         used = energy.energy_of(machine, counts * shares[:, None], accesses, interval_ns)
     ran = perf_counter()
     credit = path.critical_ps(machine, run)
@@ -62,7 +62,7 @@ def simulate(
         energy_pj=used.total,
         energy_parts_pj=used.parts(),
         instructions=raw.instruction_count,
-        cores=_cores(machine, run, counts, latency_ns),
+        cores=core_uses(machine, run, counts, latency_ns),
         xbars_used=int(machine.xbars.sum()),
         xbars_available=target.file.chip_config.core_cnt
         * target.file.chip_config.core_config.matrix_config.xbar_array_count,
@@ -73,14 +73,15 @@ def simulate(
     )
 
 
-def _check(machine: Machine, run: Run) -> None:
+def check_ended(machine: Machine, run: Run) -> None:
+    """Raises `DeadlockError`, or `UserError` for tokens without bound, unless the run came to its end."""
     if run.stop is Stop.BLOCKED:
         raise deadlock(machine, run)
     if run.stop is Stop.QUEUE_FULL:
         raise UserError("a core sends tokens (sync) faster than its switch can deliver them, without bound")
 
 
-def _steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float, Floats, Floats]:
+def steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float, Floats, Floats]:
     """The interval between samples, ns; how often each core runs its stream in one; accesses counted in one.
 
     As the simulator counts, a sample is done when the slowest core is; cores that nothing holds run ahead.
@@ -88,7 +89,7 @@ def _steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float
     if samples < 2:
         raise UserError(f"--samples {samples}: at least 2 are needed to see an interval")
     run = model.run(machine, rounds=samples, counting=counting)
-    _check(machine, run)
+    check_ended(machine, run)
     first = samples // 2 - 1
     ticks = (run.marks[:, samples - 1] - run.marks[:, first]) / (samples - 1 - first)
     shares = np.zeros(machine.count)
@@ -103,8 +104,8 @@ def _steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float
     return float(ticks.max() * machine.period_ns), shares, accesses
 
 
-def _cores(machine: Machine, run: Run, counts: Floats, latency_ns: float) -> tuple[CoreUse, ...]:
-    """Cores that have instructions."""
+def core_uses(machine: Machine, run: Run, counts: Floats, latency_ns: float) -> tuple[CoreUse, ...]:
+    """Where the time and energy of each core goes; cores that have instructions. `counts`: of each core."""
     lengths = np.diff(machine.first)
     none = np.zeros_like(run.port[:1])
     uses: list[CoreUse] = []

@@ -84,21 +84,21 @@ def show(report: Report, console: Console, *, quiet: bool = False) -> None:
 def _summary(report: Report) -> str:
     figures = [f"{report.program}:"]
     if report.latency_ns is not None:
-        figures.append(f"latency {_time(report.latency_ns)},")
+        figures.append(f"latency {time_text(report.latency_ns)},")
     if report.samples_per_s is not None:
         figures.append(f"{report.samples_per_s:.6g} samples/s,")
-    figures.append(f"energy {_energy(report.energy_pj or 0.0)}")
+    figures.append(f"energy {energy_text(report.energy_pj or 0.0)}")
     return " ".join(figures)
 
 
 def _rows(report: Report) -> list[tuple[str, str]]:
     rows = [("estimator", report.estimator)]
     if report.latency_ns is not None:
-        rows.append(("latency", f"{_time(report.latency_ns)}  ({report.instructions:,} instructions)"))
+        rows.append(("latency", f"{time_text(report.latency_ns)}  ({report.instructions:,} instructions)"))
     if report.interval_ns is not None:
-        rows.append(("throughput", f"{report.samples_per_s:.6g} samples/s, one each {_time(report.interval_ns)}"))
+        rows.append(("throughput", f"{report.samples_per_s:.6g} samples/s, one each {time_text(report.interval_ns)}"))
     if report.energy_pj is not None:
-        rows.append(("energy", f"{_energy(report.energy_pj)} a sample{_parts(report.energy_parts_pj)}"))
+        rows.append(("energy", f"{energy_text(report.energy_pj)} a sample{_parts(report.energy_parts_pj)}"))
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
         rows.append(("crossbars", f"{report.xbars_used:,} of {report.xbars_available:,} ({share:.1%})"))
@@ -110,7 +110,7 @@ def _rows(report: Report) -> list[tuple[str, str]]:
     latency = report.latency_ns or 1.0
     path = sorted(report.critical_path_ns.items(), key=lambda item: -item[1])
     for k, (name, ns) in enumerate(path[:_LAYERS]):
-        rows.append(("critical path" if k == 0 else "", f"{ns / latency:6.1%}  {_time(ns):>12}  {name}"))
+        rows.append(("critical path" if k == 0 else "", f"{ns / latency:6.1%}  {time_text(ns):>12}  {name}"))
     if len(path) > _LAYERS:
         rows.append(("", f"        and {len(path) - _LAYERS} more"))
     return rows
@@ -134,17 +134,17 @@ def _use(core: CoreUse) -> str:
         "idle": core.idle_ns,
     }
     shown = ", ".join(f"{name} {ns / whole:.0%}" for name, ns in shares.items() if ns / whole >= 0.005)
-    return f"{core.core}: until {_time(core.finish_ns)}, {shown}"
+    return f"{core.core}: until {time_text(core.finish_ns)}, {shown}"
 
 
-def _time(ns: float) -> str:
+def time_text(ns: float) -> str:
     for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if ns >= scale:
             return f"{ns / scale:,.6g} {unit}"
     return f"{ns:,.6g} ns"
 
 
-def _energy(pj: float) -> str:
+def energy_text(pj: float) -> str:
     for unit, scale in (("J", 1e12), ("mJ", 1e9), ("uJ", 1e6), ("nJ", 1e3)):
         if pj >= scale:
             return f"{pj / scale:,.6g} {unit}"
