@@ -72,8 +72,8 @@ class Options:
 class Layer:
     """An ONNX node with weights. `cores` compute with them; `core` is the one that works most, for all its layers.
 
-    `work_ns`: what that core works at least for a sample; `split`: where its time goes when one sample runs alone.
-    `others`: nodes with weights that the core serves too.
+    `products_ns`: of this layer on all cores together. `work_ns`: what the one core works at least for a sample;
+    `split`: where its time goes when one sample runs alone. `others`: nodes with weights that it serves too.
     """
 
     node: str
@@ -82,6 +82,7 @@ class Layer:
     cores: tuple[int, ...]
     xbars: int
     options: Options
+    products_ns: float
     core: int
     work_ns: float
     finish_ns: float
@@ -153,6 +154,11 @@ class _Simulated:
             found[self.of.nodes[node]][int(core)] = int(count)
         return found
 
+    def products_ns(self, node: str) -> float:
+        """Of all products of a node."""
+        serves = self.of.node[self.of.step] == self.of.nodes.index(node)
+        return float(self.work.least[serves & (self.machine.opcodes == OPCODE["mvmul"])].sum()) / 1000
+
 
 def explain(folder: str | Path) -> Explanation:
     """Simulates the program in an output directory and finds again what its mapping decided.
@@ -223,6 +229,7 @@ def _layer(
         cores=tuple(int(machine.cores[i]) for i in cores),
         xbars=layer.xbars,
         options=options,
+        products_ns=done.products_ns(layer.node),
         core=int(machine.cores[busiest]),
         work_ns=float(done.work.total[busiest]) / 1000,
         finish_ns=float(done.run.core[busiest, Core.FINISH] * machine.period_ns),
@@ -234,8 +241,10 @@ def _layer(
 def _options(folder: Path, manifest: files.Manifest, report: Report, done: _Simulated) -> Mapping[str, Options]:
     """By node. What is known of the choice of a layer is its plan with as many cores and products as the streams."""
     if report.strategy != "rows":
-        unknown = Options(unknown=f"strategy {report.strategy} has one way to place a layer")
-        return defaultdict(lambda: unknown)
+        why = (
+            "has one way to place a layer" if report.strategy == "raptor" else "is not known, nor are its alternatives"
+        )
+        return defaultdict(lambda: Options(unknown=f"strategy {report.strategy} {why}"))
     graph, arch = _imported(folder, manifest.options)
     parts, products = line_parts(graph, arch.xbar_rows), done.nodes("mvmul", "mvmul")
     found: defaultdict[str, Options] = defaultdict(lambda: Options(unknown="not computed by line: placed whole"))
@@ -299,17 +308,19 @@ def _choice(plan: Plan) -> Choice:
 def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
     """What the interval between samples is made of, in a sentence."""
     share = bounds.largest / interval_ns
-    if bounds.port == bounds.largest:
-        verb = "binds" if share > FULL else "comes closest to binding"
-        return f"The port of global memory {verb}: it is busy {share:.0%} of the interval."
     layer = next((x for x in found if x.core == bounds.core), None)
-    name = f"Core {bounds.core}" + (f" ({layer.node})" if layer else "")
+    if bounds.port == bounds.largest:
+        name, works = "the port of global memory", f"is busy {share:.0%} of the interval"
+    else:
+        name = f"core {bounds.core}" + (f" ({_served(layer)})" if layer else "")
+        works = f"works {share:.0%} of the interval{_most(layer)}"
     if share > FULL:
-        return f"{name} binds: it works {share:.0%} of the interval{_most(layer)}."
-    return (
-        f"Waiting binds: even {name[0].lower()}{name[1:]}, the busiest, works only {share:.0%} of the interval"
-        f"{_most(layer)}, and waits the rest for other cores."
-    )
+        return f"{name[0].upper()}{name[1:]} binds: it {works}."
+    return f"Waiting binds: no part is full; {name}, the fullest, {works}, and what is left is waiting for others."
+
+
+def _served(layer: Layer) -> str:
+    return f"{layer.node} and {len(layer.others)} more" if layer.others else layer.node
 
 
 def _most(layer: Layer | None) -> str:
