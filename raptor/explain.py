@@ -167,9 +167,10 @@ def explain(folder: str | Path) -> Explanation:
     """
     folder = Path(folder)
     report, manifest = load(folder).report, files.read(files.Manifest, folder, files.MANIFEST)
+    for name in (files.ARCH, files.STEPS, files.MODEL):
+        files.check_regular(folder, name)
     program = read_program(folder)
-    machine = model.build(program, chip.read_target(files.check_regular(folder, files.ARCH)))
-    files.check_regular(folder, files.STEPS)
+    machine = model.build(program, chip.read_target(folder / files.ARCH))
     run = model.run(machine)
     builtin.check_ended(machine, run)
     done = _Simulated(machine, run, work_of(machine), layers.provenance(program, machine))
