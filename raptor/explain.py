@@ -95,7 +95,8 @@ class Bounds:
     """Times below which neither latency nor interval can be with this program, ns.
 
     `average`: all work, spread evenly over the cores of the chip. `products`: the same of products alone. `busiest`:
-    the work of `core`, which has most. `port`: loads and stores at the rate of global memory.
+    the work of `core`, which has most, and most of all for `node` (a part `node_share` of it). `port`: loads and stores
+    at the rate of global memory.
     """
 
     average: float
@@ -103,6 +104,8 @@ class Bounds:
     port: float
     products: float
     core: int
+    node: str
+    node_share: float
     cores: int
 
     @property
@@ -159,6 +162,12 @@ class _Simulated:
         serves = self.of.node[self.of.step] == self.of.nodes.index(node)
         return float(self.work.least[serves & (self.machine.opcodes == OPCODE["mvmul"])].sum()) / 1000
 
+    def most(self, i: int) -> tuple[str, float]:
+        """The node for which core i (its place) works most, and its part of all the core's instructions take."""
+        stream = slice(self.machine.first[i], self.machine.first[i + 1])
+        taken = np.bincount(self.of.node[self.of.step[stream]], weights=self.work.least[stream])
+        return self.of.nodes[int(np.argmax(taken))], float(taken.max() / taken.sum())
+
 
 def explain(folder: str | Path) -> Explanation:
     """Simulates the program in an output directory and finds again what its mapping decided.
@@ -193,12 +202,15 @@ def explain(folder: str | Path) -> Explanation:
 def _bounds(done: _Simulated, cores: int) -> Bounds:
     work, machine = done.work, done.machine
     busiest = int(np.argmax(work.total))
+    node, share = done.most(busiest)
     return Bounds(
         average=float(work.total.sum()) / cores / 1000,
         busiest=float(work.total[busiest]) / 1000,
         port=work.port / 1000,
         products=float(work.products.sum()) / cores / 1000,
         core=int(machine.cores[busiest]),
+        node=node,
+        node_share=share,
         cores=cores,
     )
 
@@ -313,15 +325,11 @@ def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
     if bounds.port == bounds.largest:
         name, works = "the port of global memory", f"is busy {share:.0%} of the interval"
     else:
-        name = f"core {bounds.core}" + (f" ({_served(layer)})" if layer else "")
+        name = f"core {bounds.core} ({bounds.node_share:.0%} of it for {bounds.node or 'loading inputs'})"
         works = f"works {share:.0%} of the interval{_most(layer)}"
     if share > FULL:
         return f"{name[0].upper()}{name[1:]} binds: it {works}."
     return f"Waiting binds: no part is full; {name}, the fullest, {works}, and what is left is waiting for others."
-
-
-def _served(layer: Layer) -> str:
-    return f"{layer.node} and {len(layer.others)} more" if layer.others else layer.node
 
 
 def _most(layer: Layer | None) -> str:

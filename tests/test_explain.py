@@ -176,7 +176,7 @@ def test_what_another_mapping_chose_is_not_guessed(
 
 def test_what_binds(explained: Mapping[str, Explanation]):
     """By the bounds: one core does nearly all of one mapping, in the other loads are more than any core's work."""
-    assert explained["raptor"].binds.startswith("Core 0 (conv1 and 15 more) binds: it works 100%")
+    assert explained["raptor"].binds.startswith("Core 0 (58% of it for conv1) binds: it works 100%")
     assert explained["rows"].binds.startswith("Waiting binds: no part is full; the port of global memory, the fullest,")
 
 

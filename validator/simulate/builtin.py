@@ -7,9 +7,11 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
+from raptor.arch import ArchFile
 from raptor.errors import UserError
+from validator.network import MeshTable
 from validator.options import Mode
-from validator.programs import read_program
+from validator.programs import RawProgram, read_program
 from validator.simulate import chip, energy, layers, model, path, trace
 from validator.simulate.blocked import deadlock
 from validator.simulate.model import Machine, Run
@@ -71,6 +73,23 @@ def simulate(
         seconds={"load": loaded - begin, "run": ran - loaded, "explain": done - ran},
         warnings=machine.warnings,
     )
+
+
+def estimate(raw: RawProgram, arch: ArchFile, samples: int) -> tuple[float, float, float]:
+    """Latency and interval of a sample in ns, energy of a sample in pJ, of a program in memory on a mesh.
+
+    `samples`: as for `simulate`; 0: only the latency is wanted, the interval and the energy are those of one sample.
+    """
+    machine = model.build(raw, chip.Target(arch, MeshTable(arch), "", ()))
+    counting = energy.needs_counting(arch)
+    counts = energy.counts(machine)
+    run = model.run(machine, counting=counting)
+    check_ended(machine, run)
+    latency_ns = run.last_tick * machine.period_ns
+    if not samples:
+        return latency_ns, latency_ns, energy.energy_of(machine, counts, run.port, latency_ns).total
+    interval_ns, shares, accesses = steady_state(machine, samples, counting)
+    return latency_ns, interval_ns, energy.energy_of(machine, counts * shares[:, None], accesses, interval_ns).total
 
 
 def check_ended(machine: Machine, run: Run) -> None:
