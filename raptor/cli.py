@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import raptor.arch_cli
+import raptor.explain_cli
 import raptor.inspection_cli
 import raptor.reporting.cli
 import validator.check_cli
@@ -237,4 +238,5 @@ app.command("simulate")(validator.simulate.cli.command)
 app.command("report")(raptor.reporting.cli.report_command)
 app.command("compare")(raptor.reporting.cli.compare_command)
 app.command("inspect")(raptor.inspection_cli.command)
+app.command("explain")(raptor.explain_cli.command)
 app.add_typer(raptor.arch_cli.app, name="arch")

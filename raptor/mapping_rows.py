@@ -69,23 +69,30 @@ class Plan:
         return len(self.cols) * len(self.ins) * len(self.outs)
 
 
-def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
-    """Raises `CapacityError` when the fewest cores that hold every layer are more than the chip has."""
+def fronts(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> dict[str, list[Plan]]:
+    """By layer, if it can be computed by line: its plans that no other beats, from few cores to many."""
     parts = line_parts(graph, arch.xbar_rows)
     extra_ns = following_ns(graph, arch)
-    fronts: dict[str, list[Plan]] = {}
+    found: dict[str, list[Plan]] = {}
     for node in graph.nodes:
         if isinstance(node.operator, Filter) and _by_line(graph, node, node.operator) and node.inputs[0] in parts:
             extra = extra_ns.get(filter_key(node), 0.0)
             plans = pareto(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs.step_ns))
             if plans:
-                fronts[filter_key(node)] = plans
-    filters, used = _fit(graph, arch, fronts)
+                found[filter_key(node)] = plans
+    return found
+
+
+def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
+    """Raises `CapacityError` when the fewest cores that hold every layer are more than the chip has."""
+    parts = line_parts(graph, arch.xbar_rows)
+    layers = fronts(graph, arch, knobs)
+    filters, used = _fit(graph, arch, layers)
     inputs = {n: pareto(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts}
     lines: dict[str, LineMapping] = {}
     core = 0
-    plans = _choose(fronts | inputs, arch.core_count, used, knobs.share)
-    for key, plan in ((k, plans[k]) for k in fronts):
+    plans = _choose(layers | inputs, arch.core_count, used, knobs.share)
+    for key, plan in ((k, plans[k]) for k in layers):
         cores = tuple(range(core, core + plan.cores))
         lines[key] = LineMapping(
             plan.cols, plan.ins, plan.outs, plan.height, plan.pixels, plan.outputs, plan.step, cores

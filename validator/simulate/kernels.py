@@ -23,7 +23,7 @@ import numpy as np
 from raptor.isa import OPCODE
 from raptor.jit import bare_helper, bare_kernel
 from validator.simulate import state
-from validator.simulate.state import Core, Global, Op, Port, Step, Stop
+from validator.simulate.state import Core, Demand, Global, Op, Port, Step, Stop
 
 _LAYOUT = 2
 
@@ -50,6 +50,7 @@ _OP_PC, _READ, _COMPUTE, _WRITE, _SIZE, _OTHER, _OPCODE, _VALUE = map(int, list(
 _STATE, _CORE, _SLOT, _SINCE, _FREE_AT, _UNIT, _DONE_AT, _LOW1 = map(int, list(Op)[8:16])
 _HIGH1, _LOW2, _HIGH2, _LOW3, _HIGH3 = map(int, list(Op)[16:21])
 _G_HEAP, _G_NOW, _G_TICK, _G_ZERO, _G_RUN, _G_CALENDAR, _G_MEMORY, _G_UNFINISHED = map(int, list(Global)[0:8])
+_D_TIME, _D_LOCAL, _D_GLOBAL = map(int, Demand)
 _G_LAST, _G_FAULT = map(int, list(Global)[8:10])
 _P_RD, _P_VALUE, _O_RD, _O_VALUE, _A_RD, _A_RS1, _A_RS2, _A_DOUBLE = map(int, list(Port)[0:8])
 _V_RD, _V_RS1, _V_RS2, _V_RD2, _V_RS12, _N_READS, _N_WRITES, _N_DECODES = map(int, list(Port)[8:16])
@@ -431,6 +432,40 @@ def _prepare(chip, words, tables, core, c, pc, op):  # noqa: C901 one branch for
         else:
             op[_OTHER] = b
             op[_VALUE] = c_
+
+
+@bare_kernel
+def demands(chip, words, tables, latency_ns, op, out) -> None:
+    """Fills a row of `out` (columns `Demand`) for each instruction, as if nothing else were in its way."""
+    core = tables[0]
+    memory = core.shape[0]
+    for c in range(memory):
+        for pc in range(core[c, _FIRST], core[c, _LAST]):
+            code = words[pc, 0] & 255
+            if code == _SETBW:
+                core[c, _IBIW] = words[pc, 2]
+                core[c, _IB], core[c, _OB] = (words[pc, 2] + 7) >> 3, (words[pc, 3] + 7) >> 3
+            if code <= _SETBW:
+                continue
+            _prepare(chip, words, tables, core, c, pc, op)
+            local, other = op[_READ] + op[_WRITE], op[_OTHER]
+            time = local + op[_COMPUTE]
+            if code in (_LD, _ST):
+                time += _wire_ps(latency_ns, c, memory, op[_SIZE]) + op[_VALUE]
+                out[pc, _D_GLOBAL] = op[_VALUE]
+            elif code == _SEND:
+                time += _wire_ps(latency_ns, c, other, 1) + _wire_ps(latency_ns, other, c, 1)
+            elif code == _RECV:
+                size = np.int64(words[pc, 4])
+                time += _wire_ps(latency_ns, c, other, 1) + _local_read(chip, size)
+                time += _wire_ps(latency_ns, other, c, _beats(size, chip.bus_width))
+            out[pc, _D_TIME], out[pc, _D_LOCAL] = time, local
+
+
+@bare_helper
+def _wire_ps(latency_ns, source, to, flits):
+    """The simulator cuts the product to whole nanoseconds."""
+    return np.int64(float(flits) * latency_ns[source, to]) * 1000
 
 
 @bare_helper

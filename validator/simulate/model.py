@@ -12,7 +12,7 @@ from validator.errors import ProgramError
 from validator.programs import RawProgram
 from validator.simulate import chip, state
 from validator.simulate.chip import Network, Target
-from validator.simulate.state import Core, Global, Op, Port, Stop
+from validator.simulate.state import Core, Demand, Global, Op, Port, Stop
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.int32]
@@ -271,6 +271,22 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
     )
     stop = Stop(simulate(numbers, machine.words, tables, (start, end, cause, marks, waited, busy), rounds, g))
     return Run(stop, core, thread, rob, start, end, waited, busy, cause, marks, port, int(g[Global.LAST_FINISH]))
+
+
+def demands(machine: Machine) -> Ints:
+    """For every instruction what it takes at least (columns `Demand`), whatever else happens on the chip; scalars 0.
+
+    A receive takes as long as if its sender sent as many bytes.
+    """
+    from validator.simulate.kernels import demands as fill  # pyright: ignore[reportUnknownVariableType] a kernel
+
+    core = _cores(machine, np.diff(machine.first) > 0)
+    # At the places where `run` has them too.
+    tables = (*[core] * 8, index_of(machine.cores), machine.group_first, machine.xbars)
+    out = np.zeros((len(machine.words), len(Demand)), np.int64)
+    numbers = chip.timing(machine.target.file, counting=False)
+    fill(numbers, machine.words, tables, machine.network.latency_ns, np.zeros(len(Op), np.int64), out)
+    return out
 
 
 def _cores(machine: Machine, live: npt.NDArray[np.bool_]) -> Ints:

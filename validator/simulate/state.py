@@ -189,3 +189,11 @@ class Count(IntEnum):
     GLOBAL_WRITE_BEATS = 5
     NETWORK_PJ = 6
     INSTRUCTIONS = 7
+
+
+class Demand(IntEnum):
+    """Columns of what an instruction takes at least, ps: its time, and how long it holds the memory ports in it."""
+
+    TIME = 0
+    LOCAL = 1
+    GLOBAL = 2

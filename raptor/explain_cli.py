@@ -1,0 +1,30 @@
+"""The command `raptor explain OUT`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    out: Annotated[Path, typer.Argument(help="Output directory of `raptor compile`.", show_default=False)],
+    json: Annotated[Path | None, typer.Option("--json", help="File for the same as JSON; - for the terminal.")] = None,
+) -> None:
+    """Say what the mapping chose for each layer, what else it might have chosen, and what bounds time.
+
+    Exit status: 0 done, 2 bad input, 3 deadlock.
+
+    Example: raptor explain out
+    """
+    # Compiler and simulator take a moment to import; `raptor --help` does without.
+    from rich.console import Console
+
+    from raptor.explain import explain
+    from raptor.explain_view import show, write
+
+    with Console(stderr=True).status("simulating ..."):
+        found = explain(out)
+    if json is not None:
+        write(json, found)
+    if json is None or str(json) != "-":
+        show(found, Console(highlight=False))

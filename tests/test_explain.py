@@ -1,0 +1,227 @@
+"""`raptor explain`: figures against the streams, the cost formulas, the mapping itself and the simulation."""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import models
+import raptor
+from raptor import arch as architectures
+from raptor import cli, compiler, files
+from raptor.arch import Arch
+from raptor.cost import mvmul_ns
+from raptor.explain import Explanation, Layer, explain
+from raptor.frontend.graph import Filter, Graph
+from raptor.isa import OPCODE
+from raptor.mapping import LineMapping, filter_key
+from raptor.mapping import Mapping as Placement
+from raptor.mapping_rows import map_rows
+from tests.pipeline import passes
+from validator.programs import read_program
+from validator.simulate import builtin, chip, model
+from validator.simulate.work import work_of
+
+MAPPINGS = ("raptor", "rows")
+
+
+@pytest.fixture(scope="module")
+def squeezenet() -> onnx.ModelProto:
+    return models.build("squeezenet", seed=0, width=0.25, image_size=64)
+
+
+@pytest.fixture(scope="module")
+def outputs(squeezenet: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    folder = tmp_path_factory.mktemp("explain")
+    return {m: _compiled(squeezenet, folder / m, mapping=m) for m in MAPPINGS}
+
+
+@pytest.fixture(scope="module")
+def explained(outputs: Mapping[str, Path]) -> Mapping[str, Explanation]:
+    return {m: explain(out) for m, out in outputs.items()}
+
+
+def _compiled(source: onnx.ModelProto, out: Path, **options: Any) -> Path:
+    return raptor.compile(source, **options).save(out, stream_format="pim", weight_format="npz")
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_times_agree_with_the_simulation(
+    outputs: Mapping[str, Path], explained: Mapping[str, Explanation], mapping: str
+):
+    out, found = outputs[mapping], explained[mapping]
+    report = builtin.simulate(out, out / files.ARCH, mode="throughput")
+    assert (found.latency_ns, found.interval_ns) == (report.latency_ns, report.interval_ns)
+    ends = {core.core: core for core in report.cores}
+    for layer in found.layers:
+        assert sum(astuple(layer.split)) == pytest.approx(ends[layer.core].finish_ns)
+        assert layer.split.wait_send <= ends[layer.core].wait_send_ns
+        assert layer.split.wait_receive <= ends[layer.core].wait_recv_ns
+        assert min(astuple(layer.split)) >= 0
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_products_are_those_of_the_streams(
+    outputs: Mapping[str, Path], explained: Mapping[str, Explanation], mapping: str
+):
+    """A product takes what the formula says, and two cycles to be entered and noticed."""
+    found, arch = explained[mapping], architectures.load()
+    program = read_program(outputs[mapping])
+    products: dict[int, list[float]] = {}
+    for core, (records, groups) in enumerate(zip(program.records, program.groups, strict=True)):
+        used = records["c"][records["opcode"] == OPCODE["mvmul"]]
+        products[core] = [math.ceil(mvmul_ns(arch, groups[group])) + 2 for group in used]
+    assert sum(layer.products_ns for layer in found.layers) == sum(map(sum, products.values()))
+    assert found.bounds.products == pytest.approx(sum(map(sum, products.values())) / arch.core_count)
+    for layer in found.layers:
+        # An end that meets a clock edge may be noticed a cycle late.
+        least = sum(products[layer.core])
+        assert least <= layer.split.matrix <= least + len(products[layer.core])
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_bounds(outputs: Mapping[str, Path], explained: Mapping[str, Explanation], mapping: str):
+    found = explained[mapping]
+    bounds = found.bounds
+    assert 0 < bounds.products < bounds.average < bounds.busiest
+    assert bounds.largest <= found.interval_ns <= found.latency_ns
+    memory = architectures.load().file.chip_config.global_memory_config
+    port = 0
+    for records in read_program(outputs[mapping]).records:
+        for name, cycles in (("ld", memory.read_latency_cycle), ("st", memory.write_latency_cycle)):
+            sizes = records["d"][records["opcode"] == OPCODE[name]].astype(np.int64)
+            port += int((-(-sizes // memory.data_width)).sum()) * cycles
+    assert bounds.port == port
+
+
+@pytest.mark.parametrize("rob_size", [1, 4])
+def test_no_instruction_is_faster_than_its_least_time(outputs: Mapping[str, Path], tmp_path: Path, rob_size: int):
+    out = tmp_path / "out"
+    shutil.copytree(outputs["rows"], out)
+    arch = json.loads((out / files.ARCH).read_text())
+    arch["chip_config"]["core_config"]["rob_size"] = rob_size
+    (out / files.ARCH).write_text(json.dumps(arch))
+    machine = model.build(read_program(out), chip.read_target(out / files.ARCH))
+    run, work = model.run(machine), work_of(machine)
+    assert (run.end - run.start >= work.least).all()
+    found = explain(out)
+    assert found.bounds.largest <= found.interval_ns
+    for layer in found.layers:
+        assert sum(astuple(layer.split)) == pytest.approx(layer.finish_ns)
+
+
+def test_the_grids_are_those_of_the_mapping(squeezenet: onnx.ModelProto, explained: Mapping[str, Explanation]):
+    done = passes(squeezenet, mapping="rows")
+    lines = _lines(done.chosen, done.mapping)
+    layers = {layer.node: layer for layer in explained["rows"].layers}
+    assert lines
+    assert set(layers) == set(lines)
+    assert all(_is_that(layers[node], line) for node, line in lines.items())
+
+
+def _lines(graph: Graph, mapping: Placement) -> dict[str, LineMapping]:
+    nodes = {filter_key(n): n.name for n in graph.nodes if isinstance(n.operator, Filter)}
+    return {nodes[key]: line for key, line in mapping.lines.items()}
+
+
+def _is_that(layer: Layer, line: LineMapping) -> bool:
+    chosen = layer.options.chosen
+    grid = (len(line.cols), len(line.ins), len(line.outs))
+    return layer.cores == line.cores and chosen is not None and (chosen.columns, chosen.inputs, chosen.outputs) == grid
+
+
+def test_alternatives_are_sorted(explained: Mapping[str, Explanation]):
+    found = [layer.options for layer in explained["rows"].layers]
+    assert any(o.smaller for o in found)
+    assert any(o.larger for o in found)
+    for options in found:
+        row = [o for o in (options.smaller, options.chosen, options.larger) if o]
+        assert [o.cores for o in row] == sorted({o.cores for o in row})
+        assert [o.predicted_ns for o in row] == sorted({o.predicted_ns for o in row}, reverse=True)
+
+
+def test_no_alternatives_are_invented(explained: Mapping[str, Explanation]):
+    for layer in explained["raptor"].layers:
+        assert layer.options.chosen is layer.options.smaller is layer.options.larger is None
+        assert layer.options.unknown == "strategy raptor has one way to place a layer"
+
+
+def test_what_another_mapping_chose_is_not_guessed(
+    squeezenet: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A decision that does not come from the plans: every layer in products of single pixels."""
+    made: list[dict[str, LineMapping]] = []
+
+    def single(graph: Graph, arch: Arch) -> Placement:
+        chosen = map_rows(graph, arch)
+        lines = {key: replace(line, height=1, pixels=1, outputs=0) for key, line in chosen.lines.items()}
+        mapping = replace(chosen, lines=lines)
+        made.append(_lines(graph, mapping))
+        return mapping
+
+    monkeypatch.setitem(compiler.STRATEGIES, "rows", single)
+    layers = explain(_compiled(squeezenet, tmp_path / "out", mapping="rows")).layers
+    unknown = [layer for layer in layers if layer.options.unknown]
+    assert unknown
+    assert all(layer.options.chosen is None and layer.options.smaller is None for layer in unknown)
+    assert all(_is_that(layer, made[0][layer.node]) for layer in layers if not layer.options.unknown)
+
+
+def test_what_binds(explained: Mapping[str, Explanation]):
+    """By the bounds: one core does nearly all of one mapping, in the other loads are more than any core's work."""
+    assert explained["raptor"].binds.startswith("Core 0 (58% of it for conv1) binds: it works 100%")
+    assert explained["rows"].binds.startswith("Waiting binds: no part is full; the port of global memory, the fullest,")
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_the_command(
+    outputs: Mapping[str, Path],
+    explained: Mapping[str, Explanation],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    mapping: str,
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, text, _ = _run(capsys, outputs[mapping], "--json", tmp_path / "found.json")
+    assert status == 0
+    assert max(map(len, text.splitlines())) <= 80
+    assert " ".join(explained[mapping].binds.split()) in " ".join(text.split())
+    written = json.loads((tmp_path / "found.json").read_bytes())
+    assert written["interval_ns"] == explained[mapping].interval_ns
+    assert len(written["layers"]) == 26
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["explain", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return exit_.value.code, shown.out, shown.err
+
+
+@pytest.mark.parametrize("name", [files.MANIFEST, files.REPORT, files.MODEL, files.STEPS, files.ARCH, files.CONFIG])
+def test_a_broken_directory(outputs: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str):
+    out = tmp_path / "out"
+    shutil.copytree(outputs["rows"], out)
+    (out / name).unlink()
+    status, _, error = _run(capsys, out)
+    assert status == 2
+    assert f"{out / name}: missing" in error
+
+
+def test_a_manifest_of_something_else(outputs: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "out"
+    shutil.copytree(outputs["rows"], out)
+    manifest = json.loads((out / files.MANIFEST).read_text())
+    del manifest["options"]["bits"]
+    (out / files.MANIFEST).write_text(json.dumps(manifest))
+    status, _, error = _run(capsys, out)
+    assert status == 2
+    assert "manifest.json: options: not those of a compilation" in error

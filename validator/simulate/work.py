@@ -1,0 +1,123 @@
+"""What cores have to do at least, whoever they wait for, and where the time of a core goes in a run.
+
+The least time of an instruction is what it takes with nobody in its way; a core cannot turn faster than the sum of
+these (with a reorder buffer: than the busiest of its parts). What a message takes beyond that is waiting.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.isa import OPCODE
+from validator.simulate import model
+from validator.simulate.model import Machine, Run
+from validator.simulate.state import Core, Demand
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where the time of a core goes until it ends, ns; the sum is that end. What comes first counts where two overlap.
+
+    `memory`: loads, stores and local copies, with their turn at the port. `network`: messages, without the waiting for
+    their other side. `rest`: scalar instructions, the cycle between two instructions, nothing to do.
+    """
+
+    matrix: float
+    vector: float
+    memory: float
+    network: float
+    wait_send: float
+    wait_receive: float
+    rest: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """`least`: of each instruction, from entering its unit to its completion, ps. By core, ps: `total`, the least a
+    core works for a sample, and `products`, its share on the crossbars. `port`: the global memory's port, ps.
+    """
+
+    least: Ints
+    total: Ints
+    products: Ints
+    port: int
+
+
+def work_of(machine: Machine) -> Work:
+    """From the program and the chip alone."""
+    demand = model.demands(machine)
+    period = round(machine.period_ns * 1000)
+    opcodes = machine.opcodes
+    scalar, product = opcodes <= OPCODE["setbw"], opcodes == OPCODE["mvmul"]
+    # A cycle to be noticed; a product enters its group a cycle after it counts as started.
+    least = np.where(scalar, 0, (-(-demand[:, Demand.TIME] // period) + 1 + product) * period)
+    if machine.target.file.chip_config.core_config.rob_size == 1:
+        total = _by_core(machine, least + period)
+        products = _by_core(machine, np.where(product, least, 0))
+    else:
+        local = demand[:, Demand.LOCAL]
+        products = np.maximum(_busiest_group(machine, least - period), _by_core(machine, np.where(product, local, 0)))
+        vector = ~scalar & ~product & (opcodes <= OPCODE["vrsl"])
+        transfer = opcodes > OPCODE["vrsl"]
+        units = [_by_core(machine, np.where(unit, least, 0)) for unit in (vector, transfer)]
+        issue = _by_core(machine, np.full(len(least), period, np.int64))
+        total = np.maximum.reduce([products, *units, _by_core(machine, local), issue])
+    return Work(least, total, products, int(demand[:, Demand.GLOBAL].sum()))
+
+
+def _by_core(machine: Machine, amounts: Ints) -> Ints:
+    ends = np.concatenate([[0], np.cumsum(amounts)])
+    return ends[machine.first[1:]] - ends[machine.first[:-1]]
+
+
+def _busiest_group(machine: Machine, amounts: Ints) -> Ints:
+    at = np.flatnonzero(machine.opcodes == OPCODE["mvmul"])
+    core = machine.core_of[at]
+    groups = np.zeros(len(machine.xbars), np.int64)
+    np.add.at(groups, machine.group_first[core] + machine.words[at, 3], amounts[at])
+    busiest = np.zeros(machine.count, np.int64)
+    np.maximum.at(busiest, core, groups[machine.group_first[core] + machine.words[at, 3]])
+    return busiest
+
+
+def split_of(machine: Machine, run: Run, work: Work, i: int) -> Split:
+    """The time of core i (its place in `machine.cores`) in a run of one sample."""
+    finish = int(run.core[i, Core.FINISH]) * round(machine.period_ns * 1000)
+    begins, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    times: list[int] = [0]
+    for begin, end in _activities(machine, run, work, slice(machine.first[i], machine.first[i + 1])):
+        begins, ends = np.concatenate([begins, begin]), np.concatenate([ends, end])
+        times.append(_covered(begins, ends))
+    return Split(*(float(ps) / 1000 for ps in np.diff([*times, finish])))
+
+
+def _activities(machine: Machine, run: Run, work: Work, stream: slice) -> Iterator[tuple[Ints, Ints]]:
+    """Begin and end of everything that counts for each field of `Split`, in its order, but the rest."""
+    opcodes, begin, end = machine.opcodes[stream], run.start[stream], run.end[stream]
+    # What an instruction takes beyond its least is the waiting before it.
+    ready = np.maximum(begin, end - work.least[stream])
+    message = (opcodes == OPCODE["send"]) | (opcodes == OPCODE["recv"])
+    sending = opcodes == OPCODE["send"]
+    unit = opcodes > OPCODE["setbw"]
+    product = opcodes == OPCODE["mvmul"]
+    vector = unit & ~product & (opcodes <= OPCODE["vrsl"])
+    memory = (opcodes >= OPCODE["ld"]) & (opcodes < OPCODE["send"])
+    token = (opcodes == OPCODE["sync"]) | (opcodes == OPCODE["wait"])
+    yield begin[product], end[product]
+    yield begin[vector], end[vector]
+    yield begin[memory], end[memory]
+    yield ready[message | token], end[message | token]
+    yield begin[sending], ready[sending]
+    yield begin[unit & ~sending], ready[unit & ~sending]
+
+
+def _covered(begin: Ints, end: Ints) -> int:
+    """The time in which at least one of these goes on."""
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], end[order]
+    before = np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]])
+    return int(np.maximum(end - np.maximum(begin, before), 0).sum())
