@@ -254,9 +254,7 @@ def _layer(
 def _options(folder: Path, manifest: files.Manifest, report: Report, done: _Simulated) -> Mapping[str, Options]:
     """By node. What is known of the choice of a layer is its plan with as many cores and products as the streams."""
     if report.strategy != "rows":
-        why = (
-            "has one way to place a layer" if report.strategy == "raptor" else "is not known, nor are its alternatives"
-        )
+        why = "has one way to place a layer" if report.strategy == "raptor" else "keeps no alternatives"
         return defaultdict(lambda: Options(unknown=f"strategy {report.strategy} {why}"))
     graph, arch = _imported(folder, manifest.options)
     parts, products = line_parts(graph, arch.xbar_rows), done.nodes("mvmul", "mvmul")

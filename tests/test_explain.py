@@ -176,7 +176,11 @@ def test_what_another_mapping_chose_is_not_guessed(
 
 def test_what_binds(explained: Mapping[str, Explanation]):
     """By the bounds: one core does nearly all of one mapping, in the other loads are more than any core's work."""
-    assert explained["raptor"].binds.startswith("Core 0 (58% of it for conv1) binds: it works 100%")
+    found = explained["raptor"]
+    conv1 = found.layers[0].products_ns / found.bounds.busiest
+    assert found.bounds.node == found.layers[0].node == "conv1"
+    assert 0.5 < conv1 < found.bounds.node_share < 1.1 * conv1
+    assert found.binds.startswith(f"Core 0 ({found.bounds.node_share:.0%} of it for conv1) binds: it works 100%")
     assert explained["rows"].binds.startswith("Waiting binds: no part is full; the port of global memory, the fullest,")
 
 
