@@ -260,8 +260,9 @@ def _options(folder: Path, manifest: files.Manifest, report: Report, done: _Simu
     parts, products = line_parts(graph, arch.xbar_rows), done.nodes("mvmul", "mvmul")
     found: defaultdict[str, Options] = defaultdict(lambda: Options(unknown="not computed by line: placed whole"))
     plans = fronts(graph, arch)
+    whole = {layer.node for layer in report.layers if layer.unfolding == "kernel"}
     for node in graph.nodes:
-        if isinstance(node.operator, Filter) and filter_key(node) in plans:
+        if isinstance(node.operator, Filter) and filter_key(node) in plans and node.name not in whole:
             counts = products.get(node.name, Counter())
             front = plans[filter_key(node)]
             at = _chosen(front, counts, node.operator.window, parts[node.inputs[0]], arch)
