@@ -261,6 +261,8 @@ def _options(folder: Path, manifest: files.Manifest, report: Report, done: _Simu
     found: defaultdict[str, Options] = defaultdict(lambda: Options(unknown="not computed by line: placed whole"))
     plans = fronts(graph, arch)
     whole = {layer.node for layer in report.layers if layer.unfolding == "kernel"}
+    vector = Options(unknown="on the vector unit, for which there are no grids")
+    found |= {layer.node: vector for layer in report.layers if layer.unfolding == "vector"}
     for node in graph.nodes:
         if isinstance(node.operator, Filter) and filter_key(node) in plans and node.name not in whole:
             counts = products.get(node.name, Counter())

@@ -24,6 +24,7 @@ from raptor.isa import OPCODE
 from raptor.mapping import LineMapping, filter_key
 from raptor.mapping import Mapping as Placement
 from raptor.mapping_rows import map_rows
+from tests.frontend.support import make_model, node, random
 from tests.pipeline import passes
 from validator.programs import read_program
 from validator.simulate import builtin, chip, model
@@ -229,3 +230,13 @@ def test_a_manifest_of_something_else(outputs: Mapping[str, Path], tmp_path: Pat
     status, _, error = _run(capsys, out)
     assert status == 2
     assert "manifest.json: options: not those of a compilation" in error
+
+
+def test_weights_on_the_vector_unit_have_no_grid(tmp_path: Path):
+    constants = {"w": random(32, 1, 3, 3)}
+    conv = node("Conv", "x w", "y", name="depthwise", group=32, pads=[1, 1, 1, 1])
+    out = _compiled(make_model([conv], {"x": [1, 32, 8, 8]}, ["y"], constants), tmp_path / "out", mapping="rows")
+    (layer,) = explain(out).layers
+    assert (layer.unfolding, layer.products_ns, layer.options.chosen) == ("vector", 0, None)
+    assert layer.options.unknown == "on the vector unit, for which there are no grids"
+    assert layer.split.vector > 0
