@@ -254,16 +254,17 @@ def _layer(
 def _options(folder: Path, manifest: files.Manifest, report: Report, done: _Simulated) -> Mapping[str, Options]:
     """By node. What is known of the choice of a layer is its plan with as many cores and products as the streams."""
     if report.strategy != "rows":
-        why = (
-            "has one way to place a layer" if report.strategy == "raptor" else "is not known, nor are its alternatives"
-        )
+        why = "has one way to place a layer" if report.strategy == "raptor" else "keeps no alternatives"
         return defaultdict(lambda: Options(unknown=f"strategy {report.strategy} {why}"))
     graph, arch = _imported(folder, manifest.options)
     parts, products = line_parts(graph, arch.xbar_rows), done.nodes("mvmul", "mvmul")
     found: defaultdict[str, Options] = defaultdict(lambda: Options(unknown="not computed by line: placed whole"))
     plans = fronts(graph, arch)
+    whole = {layer.node for layer in report.layers if layer.unfolding == "kernel"}
+    vector = Options(unknown="on the vector unit, for which there are no grids")
+    found |= {layer.node: vector for layer in report.layers if layer.unfolding == "vector"}
     for node in graph.nodes:
-        if isinstance(node.operator, Filter) and filter_key(node) in plans:
+        if isinstance(node.operator, Filter) and filter_key(node) in plans and node.name not in whole:
             counts = products.get(node.name, Counter())
             front = plans[filter_key(node)]
             at = _chosen(front, counts, node.operator.window, parts[node.inputs[0]], arch)

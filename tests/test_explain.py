@@ -24,6 +24,7 @@ from raptor.isa import OPCODE
 from raptor.mapping import LineMapping, filter_key
 from raptor.mapping import Mapping as Placement
 from raptor.mapping_rows import map_rows
+from tests.frontend.support import make_model, node, random
 from tests.pipeline import passes
 from validator.programs import read_program
 from validator.simulate import builtin, chip, model
@@ -176,7 +177,11 @@ def test_what_another_mapping_chose_is_not_guessed(
 
 def test_what_binds(explained: Mapping[str, Explanation]):
     """By the bounds: one core does nearly all of one mapping, in the other loads are more than any core's work."""
-    assert explained["raptor"].binds.startswith("Core 0 (58% of it for conv1) binds: it works 100%")
+    found = explained["raptor"]
+    conv1 = found.layers[0].products_ns / found.bounds.busiest
+    assert found.bounds.node == found.layers[0].node == "conv1"
+    assert 0.5 < conv1 < found.bounds.node_share < 1.1 * conv1
+    assert found.binds.startswith(f"Core 0 ({found.bounds.node_share:.0%} of it for conv1) binds: it works 100%")
     assert explained["rows"].binds.startswith("Waiting binds: no part is full; the port of global memory, the fullest,")
 
 
@@ -225,3 +230,13 @@ def test_a_manifest_of_something_else(outputs: Mapping[str, Path], tmp_path: Pat
     status, _, error = _run(capsys, out)
     assert status == 2
     assert "manifest.json: options: not those of a compilation" in error
+
+
+def test_weights_on_the_vector_unit_have_no_grid(tmp_path: Path):
+    constants = {"w": random(32, 1, 3, 3)}
+    conv = node("Conv", "x w", "y", name="depthwise", group=32, pads=[1, 1, 1, 1])
+    out = _compiled(make_model([conv], {"x": [1, 32, 8, 8]}, ["y"], constants), tmp_path / "out", mapping="rows")
+    (layer,) = explain(out).layers
+    assert (layer.unfolding, layer.products_ns, layer.options.chosen) == ("vector", 0, None)
+    assert layer.options.unknown == "on the vector unit, for which there are no grids"
+    assert layer.split.vector > 0
