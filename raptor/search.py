@@ -49,7 +49,7 @@ def search(
 ) -> tuple[Evaluation, ...]:
     """The candidates tried, the best first; among equals the one tried first. At least one is tried.
 
-    Raises `CapacityError` when not even the reference mapping fits the chip.
+    Raises `CapacityError` when the chip is too small.
     """
     tried = [
         Evaluation(name, mapping, cost_of(*build(mapping), arch, objective))
@@ -59,13 +59,9 @@ def search(
 
 
 def candidates(graph: Graph, arch: Arch, objective: Objective) -> Iterator[tuple[str, Mapping]]:
-    """Mappings that fit the chip, the most promising first; the reference mapping is the second."""
+    """Mappings, the most promising first; the reference mapping is the second."""
     usual = Knobs()
-    try:
-        yield "rows", map_rows(graph, arch, usual)
-    except CapacityError:
-        yield "raptor", map_raptor(graph, arch)
-        return
+    yield "rows", map_rows(graph, arch, usual)
     with suppress(CapacityError):
         yield "raptor", map_raptor(graph, arch)
     for name, knobs in _turned(usual, objective):
