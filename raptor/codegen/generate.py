@@ -9,7 +9,7 @@ import numpy as np
 from raptor import isa
 from raptor.arch import Arch
 from raptor.codegen.emit import Emitter
-from raptor.codegen.virtual import Ints, Registers
+from raptor.codegen.virtual import VIRTUAL, Ints, Registers
 from raptor.pim.ir import CoreProgram, Operation, PimProgram
 
 
@@ -48,7 +48,8 @@ def _stream(core: CoreProgram, arch: Arch) -> Stream:
         return Stream(np.zeros(0, isa.RECORD), np.zeros(1, np.intp))
     emitter = Emitter(core, arch.element_bits, arch.element_bytes)
     blocks = [emitter.prologue(), *(emitter.emit(step.operation) for step in core.steps)]
-    records, ends = Registers().materialise(np.concatenate(blocks))
+    # NOTE: with the type given numpy does not look for a common one, which takes longer than the copying.
+    records, ends = Registers().materialise(np.concatenate(blocks, dtype=VIRTUAL))
     boundaries = np.cumsum([len(block) for block in blocks])
     return Stream(records, ends[boundaries])
 
