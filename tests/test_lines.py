@@ -174,6 +174,31 @@ def test_a_stack_under_another_name():
     check(make_model(nodes, {"x": (1, 1, 3, 2)}, {"y": 4}, constants), **CHIP)
 
 
+def test_channels_cut_at_different_places_meet():
+    """A concatenation keeps the cuts of its operands, 4 and 10 channels; the convolution's are whole tiles."""
+    nodes = [
+        node("Conv", "x w", "a", name="narrow"),
+        node("Conv", "x v", "b", name="wide"),
+        node("Concat", "a b", "c", axis=1),
+        node("Conv", "c u", "d", name="mixed"),
+        node("Sub", "d c", "y"),
+    ]
+    constants = {"w": random(4, 2, 1, 1), "v": random(10, 2, 1, 1), "u": random(14, 14, 1, 1)}
+    check(make_model(nodes, {"x": (1, 2, 4, 6)}, ["y"], constants), **{**CHIP, "xbar": 8})
+
+
+def test_an_input_in_global_memory_meets_a_layer_in_pieces():
+    """No core is left that could load the input for the others."""
+    nodes = [node("Conv", "x w", "a", pads=[2, 2, 2, 2]), node("Add", "x a", "y")]
+    model = make_model(nodes, {"x": (1, 12, 8, 9)}, ["y"], {"w": random(12, 12, 5, 5)})
+    chip = {"xbar": (16, 24), "xbars_per_core": 30, "cores": 4, **ROWS}
+    mapping = passes(model, **chip).mapping
+    (layer,) = mapping.lines.values()
+    assert len(layer.cols) > 1
+    assert not mapping.loaders
+    check(model, **chip)
+
+
 def test_equal_inputs_give_equal_decisions():
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     first, second = (passes(model, **ROWS) for _ in range(2))

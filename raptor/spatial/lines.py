@@ -163,11 +163,11 @@ class LineLowering(Lowering):
     def grid(self, name: str) -> Grid:
         """The tensor as lines."""
         if name not in self.grids:
-            self.grids[name] = self.cut(name, self.parts_of[name])
+            self.grids[name] = self.cut(name, self.parts_of[name], name)
         return self.grids[name]
 
-    def cut(self, name: str, parts: Parts) -> Grid:
-        """Lines of a tensor that is there as tiles of all rows."""
+    def cut(self, name: str, parts: Parts, grid: str) -> Grid:
+        """Lines of a tensor that is there as tiles of all rows. `grid`: what the lines are called."""
         image = self.graph.tensors[name].image
         whole = self.parts(name)
         cols = (0, image.width)
@@ -175,7 +175,7 @@ class LineLowering(Lowering):
         for y in range(image.rows):
             line: list[tuple[Cell, ...]] = []
             for p, part in enumerate(parts):
-                tile = Tile(f"{cell_name(name, y, p, cols)}.cut", 1, image.width, part[1] - part[0])
+                tile = Tile(f"{cell_name(grid, y, p, cols)}.cut", 1, image.width, part[1] - part[0])
                 sources = [w for w in whole if _overlap(w.region.channels, part)]
                 runs = [_cut_runs(i, y, w, part, image.width) for i, w in enumerate(sources)]
                 self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
@@ -183,10 +183,14 @@ class LineLowering(Lowering):
             lines.append(tuple(line))
         return Grid(parts, tuple(lines))
 
-    def as_parts(self, name: str, parts: Parts) -> Grid:
-        """The tensor as lines of tiles of certain channels."""
-        grid = self.grid(name)
-        return grid if grid.parts == parts else self.cut(name, parts)
+    def as_parts(self, name: str, parts: Parts) -> str:
+        """Which of `grids` is the tensor as lines of tiles of certain channels; cut once if there is none."""
+        if self.grid(name).parts == parts:
+            return name
+        grid = f"{name}.by{'-'.join(str(b) for _, b in parts)}"
+        if grid not in self.grids:
+            self.grids[grid] = self.cut(name, parts, grid)
+        return grid
 
     def piece(self, node: Node, name: str, y: int, p: int, cols: Range, core: int, *, exact: bool = False) -> Cell:
         """A tile on a core that holds pixels of a line, brought there if it is not; with `exact`, no others."""
@@ -245,7 +249,7 @@ class LineLowering(Lowering):
 
     def map_lines(self, node: Node, operator: Map) -> bool:
         image = self.graph.tensors[node.output].image
-        lead = next((n for n in node.inputs if n in self.grids and self.same_pixels(n, node.output)), None)
+        lead = self.lead(node)
         if lead is None or node.output not in self.parts_of or not keeps_channels(self.graph, lead, node.output):
             return False
         if not all(self.same_pixels(n, node.output) or self.graph.tensors[n].image.pixels == 1 for n in node.inputs):
@@ -253,7 +257,7 @@ class LineLowering(Lowering):
         parts = self.parts_of[node.output]
         make = map_op(operator)
         made: _Made = {}
-        for y, p, cell in self.as_parts(lead, parts).cells():
+        for y, p, cell in self.grids[self.as_parts(lead, parts)].cells():
             tile = Tile(cell_name(node.output, y, p, cell.cols), 1, cell.tile.width, cell.tile.channels)
             core = self.home(cell.tile)
             operands = [cell.tile if n == lead else self.operand(node, n, y, p, cell, core, parts) for n in node.inputs]
@@ -262,6 +266,11 @@ class LineLowering(Lowering):
             self.computes.append(Compute(node.name, node.op_type, node.output, (), core, body, (tile,), position))
             made.setdefault((y, p), []).append(Cell(cell.cols, tile))
         return self.bind_made(node, parts, made)
+
+    def lead(self, node: Node) -> str | None:
+        """The operand whose cells are followed: one that is on cores, rather than in global memory."""
+        there = (n for n in node.inputs if n in self.grids and self.same_pixels(n, node.output))
+        return min(there, key=lambda n: self.home(self.grids[n].lines[0][0][0].tile) is None, default=None)
 
     def same_pixels(self, name: str, other: str) -> bool:
         a, b = (self.graph.tensors[n].image for n in (name, other))
@@ -272,10 +281,11 @@ class LineLowering(Lowering):
         if not self.same_pixels(name, node.output):
             return self.pixel(name, p, parts[p])
         grid = self.as_parts(name, parts)
-        same = next((c.tile for c in grid.lines[y][p] if c.cols == cell.cols), None)
-        if same is not None or core is None or grid is not self.grid(name):
-            return same if same is not None else grid.lines[y][p][0].tile
-        return self.piece(node, name, y, p, cell.cols, core, exact=True).tile
+        cells = self.grids[grid].lines[y][p]
+        same = next((c.tile for c in cells if c.cols == cell.cols), None)
+        if same is not None or core is None:
+            return same if same is not None else cells[0].tile
+        return self.piece(node, grid, y, p, cell.cols, core, exact=True).tile
 
     def pixel(self, name: str, p: int, part: Range) -> Tile:
         """Channels of a tensor of one pixel."""
@@ -374,7 +384,7 @@ class LineLowering(Lowering):
     def concat_lines(self, node: Node, _: Concat) -> bool:
         if node.output not in self.parts_of or not all(n in self.grids for n in node.inputs):
             return False
-        grids = [self.as_parts(n, self.parts_of[n]) for n in node.inputs]
+        grids = [self.grids[self.as_parts(n, self.parts_of[n])] for n in node.inputs]
         rows = self.graph.tensors[node.output].image.rows
         lines = tuple(tuple(cells for grid in grids for cells in grid.lines[y]) for y in range(rows))
         self.bind_grid(node.output, node.name, Grid(self.parts_of[node.output], lines))

@@ -13,7 +13,8 @@ import numpy as np
 
 import raptor
 from raptor.errors import CapacityError, UserError
-from tests.all_graphs import FAMILIES, TOLERANCE, Case, build
+from tests.all_graphs.builder import FAMILIES, TOLERANCE
+from tests.all_graphs.cases import Case, build
 from tests.fuzz import programs
 from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.isolation import isolated

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tests.all_graphs import build
+from tests.all_graphs.cases import build
 from tests.fuzz.campaign import BrokenError, Part
 from tests.fuzz.isolation import GIB, raptor
 

@@ -81,6 +81,28 @@ def _streaming() -> ModelProto:
     return make_model(nodes, {"x": (1, 3, 10, 10)}, ["y", "z"], constants)
 
 
+def _lines() -> ModelProto:
+    """By lines: bands of lines, dilations, sums over cores, layers cut differently, depthwise, what gates channels."""
+    nodes = [
+        node("Conv", "x w", "a", name="tall", pads=[2, 3, 2, 1], strides=[1, 2], dilations=[1, 2]),
+        node("Conv", "a d", "s", name="depthwise", group=4, pads=[1, 1, 1, 1], strides=[2, 1]),
+        node("Conv", "a v", "h", name="halved", pads=[0, 1, 1, 1], strides=[2, 1]),
+        node("Concat", "s h", "c", axis=1),
+        node("AveragePool", "c", "m", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        node("Conv", "m u", "e", name="deep", pads=[2, 1, 2, 1], dilations=[2, 1]),
+        node("Sub", "e c", "r"),
+        node("Max", "c r", "o"),
+        node("GlobalAveragePool", "o", "g"),
+        node("Sigmoid", "g", "gate"),
+        node("Mul", "o gate", "y"),
+        node("Conv", "x t", "i", name="depthwise_of_the_input", group=2, pads=[1, 1, 1, 1]),
+        node("Conv", "i k", "z", name="point"),
+    ]
+    constants = {"w": random(4, 2, 5, 3), "d": random(4, 1, 3, 3), "v": random(14, 4, 2, 3), "u": random(18, 18, 3, 3)}
+    constants |= {"t": random(2, 1, 3, 3), "k": random(3, 2, 1, 1)}
+    return make_model(nodes, {"x": (1, 2, 8, 12)}, ["y", "z"], constants)
+
+
 CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_convolutions", {"xbar": 4, "xbars_per_core": 6, "cores": 60}),
     ("_convolutions", {"xbar": (8, 4), "xbars_per_core": 5, "cores": 60, "bits": 16, "cell_bits": 8}),
@@ -88,6 +110,9 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_products", {"xbar": 4, "xbars_per_core": 4, "cores": 60}),
     ("_streaming", {"xbar": 8, "xbars_per_core": 8, "cores": 40, "mapping": "rows"}),
     ("_streaming", {"xbar": (16, 24), "xbars_per_core": 30, "cores": 40, "mapping": "rows"}),
+    ("_lines", {"xbar": 8, "xbars_per_core": 40, "cores": 60, "mapping": "rows"}),
+    ("_lines", {"xbar": (32, 16), "xbars_per_core": 40, "cores": 20, "mapping": "rows"}),
+    ("_lines", {"xbar": (16, 64), "xbars_per_core": 200, "cores": 4, "bits": 16, "cell_bits": 8, "mapping": "rows"}),
 )
 
 

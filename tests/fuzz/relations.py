@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 import raptor
 from raptor.errors import CapacityError
-from tests.all_graphs import build
+from tests.all_graphs.cases import build
 from tests.frontend.support import Array, make_model, node
 from tests.fuzz import programs
 from tests.fuzz.campaign import BrokenError, Draw, Part
