@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-release test-browser fuzz fuzz-short notebook conformance docs docs-generate lint format bench bench-growth bench-simulate bench-thesis clean
+.PHONY: demo test test-slow test-release test-browser fuzz fuzz-short notebook conformance docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-thesis clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -55,6 +55,9 @@ bench: $(READY)  ## time and memory of compile and validate, beside baselines of
 
 bench-growth: $(READY)  ## how compilation grows with image size, channels, cores, model size
 	$(BIN)/python benchmarks/growth.py
+
+bench-mapping: $(READY)  ## latency, throughput, energy, memory by mapping; simulated
+	$(BIN)/python benchmarks/mapping.py
 
 bench-simulate: $(READY)  ## time of simulate and check; PIMSIM=/path/to/ChipTest to compare with pimsim-nn
 	$(BIN)/python benchmarks/simulate.py $(if $(PIMSIM),--pimsim $(PIMSIM))

@@ -28,7 +28,9 @@ class LayerReport(_Schema):
     op_type: str
     inputs: tuple[tuple[int, ...], ...] = Field(description="shapes of the tensors it reads, weights left out")
     shape: tuple[int, ...] = Field(description="of its last tensor")
-    unfolding: str | None = Field(description="kernel: a matrix a kernel position; vector: weights on the vector unit")
+    unfolding: str | None = Field(
+        description="kernel: a matrix a kernel position; line HxP: blocks of H lines and P pixels; vector: vector unit"
+    )
     replicas: int = Field(description="copies of its matrices; 0 without matrices")
     matrices: int = Field(description="of all copies")
     xbars: int

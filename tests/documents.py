@@ -46,9 +46,9 @@ class Block:
 
 
 def pages() -> list[str]:
-    """All pages, relative to the repository; notes are not part of the documentation."""
+    """All pages, relative to the repository."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
-    return sorted(str(p.relative_to(ROOT)) for p in found if "notes" not in p.parts)
+    return sorted(str(p.relative_to(ROOT)) for p in found)
 
 
 def blocks(text: str) -> list[Block]:

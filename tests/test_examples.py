@@ -58,7 +58,8 @@ def test_compare_mappings(printed: Any) -> None:
     assert head[:2] == ["model", "mapping"]
     latency = {(line[0], line[1]): int(line[5].replace(",", "")) for line in lines}
     assert {model for model, _ in latency} == {"lenet5", "squeezenet", "mlp"}
-    assert all(latency[model, "rows"] < latency[model, "raptor"] for model, _ in latency)
+    assert all(latency[model, "rows"] < latency[model, "raptor"] / 10 for model in ("lenet5", "squeezenet"))
+    assert latency["mlp", "rows"] == pytest.approx(latency["mlp", "raptor"], abs=1)  # no images, so no lines
 
 
 def test_sweep(printed: Any) -> None:

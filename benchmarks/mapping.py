@@ -1,0 +1,99 @@
+"""Compile built-in models with both mappings and print what the built-in simulator says: `make bench-mapping`.
+
+Times and energies are the modelled chip's and the same on every computer; only the seconds of compilation differ. A
+third line shows how many times better `rows` is than the reference mapping; below 1 it is worse.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from measure import ROOT
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(ROOT))
+import models
+import raptor
+from validator.simulate.builtin import simulate
+
+REFERENCE, ROWS = "raptor", "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model and mapping. `energy_mj`: of a sample in the steady state. `local_bytes`: in the fullest core."""
+
+    model: str
+    mapping: str
+    latency_ms: float
+    samples_per_s: float
+    energy_mj: float
+    local_bytes: int
+    compile_s: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=["resnet18", "squeezenet", "mobilenet_v2"])
+    parser.add_argument("--arch", default="bench", help="architecture file, or preset")
+    args = parser.parse_args()
+    pairs: list[tuple[Row, Row]] = []
+    for name in args.models:
+        model = models.build(name)
+        pairs.append((measure(name, model, REFERENCE, args.arch), measure(name, model, ROWS, args.arch)))
+        print(name, file=sys.stderr, flush=True)
+    show(pairs)
+
+
+def measure(name: str, model: onnx.ModelProto, mapping: str, arch: str) -> Row:
+    begin = time.perf_counter()
+    program = raptor.compile(model, arch=arch, mapping=mapping)
+    seconds = time.perf_counter() - begin
+    with tempfile.TemporaryDirectory() as folder:
+        out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
+        report = simulate(out, out / "arch.json", mode="throughput")
+    latency_ms, energy_mj = (report.latency_ns or 0) / 1e6, (report.energy_pj or 0) / 1e9
+    return Row(
+        name, mapping, latency_ms, report.samples_per_s or 0, energy_mj, program.report.peak_local_bytes, seconds
+    )
+
+
+def ratios(reference: Row, row: Row) -> tuple[float, ...]:
+    """How many times better the row is: latency, samples/s, energy, local memory, seconds of compilation."""
+    return (
+        reference.latency_ms / row.latency_ms,
+        row.samples_per_s / reference.samples_per_s,
+        reference.energy_mj / row.energy_mj,
+        reference.local_bytes / row.local_bytes,
+        reference.compile_s / row.compile_s,
+    )
+
+
+def show(pairs: Sequence[tuple[Row, Row]]) -> None:
+    table = Table()
+    for name in ("model", "mapping"):
+        table.add_column(name, no_wrap=True)
+    for name in ("latency, ms", "samples/s", "energy, mJ", "local memory, kB", "compile, s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for pair in pairs:
+        for cells in lines(*pair):
+            table.add_row(*cells)
+        table.add_section()
+    Console(width=110).print(table)
+
+
+def lines(reference: Row, row: Row) -> Iterator[tuple[str, ...]]:
+    for r in (reference, row):
+        figures = (r.latency_ms, r.samples_per_s, r.energy_mj, r.local_bytes / 1e3, r.compile_s)
+        yield r.model, r.mapping, *(f"{x:.4g}" for x in figures)
+    yield "", "times better", *(f"{x:,.0f}" if x >= 100 else f"{x:.2g}" for x in ratios(reference, row))
+
+
+if __name__ == "__main__":
+    main()
