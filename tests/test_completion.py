@@ -22,7 +22,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file that bash reads."""
     home = tmp_path_factory.mktemp("home")
-    _bash("raptor --install-completion bash", home)
+    _bash("raptor --install-completion bash || exit 1", home)  # the shell is looked for among the parents
     (written,) = (home / ".bash_completions").iterdir()
     assert str(written) in (home / ".bashrc").read_text()
     return written
