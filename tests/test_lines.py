@@ -258,3 +258,12 @@ def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     assert [e.cost for e in tried] == sorted(costs)
     assert {"rows", "raptor"} <= {e.name for e in tried}
     assert tried[0].name != "raptor"
+
+
+def test_an_input_that_nobody_reads():
+    nodes = [node("Conv", "x w", "t"), node("Identity", "u", "y")]
+    check(make_model(nodes, {"x": (1, 3, 8, 8), "u": (1, 3, 6, 8)}, ["t", "y"], {"w": random(4, 3, 3, 3)}), **CHIP)
+
+
+def test_a_model_that_computes_nothing():
+    check(make_model([node("Identity", "x", "y")], {"x": (1, 3, 6, 8)}, ["y"]), **CHIP)

@@ -29,7 +29,7 @@ ISSUE_NS = 5
 
 def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
     """Layer after layer, as they are; or, for a mapping by lines, by start. Every tie is broken by `urgency`."""
-    if not mapping.xbar:
+    if not mapping.xbar or not graph.computes:
         return graph
     return replace(graph, computes=tuple(_Schedule(arch, mapping.patience_ns, list(graph.computes)).run()))
 
