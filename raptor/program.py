@@ -152,10 +152,8 @@ def compile(
         "bits": bits,
         "shapes": {name: list(shape) for name, shape in (shapes or {}).items()},
         "mapping": str(mapping),
-        "optimize": optimize,
-        "effort": (effort or EFFORT) if optimize else None,
         "isa": "base" if base_isa else "extended",
-    }
+    } | ({"optimize": optimize, "effort": effort or EFFORT} if optimize else {})
     emit = None if emit_mapping is None else Path(emit_mapping)
     choice = Choice(str(mapping), optimize, effort or EFFORT, emit)
     artifacts = compile_model(

@@ -139,8 +139,6 @@ def test_the_manifest_lists_every_other_file(tmp_path: Path):
         "cell_bits": 8,
         "bits": 8,
         "mapping": "raptor",
-        "optimize": None,
-        "effort": None,
         "shapes": {},
         "isa": "extended",
     }
