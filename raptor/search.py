@@ -47,13 +47,13 @@ def search(
     effort: int,
     build: Callable[[Mapping], tuple[PimProgram, Streams]],
 ) -> tuple[Evaluation, ...]:
-    """The candidates tried, the best first; among equals the one tried first. At least one is tried.
+    """The candidates tried, the best first; among equals the one tried first. At least two are tried.
 
     Raises `CapacityError` when the chip is too small.
     """
     tried = [
         Evaluation(name, mapping, cost_of(*build(mapping), arch, objective))
-        for name, mapping in islice(candidates(graph, arch, objective), max(1, effort))
+        for name, mapping in islice(candidates(graph, arch, objective), max(2, effort))
     ]
     return tuple(sorted(tried, key=lambda e: e.cost))
 
