@@ -21,10 +21,10 @@ from raptor.frontend.graph import Filter, Graph
 from raptor.isa import OPCODE
 from raptor.lines import Parts, line_parts
 from raptor.mapping import filter_key
-from raptor.mapping_rows import Plan, block_pixels, fronts
+from raptor.mapping_rows import Plan, fronts
 from raptor.program import load
 from raptor.report import LayerReport, Report
-from raptor.unfold import bands, line_blocks
+from raptor.unfold import bands, block_pixels, line_blocks
 from raptor.window import Window
 from validator.programs import read_program
 from validator.simulate import builtin, chip, layers, model
@@ -300,7 +300,9 @@ def _chosen(front: Sequence[Plan], counts: Counter[int], window: Window, parts: 
 def _products(plan: Plan, window: Window, parts: Parts, arch: Arch) -> int:
     """How many products a layer takes for a sample, on all its cores."""
     blocks = (
-        line_blocks(window, c, min(plan.pixels, block_pixels(r, arch)), plan.outputs) for c in plan.cols for r in parts
+        line_blocks(window, c, min(plan.pixels, block_pixels(r, arch.xbar_rows)), plan.outputs)
+        for c in plan.cols
+        for r in parts
     )
     return sum(map(len, blocks)) * len(plan.outs) * len(bands(window, plan.height))
 

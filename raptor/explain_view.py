@@ -1,6 +1,5 @@
 """An explanation as tables for people and as JSON for programs."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -9,7 +8,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from raptor.errors import UserError
+from raptor import files
 from raptor.explain import Choice, Explanation, Layer
 from validator.simulate.report import time_text
 
@@ -25,14 +24,7 @@ _COLUMNS = ("matrix", "vector", "memory", "net", "send", "recv", "rest")
 
 
 def write(path: Path, found: Explanation) -> None:
-    content = orjson.dumps(asdict(found), option=orjson.OPT_INDENT_2) + b"\n"
-    if str(path) == "-":
-        sys.stdout.write(content.decode())
-        return
-    try:
-        path.write_bytes(content)
-    except OSError as e:
-        raise UserError(f"--json {path}: {e.strerror or e}") from e
+    files.print_or_write("--json", path, orjson.dumps(asdict(found), option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def show(found: Explanation, console: Console) -> None:

@@ -4,6 +4,7 @@ Used by the compiler to write and by the validator to read. Everything read is u
 keys are refused, sizes are checked before memory is allocated, no name may leave the directory.
 """
 
+import sys
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -260,3 +261,19 @@ def read_bytes(folder: Path, name: str, *, limit_bytes: int) -> bytes:
 def to_json(value: BaseModel) -> bytes:
     """Canonical bytes of a schema: declared key order, two spaces, newline at the end."""
     return orjson.dumps(value.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def write_for(option: str, path: Path, content: bytes) -> None:
+    """Writes the file that an option of the command line names. Raises `UserError` that names both."""
+    try:
+        path.write_bytes(content)
+    except OSError as e:
+        raise UserError(f"{option} {path}: {e.strerror or e}") from e
+
+
+def print_or_write(option: str, path: Path, content: bytes) -> None:
+    """The same, but `-` is standard output."""
+    if str(path) == "-":
+        sys.stdout.write(content.decode())
+    else:
+        write_for(option, path, content)

@@ -1,6 +1,5 @@
 """`raptor inspect`: what would happen to a model, without compiling it."""
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from rich.table import Table
 from raptor import arch as architectures
 from raptor import files, frontend, spatial
 from raptor.arch import Arch
-from raptor.errors import UserError
 from raptor.frontend.graph import Dot, Filter, Graph, Node, Stencil
 from raptor.frontend.registry import is_supported_op
 from raptor.mapping import Mapping as Placement
@@ -198,14 +196,7 @@ def _utilisation(weights: int, xbars: int, arch: Arch) -> float:
 
 
 def write(path: Path, found: Inspection) -> None:
-    content = files.to_json(found)
-    if str(path) == "-":
-        sys.stdout.write(content.decode())
-        return
-    try:
-        path.write_bytes(content)
-    except OSError as e:
-        raise UserError(f"--json {path}: {e.strerror or e}") from e
+    files.print_or_write("--json", path, files.to_json(found))
 
 
 def show(found: Inspection, console: Console) -> None:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from raptor import files
 from raptor.arch import Arch
 from raptor.errors import UserError
 from raptor.frontend.graph import Filter, Graph
@@ -34,10 +35,7 @@ def write_mapping(path: Path, mapping: Mapping, arch: Arch) -> None:
         element_bits=arch.element_bits,
         mapping=mapping,
     )
-    try:
-        path.write_bytes(content.model_dump_json(indent=1).encode() + b"\n")
-    except OSError as e:
-        raise UserError(f"--emit-mapping {path}: {e.strerror or e}") from e
+    files.write_for("--emit-mapping", path, content.model_dump_json(indent=1).encode() + b"\n")
 
 
 def read_mapping(path: Path, graph: Graph, arch: Arch) -> Mapping:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from raptor.arch import Arch
-from raptor.cost import copy_ns, load_ns, message_ns, mvmul_ns, vector_ns
+from raptor.cost import load_ns, message_ns, mvmul_ns, vector_ns
 from raptor.errors import CapacityError
 from raptor.frontend.graph import Filter, Graph, Map, Node, Operator, Pool, Stencil
 from raptor.layout import Image
@@ -22,6 +22,7 @@ from raptor.unfold import (
     band_shape,
     bands,
     block_outputs,
+    block_pixels,
     block_shape,
     input_range,
     line_blocks,
@@ -33,6 +34,9 @@ ISSUE_NS = 5
 
 MESSAGE_NS = 60
 """What a message takes beside its elements, and the waiting for its other end."""
+
+MANY = 2**12
+"""Elements over which a time is spread."""
 
 PIECES = 32
 """Cores that read a line of a model input, as an estimate."""
@@ -187,7 +191,7 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, step_n
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     for cols in _splits((0, window.out_dims[1])):
         for height, pixels, outputs in _styles(window, parts, cols, arch):
-            most = {r: min(pixels, block_pixels(r, arch)) for r in parts}
+            most = {r: min(pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
             blocks = {r: [line_blocks(window, c, most[r], outputs) for c in cols] for r in parts}
             if height > 1 and any(len(b) > 1 for segments in blocks.values() for b in segments):
                 continue
@@ -205,9 +209,9 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, step_n
 def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int, int]]:
     """Height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
     yield 1, arch.xbar_rows, 0
-    if any(block_pixels(r, arch) > 1 for r in parts):
+    if any(block_pixels(r, arch.xbar_rows) > 1 for r in parts):
         yield 1, 1, 0
-    owned = block_outputs(window, block_pixels(max(parts, key=lambda r: r[1] - r[0]), arch))
+    owned = block_outputs(window, block_pixels(max(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows))
     if window.kernel[1] > 1 and owned > 1:
         yield 1, arch.xbar_rows, owned
     needed = max(b - a for a, b in (input_range(window, c) for c in cols))
@@ -215,11 +219,6 @@ def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -
     tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[0], 2 * window.kernel[0])
     owned = max(b - a for a, b in cols)
     yield from ((height, arch.xbar_rows, owned) for height in range(2, tallest + 1))
-
-
-def block_pixels(channels: Range, arch: Arch) -> int:
-    """Pixels of a block: as many as fill the rows of a crossbar."""
-    return max(1, arch.xbar_rows // (channels[1] - channels[0]))
 
 
 def _phases(window: Window, height: int) -> dict[BandShape, int]:
@@ -266,8 +265,8 @@ class _Cost:
         pixels = sum(self.pixels(blocks[part][middle]) * (part[1] - part[0]) for part in group)
         width = max(b - a for a, b in cols)
         results = self.window.out_dims[0] * width * self.widest
-        moved = _per_element_ns(arch, "message")
-        reduced = (groups - 1) / groups * results * (_per_element_ns(arch, "vector") + 2 * moved) if groups > 1 else 0.0
+        moved = _message_element_ns(arch)
+        reduced = (groups - 1) / groups * results * (_vector_element_ns(arch) + 2 * moved) if groups > 1 else 0.0
         received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_NS)
         sent = 1.2 * results / groups * moved
         return products + reduced + received + sent + self.extra_ns
@@ -279,7 +278,7 @@ class _Cost:
             for block in blocks:
                 elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
                 product = _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
-                total += count * (product + elements * _per_element_ns(self.arch, "vector"))
+                total += count * (product + elements * _vector_element_ns(self.arch))
         return total
 
     def block_ns(self, blocks: dict[Range, list[tuple[Block, ...]]], part: Range) -> float:
@@ -299,17 +298,13 @@ def _mvmul_ns(arch: Arch, xbars: int) -> float:
 
 
 @cache
-def _per_element_ns(arch: Arch, kind: str) -> float:
-    count = 2**12
-    match kind:
-        case "vector":
-            return vector_ns(arch, count, 2) / count
-        case "message":
-            return message_ns(arch, count) / count
-        case "load":
-            return load_ns(arch, count) / count
-        case _:
-            return copy_ns(arch, count) / count
+def _vector_element_ns(arch: Arch) -> float:
+    return vector_ns(arch, MANY, 2) / MANY
+
+
+@cache
+def _message_element_ns(arch: Arch) -> float:
+    return message_ns(arch, MANY) / MANY
 
 
 def _splits(whole: Range) -> Iterator[tuple[Range, ...]]:

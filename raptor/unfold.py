@@ -142,6 +142,11 @@ def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:
             yield Block(pixels, own)
 
 
+def block_pixels(channels: Range, rows: int) -> int:
+    """Pixels of a block: as many as fill the rows of a crossbar."""
+    return max(1, rows // (channels[1] - channels[0]))
+
+
 def block_outputs(window: Window, pixels: int) -> int:
     """The most output pixels that a block of `pixels` input pixels can own; 0 if not even one."""
     reach = (window.kernel[1] - 1) * window.dilations[1]

@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from raptor.errors import UserError
-
 
 def command(
     out: Annotated[Path, typer.Argument(help="Program: a directory of streams, or one JSON file (also gzipped).")],
@@ -26,19 +24,13 @@ def command(
     """
     from rich.console import Console
 
+    from raptor import files
     from validator.checks import check
     from validator.checks.report import is_clean, show, to_json, to_sarif
 
     findings = check(out, arch)
     for option, path, form in (("--json", json, to_json), ("--sarif", sarif, to_sarif)):
         if path is not None:
-            _write(option, path, form(findings))
+            files.write_for(option, path, form(findings))
     show(findings, Console(), quiet=quiet)
     raise typer.Exit(0 if is_clean(findings) else 1)
-
-
-def _write(option: str, path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as e:
-        raise UserError(f"{option} {path}: {e.strerror or e}") from e

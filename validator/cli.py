@@ -38,13 +38,14 @@ def command(
     # numpy, pydantic and the engine take half a second to import; `--help` does without.
     from rich.console import Console
 
+    from raptor import files
     from validator.errors import DeadlockError
     from validator.report import Report, show, to_json
     from validator.validate import validate
 
     def write(report: Report) -> None:
         if json is not None:
-            _write(json, to_json(report))
+            files.write_for("--json", json, to_json(report))
 
     try:
         report = validate(
@@ -65,12 +66,3 @@ def command(
     write(report)
     show(report, Console(), quiet=quiet)
     raise typer.Exit(0 if report.verdict == "pass" else 1)
-
-
-def _write(path: Path, content: bytes) -> None:
-    from raptor.errors import UserError
-
-    try:
-        path.write_bytes(content)
-    except OSError as e:
-        raise UserError(f"--json {path}: {e.strerror or e}") from e

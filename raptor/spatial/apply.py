@@ -10,7 +10,7 @@ from raptor.frontend.graph import Filter, Node
 from raptor.lines import Parts, Range
 from raptor.mapping import LineMapping, filter_key
 from raptor.spatial.ir import ApplyLine, Compute, Overlap, Tile
-from raptor.unfold import Band, BandShape, Block, LineMatrix, band_shape, bands, block_shape, line_blocks
+from raptor.unfold import Band, BandShape, Block, LineMatrix, band_shape, bands, block_pixels, block_shape, line_blocks
 
 Ints = npt.NDArray[np.int64]
 
@@ -137,7 +137,7 @@ class _CoreLines:
         sizes: list[int] = []
         for part in chosen.ins[self.group]:
             index = self.layer.ins.index(part)
-            pixels = min(chosen.pixels, max(1, self.layer.xbar[0] // (part[1] - part[0])))
+            pixels = min(chosen.pixels, block_pixels(part, self.layer.xbar[0]))
             for block in line_blocks(self.layer.operator.window, self.cols, pixels, chosen.outputs):
                 step, place = divmod(len(products), chosen.step)
                 if place == 0:

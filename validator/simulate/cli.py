@@ -37,16 +37,14 @@ def command(
     """
     from rich.console import Console
 
+    from raptor import files
     from validator.simulate.report import show, to_json
 
     chip = arch or str(default_arch(out))
     with Console(stderr=True).status("simulating (the first run on a computer compiles the model, some 20 s) ..."):
         report = _simulate(out, chip, mode, samples, trace, engine, pimsim)
     if json is not None:
-        try:
-            json.write_bytes(to_json(report))
-        except OSError as e:
-            raise UserError(f"--json {json}: {e.strerror or e}") from e
+        files.write_for("--json", json, to_json(report))
     show(report, Console(), quiet=quiet)
 
 
