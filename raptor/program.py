@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from raptor import arch as architectures
 from raptor import files, isa, output
-from raptor.driver import Driver
+from raptor.driver import Driver, without_collector
 from raptor.errors import UserError
 from raptor.output import Artifacts, StreamFormat, WeightFormat
 from raptor.report import Report
@@ -156,9 +156,10 @@ def compile(
     } | ({"optimize": optimize, "effort": effort or EFFORT} if optimize else {})
     emit = None if emit_mapping is None else Path(emit_mapping)
     choice = Choice(str(mapping), optimize, effort or EFFORT, emit)
-    artifacts = compile_model(
-        model, chip, driver, shapes=shapes or {}, base_isa=base_isa, choice=choice, options=options
-    )
+    with without_collector():
+        artifacts = compile_model(
+            model, chip, driver, shapes=shapes or {}, base_isa=base_isa, choice=choice, options=options
+        )
     return Program(artifacts.report, artifacts, seconds=driver.seconds)
 
 

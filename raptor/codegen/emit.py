@@ -1,19 +1,21 @@
 """PimIR to virtual instructions: one function per operation, each emitting whole layers as columns."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor import isa
-from raptor.codegen.virtual import NONE, Ints, Virtual, set_operand, virtual
+from raptor.codegen.virtual import NONE, VIRTUAL, Ints, Virtual, set_operand, virtual
 from raptor.errors import VerifyError
 from raptor.pim import ir
 from raptor.spatial.ir import UNIT_WEIGHT, ZERO_WEIGHT
-from raptor.window import Pixels, input_pixels
+from raptor.window import input_pixels
 
 # Registers by purpose, so that a value stays where it is for as long as possible.
 ZERO = 0
@@ -43,6 +45,10 @@ VECTOR_OPCODE = {
 }
 
 
+Batch = tuple[Virtual, Ints | int]
+"""The instructions of several operations, one operation after another; and how many each takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Emitter:
     """Emits the operations of one core; addresses and sizes leave in bytes."""
@@ -61,17 +67,31 @@ class Emitter:
         block["b"] = block["c"] = self.element_bits
         return block
 
-    def emit(self, operation: ir.Operation) -> Virtual:
-        return _EMIT[type(operation)](self, operation)
+    def emit(self, operations: Sequence[ir.Operation]) -> tuple[Virtual, Ints]:
+        """The instructions of operations, in order; and how many each takes.
+
+        Operations of a kind are emitted together: most are small, and arrays of a few rows cost as much as long ones.
+        """
+        kinds: defaultdict[type[ir.Operation], list[int]] = defaultdict(list)
+        for i, operation in enumerate(operations):
+            kinds[type(operation)].append(i)
+        counts = np.zeros(len(operations), np.intp)
+        blocks: list[Virtual] = []
+        for kind, which in kinds.items():
+            block, counts[which] = _EMIT[kind](self, [operations[i] for i in which])
+            blocks.append(block)
+        owners = [np.repeat(which, counts[which]) for which in kinds.values()]
+        # NOTE: with the type given numpy does not look for a common one, which takes longer than the copying.
+        order = np.argsort(np.concatenate(owners), kind="stable")
+        return np.concatenate(blocks, dtype=VIRTUAL)[order], counts
 
     def load(self, op: ir.Load) -> Virtual:
         block = virtual("ld", 1)
         set_operand(block, 0, ZERO, 0)
         self._global(block, 1, op.address)
         # NOTE: the simulator ignores rd of ld; with the address as offset both readings agree.
-        first, elements = ir.span_of(op.out, op.span)
-        block["b"], block["c"] = 1, self.at(op.out) + first * self.element_bytes
-        block["d"] = elements * self.element_bytes
+        block["b"] = 1
+        block["c"], block["d"] = self._bytes_of(op.out, op.span)
         return block
 
     def store(self, op: ir.Store) -> Virtual:
@@ -88,20 +108,25 @@ class Emitter:
         set_operand(block, slot, GLOBAL_HIGH, high)
         set_operand(block, 2, GLOBAL_LOW, np.uint32(low).astype(np.int32))
 
-    def send(self, op: ir.Send) -> Virtual:
-        block = virtual("send", 1)
-        first, elements = ir.span_of(op.source, op.span)
-        set_operand(block, 0, IN, self.at(op.source) + first * self.element_bytes)
-        set_operand(block, 1, IN, self.at(op.source) + first * self.element_bytes)
-        block["a"], block["d"] = op.core, elements * self.element_bytes
-        return block
+    def send(self, ops: Sequence[ir.Send]) -> Batch:
+        block = virtual("send", len(ops))
+        spans = np.array([self._bytes_of(op.source, op.span) for op in ops])
+        set_operand(block, 0, IN, spans[:, 0])
+        set_operand(block, 1, IN, spans[:, 0])
+        block["a"], block["d"] = [op.core for op in ops], spans[:, 1]
+        return block, 1
 
-    def receive(self, op: ir.Receive) -> Virtual:
-        block = virtual("recv", 1)
-        first, elements = ir.span_of(op.out, op.span)
-        set_operand(block, 0, OUT, self.at(op.out) + first * self.element_bytes)
-        block["a"], block["d"] = op.core, elements * self.element_bytes
-        return block
+    def receive(self, ops: Sequence[ir.Receive]) -> Batch:
+        block = virtual("recv", len(ops))
+        spans = np.array([self._bytes_of(op.out, op.span) for op in ops])
+        set_operand(block, 0, OUT, spans[:, 0])
+        block["a"], block["d"] = [op.core for op in ops], spans[:, 1]
+        return block, 1
+
+    def _bytes_of(self, buffer: ir.Buffer, span: ir.Span | None) -> tuple[int, int]:
+        """Address and size of a span of a buffer."""
+        first, elements = ir.span_of(buffer, span)
+        return self.at(buffer) + first * self.element_bytes, elements * self.element_bytes
 
     def apply_filters(self, op: ir.ApplyFilters) -> Virtual:
         """Thesis, algorithm 4.2: for each output pixel, for each matrix whose input pixel is not padding.
@@ -142,41 +167,58 @@ class Emitter:
         block["d"] = lengths * channels * self.element_bytes
         return block
 
-    def apply_line(self, op: ir.ApplyLine) -> Virtual:
-        group, line, source, target = op.products.T
-        block = virtual("mvmul", len(op.products))
-        bases = np.array([self.at(b) for b in op.lines])
-        set_operand(block, 0, OUT, self.at(op.out) + target * self.element_bytes)
-        set_operand(block, 1, IN, bases[line] + source * self.element_bytes)
+    def apply_line(self, ops: Sequence[ir.ApplyLine]) -> Batch:
+        counts = np.array([len(op.products) for op in ops])
+        group, line, source, target = np.concatenate([op.products for op in ops]).T
+        out = np.repeat([self.at(op.out) for op in ops], counts)
+        block = virtual("mvmul", len(group))
+        set_operand(block, 0, OUT, out + target * self.element_bytes)
+        set_operand(block, 1, IN, self._bases([op.lines for op in ops], counts, line) + source * self.element_bytes)
         block["a"], block["c"] = self.element_bits, group
-        return block
+        return block, counts
 
-    def overlap(self, op: ir.Overlap) -> Virtual:
+    def overlap(self, ops: Sequence[ir.Overlap]) -> Batch:
         """Where runs overlap, the first two are added into the result, the others to it; a single one is copied."""
-        table = sums(op.runs.tobytes(), op.out.elements)
-        bases = np.array([self.at(b) for b in op.sources] + [0])
-        kind, target, elements, left, left_at, right, right_at = table.T
-        out = self.at(op.out) + target * self.element_bytes
-        block = virtual("vvadd", len(table))
+        tables = [sums(op.runs.tobytes(), op.out.elements) for op in ops]
+        counts = np.array([len(table) for table in tables])
+        kind, target, elements, left, left_at, right, right_at = np.concatenate(tables).T
+        sources = [op.sources for op in ops]
+        out = np.repeat([self.at(op.out) for op in ops], counts) + target * self.element_bytes
+        block = virtual("vvadd", len(kind))
         block["opcode"] = np.array([isa.OPCODE[name] for name in ("lldi", "lmv", "vvadd", "vvadd")])[kind]
         block["d"] = np.where(kind <= COPY, elements * self.element_bytes, elements)
         set_operand(block, 0, OUT, out)
         more = kind == ADD_MORE
         block["register"][:, 1] = np.where(kind == CLEAR, NONE, np.where(more, OUT, IN))
-        block["value"][:, 1] = np.where(more, out, bases[left] + left_at * self.element_bytes)
+        block["value"][:, 1] = np.where(more, out, self._bases(sources, counts, left) + left_at * self.element_bytes)
         block["register"][:, 2] = np.where(kind >= ADD_TWO, SCRATCH, NONE)
-        block["value"][:, 2] = bases[right] + right_at * self.element_bytes
-        return block
+        block["value"][:, 2] = self._bases(sources, counts, right) + right_at * self.element_bytes
+        return block, counts
 
-    def vector(self, op: ir.Vector) -> Virtual:
+    def _bases(self, sources: Sequence[Sequence[ir.Buffer]], counts: Ints, index: npt.NDArray[np.integer]) -> Ints:
+        """Address of source `index` of its operation, of which each has `counts` instructions. Any, for no source."""
+        addresses = np.array([*(self.at(buffer) for of in sources for buffer in of), 0])
+        firsts = np.cumsum([0, *map(len, sources[:-1])])
+        return addresses[np.repeat(firsts, counts) + np.maximum(index, 0)]
+
+    def vector(self, ops: Sequence[ir.Vector]) -> Batch:
         """Whole buffers at once; as many instructions as the shortest operand repeats."""
-        length = min([op.out.elements, *(b.elements for b in op.operands)])
-        block = virtual(VECTOR_OPCODE[op.function], op.out.elements // length)
-        steps = np.arange(len(block)) * length * self.element_bytes
-        for slot, register, buffer in zip((0, 1, 2), (OUT, IN, SCRATCH), (op.out, *op.operands), strict=False):
-            set_operand(block, slot, register, self.at(buffer) + (steps if buffer.elements > length else 0))
-        block["d"] = length
-        return block
+        lengths = np.array([min(b.elements for b in (op.out, *op.operands)) for op in ops])
+        counts = np.array([op.out.elements for op in ops]) // lengths
+        owner = np.repeat(np.arange(len(ops)), counts)
+        block = virtual("vvadd", len(owner))
+        block["opcode"] = np.array([isa.OPCODE[VECTOR_OPCODE[op.function]] for op in ops])[owner]
+        block["d"] = lengths[owner]
+        step = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]) * block["d"] * self.element_bytes
+        for slot, register in enumerate((OUT, IN, SCRATCH)):
+            used = np.array([slot <= len(op.operands) for op in ops])
+            buffers = [(op.out, *op.operands)[slot] for op in ops if slot <= len(op.operands)]
+            address, advances = np.zeros(len(ops), np.intp), np.zeros(len(ops), np.intp)
+            address[used] = [self.at(buffer) for buffer in buffers]
+            advances[used] = np.array([buffer.elements for buffer in buffers]) > lengths[used]
+            block["register"][:, slot] = np.where(used, register, NONE)[owner]
+            block["value"][:, slot] = address[owner] + step * advances[owner]
+        return block, counts
 
     def repeat(self, op: ir.Repeat) -> Virtual:
         """Copies the source once, then what is there already, doubling."""
@@ -191,52 +233,42 @@ class Emitter:
         return block
 
     def pool(self, op: ir.Pool) -> Virtual:
-        """Pixels with one tap are copied; then tap after tap, over runs of neighbouring pixels."""
-        pixels = op.out.elements // op.channels
-        inputs = input_pixels(op.window)[op.row * op.widths[1] :][:pixels]
-        order = np.argsort(inputs < 0, axis=1, kind="stable")
-        taps = np.take_along_axis(inputs, order, axis=1)
-        counts = (inputs >= 0).sum(axis=1)
-        blocks: list[Virtual] = []
-        empty = np.flatnonzero(counts == 0)
-        if len(empty):
-            if op.function == "max":
-                raise VerifyError(f"pool into {op.out}: a window of a maximum lies in the padding")
-            blocks.append(self._zeros(op.out, empty, op.channels))
-        single = np.flatnonzero(counts == 1)
-        blocks.append(self._pixel_runs("lmv", op, single, single, taps[single, 0]))
-        name = VECTOR_OPCODE[op.function]
-        for k in range(1, taps.shape[1]):
-            pixels = np.flatnonzero(counts > k)
-            if k == 1:
-                blocks.append(self._pixel_runs(name, op, pixels, taps[pixels, 0], taps[pixels, 1]))
-            else:
-                blocks.append(self._pixel_runs(name, op, pixels, None, taps[pixels, k]))
-        return np.concatenate(blocks)
+        """Pixels with one tap are copied; then tap after tap, over runs of neighbouring pixels.
 
-    def _pixel_runs(self, name: str, op: ir.Pool, out: Ints, a: Ints | Pixels | None, b: Pixels) -> Virtual:
-        """out = a (itself if None) op b, over runs in which all three advance together. `lmv` copies b."""
-        moving = [out, b] if a is None else [out, a, b]
-        in_row = [x // op.widths[0] for x in moving[1:]] if len(op.inputs) > 1 else []
-        starts, lengths = joint_runs(moving, in_row)
-        block = virtual(name, len(starts))
-        pixel_bytes = op.channels * self.element_bytes
-        set_operand(block, 0, OUT, self.at(op.out) + out[starts] * pixel_bytes)
-        second = self._pool_source(op, b[starts])
-        if name == "lmv":
-            set_operand(block, 1, IN, second)
-            block["d"] = lengths * pixel_bytes
-            return block
-        if a is None:
-            set_operand(block, 1, OUT, self.at(op.out) + out[starts] * pixel_bytes)
-            set_operand(block, 2, IN, second)
-        else:
-            set_operand(block, 1, SCRATCH, self._pool_source(op, a[starts]))
-            set_operand(block, 2, IN, second)
-        block["d"] = lengths * op.channels
+        The second tap is joined with the first, those that follow with the result.
+        """
+        inputs = input_pixels(op.window)[op.row * op.widths[1] :][: op.out.elements // op.channels]
+        taps = np.take_along_axis(inputs, np.argsort(inputs < 0, axis=1, kind="stable"), axis=1)
+        counts = (inputs >= 0).sum(axis=1)
+        empty = np.flatnonzero(counts == 0)
+        if len(empty) and op.function == "max":
+            raise VerifyError(f"pool into {op.out}: a window of a maximum lies in the padding")
+        numbers = np.arange(op.window.tap_count)
+        used = numbers[:, None] < counts
+        used[0] = counts == 1
+        tap, pixel = np.nonzero(used)
+        left, right = np.where(tap == 1, taps[pixel, 0], pixel), taps[pixel, tap].astype(np.intp)
+        rows = [np.where(tap == 1, left // op.widths[0], 0), right // op.widths[0]] if len(op.inputs) > 1 else []
+        starts, lengths = joint_runs([pixel, left, right], [tap, *rows])
+        block = self._pool_runs(op, tap[starts], pixel[starts], left[starts], right[starts])
+        copies = tap[starts] == 0
+        block["d"] = lengths * op.channels * np.where(copies, self.element_bytes, 1)
+        return np.concatenate([self._zeros(op.out, empty, op.channels), block])
+
+    def _pool_runs(self, op: ir.Pool, tap: Ints, pixel: Ints, left: Ints, right: Ints) -> Virtual:
+        """One instruction a run: `left`, a pixel of the input at the second tap, else of the result, with `right`."""
+        block = virtual(VECTOR_OPCODE[op.function], len(tap))
+        block["opcode"][tap == 0] = isa.OPCODE["lmv"]
+        out, source = self.at(op.out) + pixel * op.channels * self.element_bytes, self._pool_source(op, right)
+        first = self._pool_source(op, np.where(tap == 1, left, 0))
+        set_operand(block, 0, OUT, out)
+        block["register"][:, 1] = np.choose(np.minimum(tap, 2), (IN, SCRATCH, OUT))
+        block["value"][:, 1] = np.choose(np.minimum(tap, 2), (source, first, out))
+        block["register"][:, 2] = np.where(tap == 0, NONE, IN)
+        block["value"][:, 2] = source
         return block
 
-    def _pool_source(self, op: ir.Pool, pixel: npt.NDArray[np.integer]) -> Ints:
+    def _pool_source(self, op: ir.Pool, pixel: Ints) -> Ints:
         """Addresses of input pixels, each in the last buffer that begins at or before its row."""
         rows = np.array([row for row, _ in op.inputs])
         bases = np.array([self.at(buffer) for _, buffer in op.inputs])
@@ -319,23 +351,24 @@ class Emitter:
         block["d"] = op.channels
         return block
 
-    def move(self, op: ir.Move) -> Virtual:
+    def move(self, ops: Sequence[ir.Move]) -> Batch:
         """Neighbours are copied, elements a stride apart gathered, absent ones zero."""
-        target, source, first, stride, count = op.runs.T
-        block = virtual("lmv", len(op.runs))
-        bases = np.array([self.at(b) for b in op.sources] + [0])
-        set_operand(block, 0, OUT, self.at(op.out) + target * self.element_bytes)
-        set_operand(block, 1, IN, bases[source] + first * self.element_bytes)
-        block["d"] = count * self.element_bytes
-        strided = np.flatnonzero((source >= 0) & (stride != 1) & (count > 1))
+        counts = np.array([len(op.runs) for op in ops])
+        target, source, first, stride, elements = np.concatenate([op.runs for op in ops]).T
+        out = np.repeat([self.at(op.out) for op in ops], counts)
+        block = virtual("lmv", len(target))
+        set_operand(block, 0, OUT, out + target * self.element_bytes)
+        set_operand(block, 1, IN, self._bases([op.sources for op in ops], counts, source) + first * self.element_bytes)
+        block["d"] = elements * self.element_bytes
+        strided = np.flatnonzero((source >= 0) & (stride != 1) & (elements > 1))
         block["opcode"][strided] = isa.OPCODE["vmv"]
         block["register"][strided, 2] = STRIDE
         block["value"][strided, 2] = stride[strided]
-        block["d"][strided] = count[strided]
+        block["d"][strided] = elements[strided]
         zeros = np.flatnonzero(source < 0)
         block["opcode"][zeros] = isa.OPCODE["lldi"]
         block["register"][zeros, 1] = NONE
-        return block
+        return block, counts
 
     def softmax(self, op: ir.Softmax) -> Virtual:
         block = virtual("vsoftmax", op.out.elements // op.channels)
@@ -346,23 +379,33 @@ class Emitter:
         return block
 
 
-_EMIT: dict[type, Callable[[Emitter, ir.Operation], Virtual]] = {
-    ir.Load: Emitter.load,
-    ir.Store: Emitter.store,
+def _each(emit: Callable[[Emitter, Any], Virtual]) -> Callable[[Emitter, Sequence[Any]], Batch]:
+    """For operations that are emitted one at a time."""
+
+    def batch(emitter: Emitter, ops: Sequence[Any]) -> Batch:
+        blocks = [emit(emitter, op) for op in ops]
+        return np.concatenate(blocks, dtype=VIRTUAL), np.array([len(block) for block in blocks])
+
+    return batch
+
+
+_EMIT: dict[type[ir.Operation], Callable[[Emitter, Sequence[Any]], Batch]] = {
+    ir.Load: _each(Emitter.load),
+    ir.Store: _each(Emitter.store),
     ir.Send: Emitter.send,
     ir.Receive: Emitter.receive,
-    ir.ApplyFilters: Emitter.apply_filters,
+    ir.ApplyFilters: _each(Emitter.apply_filters),
     ir.ApplyLine: Emitter.apply_line,
     ir.Overlap: Emitter.overlap,
     ir.Vector: Emitter.vector,
-    ir.Repeat: Emitter.repeat,
-    ir.Pool: Emitter.pool,
-    ir.Stencil: Emitter.stencil,
-    ir.Dot: Emitter.dot,
-    ir.Gather: Emitter.gather,
+    ir.Repeat: _each(Emitter.repeat),
+    ir.Pool: _each(Emitter.pool),
+    ir.Stencil: _each(Emitter.stencil),
+    ir.Dot: _each(Emitter.dot),
+    ir.Gather: _each(Emitter.gather),
     ir.Move: Emitter.move,
-    ir.Softmax: Emitter.softmax,
-}  # pyright: ignore[reportAssignmentType] each function takes the operation it is listed under
+    ir.Softmax: _each(Emitter.softmax),
+}
 
 
 CLEAR, COPY, ADD_TWO, ADD_MORE = range(4)

@@ -47,11 +47,10 @@ def _stream(core: CoreProgram, arch: Arch) -> Stream:
     if not core.steps:
         return Stream(np.zeros(0, isa.RECORD), np.zeros(1, np.intp))
     emitter = Emitter(core, arch.element_bits, arch.element_bytes)
-    blocks = [emitter.prologue(), *(emitter.emit(step.operation) for step in core.steps)]
-    # NOTE: with the type given numpy does not look for a common one, which takes longer than the copying.
-    records, ends = Registers().materialise(np.concatenate(blocks, dtype=VIRTUAL))
-    boundaries = np.cumsum([len(block) for block in blocks])
-    return Stream(records, ends[boundaries])
+    prologue = emitter.prologue()
+    body, counts = emitter.emit([step.operation for step in core.steps])
+    records, ends = Registers().materialise(np.concatenate([prologue, body], dtype=VIRTUAL))
+    return Stream(records, ends[len(prologue) + np.cumsum([0, *counts])])
 
 
 def operation_name(operation: Operation) -> str:

@@ -150,16 +150,19 @@ class _RegisterValues:
 
 def _check_messages(streams: Mapping[int, Stream]) -> None:
     """For each ordered pair of cores, the sizes sent are the sizes received, in order."""
-    sent: dict[tuple[int, int], list[int]] = {}
-    received: dict[tuple[int, int], list[int]] = {}
-    for core, stream in streams.items():
-        records = stream.records
-        for record in records[np.isin(records["opcode"], [isa.OPCODE["send"], isa.OPCODE["recv"]])]:
-            partner, size = int(record["a"]), int(record["d"])
-            if record["opcode"] == isa.OPCODE["send"]:
-                sent.setdefault((core, partner), []).append(size)
-            else:
-                received.setdefault((partner, core), []).append(size)
-    if sent != received:
-        pair = next(p for p in sorted(sent.keys() | received.keys()) if sent.get(p) != received.get(p))
-        raise VerifyError(f"streams: sends and receives from core {pair[0]} to {pair[1]} disagree")
+    sent, received = _messages(streams, "send"), _messages(streams, "recv")[:, [1, 0, 2]]
+    sent, received = (ends[np.lexsort((ends[:, 1], ends[:, 0]))] for ends in (sent, received))
+    count = min(len(sent), len(received))
+    differ = np.flatnonzero((sent[:count] != received[:count]).any(axis=1))
+    if not len(differ) and len(sent) == len(received):
+        return
+    k = int(differ[0]) if len(differ) else count
+    source, target = min(ends[k, :2].tolist() for ends in (sent, received) if k < len(ends))
+    raise VerifyError(f"streams: sends and receives from core {source} to {target} disagree")
+
+
+def _messages(streams: Mapping[int, Stream], name: str) -> Ints:
+    """Of each instruction of this name: its core, its partner, its size in bytes."""
+    found = {core: stream.records[stream.records["opcode"] == isa.OPCODE[name]] for core, stream in streams.items()}
+    columns = [np.stack([np.full(len(r), core), r["a"], r["d"]], axis=1) for core, r in found.items()]
+    return np.concatenate([np.zeros((0, 3), np.int64), *columns])

@@ -46,13 +46,14 @@ def operation_buffers(operation: Operation) -> tuple[Buffer, ...]:
 
 def lifetimes(core: CoreProgram) -> list[Lifetime]:
     """In order of first use."""
-    first: dict[Buffer, int] = {}
-    last: dict[Buffer, int] = {}
+    first: dict[str, tuple[Buffer, int]] = {}
+    last: dict[str, int] = {}
     for i, step in enumerate(core.steps):
         for buffer in operation_buffers(step.operation):
-            first.setdefault(buffer, i)
-            last[buffer] = i
-    return [Lifetime(buffer, first[buffer], last[buffer]) for buffer in first]
+            if buffer.name not in last:
+                first[buffer.name] = (buffer, i)
+            last[buffer.name] = i
+    return [Lifetime(buffer, i, last[name]) for name, (buffer, i) in first.items()]
 
 
 def reuse_operands(program: PimProgram) -> PimProgram:
@@ -71,7 +72,8 @@ def _reuse_on_core(core: CoreProgram) -> CoreProgram:
             operand = next(dying, None)
             if operand is not None:
                 home[op.out] = home.get(operand, operand)
-        steps.append(replace(step, operation=_renamed(op, home)))
+        moved = any(buffer in home for buffer in operation_buffers(op))
+        steps.append(replace(step, operation=_renamed(op, home)) if moved else step)
     return replace(core, steps=tuple(steps))
 
 
@@ -96,7 +98,7 @@ def _renamed(op: Operation, home: Mapping[Buffer, Buffer]) -> Operation:
         changes["inputs"] = tuple((row, new(b)) for row, b in op.inputs)
     if isinstance(op, Move | Overlap):
         changes["sources"] = tuple(map(new, op.sources))
-    return replace(op, **changes) if changes else op
+    return replace(op, **changes)
 
 
 def allocate(program: PimProgram, arch: Arch) -> PimProgram:
@@ -132,18 +134,12 @@ def memory_warnings(program: PimProgram, arch: Arch) -> tuple[str, ...]:
 
 def _allocate_core(core: CoreProgram) -> CoreProgram:
     """Largest buffer first, each at the lowest address free during its life."""
+    from raptor.pim.allocate_kernel import first_fit  # compiled code is loaded only where it runs
+
     lives = lifetimes(core)
-    order = sorted(range(len(lives)), key=lambda i: (-lives[i].buffer.elements, i))
-    first = np.array([life.first for life in lives])
-    last = np.array([life.last for life in lives])
-    size = np.array([life.buffer.elements + GAP_ELEMENTS for life in lives])
-    start = np.full(len(lives), -1)
-    for i in order:
-        alive = np.flatnonzero((start >= 0) & (first <= last[i]) & (last >= first[i]))
-        alive = alive[np.argsort(start[alive], kind="stable")]
-        # A gap begins where everything before it has ended.
-        ends = np.concatenate([[0], np.maximum.accumulate(start[alive] + size[alive])])
-        room = np.append(start[alive], np.iinfo(np.int64).max) - ends
-        start[i] = ends[np.argmax(room >= size[i])]
+    first = np.array([life.first for life in lives], np.int64)
+    last = np.array([life.last for life in lives], np.int64)
+    size = np.array([life.buffer.elements + GAP_ELEMENTS for life in lives], np.int64)
+    start = first_fit(np.argsort(-size, kind="stable"), first, last, size)
     addresses = {life.buffer.name: int(at) for life, at in zip(lives, start, strict=True)}
     return replace(core, addresses=addresses, local_elements=int((start + size).max(initial=0)))

@@ -80,8 +80,10 @@ def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
             _check_move(where, op)
         case ApplyLine():
             _check_line(where, op, compute)
-        case Overlap() | Bring():
+        case Overlap():
             _check_runs(where, op)
+        case Bring():
+            _check_bring(where, op)
         case _:
             pass
 
@@ -121,13 +123,25 @@ def _check_line(where: str, op: ApplyLine, compute: Compute) -> None:
         raise VerifyError(f"{where}: {op.result} has {op.result.elements} elements, its products {at}")
 
 
-def _check_runs(where: str, op: Overlap | Bring) -> None:
-    runs = np.array([[op.at, 0, op.first, op.elements]]) if isinstance(op, Bring) else op.runs
-    target, source, first, count = runs.T
+def _check_runs(where: str, op: Overlap) -> None:
+    target, source, first, count = op.runs.T
     sizes = np.array([t.elements for t in op.reads] + [0])
-    if (np.minimum(target, first) < 0).any() or (first + count > sizes[source]).any():
+    _check_range(where, op, bool((first < 0).any() or (first + count > sizes[source]).any()))
+    _check_place(where, op, bool((target < 0).any() or (target + count > op.result.elements).any()))
+
+
+def _check_bring(where: str, op: Bring) -> None:
+    _check_range(where, op, op.first < 0 or op.first + op.elements > op.source.elements)
+    _check_place(where, op, op.at < 0 or op.at + op.elements > op.result.elements)
+
+
+def _check_range(where: str, op: BodyOp, outside: bool) -> None:
+    if outside:
         raise VerifyError(f"{where}: {op.result} takes elements that its source does not have")
-    if (target + count > op.result.elements).any():
+
+
+def _check_place(where: str, op: BodyOp, outside: bool) -> None:
+    if outside:
         raise VerifyError(f"{where}: {op.result} has no place for what it takes")
 
 
