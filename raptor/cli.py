@@ -16,7 +16,7 @@ import validator.cli
 import validator.simulate.cli
 from raptor import completion
 from raptor.errors import InternalError, RaptorError, UserError
-from raptor.options import parse_shape, parse_xbar
+from raptor.options import DEFAULT_STRATEGY, parse_shape, parse_xbar
 
 app = typer.Typer(
     name="raptor",
@@ -121,10 +121,10 @@ def compile_command(
     mapping: Annotated[
         str,
         typer.Option(
-            help="Strategy: raptor, the reference; rows: layers stream; pixelwise; or an --emit-mapping file.",
+            help="Strategy: rows: layers stream; raptor, the reference; pixelwise; or an --emit-mapping file.",
             autocompletion=completion.strategies,
         ),
-    ] = "raptor",
+    ] = DEFAULT_STRATEGY,
     optimize: Annotated[
         str | None,
         typer.Option(

@@ -46,7 +46,7 @@ class Choice:
     evaluations instead. `emit`: where to store what was found.
     """
 
-    strategy: str = "raptor"
+    strategy: str
     optimize: Objective | None = None
     effort: int = EFFORT
     emit: Path | None = None

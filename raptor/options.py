@@ -2,6 +2,9 @@
 
 from raptor.errors import UserError
 
+DEFAULT_STRATEGY = "rows"
+"""The mapping of who does not ask for one: hundreds of times faster on the chip than the reference, `raptor`."""
+
 
 def parse_xbar(text: str | None) -> tuple[int, int] | None:
     """`128` or `128x256`: rows and columns of a crossbar."""

@@ -15,6 +15,7 @@ from raptor import arch as architectures
 from raptor import files, isa, output
 from raptor.driver import Driver, without_collector
 from raptor.errors import UserError
+from raptor.options import DEFAULT_STRATEGY
 from raptor.output import Artifacts, StreamFormat, WeightFormat
 from raptor.report import Report
 
@@ -121,7 +122,7 @@ def compile(
     cell_bits: int | None = None,
     arch: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    mapping: str | Path = "raptor",
+    mapping: str | Path = DEFAULT_STRATEGY,
     optimize: "Objective | None" = None,
     effort: int | None = None,
     emit_mapping: str | Path | None = None,
@@ -132,7 +133,7 @@ def compile(
 
     `xbar` is rows and columns of a crossbar (one number: square); `arch` an architecture file or preset, whose fields
     the other sizes override; `bits` the width of an activation and a weight; `shapes` fixes symbolic input dimensions;
-    `mapping` is the strategy: `raptor` (the reference), `rows` (layers stream line by line over all cores), `pixelwise`
+    `mapping` is the strategy: `rows` (layers stream line by line over all cores), `raptor` (the reference), `pixelwise`
     (a second reference, for small images), or a file that `emit_mapping` wrote for the same model and chip. With
     `optimize`, a search instead: `effort` mappings are tried in the built-in simulator, the best is taken.
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled.

@@ -5,6 +5,7 @@ reference mapping is one of them, so the result is never worse than it by the si
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -51,10 +52,13 @@ def search(
 
     Raises `CapacityError` when the chip is too small.
     """
-    tried = [
-        Evaluation(name, mapping, cost_of(*build(mapping), arch, objective))
-        for name, mapping in islice(candidates(graph, arch, objective), max(2, effort))
-    ]
+    # NOTE: the simulator runs without Python's lock, beside the compilation of the next candidate.
+    with ThreadPoolExecutor(1) as pool:
+        costs = [
+            (name, mapping, pool.submit(cost_of, *build(mapping), arch, objective))
+            for name, mapping in islice(candidates(graph, arch, objective), max(2, effort))
+        ]
+    tried = [Evaluation(name, mapping, cost.result()) for name, mapping, cost in costs]
     return tuple(sorted(tried, key=lambda e: e.cost))
 
 

@@ -72,9 +72,12 @@ _PASS = {
 
 
 def passes(model: ModelProto, **options: Any) -> Passes:
-    """Compiles and keeps the result of every pass. Options as for `raptor.compile`."""
+    """Compiles, by the reference mapping unless `mapping` says otherwise, and keeps the result of every pass.
+
+    Options as for `raptor.compile`.
+    """
     recorder = Recorder()
-    compiled = raptor.compile(model, driver=recorder, **options)
+    compiled = raptor.compile(model, driver=recorder, **{"mapping": "raptor"} | options)
     assert compiled.artifacts is not None
     return Passes(compiled.artifacts.arch, **{field: recorder.results[name] for field, name in _PASS.items()})
 

@@ -73,7 +73,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nodes = [node("Conv", "x w b", "c", pads=[1, 1, 1, 1]), node("Relu", "c", "r"), node("Add", "r k", "y")]
     constants = {"w": random(4, 8, 3, 3), "b": random(4), "k": random(1, 4, 4, 4)}
     model = make_model(nodes, {"x": (1, 8, 4, 4)}, ["y", "c"], constants)
-    program = raptor.compile(model, **THESIS_CHIP)
+    program = raptor.compile(model, **THESIS_CHIP, mapping="raptor")
     return program.save(tmp_path_factory.mktemp("pristine") / "out")
 
 

@@ -23,7 +23,7 @@ MODEL = make_model(NODES, {"x": (1, 5, 4, 4)}, ["y", "c"], {"w": random(4, 5, 3,
 
 
 def compiled() -> "raptor.Program":
-    return raptor.compile(MODEL, **THESIS_CHIP)
+    return raptor.compile(MODEL, **THESIS_CHIP, mapping="raptor")
 
 
 def content(folder: Path) -> dict[str, bytes]:
