@@ -71,7 +71,8 @@ def choose_mapping(choice: Choice, graph: Graph, arch: Arch) -> Placement:
 
 def _build(graph: Graph, arch: Arch, mapping: Placement) -> tuple[PimProgram, Streams]:
     """What a mapping comes to."""
-    tiles = spatial.order_computes(spatial.partition(graph, mapping), mapping, arch)
+    tiles = spatial.arrange_cores(spatial.partition(graph, mapping), mapping, arch)
+    tiles = spatial.order_computes(tiles, mapping, arch)
     spatial.verify(tiles, arch)
     placed = pim.reuse_operands(pim.place(tiles, pim.map_global_memory(tiles)))
     program = pim.allocate(placed, arch)
@@ -101,6 +102,7 @@ def compile_model(
     if choice.emit is not None:
         write_mapping(choice.emit, mapping, arch)
     tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
+    tiles = driver.run("arrange", verify_spatial, spatial.arrange_cores, tiles, mapping, arch)
     tiles = driver.run("order", verify_spatial, spatial.order_computes, tiles, mapping, arch)
     memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
     placed = driver.run("place", verify_pim, pim.place, tiles, memory)

@@ -17,6 +17,7 @@ PASSES = (
     "choose_depthwise",
     "map",
     "partition",
+    "arrange",
     "order",
     "map_memory",
     "place",
