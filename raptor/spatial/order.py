@@ -20,6 +20,7 @@ from raptor.spatial.ir import (
     Overlap,
     PoolTile,
     SpatialGraph,
+    StencilTile,
     Tile,
     Vector,
 )
@@ -142,6 +143,9 @@ class _Schedule:
                 return op.result.pixels * len(op.weights) * product
             case Vector():
                 return vector_ns(self.arch, op.result.elements, 2)
+            case StencilTile():
+                taps = 2 * op.window.tap_count
+                return op.result.pixels * taps * (vector_ns(self.arch, op.result.channels, 2) + ISSUE_NS)
             case PoolTile():
                 return op.result.pixels * op.window.tap_count * (vector_ns(self.arch, op.result.channels, 2) + ISSUE_NS)
             case _:
