@@ -64,7 +64,7 @@ def choose_mapping(choice: Choice, graph: Graph, arch: Arch) -> Placement:
     mapping = read_mapping(path, graph, arch)
     try:
         _build(graph, arch, mapping)
-    except (AssertionError, IndexError, KeyError, StopIteration, ValueError, VerifyError) as e:
+    except (ArithmeticError, AssertionError, IndexError, KeyError, StopIteration, ValueError, VerifyError) as e:
         raise UserError(f"--mapping {path}: not a mapping for this model: {type(e).__name__}: {e}") from e
     return mapping
 
