@@ -64,14 +64,15 @@ def choose_mapping(choice: Choice, graph: Graph, arch: Arch) -> Placement:
     mapping = read_mapping(path, graph, arch)
     try:
         _build(graph, arch, mapping)
-    except (AssertionError, IndexError, KeyError, StopIteration, ValueError, VerifyError) as e:
+    except (ArithmeticError, AssertionError, IndexError, KeyError, StopIteration, ValueError, VerifyError) as e:
         raise UserError(f"--mapping {path}: not a mapping for this model: {type(e).__name__}: {e}") from e
     return mapping
 
 
 def _build(graph: Graph, arch: Arch, mapping: Placement) -> tuple[PimProgram, Streams]:
     """What a mapping comes to."""
-    tiles = spatial.order_computes(spatial.partition(graph, mapping), mapping, arch)
+    tiles = spatial.arrange_cores(spatial.partition(graph, mapping), mapping, arch)
+    tiles = spatial.order_computes(tiles, mapping, arch)
     spatial.verify(tiles, arch)
     placed = pim.reuse_operands(pim.place(tiles, pim.map_global_memory(tiles)))
     program = pim.allocate(placed, arch)
@@ -101,6 +102,7 @@ def compile_model(
     if choice.emit is not None:
         write_mapping(choice.emit, mapping, arch)
     tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
+    tiles = driver.run("arrange", verify_spatial, spatial.arrange_cores, tiles, mapping, arch)
     tiles = driver.run("order", verify_spatial, spatial.order_computes, tiles, mapping, arch)
     memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
     placed = driver.run("place", verify_pim, pim.place, tiles, memory)

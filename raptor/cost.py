@@ -4,12 +4,16 @@ Times are device times without contention: what a core is busy with, whatever el
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor import isa
-from raptor.arch import Arch, MatrixConfig, MemoryConfig
+from raptor.arch import Arch, MatrixConfig, MemoryConfig, mesh_latency
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 def mvmul_ns(arch: Arch, xbars: int) -> float:
@@ -70,6 +74,35 @@ def message_ns(arch: Arch, elements: int, hops: int = 4) -> float:
     memory, size = arch.file.chip_config.core_config.local_memory_config, elements * arch.element_bytes
     flits = math.ceil(size / arch.file.chip_config.network_config.bus_width)
     return _read_ns(memory, size) + (flits + 2) * (2 + 2 * hops) + _write_ns(memory, size)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTimes:
+    """What messages take, one row each, once both ends are ready (docs/target.md, 4.5).
+
+    request_ns: to the other switch. sender_ns, wire_ns: how long the sender and then its switch are busy from when it
+    may send. receiver_ns: from then to the end of the receive.
+    """
+
+    request_ns: Floats
+    sender_ns: Floats
+    wire_ns: Floats
+    receiver_ns: Floats
+
+
+def message_times(arch: Arch, source: Ints, to: Ints, elements: Ints) -> MessageTimes:
+    memory, size = arch.file.chip_config.core_config.local_memory_config, elements * arch.element_bytes
+    flit_ns = mesh_latency(source, to, arch.mesh_cols)
+    beats = -(-size // memory.data_width) * memory.period
+    wire = message_flits(arch, elements) * flit_ns
+    sender = beats * memory.read_latency_cycle
+    receiver = sender + wire + beats * memory.write_latency_cycle
+    return MessageTimes(*(column.astype(np.float64) for column in (flit_ns, sender, wire, receiver)))
+
+
+def message_flits(arch: Arch, elements: Ints) -> Ints:
+    """What the elements of messages take on the network."""
+    return -(-elements * arch.element_bytes // arch.file.chip_config.network_config.bus_width)
 
 
 def load_ns(arch: Arch, elements: int) -> float:

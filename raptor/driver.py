@@ -19,6 +19,7 @@ PASSES = (
     "choose_depthwise",
     "map",
     "partition",
+    "arrange",
     "order",
     "map_memory",
     "place",

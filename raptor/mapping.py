@@ -47,7 +47,8 @@ class LineMapping:
     Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
     the output channels `outs[p]`. `height` and `pixels`: lines of a block, and the most pixels of one. `outputs`:
     output pixels that a block owns, 0 for blocks side by side. A line is computed in steps of `step` blocks, between
-    which a core can meet another for a message.
+    which a core can meet another for a message. `copies`: of each matrix, for the products of a line in turn, since
+    crossbars multiply one vector at a time.
     """
 
     cols: tuple[Range, ...]
@@ -58,6 +59,7 @@ class LineMapping:
     outputs: int
     step: int
     cores: tuple[int, ...]
+    copies: int = 1
 
     def core(self, segment: int, group: int, part: int) -> int:
         return self.cores[(segment * len(self.ins) + group) * len(self.outs) + part]

@@ -67,6 +67,7 @@ class Plan:
     outputs: int
     step: int
     core_ns: float
+    copies: int = 1
 
     @property
     def cores(self) -> int:
@@ -100,7 +101,7 @@ def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
     for key, plan in ((k, plans[k]) for k in layers):
         cores = tuple(range(core, core + plan.cores))
         lines[key] = LineMapping(
-            plan.cols, plan.ins, plan.outs, plan.height, plan.pixels, plan.outputs, plan.step, cores
+            plan.cols, plan.ins, plan.outs, plan.height, plan.pixels, plan.outputs, plan.step, cores, plan.copies
         )
         core += plan.cores
     loaders: dict[str, tuple[tuple[Range, int], ...]] = {}
@@ -200,10 +201,13 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, step_n
                 for chosen in _groupings(outs):
                     ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
                     cost = _Cost(window, arch, phases, ranges, extra_ns / (len(cols) * len(groups) * len(ranges)))
-                    if max(cost.xbars(blocks, group) for group in groups) <= arch.xbars_per_core:
+                    xbars = max(cost.xbars(blocks, group) for group in groups)
+                    if xbars <= arch.xbars_per_core:
                         core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for group in groups)
                         step = max(1, int(step_ns / cost.block_ns(blocks, parts[0])))
-                        yield Plan(cols, groups, ranges, height, pixels, outputs, step, core_ns)
+                        # As many products as the core can have begun at once.
+                        copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
+                        yield Plan(cols, groups, ranges, height, pixels, outputs, step, core_ns, copies)
 
 
 def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int, int]]:

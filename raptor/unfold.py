@@ -65,7 +65,7 @@ class LineMatrix:
 
     Rows are (line of the band, pixel of the block, input channel of `ins`), columns (output line of the band, output
     pixel, output channel of `outs`). `shift`: the input pixel that the first kernel column of the first output pixel
-    reads, counted from the first pixel of the block.
+    reads, counted from the first pixel of the block. `copy`: which of several that are alike.
     """
 
     ins: Range
@@ -75,6 +75,7 @@ class LineMatrix:
     shift: int
     count: int
     xbars: int
+    copy: int = 0
 
     @property
     def rows(self) -> Range:

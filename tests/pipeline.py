@@ -51,6 +51,7 @@ class Passes:
     chosen: Graph
     mapping: Placement
     spatial: SpatialGraph
+    arranged: SpatialGraph
     memory: GlobalMemory
     placed: PimProgram
     reused: PimProgram
@@ -63,6 +64,7 @@ _PASS = {
     "chosen": "choose_depthwise",
     "mapping": "map",
     "spatial": "partition",
+    "arranged": "arrange",
     "memory": "map_memory",
     "placed": "place",
     "reused": "reuse_operands",

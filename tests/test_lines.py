@@ -126,7 +126,8 @@ def test_an_input_is_loaded_once_and_passed_on():
     (loaders,) = result.mapping.loaders.values()
     assert loaders[0][0][0] == 0
     loads = {i: int((s.records["opcode"] == isa.OPCODE["ld"]).sum()) for i, s in result.streams.cores.items()}
-    assert all(loads[core] == 64 for _, core in loaders)
+    places = {a.core: b.core for a, b in zip(result.spatial.computes, result.arranged.computes, strict=True)}
+    assert all(loads[places[core]] == 64 for _, core in loaders)
 
 
 def test_the_slow_layer_gets_the_cores():

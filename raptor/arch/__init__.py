@@ -2,7 +2,7 @@
 
 from raptor.arch.chip import Arch
 from raptor.arch.loading import load, presets
-from raptor.arch.network import mesh_cost, mesh_layout, network_table, write_network
+from raptor.arch.network import mesh_cost, mesh_latency, mesh_layout, network_table, write_network
 from raptor.arch.schema import (
     GLOBAL_MEMORY_ID,
     NETWORK_FILE,
@@ -31,6 +31,7 @@ __all__ = [
     "Source",
     "load",
     "mesh_cost",
+    "mesh_latency",
     "mesh_layout",
     "network_table",
     "presets",

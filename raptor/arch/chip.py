@@ -38,6 +38,16 @@ class Arch:
         return self.file.chip_config.core_cnt
 
     @property
+    def rob_size(self) -> int:
+        """Instructions that a core has begun at most; with 1 nothing overlaps."""
+        return self.file.chip_config.core_config.rob_size
+
+    @property
+    def mesh_cols(self) -> int:
+        """Cores in a row of the mesh, which are numbered row by row."""
+        return self.file.chip_config.network_config.layout[1]
+
+    @property
     def xbars_per_core(self) -> int:
         return self._matrix.xbar_array_count
 

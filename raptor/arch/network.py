@@ -6,9 +6,16 @@ without contention, as the simulator has none. Complete for every ordered pair: 
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, overload
 
 from raptor.arch.chip import Arch
 from raptor.arch.schema import GLOBAL_MEMORY_ID, ArchFile
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
 
 ROUTER_NS = 2
 MEMORY_NS = 15
@@ -23,7 +30,7 @@ def mesh_layout(cores: int) -> tuple[int, int]:
 
 def network_table(arch: Arch) -> dict[str, dict[str, dict[str, int]]]:
     """The table as a value; `write_network` needs no memory for it."""
-    cols, count, memory = _cols(arch), arch.core_count, str(GLOBAL_MEMORY_ID)
+    cols, count, memory = arch.mesh_cols, arch.core_count, str(GLOBAL_MEMORY_ID)
     latency = {str(a): dict(_row(a, count, cols)) | {memory: MEMORY_NS} for a in range(count)}
     latency[memory] = {str(a): MEMORY_NS for a in range(count)}
     energy = {src: dict.fromkeys(row, FLIT_PJ) for src, row in latency.items()}
@@ -33,7 +40,7 @@ def network_table(arch: Arch) -> dict[str, dict[str, dict[str, int]]]:
 def _row(a: int, count: int, cols: int) -> Iterator[tuple[str, int]]:
     for b in range(count):
         if a != b:
-            yield str(b), _latency(a, b, cols)
+            yield str(b), mesh_latency(a, b, cols)
 
 
 def mesh_cost(file: ArchFile, source: int, to: int) -> tuple[int, int] | None:
@@ -44,17 +51,22 @@ def mesh_cost(file: ArchFile, source: int, to: int) -> tuple[int, int] | None:
         return None
     if memory in (source, to):
         return MEMORY_NS, FLIT_PJ
-    return _latency(source, to, chip.network_config.layout[1]), FLIT_PJ
+    return mesh_latency(source, to, chip.network_config.layout[1]), FLIT_PJ
 
 
-def _latency(a: int, b: int, cols: int) -> int:
+@overload
+def mesh_latency(a: int, b: int, cols: int) -> int: ...
+@overload
+def mesh_latency(a: "Ints", b: "Ints", cols: int) -> "Ints": ...
+def mesh_latency(a: Any, b: Any, cols: int) -> Any:
+    """ns that a flit takes from core a to core b, for numbers or arrays of cores."""
     return ROUTER_NS * (1 + abs(a // cols - b // cols) + abs(a % cols - b % cols))
 
 
 def write_network(arch: Arch) -> Iterator[bytes]:
     """The table as JSON, a source core at a time: the bytes of `network_table`, in memory for one row only."""
     yield b'{"latency":{'
-    yield from _latencies(arch.core_count, _cols(arch))
+    yield from _latencies(arch.core_count, arch.mesh_cols)
     yield b'},"energy":{'
     yield from _energies(arch.core_count)
     yield b"}}\n"
@@ -88,7 +100,3 @@ def _line(source: int, entries: list[str]) -> bytes:
 
 def _memory_line(count: int, cost: int) -> bytes:
     return _line(GLOBAL_MEMORY_ID, [f'"{b}":{cost}' for b in range(count)])[:-1]
-
-
-def _cols(arch: Arch) -> int:
-    return arch.file.chip_config.network_config.layout[1]

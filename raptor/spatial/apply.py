@@ -1,7 +1,8 @@
 """A layer line by line: products of each input line, and the sums that are the lines of the output."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -135,6 +136,7 @@ class _CoreLines:
         chosen, width = self.layer.chosen, self.outs[1] - self.outs[0]
         products: list[_Product] = []
         sizes: list[int] = []
+        used: Counter[LineMatrix] = Counter()
         for part in chosen.ins[self.group]:
             index = self.layer.ins.index(part)
             pixels = min(chosen.pixels, block_pixels(part, self.layer.xbar[0]))
@@ -142,7 +144,10 @@ class _CoreLines:
                 step, place = divmod(len(products), chosen.step)
                 if place == 0:
                     sizes.append(0)
-                weight = self.matrices.setdefault(self.matrix(part, block, shape), len(self.matrices))
+                matrix = self.matrix(part, block, shape)
+                copy = replace(matrix, copy=used[matrix] % chosen.copies)
+                used[matrix] += 1
+                weight = self.matrices.setdefault(copy, len(self.matrices))
                 products.append(_Product(weight, index, block, step, sizes[step]))
                 sizes[step] += len(shape.outs) * (block.outs[1] - block.outs[0]) * width
         return _Work(tuple(products), tuple(sizes))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from raptor.arch import Arch
-from raptor.cost import copy_ns, load_ns, message_ns, mvmul_ns, vector_ns
+from raptor.cost import copy_ns, load_ns, message_times, mvmul_ns, vector_ns
 from raptor.mapping import Mapping
 from raptor.spatial.ir import (
     ApplyFilters,
@@ -20,6 +20,7 @@ from raptor.spatial.ir import (
     Overlap,
     PoolTile,
     SpatialGraph,
+    StencilTile,
     Tile,
     Vector,
 )
@@ -62,12 +63,16 @@ class _Schedule:
         rank = np.empty(count, np.int64)
         rank[by_rank] = np.arange(count)
         core = np.array([c.core for c in self.computes], np.int64)
-        peer, transfer_ns = (np.array(column) for column in zip(*map(self.message, self.computes), strict=True))
-        order = list_schedule(
-            int(core.max(initial=0)) + 1,
+        peer, elements, local_ns = (np.array(column) for column in zip(*map(self.message, self.computes), strict=True))
+        times = message_times(self.arch, peer, core, elements)
+        order, _ = list_schedule(
+            int(core.max()) + 1,
             core,
-            peer.astype(np.int64),
-            transfer_ns.astype(np.float64),
+            peer,
+            times.request_ns,
+            times.sender_ns + ISSUE_NS,
+            times.wire_ns,
+            np.where(peer >= 0, times.receiver_ns + ISSUE_NS, local_ns),
             np.array([sum(self.op_ns(op, c) for op in c.body) for c in self.computes], np.float64),
             rank,
             by_rank,
@@ -102,20 +107,20 @@ class _Schedule:
         compute = self.computes[i]
         return compute.position, compute.fetch is None and not _brings(compute), -i
 
-    def message(self, compute: Compute) -> tuple[int, float]:
-        """The core that a compute takes something from, -1 for none, and how long that takes."""
+    def message(self, compute: Compute) -> tuple[int, int, float]:
+        """What a compute takes: from which core, -1 for none, how many elements, and how long if from none."""
         op = compute.body[0] if compute.body else None
         tile = op.source if isinstance(op, Bring) else compute.fetch
         if tile is None:
-            return -1, 0.0
+            return -1, 0, 0.0
         elements = op.elements if isinstance(op, Bring) else tile.elements
         made = self.makers.get(tile.name)
         if made is None:
-            return -1, load_ns(self.arch, elements)
+            return -1, elements, load_ns(self.arch, elements)
         source = self.computes[made[0]].core
         if source is None or source == compute.core:
-            return -1, copy_ns(self.arch, elements)
-        return source, message_ns(self.arch, elements) + ISSUE_NS
+            return -1, elements, copy_ns(self.arch, elements)
+        return source, elements, 0.0
 
     def product_ns(self, xbars: int) -> float:
         if xbars not in self.products:
@@ -138,6 +143,9 @@ class _Schedule:
                 return op.result.pixels * len(op.weights) * product
             case Vector():
                 return vector_ns(self.arch, op.result.elements, 2)
+            case StencilTile():
+                taps = 2 * op.window.tap_count
+                return op.result.pixels * taps * (vector_ns(self.arch, op.result.channels, 2) + ISSUE_NS)
             case PoolTile():
                 return op.result.pixels * op.window.tap_count * (vector_ns(self.arch, op.result.channels, 2) + ISSUE_NS)
             case _:

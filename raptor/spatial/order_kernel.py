@@ -17,7 +17,10 @@ def list_schedule(
     cores: int,
     core: Ints,
     peer: Ints,
-    transfer_ns: Floats,
+    request_ns: Floats,
+    sender_ns: Floats,
+    wire_ns: Floats,
+    receiver_ns: Floats,
     work_ns: Floats,
     rank: Ints,
     by_rank: Ints,
@@ -25,14 +28,16 @@ def list_schedule(
     first_user: Ints,
     users: Ints,
     patience_ns: Floats,
-) -> Ints:
-    """The order in which computes start: the earliest that can, among equals the one of lowest rank.
+) -> tuple[Ints, float]:
+    """The order in which computes start, and when the last one ends: the earliest that can, then the lowest rank.
 
     A compute keeps its `core`, and the core `peer` (-1: none) for the transfer that it begins with, and starts when
     both are free and its inputs are there. `waiting`: how many others it waits for; `users[first_user[i]:]` wait for i.
+    For what transfers take see `raptor.cost.MessageTimes`; without a peer only `receiver_ns` counts.
     """
     count = len(core)
     free = np.zeros(cores)
+    switch = np.zeros(cores)
     ready = np.zeros(count)
     left = waiting.copy()
     queue: list[Any] = [(0.0, 0) for _ in range(0)]
@@ -50,10 +55,12 @@ def list_schedule(
         if now - patience_ns[i] > start:
             heapq.heappush(queue, (now - patience_ns[i], r))
             continue
-        now += transfer_ns[i]
         if peer[i] >= 0:
-            free[peer[i]] = now
-        now += work_ns[i]
+            now = max(now, switch[peer[i]]) + request_ns[i]
+            now = max(now, switch[core[i]]) + request_ns[i]
+            free[peer[i]] = now + sender_ns[i]
+            switch[peer[i]] = now + sender_ns[i] + wire_ns[i]
+        now += receiver_ns[i] + work_ns[i]
         free[core[i]] = now
         ordered[done] = i
         done += 1
@@ -66,4 +73,4 @@ def list_schedule(
                 if peer[j] >= 0:
                     start = max(start, free[peer[j]])
                 heapq.heappush(queue, (start - patience_ns[j], rank[j]))
-    return ordered[:done]
+    return ordered[:done], free.max()

@@ -1,0 +1,39 @@
+"""The compiled loop of `raptor.spatial.arrange`; import only where it runs (see `raptor.jit`)."""
+
+from typing import Any
+
+from raptor.jit import helper, kernel
+
+
+@kernel
+def swap_places(places: Any, latency: Any, first: Any, peers: Any, weights: Any, sweeps: int) -> None:
+    """Changes `places` until no core gains by a swap with any other, or for `sweeps` rounds.
+
+    Core i exchanges `weights[k]` flits with core `peers[k]`, for k from `first[i]` to `first[i + 1]`.
+    """
+    for _ in range(sweeps):
+        swapped = False
+        for i in range(len(places)):
+            best, other = 0, -1
+            for j in range(len(places) if first[i] < first[i + 1] else 0):
+                gain = _gain(places, latency, first, peers, weights, i, j)
+                gain += _gain(places, latency, first, peers, weights, j, i)
+                if gain > best:
+                    best, other = gain, j
+            if other >= 0:
+                places[i], places[other] = places[other], places[i]
+                swapped = True
+        if not swapped:
+            break
+
+
+@helper
+def _gain(places: Any, latency: Any, first: Any, peers: Any, weights: Any, i: int, j: int) -> int:
+    """By how much the messages of core i get shorter at the place of core j; those between the two stay as they are."""
+    here, there = latency[places[i]], latency[places[j]]
+    gain = 0
+    for k in range(first[i], first[i + 1]):
+        peer = places[peers[k]]
+        if peers[k] != j:
+            gain += weights[k] * (here[peer] - there[peer])
+    return gain

@@ -1,0 +1,84 @@
+"""Cores that talk sit close; what a message takes is what the simulator says."""
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import models
+from raptor import arch as architectures
+from raptor import isa
+from raptor.arch import Arch, network_table
+from raptor.cost import message_times
+from raptor.spatial import SpatialGraph
+from raptor.spatial.arrange import places_of, traffic
+from tests.pipeline import chip, conv_model, passes
+
+Ints = npt.NDArray[np.int64]
+
+
+def way_ns(messages: Ints, places: Ints, arch: Arch) -> int:
+    """What all flits take, by the table that the simulator reads."""
+    table = network_table(arch)["latency"]
+    return sum(flits * table[str(places[a])][str(places[b])] for a, b, flits in messages.tolist())
+
+
+@given(st.integers(2, 9), st.data())
+def test_no_swap_of_two_cores_is_shorter(cores: int, data: st.DataObject):
+    core = st.integers(0, cores - 1)
+    message = st.tuples(core, core, st.integers(1, 50)).filter(lambda m: m[0] != m[1])
+    messages = np.array(data.draw(st.lists(message, min_size=1, max_size=20)), np.int64)
+    arch = chip(cores=cores)
+    places = places_of(messages, arch)
+    assert sorted(places.tolist()) == list(range(cores))
+    found = way_ns(messages, places, arch)
+    assert found <= way_ns(messages, np.arange(cores), arch)
+    for i, j in combinations(range(cores), 2):
+        swapped = places.copy()
+        swapped[[i, j]] = places[[j, i]]
+        assert way_ns(messages, swapped, arch) >= found
+
+
+def test_the_cores_of_a_model_move_together():
+    model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
+    result = passes(model, mapping="rows")
+    before, after = result.spatial, result.arranged
+    moved = {(a.core, b.core) for a, b in zip(before.computes, after.computes, strict=True)}
+    assert len({b for _, b in moved}) == len({a for a, _ in moved}) == len(moved)
+    assert _way(after, result.arch) < 0.8 * _way(before, result.arch)
+
+
+def _way(graph: SpatialGraph, arch: Arch) -> int:
+    return way_ns(traffic(graph, arch), np.arange(arch.core_count), arch)
+
+
+def test_the_messages_counted_are_those_sent():
+    model = models.build("googlenet", seed=0, width=0.125, image_size=64)
+    result = passes(model, mapping="rows")
+    wanted: Counter[tuple[int, int]] = Counter()
+    for core, stream in result.streams.cores.items():
+        for record in stream.records[stream.records["opcode"] == isa.OPCODE["send"]]:
+            wanted[core, int(record["a"])] += -(-int(record["d"]) // 32)  # bytes of a flit
+    found: Counter[tuple[int, int]] = Counter()
+    for source, to, flits in traffic(result.arranged, result.arch).tolist():
+        found[source, to] += flits
+    assert found == wanted
+
+
+def test_other_mappings_stay_where_they_are():
+    result = passes(conv_model((1, 8, 4, 4), 4), xbar=4, xbars_per_core=4, cores=9)
+    assert result.arranged is result.spatial
+
+
+@pytest.mark.parametrize(("to", "size", "start", "sent", "received"), [(1, 64, 4, 33, 71), (3, 256, 4, 101, 285)])
+def test_a_message_takes_what_the_simulator_says(to: int, size: int, start: int, sent: int, received: int):
+    """Cases of docs/target.md, 4.5, in which both ends begin at the same time; it ends a cycle after its last phase."""
+    ends = (np.array([n]) for n in (0, to, size))
+    times = message_times(architectures.load("bench"), *ends)
+    granted = start + 2 * times.request_ns
+    assert granted + times.sender_ns + 1 == sent
+    assert granted + times.receiver_ns + 1 == received
