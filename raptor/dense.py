@@ -18,12 +18,12 @@ def is_dense(filter_: Filter) -> bool:
     return filter_.window.out_pixels == 1 and filter_.groups == 1 and not filter_.key and not filter_.relu
 
 
-def dense_unfolding(filter_: Filter, arch: Arch, tile: int) -> tuple[Matrix, ...]:
-    """The width that takes the least time on the fewest cores."""
+def dense_unfolding(filter_: Filter, arch: Arch, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
+    """The width that takes the least time on the fewest cores, from `core` on, which has `free` crossbars."""
     most = max(1, arch.xbars_per_core // -(-tile // arch.outputs_per_xbar))
     tiles = -(-filter_.weights.shape[2] // tile)
     found = (tuple(_matrices(filter_, arch, tile, n)) for n in range(1, min(most, tiles) + 1))
-    return min(found, key=lambda matrices: _cost(matrices, arch, tile))
+    return min(found, key=lambda matrices: _cost(matrices, fill_cores(matrices, core, free, arch)[0], arch, tile))
 
 
 def fill_cores(matrices: Sequence[Matrix], core: int, free: int, arch: Arch) -> tuple[tuple[int, ...], int]:
@@ -45,9 +45,8 @@ def _matrices(filter_: Filter, arch: Arch, tile: int, tiles: int) -> Iterator[Ma
                 yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.outputs_per_xbar))
 
 
-def _cost(matrices: tuple[Matrix, ...], arch: Arch, tile: int) -> tuple[int, float]:
-    """Cores, and ns until the sums are there: products, their sums on each core, then those of all cores."""
-    cores, _ = fill_cores(matrices, -1, 0, arch)
+def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Arch, tile: int) -> tuple[int, float]:
+    """Last core, and ns until the sums are there: products, their sums on each core, then those of all cores."""
     count, width = max(Counter(cores).values()), matrices[0].cols[1] - matrices[0].cols[0]
     own = count * mvmul_ns(arch, matrices[0].xbars) + (count - 1) * vector_ns(arch, width, 2)
     met = len({c for c, m in zip(cores, matrices, strict=True) if m.cols == matrices[0].cols})

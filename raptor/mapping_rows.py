@@ -351,8 +351,10 @@ def _place_whole(nodes: list[Node], arch: Arch) -> tuple[dict[str, FilterMapping
         assert isinstance(node.operator, Filter)
         if filter_key(node) in filters:
             continue
-        unfold = dense_unfolding if is_dense(node.operator) else kernel_unfolding
-        matrices = tuple(unfold(node.operator, arch, tile_channels(arch)))
+        filter_, tile = node.operator, tile_channels(arch)
+        wide = is_dense(filter_)
+        matrices = dense_unfolding(filter_, arch, tile, core, free) if wide else kernel_unfolding(filter_, arch, tile)
+        matrices = tuple(matrices)
         cores, free = fill_cores(matrices, core, free, arch)
         core = cores[-1]
         filters[filter_key(node)] = FilterMapping(matrices, cores)
