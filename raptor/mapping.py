@@ -117,7 +117,7 @@ def kernel_unfolding(filter_: Filter, arch: Arch, tile: int) -> Iterator[Matrix]
     convolution only the blocks with weights of some group are kept.
     """
     taps, _, outs = filter_.weights.shape
-    for block in _blocks(filter_.in_channels, tile, arch.xbar_rows):
+    for block in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
         for col in range(0, outs, tile):
             cols = (col, min(col + tile, outs))
             needed = filter_.needed(cols)
@@ -191,7 +191,8 @@ def _label(node: Node) -> str:
     return f"{node.name} ({node.op_type})"
 
 
-def _blocks(channels: int, tile: int, xbar_rows: int) -> Iterator[Range]:
+def row_blocks(channels: int, tile: int, xbar_rows: int) -> Iterator[Range]:
+    """Channels in ranges of at most a crossbar's rows, none of which crosses a tile."""
     for start in range(0, channels, tile):
         stop = min(start + tile, channels)
         yield from ((row, min(row + xbar_rows, stop)) for row in range(start, stop, xbar_rows))

@@ -6,16 +6,17 @@ takes longest gets its next faster grid of cores, as long as cores are left.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from raptor.arch import Arch
 from raptor.cost import load_ns, message_ns, mvmul_ns, vector_ns
-from raptor.errors import CapacityError
+from raptor.dense import dense_unfolding, fill_cores, is_dense
 from raptor.frontend.graph import Filter, Graph, Map, Node, Operator, Pool, Stencil
 from raptor.layout import Image
 from raptor.lines import Parts, Range, cut_channels, is_streamed, line_parts
-from raptor.mapping import FilterMapping, LineMapping, Mapping, filter_key, kernel_unfolding, tile_channels
+from raptor.mapping import FilterMapping, LineMapping, Mapping, filter_key, kernel_unfolding, map_raptor, tile_channels
+from raptor.plans import Placed, Plan, in_order, pareto, share_cores
 from raptor.unfold import (
     BandShape,
     Block,
@@ -55,75 +56,71 @@ class Knobs:
     share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One way to compute a layer. `core_ns`: what the busiest of its cores works for a sample."""
-
-    cols: tuple[Range, ...]
-    ins: tuple[tuple[Range, ...], ...]
-    outs: tuple[Range, ...]
-    height: int
-    pixels: int
-    outputs: int
-    step: int
-    core_ns: float
-    copies: int = 1
-
-    @property
-    def cores(self) -> int:
-        return len(self.cols) * len(self.ins) * len(self.outs)
-
-
 def fronts(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> dict[str, list[Plan]]:
     """By layer, if it can be computed by line: its plans that no other beats, from few cores to many."""
+    return {key: pareto(plans) for key, plans in layer_plans(graph, arch, knobs).items()}
+
+
+def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]:
+    """By layer, if it can be computed by line: every plan."""
     parts = line_parts(graph, arch.xbar_rows)
     extra_ns = following_ns(graph, arch)
     found: dict[str, list[Plan]] = {}
     for node in graph.nodes:
         if isinstance(node.operator, Filter) and _by_line(graph, node, node.operator) and node.inputs[0] in parts:
             extra = extra_ns.get(filter_key(node), 0.0)
-            plans = pareto(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs.step_ns))
+            plans = list(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs.step_ns))
             if plans:
                 found[filter_key(node)] = plans
     return found
 
 
 def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
-    """Raises `CapacityError` when the fewest cores that hold every layer are more than the chip has."""
+    """On a chip too small for any layer by line, the reference mapping.
+
+    Raises `CapacityError` when the fewest cores that hold every layer are more than the chip has.
+    """
     parts = line_parts(graph, arch.xbar_rows)
-    layers = fronts(graph, arch, knobs)
-    filters, used = _fit(graph, arch, layers)
+    layers = layer_plans(graph, arch, knobs)
     read = {name for node in graph.nodes for name in node.inputs}
-    inputs = {n: pareto(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
+    inputs = {n: list(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
+    fitting = _fit(graph, arch, layers, inputs, knobs.share)
+    if fitting is None:
+        return map_raptor(graph, arch)
+    filters, placed = fitting
     lines: dict[str, LineMapping] = {}
-    core = 0
-    plans = _choose(layers | inputs, arch.core_count, used, knobs.share)
-    for key, plan in ((k, plans[k]) for k in layers):
-        cores = tuple(range(core, core + plan.cores))
+    for key, plan, cores in ((k, placed[k].plan, placed[k].cores) for k in layers):
         lines[key] = LineMapping(
             plan.cols, plan.ins, plan.outs, plan.height, plan.pixels, plan.outputs, plan.step, cores, plan.copies
         )
-        core += plan.cores
-    loaders: dict[str, tuple[tuple[Range, int], ...]] = {}
-    for name in (n for n in inputs if plans[n].cores):
-        loaders[name] = tuple((c, core + i) for i, c in enumerate(plans[name].cols))
-        core += plans[name].cores
-    moved = {k: FilterMapping(f.matrices, tuple(c + core for c in f.cores)) for k, f in filters.items()}
+    loading_of = ((n, placed[n]) for n in inputs if placed[n].cores)
+    loaders = {n: tuple(zip(p.plan.cols, p.cores, strict=True)) for n, p in loading_of}
+    first = 1 + max((core for p in placed.values() for core in p.cores), default=-1)
+    moved = {k: FilterMapping(f.matrices, tuple(c + first for c in f.cores)) for k, f in filters.items()}
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     return Mapping("rows", tile_channels(arch), moved, lines, xbar, loaders, knobs.patience_ns)
 
 
-def _fit(graph: Graph, arch: Arch, fronts: dict[str, list[Plan]]) -> tuple[dict[str, FilterMapping], int]:
-    """The layers without a plan, and how many cores they take.
+def _fit(
+    graph: Graph, arch: Arch, layers: dict[str, list[Plan]], inputs: dict[str, list[Plan]], share: float
+) -> tuple[dict[str, FilterMapping], dict[str, Placed]] | None:
+    """The layers without a plan, and the cores of the others; each has its own where there are enough.
 
-    Whole layers share cores: where a core or more for each layer are too many, the last ones lose their plans.
+    Whole layers waste the fewest crossbars: where sharing does not help either, the last layers lose their plans.
     """
+    fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
     while True:
-        whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in fronts]
+        whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in layers]
         filters, used = _place_whole(whole, arch)
-        if not fronts or used + sum(front[0].cores for front in fronts.values()) <= arch.core_count:
-            return filters, used
-        fronts.popitem()
+        placed = _choose(fronts, arch.core_count, used, share)
+        if placed is None and used < arch.core_count:
+            single = {k: [replace(p, copies=1) for p in plans] for k, plans in (layers | inputs).items()}
+            placed = share_cores(single, arch.core_count - used, arch.xbars_per_core)
+        if placed is not None:
+            return filters, placed
+        if not layers:
+            return None
+        del fronts[layers.popitem()[0]]
 
 
 def _by_line(graph: Graph, node: Node, operator: Filter) -> bool:
@@ -167,23 +164,14 @@ def _passes(operator: Operator) -> float:
 def loading(image: Image, arch: Arch) -> Iterator[Plan]:
     """A model input loaded by whoever needs it, or by cores that each load some columns and pass them on."""
     line = image.width * image.channels
-    yield Plan((), (), (), 1, 1, 0, 1, image.rows * PIECES * load_ns(arch, -(-2 * line // PIECES)))
+    yield Plan((), (), (), 1, 1, 0, 1, 0, image.rows * PIECES * load_ns(arch, -(-2 * line // PIECES)))
     for cols in _splits((0, image.width)):
         if len(cols) > PIECES:
             break
         share = -(-line // len(cols))
         pieces = PIECES / len(cols) + 1
         message = message_ns(arch, -(-line // PIECES)) + MESSAGE_NS
-        yield Plan(cols, ((),), ((0, 0),), 1, 1, 0, 1, image.rows * (load_ns(arch, share) + pieces * message))
-
-
-def pareto(plans: Iterator[Plan]) -> list[Plan]:
-    """Plans that no other beats in cores and time, from few cores to many."""
-    front: list[Plan] = []
-    for plan in sorted(plans, key=lambda p: (p.cores, p.core_ns)):
-        if not front or plan.core_ns < front[-1].core_ns:
-            front.append(plan)
-    return front
+        yield Plan(cols, ((),), ((0, 0),), 1, 1, 0, 1, 0, image.rows * (load_ns(arch, share) + pieces * message))
 
 
 def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, step_ns: float) -> Iterator[Plan]:
@@ -207,22 +195,30 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, step_n
                         step = max(1, int(step_ns / cost.block_ns(blocks, parts[0])))
                         # As many products as the core can have begun at once.
                         copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
-                        yield Plan(cols, groups, ranges, height, pixels, outputs, step, core_ns, copies)
+                        yield Plan(cols, groups, ranges, height, pixels, outputs, step, xbars, core_ns, copies)
 
 
 def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int, int]]:
     """Height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
-    yield 1, arch.xbar_rows, 0
-    if any(block_pixels(r, arch.xbar_rows) > 1 for r in parts):
-        yield 1, 1, 0
-    owned = block_outputs(window, block_pixels(max(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows))
-    if window.kernel[1] > 1 and owned > 1:
-        yield 1, arch.xbar_rows, owned
+    most = block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
+    for pixels in _halves(most):
+        yield 1, pixels, 0
+        owned = block_outputs(window, min(pixels, block_pixels(max(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)))
+        if window.kernel[1] > 1 and owned > 1:
+            yield 1, arch.xbar_rows, owned
     needed = max(b - a for a, b in (input_range(window, c) for c in cols))
     channels = max(b - a for a, b in parts)
     tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[0], 2 * window.kernel[0])
     owned = max(b - a for a, b in cols)
     yield from ((height, arch.xbar_rows, owned) for height in range(2, tallest + 1))
+
+
+def _halves(most: int) -> Iterator[int]:
+    """`most`, half of it and so on: smaller blocks need fewer crossbars."""
+    while most > 1:
+        yield most
+        most //= 2
+    yield 1
 
 
 def _phases(window: Window, height: int) -> dict[BandShape, int]:
@@ -334,16 +330,15 @@ def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
         yield tuple(parts[a:b] for a, b in pieces)
 
 
-def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -> dict[str, Plan]:
+def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -> dict[str, Placed] | None:
     """A plan for each layer: the slowest layer gets its next faster one, until the cores are used up.
 
-    `used`: cores that other layers take.
+    `used`: cores that other layers take. None if too few are left.
     """
     at = dict.fromkeys(fronts, 0)
     free = cores - used - sum(front[0].cores for front in fronts.values())
     if free < 0:
-        levers = (f"--cores {cores - free}", "more --xbars-per-core", "larger crossbars (--xbar)")
-        raise CapacityError("cores", cores - free, cores, where="every layer once", levers=levers)
+        return None
     free -= int(min(free, cores * (1 - share)))
     while fronts:
         slowest = max(fronts, key=lambda k: fronts[k][at[k]].core_ns)
@@ -352,7 +347,7 @@ def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) 
             break
         free -= front[i + 1].cores - front[i].cores
         at[slowest] += 1
-    return {key: front[at[key]] for key, front in fronts.items()}
+    return in_order({key: front[at[key]] for key, front in fronts.items()})
 
 
 def _place_whole(nodes: list[Node], arch: Arch) -> tuple[dict[str, FilterMapping], int]:
@@ -363,12 +358,11 @@ def _place_whole(nodes: list[Node], arch: Arch) -> tuple[dict[str, FilterMapping
         assert isinstance(node.operator, Filter)
         if filter_key(node) in filters:
             continue
-        matrices = tuple(kernel_unfolding(node.operator, arch, tile_channels(arch)))
-        cores: list[int] = []
-        for matrix in matrices:
-            if matrix.xbars > free:
-                core, free = core + 1, arch.xbars_per_core
-            free -= matrix.xbars
-            cores.append(core)
-        filters[filter_key(node)] = FilterMapping(matrices, tuple(cores))
+        filter_, tile = node.operator, tile_channels(arch)
+        wide = is_dense(filter_)
+        matrices = dense_unfolding(filter_, arch, tile, core, free) if wide else kernel_unfolding(filter_, arch, tile)
+        matrices = tuple(matrices)
+        cores, free = fill_cores(matrices, core, free, arch)
+        core = cores[-1]
+        filters[filter_key(node)] = FilterMapping(matrices, cores)
     return filters, core + 1

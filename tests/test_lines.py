@@ -150,7 +150,7 @@ def test_far_fewer_instructions_than_the_reference():
 def test_a_chip_with_too_few_cores():
     model = models.build("resnet18", seed=0, width=0.25, image_size=64)
     chip = {"xbar": 64, "xbars_per_core": 30, **ROWS}
-    with pytest.raises(CapacityError, match=r"every layer once: cores: need \d+, have 5; try --cores") as caught:
+    with pytest.raises(CapacityError, match=r"full at layer .*: cores: need \d+, have 5; try --cores") as caught:
         raptor.compile(model, cores=5, **chip)
     raptor.compile(model, cores=caught.value.needed, **chip)
 

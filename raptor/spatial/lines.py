@@ -7,16 +7,19 @@ where lines are asked for.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from raptor.dense import is_dense
 from raptor.frontend.graph import Concat, Filter, Map, Node, Operator, Pool, Rename, Stencil
 from raptor.layout import Region
 from raptor.lines import Parts, Range, keeps_channels, line_parts
 from raptor.mapping import filter_key
 from raptor.spatial.apply import LayerLines
+from raptor.spatial.dense import DenseLayer, Source
 from raptor.spatial.ir import Bring, Compute, MoveTile, Part, PoolTile, StencilTile, Tile
 from raptor.spatial.lower import Lowering, map_op, stencil_op
 from raptor.unfold import input_range
@@ -230,7 +233,7 @@ class LineLowering(Lowering):
     def filter_lines(self, node: Node, operator: Filter) -> bool:
         chosen = self.mapping.lines.get(filter_key(node))
         if chosen is None:
-            return False
+            return self.dense(node, operator)
         (name,) = node.inputs
         parts = self.parts_of[node.output]
         made: _Made = {}
@@ -246,6 +249,28 @@ class LineLowering(Lowering):
         for y, p, cols, tile in layer.lower(self.computes, piece):
             made.setdefault((y, p), []).append(Cell(cols, tile))
         return self.bind_made(node, parts, made)
+
+    def dense(self, node: Node, operator: Filter) -> bool:
+        if not is_dense(operator):
+            return False
+        chosen = self.mapping.filters[filter_key(node)]
+        layer = DenseLayer(node, operator, chosen, self.computes, partial(self.source, node.inputs[0]))
+        self.bind(node.output, node.name, list(layer.lower(self.regions(self.graph.tensors[node.output].image))))
+        return True
+
+    def source(self, name: str, pixel: int, channels: Range) -> Source:
+        """Where channels of a pixel are: in a line if there is one that has them all, else in a tile of all rows."""
+        image = self.graph.tensors[name].image
+        if name in self.grids:
+            grid, (y, x) = self.grids[name], divmod(pixel, image.width)
+            for p, (low, high) in enumerate(grid.parts):
+                if low <= channels[0] and channels[1] <= high:
+                    cell = next(c for c in grid.lines[y][p] if c.cols[0] <= x < c.cols[1])
+                    first = (x - cell.cols[0]) * cell.tile.channels + channels[0] - low
+                    return Source(cell.tile, first, y / image.rows)
+        part = next(p for p in self.parts(name) if p.region.channels[0] <= channels[0] < p.region.channels[1])
+        first = pixel * part.tile.channels + channels[0] - part.region.channels[0]
+        return Source(part.tile, first, 1.0)
 
     def map_lines(self, node: Node, operator: Map) -> bool:
         image = self.graph.tensors[node.output].image

@@ -114,11 +114,12 @@ def _check_line(where: str, op: ApplyLine, compute: Compute) -> None:
     products: list[list[int]] = op.products.tolist()
     for weight, line, source, target in products:
         matrix: Matrix | LineMatrix = compute.matrices[weight]
-        if source < 0 or source + matrix.rows[1] > op.lines[line].elements:
+        rows, cols = matrix.rows[1] - matrix.rows[0], matrix.cols[1] - matrix.cols[0]
+        if source < 0 or source + rows > op.lines[line].elements:
             raise VerifyError(f"{where}: {op.result} multiplies elements that {op.lines[line]} does not have")
         if target != at:
             raise VerifyError(f"{where}: {op.result} has a product at {target}, not {at}")
-        at += matrix.cols[1]
+        at += cols
     if at != op.result.elements:
         raise VerifyError(f"{where}: {op.result} has {op.result.elements} elements, its products {at}")
 
