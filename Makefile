@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
 
-.PHONY: demo test test-slow test-release test-browser fuzz fuzz-short notebook conformance docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-thesis clean
+.PHONY: demo test test-slow test-release test-browser fuzz fuzz-short notebook conformance docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-streaming bench-thesis clean
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -58,6 +58,9 @@ bench-growth: $(READY)  ## how compilation grows with image size, channels, core
 
 bench-mapping: $(READY)  ## latency, throughput, energy, memory by mapping; simulated
 	$(BIN)/python benchmarks/mapping.py
+
+bench-streaming: $(READY)  ## row streaming against layer by layer: latency, speed-up, utilisation; simulated
+	$(BIN)/python benchmarks/streaming.py
 
 bench-simulate: $(READY)  ## time of simulate and check; PIMSIM=/path/to/ChipTest to compare with pimsim-nn
 	$(BIN)/python benchmarks/simulate.py $(if $(PIMSIM),--pimsim $(PIMSIM))

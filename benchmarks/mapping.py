@@ -1,7 +1,8 @@
 """Compile built-in models with both mappings and print what the built-in simulator says: `make bench-mapping`.
 
 Times and energies are the modelled chip's and the same on every computer; only the seconds of compilation differ. A
-third line shows how many times better `rows` is than the reference mapping; below 1 it is worse.
+third line shows how many times better `rows` is than the reference mapping; below 1 it is worse. The bound is what the
+products alone would allow, spread evenly over all cores; below the table `raptor explain` says what binds.
 """
 
 import argparse
@@ -20,48 +21,60 @@ from rich.table import Table
 sys.path.insert(0, str(ROOT))
 import models
 import raptor
+from raptor.explain import explain
 from validator.simulate.builtin import simulate
 
 REFERENCE, ROWS = "raptor", "rows"
+MODELS = ("resnet18", "vgg16", "googlenet", "squeezenet", "resnet50", "mobilenet_v2")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model and mapping. `energy_mj`: of a sample in the steady state. `local_bytes`: in the fullest core."""
+    """One model and mapping. `energy_mj`: of a sample in the steady state. `local_bytes`: in the fullest core.
+
+    `bound_per_s`: samples/s if there were products only, on all cores alike. `binds`: a sentence.
+    """
 
     model: str
+    cores: int
     mapping: str
     latency_ms: float
     samples_per_s: float
     energy_mj: float
     local_bytes: int
     compile_s: float
+    bound_per_s: float
+    binds: str
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=["resnet18", "squeezenet", "mobilenet_v2"])
+    parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--arch", default="bench", help="architecture file, or preset")
+    parser.add_argument("--cores", type=int, nargs="+", default=[144, 200], help="cores of the chip, one or more")
     args = parser.parse_args()
     pairs: list[tuple[Row, Row]] = []
     for name in args.models:
         model = models.build(name)
-        pairs.append((measure(name, model, REFERENCE, args.arch), measure(name, model, ROWS, args.arch)))
-        print(name, file=sys.stderr, flush=True)
+        for cores in args.cores:
+            reference, row = (measure(name, model, m, args.arch, cores) for m in (REFERENCE, ROWS))
+            pairs.append((reference, row))
+            print(reference, row, sep="\n", file=sys.stderr, flush=True)
     show(pairs)
 
 
-def measure(name: str, model: onnx.ModelProto, mapping: str, arch: str) -> Row:
+def measure(name: str, model: onnx.ModelProto, mapping: str, arch: str, cores: int) -> Row:
     begin = time.perf_counter()
-    program = raptor.compile(model, arch=arch, mapping=mapping)
+    program = raptor.compile(model, arch=arch, cores=cores, mapping=mapping)
     seconds = time.perf_counter() - begin
     with tempfile.TemporaryDirectory() as folder:
         out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
         report = simulate(out, out / "arch.json", mode="throughput")
+        explained = explain(out)
     latency_ms, energy_mj = (report.latency_ns or 0) / 1e6, (report.energy_pj or 0) / 1e9
-    return Row(
-        name, mapping, latency_ms, report.samples_per_s or 0, energy_mj, program.report.peak_local_bytes, seconds
-    )
+    bound_per_s, used = 1e9 / explained.bounds.products, program.report.peak_local_bytes
+    figures = (latency_ms, report.samples_per_s or 0, energy_mj, used, seconds, bound_per_s)
+    return Row(name, cores, mapping, *figures, explained.binds)
 
 
 def ratios(reference: Row, row: Row) -> tuple[float, ...]:
@@ -77,22 +90,26 @@ def ratios(reference: Row, row: Row) -> tuple[float, ...]:
 
 def show(pairs: Sequence[tuple[Row, Row]]) -> None:
     table = Table()
-    for name in ("model", "mapping"):
+    for name in ("model", "cores", "mapping"):
         table.add_column(name, no_wrap=True)
-    for name in ("latency, ms", "samples/s", "energy, mJ", "local memory, kB", "compile, s"):
+    for name in ("latency, ms", "samples/s", "bound", "energy, mJ", "local memory, kB", "compile, s"):
         table.add_column(name, justify="right", no_wrap=True)
     for pair in pairs:
         for cells in lines(*pair):
             table.add_row(*cells)
         table.add_section()
-    Console(width=110).print(table)
+    console = Console(width=120)
+    console.print(table)
+    for row in (r for pair in pairs for r in pair):
+        console.print(f"{row.model}, {row.cores} cores, {row.mapping}: {row.binds}", markup=False, highlight=False)
 
 
 def lines(reference: Row, row: Row) -> Iterator[tuple[str, ...]]:
     for r in (reference, row):
-        figures = (r.latency_ms, r.samples_per_s, r.energy_mj, r.local_bytes / 1e3, r.compile_s)
-        yield r.model, r.mapping, *(f"{x:.4g}" for x in figures)
-    yield "", "times better", *(f"{x:,.0f}" if x >= 100 else f"{x:.2g}" for x in ratios(reference, row))
+        figures = (r.latency_ms, r.samples_per_s, r.bound_per_s, r.energy_mj, r.local_bytes / 1e3, r.compile_s)
+        yield r.model, str(r.cores), r.mapping, *(f"{x:.4g}" for x in figures)
+    faster, more, *others = (f"{x:,.0f}" if x >= 100 else f"{x:.2g}" for x in ratios(reference, row))
+    yield "", "", "times better", faster, more, "", *others
 
 
 if __name__ == "__main__":

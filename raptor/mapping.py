@@ -72,7 +72,8 @@ class Mapping:
     With `xbar`, the rows and outputs of a crossbar, tensors are cut into lines of tiles of as many channels as it has
     rows, and every operation that can works line by line. `loaders`: by model input, columns and the core that loads
     them for all others; inputs that are not there are loaded by whoever needs them. `patience_ns`: how much earlier
-    than it can start a message is preferred to other work, because both its cores have to be free at once.
+    than it can start a message is preferred to other work, because both its cores have to be free at once. Unless
+    `streamed`, cores pass on nothing before they have done all of a layer: what streaming is compared with.
 
     With `by_pixel`, tensors are cut into the pixels of each tile.
     """
@@ -86,6 +87,7 @@ class Mapping:
         default_factory=dict[str, tuple[tuple[Range, int], ...]]
     )
     patience_ns: float = 0.0
+    streamed: bool = True
     by_pixel: bool = False
 
     def __str__(self) -> str:

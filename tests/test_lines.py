@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from raptor.codegen import Streams
 from raptor.errors import CapacityError, UserError
 from raptor.frontend.graph import Filter
 from raptor.mapping import Mapping
+from raptor.mapping_file import write_mapping
 from raptor.pim import PimProgram
 from raptor.search import Objective, cost_of, search
 from raptor.unfold import LineMatrix, band_shape, bands, block_outputs, block_shape, line_blocks
 from raptor.window import Window
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
-from tests.pipeline import check, conv_model, passes
+from tests.pipeline import check, conv_model, count_ops, passes
 
 ROWS = {"mapping": "rows"}
 CHIP = {"xbar": 16, "xbars_per_core": 40, "cores": 200, **ROWS}
@@ -268,3 +271,19 @@ def test_an_input_that_nobody_reads():
 
 def test_a_model_that_computes_nothing():
     check(make_model([node("Identity", "x", "y")], {"x": (1, 3, 6, 8)}, ["y"]), **CHIP)
+
+
+def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
+    """It validates, takes longer, and multiplies as often as streaming does."""
+    model = models.build("lenet5")
+    streamed = passes(model, mapping="rows", cores=60)
+    path = tmp_path / "mapping.json"
+    write_mapping(path, replace(streamed.mapping, streamed=False), streamed.arch)
+    check(model, mapping=str(path), cores=60)
+    by_layer = passes(model, mapping=str(path), cores=60)
+    assert count_ops(by_layer.streams)["mvmul"] == count_ops(streamed.streams)["mvmul"]
+    costs = [cost_of(p.program, p.streams, p.arch, "latency") for p in (by_layer, streamed)]
+    assert costs[0] > costs[1]
+    ordered = spatial.order_computes(by_layer.spatial, by_layer.mapping, by_layer.arch)
+    layers = [[n for n, _ in groupby(c.node for c in graph.computes)] for graph in (by_layer.spatial, ordered)]
+    assert layers[0] == layers[1]

@@ -5,6 +5,7 @@ order is the global one of `pim.place`, so it decides who waits for whom, never 
 """
 
 from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
 
 import numpy as np
 
@@ -32,7 +33,15 @@ def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> Spatial
     """Layer after layer, as they are; or, for a mapping by lines, by start. Every tie is broken by `urgency`."""
     if not mapping.xbar or not graph.computes:
         return graph
-    return replace(graph, computes=tuple(_Schedule(arch, mapping.patience_ns, list(graph.computes)).run()))
+    ordered = (_Schedule(arch, mapping.patience_ns, computes).run() for computes in _together(graph, mapping))
+    return replace(graph, computes=tuple(chain.from_iterable(ordered)))
+
+
+def _together(graph: SpatialGraph, mapping: Mapping) -> list[list[Compute]]:
+    """What is scheduled together: all, or one node after another."""
+    if mapping.streamed:
+        return [list(graph.computes)]
+    return [list(computes) for _, computes in groupby(graph.computes, key=lambda c: c.node)]
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from raptor.spatial.ir import (
     Tile,
     Vector,
 )
+from raptor.spatial.verify_lines import verify_lines
 from raptor.unfold import LineMatrix
 from raptor.window import input_pixels
 
@@ -51,6 +52,7 @@ def verify(graph: SpatialGraph, arch: Arch) -> None:
         if use.key not in by_line:
             _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
     _check_sources(graph)
+    verify_lines(graph)
 
 
 def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None:

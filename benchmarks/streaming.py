@@ -1,0 +1,111 @@
+"""What row streaming gives over one layer after another, as CLSA-CIM (DATE 2024) reports it: `make bench-streaming`.
+
+Four programs of each model, all for the same chip: each layer on the fewest cores that hold it, or slow layers on more
+until the chip is full; and layer by layer, where cores pass on nothing before they have done all of a layer, or
+streamed. Either way of the same pair has the same matrices on the same cores. Latencies are the built-in simulator's;
+a core is utilised while it multiplies.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from measure import ROOT
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(ROOT))
+import models
+import raptor
+from raptor import frontend, spatial
+from raptor.arch import Arch, load
+from raptor.mapping import Mapping
+from raptor.mapping_file import write_mapping
+from raptor.mapping_rows import Knobs, map_rows
+from validator.programs import read_program
+from validator.simulate import chip, model
+from validator.simulate.work import work_of
+
+FEWEST, ALL = "fewest", "all"
+SHARES = {FEWEST: 0.0, ALL: 1.0}
+BY_LAYER, STREAMED = "layer by layer", "streamed"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One program. `cores`: those that multiply. `utilisation`: the part of the latency in which they do, 0 to 1."""
+
+    model: str
+    given: str
+    order: str
+    cores: int
+    latency_ms: float
+    utilisation: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=["resnet50", "vgg16", "tiny_yolo_v4"])
+    parser.add_argument("--arch", default="bench", help="architecture file, or preset")
+    parser.add_argument("--cores", type=int, default=256, help="cores of the chip")
+    args = parser.parse_args()
+    arch = load(args.arch, cores=args.cores)
+    found = [rows(name, models.build(name), arch, args.arch) for name in args.models]
+    show(found)
+
+
+def rows(name: str, source: onnx.ModelProto, arch: Arch, preset: str) -> list[Row]:
+    """All four, the slowest first."""
+    graph = frontend.load(source, shapes={}).graph
+    graph = spatial.choose_depthwise(spatial.fold_relu(graph, arch), arch)
+    found: list[Row] = []
+    for given, share in SHARES.items():
+        mapping = map_rows(graph, arch, Knobs(share=share))
+        for order, streamed in ((BY_LAYER, False), (STREAMED, True)):
+            cores, latency_ms, utilisation = measure(source, replace(mapping, streamed=streamed), arch, preset)
+            found.append(Row(name, given, order, cores, latency_ms, utilisation))
+            print(found[-1], file=sys.stderr, flush=True)
+    return found
+
+
+def measure(source: onnx.ModelProto, mapping: Mapping, arch: Arch, preset: str) -> tuple[int, float, float]:
+    """Cores that multiply, latency in ms, utilisation."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder) / "mapping.json", Path(folder) / "out"
+        write_mapping(path, mapping, arch)
+        program = raptor.compile(source, arch=preset, cores=arch.core_count, mapping=str(path))
+        program.save(out, stream_format="pim", weight_format="npz")
+        machine = model.build(read_program(out), chip.read_target(out / "arch.json"))
+    latency_ns = model.run(machine).last_tick * machine.period_ns
+    products_ns = work_of(machine).products / 1000
+    cores = int(np.count_nonzero(products_ns))
+    return cores, latency_ns / 1e6, float(products_ns.sum()) / cores / latency_ns
+
+
+def show(found: Sequence[Sequence[Row]]) -> None:
+    table = Table()
+    for name in ("model", "cores", "order"):
+        table.add_column(name, no_wrap=True)
+    for name in ("cores used", "latency, ms", "speed-up", "utilisation, %", "times"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for group in found:
+        for row in group:
+            table.add_row(*cells(group[0], row))
+        table.add_section()
+    Console(width=110).print(table)
+
+
+def cells(first: Row, row: Row) -> tuple[str, ...]:
+    """`first`: layer by layer on the fewest cores, which all others are compared with."""
+    faster, fuller = first.latency_ms / row.latency_ms, row.utilisation / first.utilisation
+    figures = (f"{row.latency_ms:.4g}", f"{faster:.3g}", f"{100 * row.utilisation:.3g}", f"{fuller:.3g}")
+    return row.model, row.given, row.order, str(row.cores), *figures
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Layers by line: every output adds each product that it needs exactly once, and no other.
+
+A product is an input pixel times a kernel position, for the input channels of a matrix. They are counted as the tables
+of `ApplyLine`, `Overlap` and `Bring` say; how the blocks were meant to be cut is not looked at.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.errors import VerifyError
+from raptor.frontend.graph import Filter
+from raptor.layout import Region
+from raptor.spatial.copies import Copies, Places, corner, spread
+from raptor.spatial.ir import ApplyLine, Compute, Overlap, SpatialGraph, TensorParts
+from raptor.unfold import LineMatrix
+from raptor.window import input_pixels
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Range = tuple[int, int]
+
+
+def verify_lines(graph: SpatialGraph) -> None:
+    """Raises `VerifyError` that names the ONNX node and what is added wrongly."""
+    layers: dict[str, list[Compute]] = {}
+    for compute in graph.computes:
+        if any(isinstance(op, ApplyLine | Overlap) for op in compute.body):
+            layers.setdefault(compute.layer, []).append(compute)
+    if not layers:
+        return
+    copies = Copies.of(graph.computes)
+    for name, use in graph.filter_of.items():
+        if use.key in layers:
+            places = Places(graph.tensors[use.source], copies)
+            _Layer(graph.filters[use.key], graph.tensors[name], places).check(layers[use.key])
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """What is multiplied, as columns; one product after another, `start` counting the elements of them all.
+
+    matrix: number. row, col: first input pixel. out_row, out_col: first output pixel, counted from the image's.
+    """
+
+    start: Ints
+    matrix: Ints
+    row: Ints
+    col: Ints
+    out_row: Ints
+    out_col: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """Products that are added to output pixels, as columns: channel range, row and column of the pixel, product."""
+
+    part: Ints
+    row: Ints
+    col: Ints
+    product: Ints
+
+
+@dataclass(slots=True)
+class _Flat:
+    """Lists of numbers as one, to be looked up all at once."""
+
+    values: list[int] = field(default_factory=list[int])
+    first: list[int] = field(default_factory=list[int])
+
+    def add(self, values: list[int]) -> None:
+        self.first.append(len(self.values))
+        self.values += values
+
+    def at(self, which: Ints, index: Ints) -> Ints:
+        return np.array(self.values, np.int64)[np.array(self.first, np.int64)[which] + index]
+
+
+def _joined(tables: list[Ints]) -> tuple[Ints, Ints]:
+    """Tables of four columns as one, and which of them each row is of."""
+    lengths = [len(table) for table in tables]
+    return np.repeat(np.arange(len(tables)), lengths), np.concatenate([np.zeros((0, 4), np.int64), *tables])
+
+
+@dataclass(slots=True)
+class _Matrices:
+    """The matrices of a layer, each once, and their fields as columns.
+
+    ins: place in `ranges`. outs: [matrix, line of a product] -> output line, counted from the first.
+    """
+
+    found: list[LineMatrix] = field(default_factory=list[LineMatrix])
+    number: dict[int, int] = field(default_factory=dict[int, int])
+
+    def add(self, matrix: LineMatrix) -> int:
+        if id(matrix) not in self.number:
+            self.number[id(matrix)] = len(self.found)
+            self.found.append(matrix)
+        return self.number[id(matrix)]
+
+    @property
+    def ranges(self) -> list[Range]:
+        return sorted({m.ins for m in self.found})
+
+    @property
+    def ins(self) -> Ints:
+        ranges = self.ranges
+        return np.array([ranges.index(m.ins) for m in self.found], np.int64)
+
+    @property
+    def block(self) -> tuple[Ints, ...]:
+        """Lines, pixels, and the input line and pixel that the first kernel row and column of the first output read."""
+        rows = [(m.band.lines, m.pixels, m.band.shift, m.shift) for m in self.found]
+        return tuple(np.array(rows, np.int64).reshape(-1, 4).T)
+
+    @property
+    def product(self) -> tuple[Ints, ...]:
+        """Output pixels of a line, first output channel, output channels."""
+        rows = [(m.count, m.outs[0], m.outs[1] - m.outs[0]) for m in self.found]
+        return tuple(np.array(rows, np.int64).reshape(-1, 3).T)
+
+    @property
+    def outs(self) -> Ints:
+        most = max((len(m.band.outs) for m in self.found), default=1)
+        rows = [m.band.outs + m.band.outs[-1:] * (most - len(m.band.outs)) for m in self.found]
+        return np.array(rows, np.int64).reshape(-1, most)
+
+
+@dataclass(slots=True)
+class _Layer:
+    """`bases`: where the result of each `ApplyLine` begins, counting the elements of them all."""
+
+    operator: Filter
+    tensor: TensorParts
+    places: Places
+    matrices: _Matrices = field(default_factory=_Matrices)
+    bases: dict[str, int] = field(default_factory=dict[str, int])
+
+    def check(self, computes: list[Compute]) -> None:
+        blocks = self.blocks(computes)
+        sums = [op for c in computes for op in c.body if isinstance(op, Overlap)]
+        self.check_counts(self.counts(blocks, self.added(blocks, sums)))
+
+    def error(self, what: str) -> VerifyError:
+        return VerifyError(f"spatial: {self.tensor.node}: {what}")
+
+    def blocks(self, computes: list[Compute]) -> _Blocks:
+        """Raises `VerifyError` for pixels that are no block, or not one for their matrix."""
+        start, matrix, tile, element = self.tables(computes)
+        copies = self.places.copies
+        channels = np.array([t.channels for t in copies.tiles])[tile]
+        lines, pixels, down, right = (column[matrix] for column in self.matrices.block)
+        at = copies.first[tile] + element // channels
+        k, i = spread(lines * pixels)
+        rows, cols = self.places.find(at[i] + k, self.matrices.ins[matrix[i]], self.matrices.ranges)
+        row, col = rows[k == 0], cols[k == 0]
+        line, pixel = np.divmod(k, pixels[i])
+        bad = np.zeros(len(start), np.bool_)
+        bad[i[(rows != row[i] + line) | (cols != col[i] + pixel)]] = True
+        window = self.operator.window
+        out_row, row_rest = np.divmod(row + window.pads[0] + down, window.strides[0])
+        out_col, col_rest = np.divmod(col + window.pads[1] + right, window.strides[1])
+        bad |= (element % channels != 0) | (row_rest != 0) | (col_rest != 0)
+        for b in np.flatnonzero(bad).tolist():
+            raise self.error(f"{copies.tiles[int(tile[b])]} from element {element[b]} on is no block of its matrix")
+        return _Blocks(start, matrix, row, col, out_row, out_col)
+
+    def tables(self, computes: list[Compute]) -> tuple[Ints, ...]:
+        """All products in order: first element of the product, matrix, tile, first element of the block."""
+        ops: list[ApplyLine] = []
+        matrices, tiles = _Flat(), _Flat()
+        for compute in computes:
+            numbers = [self.matrices.add(m) for m in compute.matrices if isinstance(m, LineMatrix)]
+            for op in (op for op in compute.body if isinstance(op, ApplyLine)):
+                matrices.add(numbers)
+                tiles.add([self.places.copies.number[t.name] for t in op.lines])
+                ops.append(op)
+        i, table = _joined([op.products for op in ops])
+        sizes = np.array([op.result.elements for op in ops], np.int64)
+        bases = np.cumsum(sizes) - sizes
+        self.bases = {op.result.name: base for op, base in zip(ops, bases.tolist(), strict=True)}
+        weight, line, element, target = table.T
+        return bases[i] + target, matrices.at(i, weight), tiles.at(i, line), element
+
+    def added(self, blocks: _Blocks, sums: list[Overlap]) -> _Added:
+        """Raises `VerifyError` for elements added where others belong."""
+        runs, regions = self.runs(sums)
+        op, target, given, elements = runs.T
+        parts = sorted({p.region.channels for p in self.tensor.parts})
+        columns = [(parts.index(r.channels), *r.channels, *corner(r)) for r in regions]
+        part, low, high, row, first = np.array(columns, np.int64).reshape(-1, 5)[op].T
+        product = np.searchsorted(blocks.start, runs[:, 2], side="right") - 1
+        own = high - low
+        place = row, first + target // own, low
+        good = (target % own == 0) & (elements % own == 0)
+        good &= self.belongs(blocks, product, given - blocks.start[product], elements, own, place)
+        for bad in np.flatnonzero(~good).tolist():
+            raise self.error(f"{sums[int(op[bad])].result} adds at {target[bad]} what belongs elsewhere")
+        k, i = spread(elements // own)
+        return _Added(part[i], row[i], place[1][i] + k, product[i])
+
+    def belongs(
+        self, blocks: _Blocks, product: Ints, first: Ints, elements: Ints, own: Ints, place: tuple[Ints, Ints, Ints]
+    ) -> Bools:
+        """Whether elements of products, `own` of each pixel, are those of a row, column and channel of the output."""
+        matrix, (row, col, channel) = blocks.matrix[product], place
+        count, low, width = (column[matrix] for column in self.matrices.product)
+        line, rest = np.divmod(first, count * width)
+        pixel, offset = np.divmod(rest, width)
+        pixels, outs = elements // own, self.matrices.outs
+        inside = (pixel + pixels <= count) & (offset + own <= width) & ((own == width) | (pixels == 1))
+        rows = blocks.out_row[product] + outs[matrix, np.minimum(line, outs.shape[1] - 1)]
+        return inside & (rows == row) & (blocks.out_col[product] + pixel == col) & (low + offset == channel)
+
+    def runs(self, sums: list[Overlap]) -> tuple[Ints, list[Region]]:
+        """The runs that add products: sum, element of it, element of all products, elements; and each sum's region."""
+        regions = self.regions(sums)
+        sources = _Flat()
+        for op in sums:
+            sources.add([self.bases.get(t.name, -1) for t in op.sources])
+        i, table = _joined([op.runs for op in sums])
+        target, source, first, elements = table.T
+        base = sources.at(i, source)
+        found = np.stack([i, target, base + first, elements], axis=1)[base >= 0]
+        return found, [regions[op.result.name] for op in sums]
+
+    def regions(self, sums: list[Overlap]) -> dict[str, Region]:
+        """Which outputs each sum is for: parts of the tensor, or what a sum of sums adds, whole and once."""
+        regions = {p.tile.name: p.region for p in self.tensor.parts}
+        partial = {op.result.name for op in sums}
+        for op in reversed(sums):
+            region = regions.get(op.result.name)
+            if region is None or region.elements(self.tensor.image) != op.result.elements:
+                raise self.error(f"{op.result} is no part of {self.tensor.name}")
+            for i, tile in ((i, t) for i, t in enumerate(op.sources) if t.name not in self.bases):
+                whole = [[0, i, 0, op.result.elements]]
+                if tile.name not in partial or tile.name in regions or op.runs[op.runs[:, 1] == i].tolist() != whole:
+                    raise self.error(f"{op.result} does not add {tile} whole and once")
+                regions[tile.name] = region
+        return regions
+
+    def counts(self, blocks: _Blocks, added: _Added) -> Ints:
+        """[channel range, output pixel, input channel range, kernel position] -> how often it is added."""
+        window, image, ranges = self.operator.window, self.tensor.image, self.matrices.ranges
+        matrix = blocks.matrix[added.product]
+        lines, pixels, *_ = (column[matrix] for column in self.matrices.block)
+        row = self.positions(0, added.row) - blocks.row[added.product][:, None]
+        col = self.positions(1, added.col) - blocks.col[added.product][:, None]
+        hit = ((row >= 0) & (row < lines[:, None]))[:, :, None] & ((col >= 0) & (col < pixels[:, None]))[:, None, :]
+        shape = len({p.region.channels for p in self.tensor.parts}), image.pixels, len(ranges), window.tap_count
+        pixel = added.part * image.pixels + added.row * image.width + added.col
+        cell = pixel * len(ranges) + self.matrices.ins[matrix]
+        i, tap = np.nonzero(hit.reshape(-1, window.tap_count))
+        return np.bincount(cell[i] * window.tap_count + tap, minlength=int(np.prod(shape))).reshape(shape)
+
+    def positions(self, axis: int, outs: Ints) -> Ints:
+        """[outputs, kernel positions] of one dimension -> input row or column, or one beyond the image."""
+        window = self.operator.window
+        first = outs * window.strides[axis] - window.pads[axis]
+        return first[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
+
+    def check_counts(self, counts: Ints) -> None:
+        ranges, needed = self.matrices.ranges, input_pixels(self.operator.window) >= 0
+        ends = [0, *(stop for _, stop in ranges)]
+        if needed.any() and ([start for start, _ in ranges] != ends[:-1] or ends[-1] != self.operator.in_channels):
+            raise self.error(f"multiplies input channels {ranges}, not each of {self.operator.in_channels} once")
+        for part, pixel, group, tap in np.argwhere(counts != needed[:, None, :])[:1].tolist():
+            row, col = divmod(pixel, self.tensor.image.width)
+            where = f"row {row} column {col} of channel range {part} of {self.tensor.name}"
+            times = counts[part, pixel, group, tap]
+            raise self.error(f"{where} adds kernel position {tap} of channels {ranges[group]} {times} times")
