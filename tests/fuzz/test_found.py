@@ -12,10 +12,11 @@ import pytest
 from onnx import ModelProto
 
 import raptor
-from raptor import cli
+from raptor import cli, isa, streams
 from raptor.errors import RaptorError, UserError
 from raptor.inspection import inspect
 from tests.frontend.support import Array, make_model, node, random
+from tests.fuzz.mutations import seal
 from tests.pipeline import THESIS_CHIP, conv_model
 from tests.pipeline import check as compiled_and_right
 from validator.checks import check
@@ -195,6 +196,19 @@ def test_check_for_a_nested_architecture(tmp_path: Path):
     out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
     with pytest.raises(UserError, match="not a JSON file"):
         check(out, nested(tmp_path))
+
+
+@pytest.mark.parametrize("forgotten", range(1, 8))
+def test_a_maximum_that_forgets_an_operand(tmp_path: Path, forgotten: int):
+    """Of nine, in a single number: eight of nine inputs hide it."""
+    model = make_model([node("MaxPool", "x", kernel_shape=[3, 3])], {"x": (1, 1, 3, 3)}, ["y"])
+    out = raptor.compile(model, **THESIS_CHIP).save(tmp_path / "out", stream_format="pim")
+    path = out / "core_0.pim"
+    records = streams.from_pim(path.read_bytes())
+    maxima = np.flatnonzero(records["opcode"] == isa.OPCODE["vvmax"])
+    path.write_bytes(streams.to_pim(np.delete(records, maxima[forgotten])))
+    seal(out)
+    assert validate(out).verdict == "mismatch"
 
 
 # Faults
