@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 from random import Random
+from zipfile import BadZipFile
 
 from raptor.errors import RaptorError
 from tests.fuzz.bases import bases
@@ -51,7 +52,7 @@ def _spoil(out: Path, rng: Random) -> str:
         mutation = rng.choice(MUTATIONS)
         try:
             done.append(f"{mutation.__name__}: {mutation(out, rng)}")
-        except (MisfitError, RaptorError, ValueError, OSError, RecursionError):
+        except (MisfitError, RaptorError, ValueError, OSError, RecursionError, BadZipFile):
             if done:  # which may have left nothing for a second one
                 break
     return "; ".join(done)

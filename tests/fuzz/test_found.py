@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import raptor
 from raptor import cli, isa, streams
 from raptor.errors import RaptorError, UserError
 from raptor.inspection import inspect
+from raptor.threads import Threads
 from tests.frontend.support import Array, make_model, node, random
 from tests.fuzz.mutations import seal
 from tests.pipeline import THESIS_CHIP, conv_model
@@ -278,3 +281,36 @@ def test_no_room_for_temporary_files(
         cli.main(["compile", str(path), "-q", "-o", str(tmp_path / "out")])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mib", [40, 150, 200, 415, 1000])
+def test_a_limit_below_what_libraries_need(mib: int):
+    """They abort, exit, interrupt themselves or, of some sizes, wait for ever."""
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({mib} << 20, {mib} << 20)); "
+    code = f"{limit} from raptor import cli; cli.main(['check', 'nowhere'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"raptor: error: out of memory: ulimit -v is {mib * 1024} KiB, RAPTOR and its libraries need 1048576\n",
+    )
+
+
+def test_no_memory_for_a_thread(monkeypatch: pytest.MonkeyPatch):
+    """The thread ends without a word, and the caller waits for it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("mmap.mmap", full)
+    with Threads(1) as pool, pytest.raises(UserError, match="no room for a thread"):
+        pool.submit(print)
+
+
+def test_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refused)
+    with pytest.raises(UserError, match="see ulimit -v and ulimit -u"):
+        raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
+    assert not list(tmp_path.iterdir())
