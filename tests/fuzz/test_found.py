@@ -17,6 +17,7 @@ import raptor
 from raptor import cli, isa, streams
 from raptor.errors import RaptorError, UserError
 from raptor.inspection import inspect
+from raptor.jit import kernel
 from raptor.threads import Threads
 from tests.frontend.support import Array, make_model, node, random
 from tests.fuzz.mutations import seal
@@ -314,3 +315,26 @@ def test_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match="see ulimit -v and ulimit -u"):
         raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_onnxruntime_reports_to_nobody(tmp_path: Path):
+    """Of itself it writes an identifier of the computer below the home directory, and sends it."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(conv_model((1, 3, 4, 4), 3).SerializeToString())
+    home = tmp_path / "home"
+    home.mkdir()
+    code = f"import raptor; assert raptor.compile({str(model)!r}, xbar=4).validate().passed"
+    environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"} | {"HOME": str(home)}
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, timeout=120, check=True)
+    assert not list(home.iterdir())
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
+    """numba adds a loop to those it knows, then keeps it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("numba.core.caching.FunctionCache.save_overload", full)
+    doubled = kernel(lambda x: x + x)
+    assert [doubled(3), doubled(0.5)] == [6, 1.0]
