@@ -110,5 +110,6 @@ def _try(seed: int) -> tuple[str, str]:
         except BrokenError as error:
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
-            print(f"{part.name} {seed}: {error}\n  kept in {kept}; again: {command(part, seed)}", file=sys.stderr)
-            return "", f"{error}"
+            fault = f"{error}".replace(name, str(kept))  # commands name the folder
+            print(f"{part.name} {seed}: {fault}\n  kept in {kept}; again: {command(part, seed)}", file=sys.stderr)
+            return "", fault
