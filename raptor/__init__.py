@@ -9,6 +9,7 @@
 Importing this package is cheap: the compiler is loaded at the first use.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ from raptor.errors import CapacityError, InternalError, RaptorError, Unsupported
 
 if TYPE_CHECKING:
     from raptor.program import Program, compile, load
+
+# onnxruntime would write below ~/.cache/Microsoft and report to its makers.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
 

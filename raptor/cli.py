@@ -16,6 +16,7 @@ import validator.cli
 import validator.simulate.cli
 from raptor import completion
 from raptor.errors import InternalError, RaptorError, UserError
+from raptor.limits import check_memory
 from raptor.options import DEFAULT_STRATEGY, parse_shape, parse_xbar
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     try:
+        check_memory()
         app(args=[a for a in args if a != "--debug"])
     except RaptorError as e:
         if debug:
@@ -146,12 +148,11 @@ def compile_command(
 
     Example: raptor compile lenet5.onnx --xbar 128 --cores 20
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     import raptor
     from raptor import output as outputs
     from raptor import terminal
     from raptor.driver import Driver, Stopped
+    from raptor.threads import Threads
 
     choices = {"--format": (stream_format, ("json", "pim", "both")), "--weights": (weights, ("json", "npz"))}
     choices["--isa"] = (isa, ("extended", "base"))
@@ -185,7 +186,7 @@ def compile_command(
         except Stopped as stopped:
             print(stopped.text, end="")
             return
-        with ThreadPoolExecutor(1) as pool:
+        with Threads(1) as pool:
             findings = pool.submit(program.check)
             driver.timed(
                 "write",

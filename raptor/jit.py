@@ -6,6 +6,7 @@ may change (such as JSON keys) are arguments.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba  # pyright: ignore[reportMissingTypeStubs]
@@ -16,10 +17,7 @@ R = TypeVar("R")
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles a function called from Python; the machine code is cached beside the file or in the user's cache."""
-    try:
-        return _njit(function, cache=True)
-    except RuntimeError:  # numba found no writable directory for its cache
-        return _njit(function, cache=False)
+    return _cached(function)
 
 
 def helper(function: Callable[P, R]) -> Callable[P, R]:
@@ -29,15 +27,28 @@ def helper(function: Callable[P, R]) -> Callable[P, R]:
 
 def bare_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """A `kernel` that allocates nothing: compiled without reference counts, which cost more than small helpers do."""
-    try:
-        return _njit(function, cache=True, counted=False)
-    except RuntimeError:
-        return _njit(function, cache=False, counted=False)
+    return _cached(function, counted=False)
 
 
 def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
     """A `helper` of a `bare_kernel`."""
     return _njit(function, cache=False, counted=False)
+
+
+def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]:
+    try:
+        compiled = _njit(function, cache=True, counted=counted)
+    except RuntimeError:  # numba found no writable directory for its cache
+        return _njit(function, cache=False, counted=counted)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return compiled(*args, **kwargs)
+        except OSError:  # of the cache, such as a full disk: no kernel touches files. The code is in memory by now.
+            return compiled(*args, **kwargs)
+
+    return call
 
 
 def _njit(function: Callable[P, R], *, cache: bool, counted: bool = True) -> Callable[P, R]:

@@ -5,7 +5,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from raptor import arch, files, isa, streams
 from raptor.arch import Arch
 from raptor.errors import UserError
 from raptor.report import Report
+from raptor.threads import Threads
 
 Floats = npt.NDArray[np.float32]
 StreamFormat = Literal["json", "pim", "both"]
@@ -65,7 +65,7 @@ def write(
     """
     with replacing(folder, force=force) as temporary:
         (temporary / files.WEIGHTS).mkdir()
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with Threads(_THREADS) as pool:
             # NOTE: when one fails, `map` cancels those that have not begun, and the pool waits for the others.
             written = pool.map(partial(_write_file, temporary), _contents(artifacts, stream_format, weight_format))
             entries = dict(sorted(written))

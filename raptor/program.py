@@ -92,15 +92,23 @@ class Program:
         return dict(run(load(self._directory()), inputs).outputs)
 
     def validate(
-        self, inputs: Mapping[str, Array] | None = None, *, seed: int = 0, tolerance: float = 1e-4, layers: bool = False
+        self,
+        inputs: Mapping[str, Array] | None = None,
+        *,
+        seed: int = 0,
+        samples: int | None = None,
+        tolerance: float = 1e-4,
+        layers: bool = False,
     ) -> "Verdict":
         """Executes the streams and compares with onnxruntime on the original model, optimisations off.
 
-        Without `inputs`, seeded standard normal numbers. `layers` compares every intermediate tensor too.
+        Without `inputs`, standard normal numbers, `samples` times, or as often as is quick. `layers` compares every
+        intermediate tensor too.
         """
         from validator.validate import validate
 
-        return validate(self._directory(), inputs=inputs or (), seed=seed, tolerance=tolerance, layers=layers)
+        folder = self._directory()
+        return validate(folder, inputs=inputs or (), seed=seed, samples=samples, tolerance=tolerance, layers=layers)
 
     def _directory(self) -> Path:
         if self.folder is None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from raptor.errors import RaptorError
-from validator.options import DEFAULT_TOLERANCE, Engine, Schedule
+from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 
 
 def command(
@@ -15,7 +15,15 @@ def command(
         list[str] | None,
         typer.Option("--input", metavar="[NAME=]FILE", help="A .npy, .npz or .pb file; else random numbers."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first random input; the next has the next.")] = 0,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Random inputs to try.",
+            show_default=f"as many as are quick, {FEWEST_SAMPLES} to {MOST_SAMPLES}",
+        ),
+    ] = None,
     tolerance: Annotated[
         float, typer.Option(min=0, help="Largest error, over the largest wanted value.")
     ] = DEFAULT_TOLERANCE,
@@ -52,6 +60,7 @@ def command(
             out,
             inputs=inputs or (),
             seed=seed,
+            samples=samples,
             tolerance=tolerance,
             layers=layers,
             engine=engine,

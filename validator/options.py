@@ -6,3 +6,4 @@ Engine = Literal["numba", "python"]
 Schedule = Literal["block", "round-robin"]
 Mode = Literal["latency", "throughput"]
 DEFAULT_TOLERANCE = 1e-4
+FEWEST_SAMPLES, MOST_SAMPLES = 2, 100

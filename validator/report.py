@@ -25,14 +25,16 @@ class LayerComparison:
 class Report:
     """The JSON report; `version` changes with its fields. Not a number and infinity are written as null.
 
+    `outputs` and `layers` hold the worst of `samples` inputs; `instructions` are those of one run, `seconds` of all.
     `first_deviation` is the first ONNX node whose tensor differs; `message` says what stopped a run that did not end.
     """
 
     verdict: Verdict
     tolerance: float
-    version: int = 1
+    version: int = 2
     model: str = ""
     seed: int | None = None
+    samples: int = 0
     cores: int = 0
     instructions: int = 0
     seconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -58,7 +60,8 @@ def show(report: Report, console: Console, *, quiet: bool = False) -> None:
             where = report.first_deviation
             _line(console, f"first node that deviates: {where}" if where else "no node deviates")
     ran = report.seconds.get("run", 0.0)
-    summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores in {ran:.2f} s"
+    count = f"{report.samples} {'input' if report.samples == 1 else 'inputs'}"
+    summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores, {count} in {ran:.2f} s"
     _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}, tolerance {report.tolerance:g}")
 
 

@@ -1,6 +1,7 @@
 """Executes a compiled model, asks onnxruntime what it should have computed, and compares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -9,16 +10,20 @@ import numpy.typing as npt
 
 from raptor.errors import UserError
 from raptor.layout import Floats
-from validator.compare import compare
-from validator.golden import check_shapes, load_golden
+from validator.compare import Comparison, compare
+from validator.golden import Golden, check_shapes, load_golden
 from validator.inputs import make_inputs
 from validator.load import load
-from validator.options import DEFAULT_TOLERANCE, Engine, Schedule
+from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 from validator.program import Program
 from validator.report import LayerComparison, Report
 from validator.run import UNLIMITED, Result, run
 
 Array = npt.NDArray[Any]
+QUICK_INSTRUCTIONS: dict[Engine, int] = {"numba": 300_000, "python": 3000}
+"""Some tenths of a second."""
+BYTES_OF_AN_INSTRUCTION = 100
+"""Of memory, which take as long to fill."""
 
 
 def validate(
@@ -26,6 +31,7 @@ def validate(
     *,
     inputs: Sequence[str] | Mapping[str, Array] = (),
     seed: int = 0,
+    samples: int | None = None,
     tolerance: float = DEFAULT_TOLERANCE,
     layers: bool = False,
     engine: Engine = "numba",
@@ -35,7 +41,8 @@ def validate(
 ) -> Report:
     """Executes a compiled model and compares it with onnxruntime.
 
-    `inputs`: arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`.
+    `inputs`: arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
+    then from the next seeds: `samples` times, or as often as is quick (`_samples`).
     `layers`: also compare every tensor of layers.json. Raises `UserError` for bad input, or after about `max_steps`
     instructions, and `DeadlockError`.
     """
@@ -45,40 +52,77 @@ def validate(
         raise UserError(f"--layers: {out} has no layers.json")
     loaded = perf_counter()
     golden = load_golden(program, layers=layers)
-    arrays = make_inputs(program.memory.inputs, golden, inputs, seed)
-    names = list(dict.fromkeys([*(place.name for place in program.memory.outputs), *golden.layers]))
-    wanted = golden.run(arrays, names)
-    check_shapes(program, wanted)
-    known = perf_counter()
+    seconds = {"load": loaded - start, "golden": perf_counter() - loaded, "run": 0.0}
     limit = UNLIMITED if max_steps is None else max_steps
-    result = run(program, arrays, engine=engine, schedule=schedule, probes=layers, max_steps=limit)
-    times = {"load": loaded - start, "golden": known - loaded, "run": perf_counter() - known}
-    return _report(program, result, wanted, tolerance, None if inputs else seed, times)
+    judged: list[_Sample] = []
+    for number in range(seed, seed + (1 if inputs else samples or _samples(program, engine))):
+        arrays = make_inputs(program.memory.inputs, golden, inputs, number)
+        begin = perf_counter()
+        wanted = _wanted(program, golden, arrays)
+        known = perf_counter()
+        result = run(program, arrays, engine=engine, schedule=schedule, probes=layers, max_steps=limit)
+        seconds["golden"] += known - begin
+        seconds["run"] += perf_counter() - known
+        judged.append(_judge(result, wanted, tolerance))
+    return _report(program, judged, tolerance, None if inputs else seed, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What one input, or one for each of several, says of all outputs and probes."""
+
+    outputs: tuple[Comparison, ...]
+    layers: tuple[Comparison, ...]
+    instructions: int
+
+
+def _samples(program: Program, engine: Engine) -> int:
+    """As many as are quick, and more than one.
+
+    One input can hide a wrong operand of a maximum, or a clipped value. It seldom does where vectors are long; small
+    programs, whose vectors are short, run often.
+    """
+    memory_bytes = sum(program.memory.local_bytes) + program.memory.size_bytes
+    cost = 1 + program.instruction_count + memory_bytes // BYTES_OF_AN_INSTRUCTION
+    return min(max(QUICK_INSTRUCTIONS[engine] // cost, FEWEST_SAMPLES), MOST_SAMPLES)
+
+
+def _wanted(program: Program, golden: Golden, arrays: Mapping[str, Floats]) -> dict[str, Floats]:
+    names = dict.fromkeys([*(place.name for place in program.memory.outputs), *golden.layers])
+    wanted = golden.run(arrays, list(names))
+    check_shapes(program, wanted)
+    return wanted
+
+
+def _judge(result: Result, wanted: Mapping[str, Floats], tolerance: float) -> _Sample:
+    shown = {name: got for name, got in result.probes.items() if name in wanted}
+    outputs, layers = (
+        tuple(compare(name, got, wanted[name], tolerance) for name, got in found.items())
+        for found in (result.outputs, shown)
+    )
+    return _Sample(outputs, layers, result.instructions)
+
+
+def _worst(samples: Iterable[tuple[Comparison, ...]]) -> tuple[Comparison, ...]:
+    """Of each tensor the comparison that is furthest off."""
+    return tuple(max(same, key=lambda c: c.max_relative) for same in zip(*samples, strict=True))
 
 
 def _report(
-    program: Program,
-    result: Result,
-    wanted: Mapping[str, Floats],
-    tolerance: float,
-    seed: int | None,
-    seconds: dict[str, float],
+    program: Program, judged: Sequence[_Sample], tolerance: float, seed: int | None, seconds: dict[str, float]
 ) -> Report:
-    outputs = tuple(compare(name, got, wanted[name], tolerance) for name, got in result.outputs.items())
+    outputs = _worst(sample.outputs for sample in judged)
     nodes = {probe.tensor: probe.node for probe in program.layers.probes} if program.layers else {}
-    layers = tuple(
-        LayerComparison(nodes[name], compare(name, got, wanted[name], tolerance))
-        for name, got in result.probes.items()
-        if name in wanted
-    )
+    layers = tuple(LayerComparison(nodes[c.name], c) for c in _worst(sample.layers for sample in judged))
     deviating = next((layer.node for layer in layers if not layer.comparison.passed), None)
     return Report(
         verdict="pass" if all(c.passed for c in outputs) and deviating is None else "mismatch",
         tolerance=tolerance,
         model=program.manifest.model,
         seed=seed,
+        samples=len(judged),
         cores=program.core_count,
-        instructions=result.instructions,
+        instructions=judged[0].instructions,
         seconds={key: round(value, 6) for key, value in seconds.items()},
         outputs=outputs,
         layers=layers,

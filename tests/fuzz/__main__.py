@@ -25,7 +25,8 @@ def main() -> int:
     failed = False
     for part in [PARTS[name] for name in options.parts or PARTS]:
         count = options.count or (part.long if options.long else part.short)
-        tally = campaign.run(part, seed=options.seed, count=count, keep=options.keep, seconds=options.seconds)
+        limits = {"count": count, "seconds": options.seconds, "jobs": options.jobs}
+        tally = campaign.run(part, seed=options.seed, keep=options.keep, **limits)
         print(*tally.lines(), sep="\n", flush=True)
         failed |= bool(tally.failures)
     return int(failed)
@@ -38,6 +39,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=0, help="cases of each part")
     parser.add_argument("--long", action="store_true", help="as many cases as a release needs, not as CI has time for")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="most of each part; no case starts later")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "raptor-fuzz", help="failing cases")
     options = parser.parse_args()
     if unknown := [name for name in options.parts if name not in PARTS]:

@@ -6,7 +6,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
@@ -62,28 +64,52 @@ def command(part: Part, seed: int) -> str:
     return f"python -m tests.fuzz {part.name} --seed {seed} --count 1"
 
 
-def run(part: Part, *, seed: int, count: int, keep: Path, seconds: float = float("inf")) -> Tally:
-    """Tries `count` cases, or as many as fit in `seconds`. The folders of those that fail are copied to `keep`."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker process does: cases of `part` until `stop`, a time of the monotonic clock."""
+
+    part: Part
+    keep: Path
+    stop: float
+
+
+_tasks: list[Task] = []
+"""Of this process, one."""
+
+
+def run(part: Part, *, seed: int, count: int, keep: Path, seconds: float = float("inf"), jobs: int = 1) -> Tally:
+    """Tries `count` cases, or as many as fit in `seconds`, in `jobs` processes at a time.
+
+    The folders of those that fail are copied to `keep`.
+    """
     tally = Tally(part, seed)
     start = time.monotonic()
     part.prepare()
-    for number in range(seed, seed + count):
-        if time.monotonic() - start > seconds:
-            break
-        _try(tally, number, keep)
-        tally.seconds = time.monotonic() - start
+    task = Task(part, keep, start + seconds)
+    numbers = range(seed, seed + count)
+    with ProcessPoolExecutor(jobs, get_context("fork"), _tasks.append, (task,)) as pool:
+        for number, (label, fault) in zip(numbers, pool.map(_try, numbers), strict=True):
+            if label:
+                tally.counts[label] += 1
+            if fault:
+                tally.failures[number] = fault
+    tally.seconds = time.monotonic() - start
     return tally
 
 
-def _try(tally: Tally, seed: int, keep: Path) -> None:
-    part = tally.part
+def _try(seed: int) -> tuple[str, str]:
+    """How the case ended, or its fault; neither if there was no time."""
+    (task,) = _tasks
+    if time.monotonic() > task.stop:
+        return "", ""
+    part, kept = task.part, task.keep / f"{task.part.name}-{seed}"
     with tempfile.TemporaryDirectory(prefix="raptor-fuzz-") as name:
         folder = Path(name)
         try:
-            tally.counts[part.case(Draw(part.name, seed), folder)] += 1
+            return part.case(Draw(part.name, seed), folder), ""
         except BrokenError as error:
-            kept = keep / f"{part.name}-{seed}"
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
-            tally.failures[seed] = f"{error}"
-            print(f"{part.name} {seed}: {error}\n  kept in {kept}; again: {command(part, seed)}", file=sys.stderr)
+            fault = f"{error}".replace(name, str(kept))  # commands name the folder
+            print(f"{part.name} {seed}: {fault}\n  kept in {kept}; again: {command(part, seed)}", file=sys.stderr)
+            return "", fault

@@ -5,14 +5,16 @@ unless nobody could clean up (SIGKILL).
 """
 
 import atexit
+import math
 import os
 import resource
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -27,6 +29,7 @@ from tests.pipeline import conv_model
 Content = dict[str, bytes]
 Fault = Callable[[Path, Random], str]
 NOBODY = 65534
+ROOT = Path(__file__).parents[2]
 INTERRUPTED = 130
 
 
@@ -228,7 +231,70 @@ def vanishing(folder: Path, rng: Random) -> str:
     return "new" if any(wholes) else "none"
 
 
+@cache
+def _sources() -> Path:
+    """A copy of the packages beside whose files nothing can be written, not even by root: a file is in the way."""
+    folder = Path(tempfile.mkdtemp(prefix="raptor-sources-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for package in ("raptor", "validator"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in [p for p in folder.rglob("*") if p.is_dir()]:
+        (package / "__pycache__").touch()
+    return folder
+
+
+def no_cache(folder: Path, rng: Random) -> str:
+    """Compiled loops can be kept nowhere, or only on a full disk: `raptor` takes its time, and is right."""
+    home = folder / "home"
+    if full := os.geteuid() == 0 and rng.random() < 0.5:
+        home.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40k", "none", str(home)], check=True)
+    elif rng.random() < 0.5:
+        home.touch()
+    surroundings = {"HOME": str(home), "NUMBA_CACHE_DIR": str(home / "cache"), "PYTHONPATH": str(_sources())}
+    try:
+        outcome = _afresh("validate", rng.choice(bases()), "--quiet", surroundings=surroundings)
+    finally:
+        if full:
+            subprocess.run(["umount", "-l", str(home)], check=True)
+    if outcome.status != 0 or outcome.err:
+        raise BrokenError(f"status {outcome.status}: {outcome.err}")
+    return "on a full disk" if full else "nowhere"
+
+
+def _afresh(*arguments: str | Path, surroundings: Mapping[str, str] | None = None, memory_bytes: int = -1) -> Outcome:
+    """`raptor` in a process of its own, that has imported nothing yet."""
+    code = "import sys, raptor.cli; raptor.cli.main(sys.argv[1:])"
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            env=os.environ | (surroundings or {}),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes)),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    except subprocess.TimeoutExpired as e:
+        raise BrokenError(f"still running after {e.timeout} s") from e
+    return Outcome(done.returncode, done.stdout, done.stderr, time.monotonic() - begin, 0)
+
+
 # Memory, and other processes
+
+
+def limited_from_the_start(folder: Path, rng: Random) -> str:
+    """`ulimit -v`, before anything is imported."""
+    old = _old(folder, rng)
+    memory_bytes = round(math.exp(rng.uniform(math.log(40 * 2**20), math.log(2 * 2**30))))
+    out, good = folder / "out", rng.choice(bases())
+    arguments = rng.choice((compiling(out), ["validate", good, "-q"], ["check", good, "-q"], ["simulate", good, "-q"]))
+    outcome = _afresh(*arguments, memory_bytes=memory_bytes)
+    if fault := outcome.fault((0, 2)):
+        raise BrokenError(f"{arguments[0]} with {memory_bytes} bytes: {fault}")
+    if arguments[0] == "compile":
+        return _judge(outcome, folder, old, statuses=(0, 2))
+    return f"{arguments[0]} {'refused' if outcome.status == 2 else 'ended'}"
 
 
 def little_memory(folder: Path, rng: Random) -> str:
@@ -269,6 +335,7 @@ def two_at_once(folder: Path, rng: Random) -> str:
 FAULTS: tuple[Fault, ...] = (
     killed, killed, killed, killed, interrupted, interrupted, interrupted, interrupted, validation_stopped,
     validation_stopped, file_size_limit, full_disk, read_only, vanishing, little_memory, little_memory, two_at_once,
+    limited_from_the_start, limited_from_the_start, no_cache,
 )  # fmt: skip
 
 

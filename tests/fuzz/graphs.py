@@ -2,9 +2,10 @@
 
 import json
 import math
+import re
 import tempfile
-from collections.abc import Iterator
-from importlib import resources
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import raptor
+from raptor import files
 from raptor.errors import CapacityError, UserError
 from tests.all_graphs.builder import FAMILIES, TOLERANCE
 from tests.all_graphs.cases import Case, build
@@ -24,73 +26,83 @@ from validator.simulate.builtin import simulate
 from validator.validate import validate
 
 FOCUSES = (*FAMILIES, "all")
-MOST_NODES, SLOWLY, SECONDS = 40, 30_000, 180
+MOST_NODES, SLOWLY, SECONDS = 40, 10_000, 180
 GROWN = {"cores": "cores", "crossbars a core": "xbars_per_core"}
 """What a chip has too little of, and the option that gives it more."""
+STRATEGIES: tuple[Mapping[str, Any], ...] = (
+    *[{"mapping": "raptor"}] * 9,
+    *[{"mapping": "rows"}] * 7,
+    {"mapping": "pixelwise"},
+    *({"optimize": objective, "effort": 2} for objective in ("latency", "throughput", "energy")),
+)
+"""As often as they are named."""
 
 
-def options(rng: Random) -> dict[str, Any]:
-    """A chip and a strategy: crossbars of 3 to 256, one or more in a core, one core or more, weights in slices."""
+def chip(rng: Random) -> dict[str, Any]:
+    """Crossbars of 3 to 256, one or more in a core, one core or more, weights in slices."""
     bits, cell_bits = rng.choice(((8, 8), (8, 8), (8, 4), (8, 2), (16, 16), (16, 8), (5, 5), (32, 16)))
     rows, cols = (round(math.exp(rng.uniform(math.log(3), math.log(256)))) for _ in range(2))
-    chip = {
+    return {
         "xbar": (rows, max(cols, -(-bits // cell_bits))),
         "xbars_per_core": rng.choice((1, 2, 3, rng.randint(4, 64))),
         "cores": rng.choice((1, 2, rng.randint(3, 400))),
         "bits": bits,
         "cell_bits": cell_bits,
     }
-    return chip | ({"mapping": "rows"} if rng.random() < 0.3 else {})
 
 
-def arch_file(folder: Path, rob_size: int) -> Path:
-    """The preset with another number of instructions in flight."""
-    preset = json.loads((resources.files("raptor") / "presets" / "bench.json").read_text())
-    preset["chip_config"]["core_config"]["rob_size"] = rob_size
-    path = folder / "arch.json"
-    path.write_text(json.dumps(preset))
-    return path
-
-
-def compiled(case: Case, arch: Path) -> raptor.Program:
-    """With more cores or crossbars where the case needs them."""
-    chosen = dict(case.options)
+def compiled(case: Case, folder: Path) -> raptor.Program:
+    """With more cores or crossbars where the case needs them, which are printed. The mapping is kept in `folder`."""
+    options, kept = case.options_in(folder), folder / "mapping.json"
     for _ in range(4):
         try:
-            return raptor.compile(case.model, arch=arch, **chosen)
+            return raptor.compile(case.model, emit_mapping=kept, **options)
         except CapacityError as e:
-            chosen[GROWN[e.resource]] = e.needed
-    return raptor.compile(case.model, arch=arch, **chosen)
+            more = {GROWN[e.resource]: e.needed}
+            print(json.dumps(more))
+            options |= more
+    return raptor.compile(case.model, emit_mapping=kept, **options)
 
 
-def through_everything(case: Case, rob_size: int) -> None:
+def through_everything(case: Case) -> None:
     """Prints how it ended; raises what nobody may raise."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
-            program = compiled(case, arch_file(folder, rob_size))
+            program = compiled(case, folder)
         except UserError as e:
-            print(f"refused: {e.resource if isinstance(e, CapacityError) else e}", end="")
+            print("refused:", e.resource if isinstance(e, CapacityError) else re.sub(r"\d+", "N", str(e))[:50])
             return
         text = program.save(folder / "text")
         binary = program.save(folder / "binary", stream_format="pim", weight_format="npz")
         wrong = [f for f in check(text) if f.severity == "error"]
         assert not wrong, wrong[0]
-        for out, engine, schedule in _runs(text, binary, program.report.instruction_count):
+        count = program.report.instruction_count
+        for out, engine, schedule in _runs(text, binary, count):
             validated(case, out, engine, schedule)
         reports = [simulate(out, str(out / "arch.json"), mode="latency") for out in (text, binary)]
-        if rob_size == 1:  # beyond, the simulator sees hazards in JSON that .pim has no place for (docs/target.md)
+        if case.options["rob_size"] == 1:  # beyond, JSON shows hazards that .pim has no place for (docs/target.md)
             assert reports[0].latency_ns == reports[1].latency_ns
-    print("right", end="")
+        if count % 3 == 0:
+            replayed(case, program, folder)
+    print("right:", case.options.get("mapping", "optimize"))
 
 
 def _runs(text: Path, binary: Path, instructions: int) -> Iterator[tuple[Path, Engine, Schedule]]:
-    """Both engines and both schedules, from JSON and from .pim; the slow engine where that does not take minutes."""
+    """Both engines and both schedules, from JSON and from .pim; the slow engine once, if that does not take seconds."""
     yield text, "numba", "block"
     yield binary, "numba", "round-robin"
     if instructions < SLOWLY:
-        yield text, "python", "round-robin"
-        yield binary, "python", "block"
+        yield (text, "python", "round-robin") if instructions % 2 else (binary, "python", "block")
+
+
+def replayed(case: Case, program: raptor.Program, folder: Path) -> None:
+    """The stored mapping gives the same bytes."""
+    options = case.options_in(folder) | {"xbars_per_core": program.artifacts.arch.xbars_per_core}
+    options |= {"cores": program.artifacts.arch.core_count, "mapping": folder / "mapping.json"}
+    again = raptor.compile(case.model, **{k: v for k, v in options.items() if k not in ("optimize", "effort")})
+    one, two = (files.read(files.Manifest, p, files.MANIFEST) for p in (folder / "text", again.save(folder / "again")))
+    assert one.files == two.files, "the stored mapping gives other files"
 
 
 def validated(case: Case, out: Path, engine: Engine, schedule: Schedule) -> None:
@@ -100,30 +112,32 @@ def validated(case: Case, out: Path, engine: Engine, schedule: Schedule) -> None
     assert all(np.isfinite(c.max_absolute) for c in found), f"{engine}, {schedule}: not finite"
 
 
-def _made(number: int, most: int) -> tuple[Case, int]:
-    """The graph of a seed with at most so many nodes, and a size of the reorder buffer."""
+def _made(number: int, most: int) -> Case:
+    """The graph of a seed with at most so many nodes."""
     rng = Random(f"graph:{number}")
-    chosen, rob_size = options(rng), rng.randint(1, 8)
+    chosen = chip(rng) | {"rob_size": rng.randint(1, 8)} | rng.choice(STRATEGIES)
     graph = build(rng, FOCUSES[number % len(FOCUSES)], most)
-    return Case(graph.model(), graph.inputs, chosen), rob_size
+    return Case(graph.model(), graph.inputs, chosen)
 
 
-def _fault(number: int, most: int) -> tuple[str | None, str]:
-    """What goes wrong, and how it ended if nothing does."""
-    case, rob_size = _made(number, most)
-    outcome = isolated(lambda: through_everything(case, rob_size), seconds=SECONDS)
-    return outcome.fault((0,)), outcome.out
+def _tried(number: int, most: int) -> tuple[str | None, str, Case]:
+    """What goes wrong; how it ended if nothing does; the case, with what it needs."""
+    case = _made(number, most)
+    outcome = isolated(lambda: through_everything(case), seconds=SECONDS)
+    *grown, ending = outcome.out.splitlines() or [""]
+    for more in grown if ending[:1] != "{" else (*grown, ending):
+        case = replace(case, options=case.options | json.loads(more))
+    return outcome.fault((0,)), ending, case
 
 
 def case(rng: Draw, folder: Path) -> str:
-    fault, label = _fault(rng.number, MOST_NODES)
+    fault, ending, _ = _tried(rng.number, MOST_NODES)
     if fault is None:
-        return label.splitlines()[0][:60]
+        return ending
     for most in range(1, MOST_NODES + 1):
-        smaller, _ = _fault(rng.number, most)
+        smaller, _, case = _tried(rng.number, most)
         if smaller is not None:
-            case, rob_size = _made(rng.number, most)
-            raise BrokenError(f"{smaller}\nwith rob_size {rob_size}:\n{case.script(folder)}")
+            raise BrokenError(f"{smaller}\n{case.script(folder)}")
     raise BrokenError(f"{fault}, once only")
 
 

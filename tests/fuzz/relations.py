@@ -18,12 +18,17 @@ from tests.frontend.support import Array, make_model, node
 from tests.fuzz import programs
 from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.faults import content
-from tests.fuzz.graphs import GROWN, options
+from tests.fuzz.graphs import GROWN, chip
 
 Outputs = dict[str, Array]
 Relation = Callable[[Draw, Path], None]
 ROUNDING = 1e-5
 """Relative to the largest output: additions in another order."""
+
+
+def drawn(rng: Random) -> dict[str, Any]:
+    """A chip, and a strategy that takes any graph."""
+    return chip(rng) | {"mapping": rng.choice(("raptor", "raptor", "rows"))}
 
 
 def outputs(model: ModelProto, inputs: Outputs, chosen: dict[str, Any]) -> Outputs:
@@ -55,7 +60,7 @@ def keep(folder: Path, *models: ModelProto) -> None:
 
 def renamed(rng: Draw, folder: Path) -> None:
     """Other names for tensors and nodes: the same numbers, bit for bit."""
-    graph, chosen = build(Random(rng.number), "all", 10), options(rng)
+    graph, chosen = build(Random(rng.number), "all", 10), drawn(rng)
     one = graph.model()
     two = ModelProto.FromString(one.SerializeToString())
     names = {n for v in two.graph.node for n in (*v.input, *v.output) if n} | set(graph.inputs)
@@ -73,7 +78,7 @@ def renamed(rng: Draw, folder: Path) -> None:
 
 def more_cores(rng: Draw, folder: Path) -> None:
     """Cores that are left over change nothing; fewer crossbars in each only the order of additions."""
-    graph, chosen = build(Random(rng.number), "all", 10), options(rng)
+    graph, chosen = build(Random(rng.number), "all", 10), drawn(rng)
     chosen.pop("mapping", None)
     model = graph.model()
     keep(folder, model)
@@ -112,7 +117,7 @@ def _image(model: ModelProto, rng: Random) -> Array:
 
 def permuted_channels(rng: Draw, folder: Path) -> None:
     """Channels of the input and of the first layer in another order, and the weights with them."""
-    chosen = options(rng)
+    chosen = drawn(rng)
     draw = np.random.default_rng(rng.number)
     one = convnet(Random(rng.number), 1)
     channels, hidden = draw.permutation(7), draw.permutation(7)
@@ -125,7 +130,7 @@ def permuted_channels(rng: Draw, folder: Path) -> None:
 
 def split_batch(rng: Draw, folder: Path) -> None:
     """Images together or one by one."""
-    chosen, batch = options(rng), rng.randint(2, 3)
+    chosen, batch = drawn(rng), rng.randint(2, 3)
     whole, single = (convnet(Random(rng.number), n) for n in (batch, 1))
     keep(folder, whole, single)
     images = _image(whole, rng)

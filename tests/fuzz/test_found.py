@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,10 +14,13 @@ import pytest
 from onnx import ModelProto
 
 import raptor
-from raptor import cli
+from raptor import cli, isa, streams
 from raptor.errors import RaptorError, UserError
 from raptor.inspection import inspect
+from raptor.jit import kernel
+from raptor.threads import Threads
 from tests.frontend.support import Array, make_model, node, random
+from tests.fuzz.mutations import seal
 from tests.pipeline import THESIS_CHIP, conv_model
 from tests.pipeline import check as compiled_and_right
 from validator.checks import check
@@ -197,6 +202,19 @@ def test_check_for_a_nested_architecture(tmp_path: Path):
         check(out, nested(tmp_path))
 
 
+@pytest.mark.parametrize("forgotten", range(1, 8))
+def test_a_maximum_that_forgets_an_operand(tmp_path: Path, forgotten: int):
+    """Of nine, in a single number: eight of nine inputs hide it."""
+    model = make_model([node("MaxPool", "x", kernel_shape=[3, 3])], {"x": (1, 1, 3, 3)}, ["y"])
+    out = raptor.compile(model, **THESIS_CHIP).save(tmp_path / "out", stream_format="pim")
+    path = out / "core_0.pim"
+    records = streams.from_pim(path.read_bytes())
+    maxima = np.flatnonzero(records["opcode"] == isa.OPCODE["vvmax"])
+    path.write_bytes(streams.to_pim(np.delete(records, maxima[forgotten])))
+    seal(out)
+    assert validate(out).verdict == "mismatch"
+
+
 # Faults
 
 
@@ -264,3 +282,59 @@ def test_no_room_for_temporary_files(
         cli.main(["compile", str(path), "-q", "-o", str(tmp_path / "out")])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mib", [40, 150, 200, 415, 1000])
+def test_a_limit_below_what_libraries_need(mib: int):
+    """They abort, exit, interrupt themselves or, of some sizes, wait for ever."""
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({mib} << 20, {mib} << 20)); "
+    code = f"{limit} from raptor import cli; cli.main(['check', 'nowhere'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"raptor: error: out of memory: ulimit -v is {mib * 1024} KiB, RAPTOR and its libraries need 1048576\n",
+    )
+
+
+def test_no_memory_for_a_thread(monkeypatch: pytest.MonkeyPatch):
+    """The thread ends without a word, and the caller waits for it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("mmap.mmap", full)
+    with Threads(1) as pool, pytest.raises(UserError, match="no room for a thread"):
+        pool.submit(print)
+
+
+def test_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refused)
+    with pytest.raises(UserError, match="see ulimit -v and ulimit -u"):
+        raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_onnxruntime_reports_to_nobody(tmp_path: Path):
+    """Of itself it writes an identifier of the computer below the home directory, and sends it."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(conv_model((1, 3, 4, 4), 3).SerializeToString())
+    home = tmp_path / "home"
+    home.mkdir()
+    code = f"import raptor; assert raptor.compile({str(model)!r}, xbar=4).validate().passed"
+    environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"} | {"HOME": str(home)}
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, timeout=120, check=True)
+    assert not list(home.iterdir())
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
+    """numba adds a loop to those it knows, then keeps it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("numba.core.caching.FunctionCache.save_overload", full)
+    doubled = kernel(lambda x: x + x)
+    assert [doubled(3), doubled(0.5)] == [6, 1.0]

@@ -108,7 +108,7 @@ def test_a_wrong_program_fails_and_names_the_node(tmp_path: Path, capsys: pytest
     assert "first node that deviates: gemm" in printed
     assert printed.splitlines()[-1].startswith("FAIL  hand: 20 instructions on 2 cores")
     report = json.loads((tmp_path / "r.json").read_text())
-    assert (report["version"], report["verdict"], report["first_deviation"]) == (1, "mismatch", "gemm")
+    assert (report["version"], report["verdict"], report["first_deviation"]) == (2, "mismatch", "gemm")
     assert report["outputs"][0]["max_relative"] > 1e-4
 
 
@@ -116,7 +116,22 @@ def test_exit_status_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     out = gemm().write(tmp_path)
     assert main([str(out), "--quiet"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("PASS  hand: 20 instructions on 2 cores in ")
+    assert line.startswith("PASS  hand: 20 instructions on 2 cores, 100 inputs in ")
+
+
+def test_samples_are_the_seeds_that_follow(tmp_path: Path) -> None:
+    """The worst of them is reported."""
+    out = gemm(matrices={0: [W + np.float32(1e-6)]}).write(tmp_path)
+    apart = [validate(out, seed=seed, samples=1).outputs[0] for seed in (5, 6, 7)]
+    together = validate(out, seed=5, samples=3)
+    assert together.samples == 3
+    assert together.outputs == (max(apart, key=lambda c: c.max_relative),)
+
+
+def test_a_given_input_is_one_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1, 6), np.float32))
+    assert main([str(gemm().write(tmp_path / "out")), "--quiet", "--input", str(tmp_path / "x.npy")]) == 0
+    assert ", 1 input in " in capsys.readouterr().out
 
 
 def test_the_tolerance_counts(tmp_path: Path) -> None:
@@ -169,7 +184,7 @@ def test_inputs_from_files(tmp_path: Path) -> None:
             report = validate(out, inputs=[given])
             assert report.verdict == "pass"
             assert report.outputs[0].want == pytest.approx(expected[report.outputs[0].worst], rel=1e-5)
-    assert validate(out, seed=3).outputs[0].want != validate(out, seed=4).outputs[0].want
+    assert validate(out, seed=3, samples=1).outputs != validate(out, seed=4, samples=1).outputs
 
 
 @pytest.mark.parametrize(

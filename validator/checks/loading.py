@@ -3,7 +3,7 @@
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ import orjson
 from raptor import arch as architectures
 from raptor import files
 from raptor.errors import UserError
+from raptor.threads import Threads
 from validator.checks import chip as chips
 from validator.checks.subject import Chip, Shapes, Subject
 from validator.checks.text import TextFaults, scan_stream
@@ -35,7 +36,7 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
     `UserError` for what cannot be read at all.
     """
     source = Path(path)
-    with ThreadPoolExecutor(1) as pool:
+    with Threads(1) as pool:
         early = _start_early(pool, source)
         whole = read_content(source) if source.is_file() else b""
         program = read_program(source, whole or None)
@@ -101,7 +102,7 @@ def _is_extended(folder: Path) -> bool:
 # What needs no records starts while they are read.
 
 
-def _start_early(pool: ThreadPoolExecutor, source: Path) -> dict[str, Future[Any]]:
+def _start_early(pool: Threads, source: Path) -> dict[str, Future[Any]]:
     if not source.is_dir():
         return {}
     started: dict[str, Future[Any]] = {}
