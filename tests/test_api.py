@@ -65,7 +65,7 @@ def test_shapes_fix_symbolic_dimensions():
 
 
 def test_the_report_counts_what_the_program_uses():
-    report = raptor.compile(thesis_model(4, 8), **THESIS_CHIP).report
+    report = raptor.compile(thesis_model(4, 8), mapping="raptor", **THESIS_CHIP).report
     assert (report.matrices, report.xbars_used, report.xbars_available) == (54, 54, 80)
     assert (report.cores_used, report.cores_available, report.tile_channels) == (11, 16, 3)
     assert report.instruction_count == sum(report.instructions.values())

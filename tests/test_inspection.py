@@ -51,7 +51,7 @@ def test_counts_of_a_tiny_model() -> None:
 def test_as_many_crossbars_as_the_compiler_uses() -> None:
     import raptor
 
-    report = raptor.compile(_tiny(), xbar=4, xbars_per_core=8, cores=8).report
+    report = raptor.compile(_tiny(), xbar=4, xbars_per_core=8, cores=8, mapping="raptor").report
     found = inspect(_tiny(), xbar=4, xbars_per_core=8)
     assert (found.matrices, found.xbars, found.cores_needed) == (report.matrices, report.xbars_used, report.cores_used)
 

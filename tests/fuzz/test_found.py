@@ -150,7 +150,7 @@ def test_a_wide_softmax_squared():
 
 
 def test_check_of_a_group_count_beyond_32_bits(tmp_path: Path):
-    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP, mapping="raptor").save(tmp_path / "out")
     config = json.loads((out / "config.json").read_text())
     config["array_group_map"]["core0"][0] = 2**32 + 1
     (out / "config.json").write_text(json.dumps(config))
@@ -166,7 +166,7 @@ def test_a_link_that_leads_to_itself(tmp_path: Path):
 
 
 def test_check_of_encrypted_weights(tmp_path: Path):
-    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out", weight_format="npz")
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP, mapping="raptor").save(tmp_path / "out", weight_format="npz")
     path = out / "weights/core_0_weights.npz"
     content = bytearray(path.read_bytes())
     content[6] |= 1

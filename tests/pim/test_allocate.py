@@ -162,7 +162,7 @@ def test_reuse_spares_an_operand_that_is_read_later():
 
 
 def test_more_memory_than_the_simulator_s_default_is_a_warning():
-    chip_ = {"xbar": 128, "cores": 4}
+    chip_ = {"xbar": 128, "cores": 4, "mapping": "raptor"}
     large = make_model([node("Relu", "x")], {"x": (1, 8, 400, 400)}, ["y"])
     (warning,) = raptor.compile(large, **chip_).report.warnings
     assert warning.startswith("local memory: 1 of 1 cores need more than 1048576 bytes (the simulator's default")
@@ -181,4 +181,4 @@ def test_more_memory_than_the_architecture_file_names_is_an_error(tmp_path: Path
     path = arch_file(tmp_path, memory_size=100)
     model = make_model([node("Relu", "x")], {"x": (1, 8, 5, 5)}, ["y"])
     with pytest.raises(UserError, match=r"need more than 100 bytes; core 0 needs 201, mostly for my_relu; try"):
-        raptor.compile(model, arch=path)
+        raptor.compile(model, arch=path, mapping="raptor")

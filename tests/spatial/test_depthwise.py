@@ -56,7 +56,7 @@ def test_crossbars_are_cheaper_where_vectors_are_slow(attributes: dict[str, Any]
 
 @pytest.mark.parametrize(("group", "outs"), [(10, 20), (5, 10), (1, 10)])
 def test_only_depthwise_ones_go_to_the_vector_unit(group: int, outs: int):
-    assert unfolding(check(model(group=group, outs=outs), **SIZES)) == "kernel"
+    assert unfolding(check(model(group=group, outs=outs), mapping="raptor", **SIZES)) == "kernel"
 
 
 def test_the_pass_changes_only_the_operator():
