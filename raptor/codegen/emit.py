@@ -243,8 +243,8 @@ class Emitter:
         empty = np.flatnonzero(counts == 0)
         if len(empty) and op.function == "max":
             raise VerifyError(f"pool into {op.out}: a window of a maximum lies in the padding")
-        numbers = np.arange(op.window.tap_count)
-        used = numbers[:, None] < counts
+        tap_numbers = np.arange(op.window.tap_count)
+        used = tap_numbers[:, None] < counts
         used[0] = counts == 1
         tap, pixel = np.nonzero(used)
         left, right = np.where(tap == 1, taps[pixel, 0], pixel), taps[pixel, tap].astype(np.intp)
