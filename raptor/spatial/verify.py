@@ -24,6 +24,7 @@ from raptor.spatial.ir import (
     Tile,
     Vector,
 )
+from raptor.spatial.verify_dense import verify_dense
 from raptor.spatial.verify_lines import verify_lines
 from raptor.unfold import LineMatrix
 from raptor.window import input_pixels
@@ -53,6 +54,7 @@ def verify(graph: SpatialGraph, arch: Arch) -> None:
             _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
     _check_sources(graph)
     verify_lines(graph)
+    verify_dense(graph)
 
 
 def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None:

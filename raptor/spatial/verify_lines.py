@@ -12,6 +12,7 @@ import numpy.typing as npt
 from raptor.errors import VerifyError
 from raptor.frontend.graph import Filter
 from raptor.layout import Region
+from raptor.mapping import Matrix
 from raptor.spatial.copies import Copies, Places, corner, spread
 from raptor.spatial.ir import ApplyLine, Compute, Overlap, SpatialGraph, TensorParts
 from raptor.unfold import LineMatrix
@@ -28,6 +29,8 @@ def verify_lines(graph: SpatialGraph) -> None:
     for compute in graph.computes:
         if any(isinstance(op, ApplyLine | Overlap) for op in compute.body):
             layers.setdefault(compute.layer, []).append(compute)
+    dense = {key for key, of in layers.items() if any(isinstance(m, Matrix) for c in of for m in c.matrices)}
+    layers = {key: of for key, of in layers.items() if key not in dense}
     if not layers:
         return
     copies = Copies.of(graph.computes)

@@ -166,7 +166,9 @@ def test_a_link_that_leads_to_itself(tmp_path: Path):
 
 
 def test_check_of_encrypted_weights(tmp_path: Path):
-    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP, mapping="raptor").save(tmp_path / "out", weight_format="npz")
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP, mapping="raptor").save(
+        tmp_path / "out", weight_format="npz"
+    )
     path = out / "weights/core_0_weights.npz"
     content = bytearray(path.read_bytes())
     content[6] |= 1
@@ -206,7 +208,7 @@ def test_check_for_a_nested_architecture(tmp_path: Path):
 def test_a_maximum_that_forgets_an_operand(tmp_path: Path, forgotten: int):
     """Of nine, in a single number: eight of nine inputs hide it."""
     model = make_model([node("MaxPool", "x", kernel_shape=[3, 3])], {"x": (1, 1, 3, 3)}, ["y"])
-    out = raptor.compile(model, **THESIS_CHIP).save(tmp_path / "out", stream_format="pim")
+    out = raptor.compile(model, mapping="raptor", **THESIS_CHIP).save(tmp_path / "out", stream_format="pim")
     path = out / "core_0.pim"
     records = streams.from_pim(path.read_bytes())
     maxima = np.flatnonzero(records["opcode"] == isa.OPCODE["vvmax"])
