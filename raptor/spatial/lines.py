@@ -22,6 +22,7 @@ from raptor.spatial.apply import LayerLines
 from raptor.spatial.dense import DenseLayer, Source
 from raptor.spatial.ir import Bring, Compute, MoveTile, Part, PoolTile, StencilTile, Tile
 from raptor.spatial.lower import Lowering, map_op, stencil_op
+from raptor.spatial.pools import pool_ops
 from raptor.unfold import input_range
 from raptor.window import Window
 
@@ -357,7 +358,7 @@ class LineLowering(Lowering):
         )
         channels = grid.parts[p][1] - grid.parts[p][0]
         tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], channels)
-        body = (PoolTile(tile, inputs, operator.function, local, y),)
+        body = tuple(pool_ops(PoolTile(tile, inputs, operator.function, local, y)))
         position = y / window.out_dims[0]
         self.computes.append(Compute(node.name, node.op_type, node.output, (), core or 0, body, (tile,), position))
         return tile
