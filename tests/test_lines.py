@@ -165,6 +165,23 @@ def test_pools(kind: str, window: dict[str, Any]):
     check(model, **CHIP)
 
 
+@pytest.mark.parametrize("kind", ["GlobalMaxPool", "GlobalAveragePool"])
+@pytest.mark.parametrize("cores", [4, 60])
+def test_pools_of_a_whole_image_add_up_lines(kind: str, cores: int):
+    """Lines are combined as they are made, on all cores that make them: nothing is put together first."""
+    nodes = [node("Conv", "x w", "t", pads=[1, 1, 1, 1]), node(kind, "t", "p"), node("Flatten", "p", "f")]
+    nodes.append(node("Gemm", "f v"))
+    model = make_model(nodes, {"x": (1, 5, 9, 11)}, {"y": 2}, {"w": random(20, 5, 3, 3), "v": random(20, 7)})
+    chip = {**CHIP, "cores": cores}
+    assert not any(c.op_type == "Move" for c in passes(model, **chip).spatial.computes)
+    check(model, tolerance=1e-4, **chip)
+
+
+def test_a_padded_pool_of_one_pixel_is_not_one_of_the_whole_image():
+    nodes = [node("Conv", "x w", "t"), node("MaxPool", "t", kernel_shape=[3, 3], strides=[3, 3], pads=[1, 1, 1, 1])]
+    check(make_model(nodes, {"x": (1, 4, 3, 3)}, {"y": 4}, {"w": random(4, 4, 1, 1)}), **CHIP)
+
+
 def test_a_pool_reads_each_column_once():
     """3x3 maxima with stride 1 of a line of 8 pixels: 2 vector operations down, 2 along; the reference takes 8."""
     nodes = [node("Conv", "x w", "t"), node("MaxPool", "t", kernel_shape=[3, 3])]

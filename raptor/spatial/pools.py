@@ -1,9 +1,12 @@
-"""Pooling of one output line: down the columns first, then along the line."""
+"""Pooling: down the columns first, then along the line."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from raptor.spatial.ir import PoolTile, Tile
+from raptor.frontend.graph import Node
+from raptor.spatial.ir import BodyOp, Compute, PoolTile, Tile, Vector
+from raptor.window import Window
 
 
 def pool_ops(pool: PoolTile) -> Iterator[PoolTile]:
@@ -34,3 +37,46 @@ def pool_ops(pool: PoolTile) -> Iterator[PoolTile]:
         dilations=(1, window.dilations[1]),
     )
     yield replace(pool, inputs=((pool.row, column),), window=along)
+
+
+def is_global(window: Window) -> bool:
+    """One output pixel that reads each pixel of a two-dimensional image."""
+    whole = window.kernel == window.in_dims and set(window.pads) == {0} and set(window.dilations) == {1}
+    return whole and len(window.kernel) == 2 and window.out_pixels == 1
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePool:
+    """A whole image to one pixel, some columns on each core. `name`: of the result."""
+
+    node: Node
+    function: Literal["max", "sum"]
+    name: str
+
+    def lower(self, computes: list[Compute], columns: list[tuple[list[Tile], int | None]]) -> Tile:
+        """`columns`: the lines of some columns, and the core for them."""
+        pixels = [self.along(computes, self.down(computes, f"x{i}", *given), *given) for i, given in enumerate(columns)]
+        return self.down(computes, "all", pixels, columns[0][1])
+
+    def down(self, computes: list[Compute], stem: str, tiles: list[Tile], core: int | None) -> Tile:
+        """Tiles of equal size combined, each as soon as it is there."""
+        total = tiles[0]
+        for n, tile in enumerate(tiles[1:], 1):
+            result = replace(tile, name=f"{self.name}.{stem}.{n}")
+            op = Vector(result, "add" if self.function == "sum" else "max", (total, tile))
+            computes.append(self.compute(op, core, n / len(tiles)))
+            total = result
+        return total
+
+    def along(self, computes: list[Compute], line: Tile, tiles: list[Tile], core: int | None) -> Tile:
+        """The pixels of a line combined."""
+        if line.width == 1:
+            return line
+        result = replace(line, name=f"{tiles[0].name}.{self.name}.pixel", width=1)
+        ones, none = (1, 1), (0, 0)
+        window = Window((1, line.width), ones, (1, line.width), ones, none, ones)
+        computes.append(self.compute(PoolTile(result, ((0, line),), self.function, window), core, 1.0))
+        return result
+
+    def compute(self, op: BodyOp, core: int | None, position: float) -> Compute:
+        return Compute(self.node.name, self.node.op_type, self.node.output, (), core, (op,), (op.result,), position)
