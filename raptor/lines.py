@@ -11,7 +11,8 @@ Parts = tuple[Range, ...]
 
 def is_streamed(image: Image) -> bool:
     """One image of two dimensions and channels, with several lines."""
-    return len(image.shape) == 4 and image.shape[0] == 1 and image.channel_axis == 1 and image.rows > 1
+    alone = len(image.shape) == 3 or (len(image.shape) == 4 and image.shape[0] == 1)
+    return alone and image.channel_axis == len(image.shape) - 3 and image.rows > 1
 
 
 def cut_channels(channels: int, tile: int) -> Parts:

@@ -153,8 +153,10 @@ def _passes(operator: Operator) -> float:
     match operator:
         case Map():
             return 1
-        case Pool():
-            return operator.window.tap_count
+        case Pool() if len(operator.window.kernel) == 2:
+            # Down the columns of whole lines, then along them (`raptor.spatial.pools`).
+            (down, along), stride = operator.window.kernel, operator.window.strides[1]
+            return (down - 1) * stride + along - 1
         case Stencil():
             return 2 * operator.window.tap_count
         case _:

@@ -1,9 +1,10 @@
 """The mapping by lines: layers stream, slow layers get more cores."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,76 @@ def test_far_fewer_instructions_than_the_reference():
     assert rows.instructions["mvmul"] * 5 < reference.instructions["mvmul"]
     assert rows.cores_used > 5 * reference.cores_used
     assert all((layer.unfolding or "").startswith("line") for layer in rows.layers if layer.op_type == "Conv")
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+        {"kernel_shape": [3, 2], "strides": [1, 3], "pads": [0, 0, 1, 1]},
+        {"kernel_shape": [1, 3], "strides": [2, 1]},
+        {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1},
+    ],
+)
+def test_pools(kind: str, window: dict[str, Any]):
+    """Down the columns, then along the line: as many operations as the kernel is high and wide, less one of each."""
+    nodes = [node("Conv", "x w", "t", pads=[1, 1, 1, 1]), node(kind, "t", **window)]
+    model = make_model(nodes, {"x": (1, 5, 9, 11)}, {"y": 4}, {"w": random(6, 5, 3, 3)})
+    check(model, **CHIP)
+
+
+@pytest.mark.parametrize("kind", ["GlobalMaxPool", "GlobalAveragePool"])
+@pytest.mark.parametrize("cores", [4, 60])
+def test_pools_of_a_whole_image_add_up_lines(kind: str, cores: int):
+    """Lines are combined as they are made, on all cores that make them: nothing is put together first."""
+    nodes = [node("Conv", "x w", "t", pads=[1, 1, 1, 1]), node(kind, "t", "p"), node("Flatten", "p", "f")]
+    nodes.append(node("Gemm", "f v"))
+    model = make_model(nodes, {"x": (1, 5, 9, 11)}, {"y": 2}, {"w": random(20, 5, 3, 3), "v": random(20, 7)})
+    chip = {**CHIP, "cores": cores}
+    assert not any(c.op_type == "Move" for c in passes(model, **chip).spatial.computes)
+    check(model, tolerance=1e-4, **chip)
+
+
+def test_a_padded_pool_of_one_pixel_is_not_one_of_the_whole_image():
+    nodes = [node("Conv", "x w", "t"), node("MaxPool", "t", kernel_shape=[3, 3], strides=[3, 3], pads=[1, 1, 1, 1])]
+    check(make_model(nodes, {"x": (1, 4, 3, 3)}, {"y": 4}, {"w": random(4, 4, 1, 1)}), **CHIP)
+
+
+def test_a_pool_reads_each_column_once():
+    """3x3 maxima with stride 1 of a line of 8 pixels: 2 vector operations down, 2 along; the reference takes 8."""
+    nodes = [node("Conv", "x w", "t"), node("MaxPool", "t", kernel_shape=[3, 3])]
+    model = make_model(nodes, {"x": (1, 4, 8, 8)}, {"y": 4}, {"w": random(4, 4, 1, 1)})
+    streams = passes(model, **{**CHIP, "xbars_per_core": 400, "cores": 1}).streams
+    maxima = sum(int((s.records["opcode"] == isa.OPCODE["vvmax"]).sum()) for s in streams.cores.values())
+    assert maxima == 6 * (2 + 2)
+
+
+def test_layers_share_cores_where_each_cannot_have_its_own():
+    """Nine layers of 12 crossbars or more on six cores of 40: all stream, and the answers are right."""
+    names = [f"t{i}" for i in range(9)]
+    nodes = [node("Conv", f"{a} w", b, name=b, pads=[1, 1, 1, 1]) for a, b in pairwise(["x", *names])]
+    model = make_model(nodes, {"x": (1, 16, 6, 6)}, {names[-1]: 4}, {"w": random(16, 16, 3, 3)})
+    chip = {**CHIP, "cores": 6}
+    mapping = passes(model, **chip).mapping
+    layers_of = Counter(core for layer in mapping.lines.values() for core in layer.cores)
+    assert len(mapping.lines) == 9
+    assert len(layers_of) <= 6
+    assert max(layers_of.values()) > 1
+    check(model, tolerance=1e-4, **chip)
+
+
+@pytest.mark.parametrize("cores", [3, 5, 200])
+def test_a_fully_connected_layer_takes_wide_products(cores: int):
+    """40 inputs of 4 pixels by 70 outputs on crossbars of 16x16 with kernel unfolding: 12 x 5 products at least."""
+    nodes = [node("Conv", "x k", "c"), node("Flatten", "c", "t"), node("Gemm", "t w b")]
+    constants = {"k": random(40, 3, 1, 1), "w": random(160, 70), "b": random(70)}
+    model = make_model(nodes, {"x": (1, 3, 2, 2)}, {"y": 2}, constants)
+    chip = {**CHIP, "cores": cores}
+    (layer,) = passes(model, **chip).mapping.filters.values()
+    assert all(m.xbars > 1 for m in layer.matrices)
+    assert sum((m.rows[1] - m.rows[0]) * (m.cols[1] - m.cols[0]) for m in layer.matrices) == 160 * 70
+    check(model, tolerance=1e-4, **chip)
 
 
 def test_a_chip_with_too_few_cores():

@@ -22,6 +22,7 @@ from raptor.spatial.apply import LayerLines
 from raptor.spatial.dense import DenseLayer, Source
 from raptor.spatial.ir import Bring, Compute, MoveTile, Part, PoolTile, StencilTile, Tile
 from raptor.spatial.lower import Lowering, map_op, stencil_op
+from raptor.spatial.pools import ImagePool, is_global, pool_ops
 from raptor.unfold import input_range
 from raptor.window import Window
 
@@ -330,6 +331,8 @@ class LineLowering(Lowering):
         (name,) = node.inputs
         window = operator.window
         image = self.graph.tensors[node.output].image
+        if name in self.grids and is_global(window):
+            return self.pool_image(node, operator)
         if name not in self.grids or node.output not in self.parts_of or len(window.kernel) != 2:
             return False
         grid = self.grid(name)
@@ -340,6 +343,24 @@ class LineLowering(Lowering):
                     tile = self.pool_cell(node, operator, (y, p), cols, self.home(cell.tile))
                     made.setdefault((y, p), []).append(Cell(cols, tile))
         return self.bind_made(node, grid.parts, made)
+
+    def pool_image(self, node: Node, operator: Pool) -> bool:
+        """Lines are added to one another where they are made, so that little is left to do after the last one."""
+        (name,) = node.inputs
+        grid, image = self.grid(name), self.graph.tensors[node.output].image
+        sources: list[Part] = []
+        for p, part in enumerate(grid.parts):
+            pool = ImagePool(node, operator.function, f"{node.output}.c{p}")
+            columns: dict[Range, list[Tile]] = {}
+            for cell in (cell for line in grid.lines for cell in line[p]):
+                columns.setdefault(cell.cols, []).append(cell.tile)
+            cores = [self.home(tiles[0]) for tiles in columns.values()]
+            tile = pool.lower(self.computes, list(zip(columns.values(), cores, strict=True)))
+            sources.append(Part(Region(part, (0, 1)), tile))
+        self.bind(
+            node.output, node.name, [(r, self.gathered(node, i, r, image, sources)) for i, r in self.regions(image)]
+        )
+        return True
 
     def pool_cell(self, node: Node, operator: Pool, at: tuple[int, int], cols: Range, core: int | None) -> Tile:
         window, (y, p) = operator.window, at
@@ -357,7 +378,7 @@ class LineLowering(Lowering):
         )
         channels = grid.parts[p][1] - grid.parts[p][0]
         tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], channels)
-        body = (PoolTile(tile, inputs, operator.function, local, y),)
+        body = tuple(pool_ops(PoolTile(tile, inputs, operator.function, local, y)))
         position = y / window.out_dims[0]
         self.computes.append(Compute(node.name, node.op_type, node.output, (), core or 0, body, (tile,), position))
         return tile

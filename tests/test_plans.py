@@ -1,0 +1,66 @@
+"""Plans of layers on cores that several layers share."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raptor.plans import Plan, in_order, pareto, share_cores
+
+XBARS = 20
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> list[Plan]:
+    """One layer: a few grids of different shapes."""
+    found: list[Plan] = []
+    for _ in range(draw(st.integers(1, 4))):
+        cells = draw(st.integers(1, 4))
+        xbars, core_ns = draw(st.integers(0, XBARS)), draw(st.integers(1, 1000))
+        found.append(Plan(((0, 1),) * cells, ((),), ((0, 1),), 1, 1, 0, 1, xbars, float(core_ns)))
+    return found
+
+
+def test_slower_plans_that_need_more_cores_are_left_out():
+    few, slow, many = (
+        Plan(((0, 1),) * n, ((),), ((0, 1),), 1, 1, 0, 1, 1, t) for n, t in ((1, 9.0), (2, 9.5), (3, 4.0))
+    )
+    assert pareto([many, slow, few]) == [few, many]
+
+
+def test_cores_of_their_own():
+    """Two cores, none, one."""
+    two, none, one = (Plan(((0, 1),) * n, ((),), ((0, 1),), 1, 1, 0, 1, 1, 1.0) for n in (2, 0, 1))
+    assert [p.cores for p in in_order({"a": two, "b": none, "c": one}).values()] == [(0, 1), (), (2,)]
+
+
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=2), plans(), min_size=1), st.integers(1, 12))
+def test_shared_cores_hold_their_layers(given_: dict[str, list[Plan]], cores: int):
+    """No core has more crossbars than there are or a layer twice; cores are numbered without gaps."""
+    placed = share_cores(given_, cores, XBARS)
+    if placed is None:
+        return
+    xbars = Counter[int]()
+    for key, layer in placed.items():
+        assert layer.plan in given_[key]
+        assert len(set(layer.cores)) == len(layer.cores) == layer.plan.cores
+        xbars.update(dict.fromkeys(layer.cores, layer.plan.xbars))
+    assert sorted(xbars) == list(range(len(xbars)))
+    assert len(xbars) <= cores
+    assert max(xbars.values()) <= XBARS
+
+
+def test_the_busiest_core_has_little_to_do():
+    """Four layers on two halves of a core each, two on a whole one: six cores are as busy as the slowest layer."""
+    half, whole = (Plan(((0, 1),) * n, ((),), ((0, 1),), 1, 1, 0, 1, 4, t) for n, t in ((2, 5.0), (1, 10.0)))
+    placed = share_cores({"a": [half], "b": [half], "c": [half], "d": [half], "e": [whole], "f": [whole]}, 6, XBARS)
+    assert placed is not None
+    work = Counter[int]()
+    for layer in placed.values():
+        work.update(dict.fromkeys(layer.cores, int(layer.plan.core_ns)))
+    assert max(work.values()) == 10
+
+
+def test_layers_that_do_not_fit():
+    plan = Plan(((0, 1),), ((),), ((0, 1),), 1, 1, 0, 1, 11, 1.0)
+    assert share_cores({"a": [plan], "b": [plan]}, 1, XBARS) is None
