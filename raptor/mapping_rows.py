@@ -33,7 +33,7 @@ from raptor.window import Window
 ISSUE_NS = 5
 """Cycles an instruction takes beside its work: issue, register loads, completion."""
 
-MESSAGE_NS = 60
+MESSAGE_NS = 120
 """What a message takes beside its elements, and the waiting for its other end."""
 
 MANY = 2**12

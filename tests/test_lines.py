@@ -28,7 +28,7 @@ from raptor.unfold import LineMatrix, band_shape, bands, block_outputs, block_sh
 from raptor.window import Window
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
-from tests.pipeline import check, conv_model, count_ops, passes
+from tests.pipeline import arch_file, check, conv_model, count_ops, passes
 
 ROWS = {"mapping": "rows"}
 CHIP = {"xbar": 16, "xbars_per_core": 40, "cores": 200, **ROWS}
@@ -121,6 +121,24 @@ def test_narrow_lines_are_multiplied_together(channels: int):
     chip = {"xbar": 128, "xbars_per_core": 64, "cores": 16, **ROWS}
     (layer,) = passes(model, **chip).mapping.lines.values()
     assert layer.height > 1
+    check(model, **chip)
+
+
+def test_products_that_can_overlap_use_copies(tmp_path: Path):
+    """With a reorder buffer, products that follow each other in a core are by different crossbars, where it has any."""
+    model = conv_model((1, 16, 4, 24), 16, (3, 3), pads=(1, 1, 1, 1), bias=True)
+    chip = {"xbar": 16, "xbars_per_core": 40, "cores": 2, **ROWS}
+    (layer,) = passes(model, **chip).mapping.lines.values()
+    assert layer.copies == 1
+    chip["arch"] = arch_file(tmp_path, rob_size=4)
+    result = passes(model, **chip)
+    (layer,) = result.mapping.lines.values()
+    assert layer.copies > 1
+    for core, stream in result.streams.cores.items():
+        groups = result.program.cores[core].groups
+        assert sum(group.matrix.xbars for group in groups) <= 40
+        products = stream.records[stream.records["opcode"] == isa.OPCODE["mvmul"]]["c"]
+        assert sum(products[1:] == products[:-1]) * 10 < len(products)
     check(model, **chip)
 
 
