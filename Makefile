@@ -27,10 +27,10 @@ test-release: $(READY)  ## wheel and source archive, each alone in a fresh envir
 	$(BIN)/pytest -q -m release
 
 fuzz: $(READY)  ## the whole fuzz campaign, hours; FUZZ="programs --count 1000 --seed 5" for a part of it
-	$(BIN)/python -m tests.fuzz --long $(FUZZ)
+	$(BIN)/python -m tests.fuzz --long --jobs $(JOBS) $(FUZZ)
 
 fuzz-short: $(READY)  ## two minutes of it, for CI
-	$(BIN)/python -m tests.fuzz $(FUZZ)
+	$(BIN)/python -m tests.fuzz --jobs $(JOBS) $(FUZZ)
 
 conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table

@@ -1,5 +1,6 @@
 """Runs code in a forked child with limits on time and memory, and says how it ended."""
 
+import math
 import os
 import resource
 import signal
@@ -16,6 +17,8 @@ from raptor import cli
 GIB = 2**30
 STATUSES = (0, 1, 2, 3)
 """Of `raptor`: done, mismatch, bad input, deadlock."""
+PATIENCE = 8
+"""Seconds of the clock for each of the processor's: other work may run beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def isolated(
 ) -> Outcome:
     """Calls `function` in a child; `during` is called with its process id while it runs.
 
-    The child's status is 0 when `function` returns, what it gives to `sys.exit`, or 70 after a traceback.
+    `seconds` are the processor's; a child that waits is stopped later. The child's status is 0 when `function` returns,
+    what it gives to `sys.exit`, or 70 after a traceback.
     """
     start = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -65,14 +69,14 @@ def isolated(
         sys.stderr.flush()
         child = os.fork()
         if child == 0:
-            _become(function, out.fileno(), err.fileno(), memory_bytes)
+            _become(function, out.fileno(), err.fileno(), seconds, memory_bytes)
         during(child)
-        status, usage = _wait(child, start + seconds)
+        status, usage = _wait(child, start + PATIENCE * seconds)
         texts = [_text(file.fileno()) for file in (out, err)]
     return Outcome(status, *texts, time.monotonic() - start, usage.ru_maxrss * 1024)
 
 
-def _become(function: Callable[[], object], out: int, err: int, memory_bytes: int) -> None:
+def _become(function: Callable[[], object], out: int, err: int, seconds: float, memory_bytes: int) -> None:
     """The child; never returns. A process group of its own, so that what it starts is stopped with it."""
     status = 70
     try:
@@ -83,6 +87,7 @@ def _become(function: Callable[[], object], out: int, err: int, memory_bytes: in
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 5))  # a signal, then a kill
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         function()
         status = 0
@@ -101,7 +106,8 @@ def _wait(child: int, deadline: float) -> tuple[int | None, resource.struct_rusa
     while True:
         done, status, usage = os.wait4(child, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status), usage
+            ended = os.waitstatus_to_exitcode(status)
+            return (None if ended == -signal.SIGXCPU else ended), usage
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             _, _, usage = os.wait4(child, 0)
