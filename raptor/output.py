@@ -2,8 +2,9 @@
 
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ StreamFormat = Literal["json", "pim", "both"]
 WeightFormat = Literal["json", "npz"]
 
 _TOOL = "raptor"
+_REMOVALS = 100
+"""Attempts to remove a folder in which a file appears again, in a second."""
 _THREADS = 2
 """Hashing, checksums and file writes run without Python's lock: two threads take 0.7 of the time of one."""
 
@@ -85,18 +88,17 @@ def write(
 def replacing(folder: Path, *, force: bool) -> Generator[Path]:
     """A new directory beside `folder` that takes its place when the block ends well, and vanishes otherwise."""
     check_replaceable(folder, force=force)
-    temporary: Path | None = None
+    # Named before it is made, so that no Ctrl-C comes between the two.
+    temporary = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        temporary.chmod(0o755)
+        temporary.mkdir()
         yield temporary
         _swap(temporary, folder)
     except OSError as e:
         raise UserError(f"{folder}: cannot be written: {e.strerror or e}") from e
     finally:
-        if temporary is not None:
-            _remove(temporary)
+        _remove(temporary)
 
 
 def check_replaceable(folder: Path, *, force: bool) -> None:
@@ -121,8 +123,9 @@ def _swap(temporary: Path, folder: Path) -> None:
     if not folder.exists():
         temporary.rename(folder)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    old = folder.parent / f".{folder.name}.old.{secrets.token_hex(4)}"
     try:
+        old.mkdir()
         os.replace(folder, old / "old")
         try:
             temporary.rename(folder)
@@ -134,12 +137,18 @@ def _swap(temporary: Path, folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """All of it, also where Ctrl-C comes in between."""
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    """All of it, also where Ctrl-C comes in between, or leaves a thread behind that still writes a file."""
+    interrupt: KeyboardInterrupt | None = None
+    for _ in range(_REMOVALS):
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        except KeyboardInterrupt as e:
+            interrupt = e
+        if not folder.exists():
+            break
+        time.sleep(0.01)
+    if interrupt is not None:
+        raise interrupt
 
 
 _Content = tuple[str, Iterable[bytes]]

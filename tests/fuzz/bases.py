@@ -28,7 +28,9 @@ def _thesis() -> raptor.Program:
     """The thesis's layer with a bias and an inner value as a second output, on twelve of sixteen cores."""
     nodes = [node("Conv", "x w b", "c", pads=[1, 1, 1, 1]), node("Relu", "c", "r"), node("Add", "r k", "y")]
     constants = {"w": random(4, 8, 3, 3), "b": random(4), "k": random(1, 4, 4, 4)}
-    return raptor.compile(make_model(nodes, {"x": (1, 8, 4, 4)}, ["y", "c"], constants), **THESIS_CHIP)
+    return raptor.compile(
+        make_model(nodes, {"x": (1, 8, 4, 4)}, ["y", "c"], constants), mapping="raptor", **THESIS_CHIP
+    )
 
 
 def _classifier() -> raptor.Program:
@@ -45,7 +47,7 @@ def _classifier() -> raptor.Program:
     ]
     constants = {"w": random(5, 3, 3, 3), "v": random(10, 6), "b": random(6)}
     model = make_model(nodes, {"x": (1, 3, 6, 6)}, {"y": 2}, constants)
-    return raptor.compile(model, xbar=(6, 4), xbars_per_core=4, cores=30, bits=16, cell_bits=16)
+    return raptor.compile(model, xbar=(6, 4), xbars_per_core=4, cores=30, bits=16, cell_bits=16, mapping="raptor")
 
 
 def _rows() -> raptor.Program:

@@ -34,6 +34,8 @@ EMIT, PLACE, ALLOCATE, MEMORY = (f"raptor/{n}.py" for n in ("codegen/emit", "pim
 LOWER, CASCADE, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower", "cascade", "lines", "apply"))
 VIRTUAL = "raptor/codegen/virtual.py"
 WINDOW, LAYOUT, UNFOLD, MAPPING, PARTS = (f"raptor/{n}.py" for n in ("window", "layout", "unfold", "mapping", "lines"))
+DENSE, POOLS, ARRANGE = (f"raptor/spatial/{n}.py" for n in ("dense", "pools", "arrange"))
+PLANS = "raptor/plans.py"
 FOLD, DEPTHWISE, COMPILER = (f"raptor/{n}.py" for n in ("spatial/fold", "spatial/depthwise", "compiler"))
 
 DEFECTS: tuple[Defect, ...] = (
@@ -178,4 +180,17 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(COMPILER, "cols=p.region.cols, address=at * element_bytes", "cols=p.region.cols, address=at"),
     Defect(COMPILER, "tuple(g.matrix.xbars for g in core.groups) for i, core", "tuple(1 for g in core.groups) for i, core"),
     Defect(COMPILER, "pc=int(streams.cores[spot.core].step_ends[spot.step])", "pc=int(streams.cores[spot.core].step_ends[spot.step - 1])"),
+    # One pixel, pools, shared cores, places
+    Defect(DENSE, "ends[n], n * width) for n", "ends[0], n * width) for n"),
+    Defect(DENSE, "source.first + size - elements, start, elements)", "source.first, start, elements)"),
+    Defect(DENSE, "(after.tile, after.first) != (source.tile, source.first + size)", "after.tile != source.tile"),
+    Defect(DENSE, "runs = np.array([[0, 0, n * width, width] for n in range(partial.count)])", "runs = np.array([[0, 0, n * width, width] for n in range(1, partial.count)])"),
+    Defect(DENSE, "Bring(met, partial.tile, at, n * size, size)", "Bring(met, partial.tile, 0, n * size, size)"),
+    Defect(DENSE, "runs += [(0, 1, n * size, size) for n in range(len(others))]", "runs += [(0, 1, 0, size) for n in range(len(others))]"),
+    Defect(POOLS, "strides=(window.strides[0], 1)", "strides=(1, 1)"),
+    Defect(POOLS, "pads=(0, window.pads[1])", "pads=(0, 0)"),
+    Defect(POOLS, "inputs=((pool.row, column),)", "inputs=((0, column),)"),
+    Defect(POOLS, "for n, tile in enumerate(tiles[1:], 1)", "for n, tile in enumerate(tiles[2:], 2)"),
+    Defect(PLANS, "plan.xbars <= self.xbars and", ""),
+    Defect(ARRANGE, "core=places[c.core or 0]", "core=places[c.core or 0] // 2"),
 )  # fmt: skip

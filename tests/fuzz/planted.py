@@ -103,16 +103,40 @@ def _lines() -> ModelProto:
     return make_model(nodes, {"x": (1, 2, 8, 12)}, ["y", "z"], constants)
 
 
+def _classifier() -> ModelProto:
+    """Overlapping pools, one of the whole image; layers of one pixel, one of them with several kernel positions."""
+    nodes = [
+        node("Conv", "x w", "a", name="first", pads=[1, 1, 1, 1]),
+        node("MaxPool", "a", "p", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1]),
+        node("Conv", "p v", "c", name="second"),
+        node("Conv", "c u", "y", name="whole"),
+        node("GlobalMaxPool", "c", "g"),
+        node("Conv", "g t", "z", name="last"),
+    ]
+    constants = {
+        "w": random(9, 3, 3, 3),
+        "v": random(11, 9, 1, 1),
+        "u": random(30, 11, 4, 8),
+        "t": random(20, 11, 1, 1),
+    }
+    return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y", "z"], constants)
+
+
 CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
-    ("_convolutions", {"xbar": 4, "xbars_per_core": 6, "cores": 60}),
-    ("_convolutions", {"xbar": (8, 4), "xbars_per_core": 5, "cores": 60, "bits": 16, "cell_bits": 8}),
-    ("_convolutions", {"xbar": (4, 8), "xbars_per_core": 5, "cores": 60}),
-    ("_products", {"xbar": 4, "xbars_per_core": 4, "cores": 60}),
+    ("_convolutions", {"xbar": 4, "xbars_per_core": 6, "cores": 60, "mapping": "raptor"}),
+    (
+        "_convolutions",
+        {"xbar": (8, 4), "xbars_per_core": 5, "cores": 60, "bits": 16, "cell_bits": 8, "mapping": "raptor"},
+    ),
+    ("_convolutions", {"xbar": (4, 8), "xbars_per_core": 5, "cores": 60, "mapping": "raptor"}),
+    ("_products", {"xbar": 4, "xbars_per_core": 4, "cores": 60, "mapping": "raptor"}),
     ("_streaming", {"xbar": 8, "xbars_per_core": 8, "cores": 40, "mapping": "rows"}),
     ("_streaming", {"xbar": (16, 24), "xbars_per_core": 30, "cores": 40, "mapping": "rows"}),
     ("_lines", {"xbar": 8, "xbars_per_core": 40, "cores": 60, "mapping": "rows"}),
     ("_lines", {"xbar": (32, 16), "xbars_per_core": 40, "cores": 20, "mapping": "rows"}),
     ("_lines", {"xbar": (16, 64), "xbars_per_core": 200, "cores": 4, "bits": 16, "cell_bits": 8, "mapping": "rows"}),
+    ("_classifier", {"xbar": 16, "xbars_per_core": 8, "cores": 60, "mapping": "rows"}),
+    ("_classifier", {"xbar": 16, "xbars_per_core": 30, "cores": 8, "mapping": "rows"}),
 )
 
 

@@ -268,6 +268,28 @@ def test_an_interrupt_while_the_old_output_is_removed(tmp_path: Path, monkeypatc
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_file_that_appears_while_the_new_output_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A thread that Ctrl-C cut off from its pool was still writing."""
+    program = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP)
+    remove, calls = shutil.rmtree, []
+
+    def late_file(folder: Path, **options: bool) -> None:
+        calls.append(folder)
+        remove(folder, **options)
+        if len(calls) < 3:
+            folder.mkdir()
+            (folder / "late.json").touch()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", late_file)
+    monkeypatch.setattr("raptor.output._write_file", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        program.save(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("number", "message"), [(errno.ENOSPC, "No space left on device"), (errno.ENOMEM, "out of memory; try")]
 )
