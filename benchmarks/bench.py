@@ -164,7 +164,8 @@ def _stage_table(rows: list[Row]) -> Table:
     for name in (*texts, *names):
         table.add_column(name.replace("_", " "), justify="left" if name in texts else "right")
     for row in rows:
-        table.add_row(row.model, MAPPINGS[row.mapping], row.streams, *(f"{row.compile.stages[name]:.2f}" for name in names))
+        seconds = (f"{row.compile.stages[name]:.2f}" for name in names)
+        table.add_row(row.model, MAPPINGS[row.mapping], row.streams, *seconds)
     return table
 
 

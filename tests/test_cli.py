@@ -112,7 +112,10 @@ def test_the_summary(shell: Shell, model: str):
 
 def test_the_summary_shows_warnings(shell: Shell):
     model = shell.model(make_model([node("Relu", "x")], {"x": (1, 8, 400, 400)}, ["y"]))
-    assert "warning: local memory: 1 of 1 cores need more" in shell.ok("compile", model, "--cores", "1", "--mapping", "raptor").out
+    assert (
+        "warning: local memory: 1 of 1 cores need more"
+        in shell.ok("compile", model, "--cores", "1", "--mapping", "raptor").out
+    )
 
 
 @pytest.mark.parametrize("flag", ["-q", "--quiet"])

@@ -166,7 +166,9 @@ def test_a_link_that_leads_to_itself(tmp_path: Path):
 
 
 def test_check_of_encrypted_weights(tmp_path: Path):
-    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP, mapping="raptor").save(tmp_path / "out", weight_format="npz")
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP, mapping="raptor").save(
+        tmp_path / "out", weight_format="npz"
+    )
     path = out / "weights/core_0_weights.npz"
     content = bytearray(path.read_bytes())
     content[6] |= 1
