@@ -50,13 +50,13 @@ lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-bench: $(READY)  ## time and memory of compile and validate, beside baselines of the same run
+bench: $(READY)  ## time and memory of compile and validate by both mappings, beside baselines of the same run
 	$(BIN)/python benchmarks/bench.py
 
-bench-growth: $(READY)  ## how compilation grows with image size, channels, cores, model size
+bench-growth: $(READY)  ## how compilation by the reference mapping grows with image size, channels, cores, model size
 	$(BIN)/python benchmarks/growth.py
 
-bench-mapping: $(READY)  ## latency, throughput, energy, memory by mapping; simulated
+bench-mapping: $(READY)  ## latency, throughput, energy, memory of both mappings; simulated
 	$(BIN)/python benchmarks/mapping.py
 
 bench-streaming: $(READY)  ## row streaming against layer by layer: latency, speed-up, utilisation; simulated

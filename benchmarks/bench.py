@@ -1,4 +1,4 @@
-"""Compile and validate the built-in models and print one table: `make bench`.
+"""Compile and validate the built-in models by both mappings and print one table: `make bench`.
 
 Machines differ and are shared, so every figure has a baseline measured in the same run beside it:
 
@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +24,21 @@ from rich.table import Table
 
 sys.path.insert(0, str(ROOT))
 import models
+from raptor.options import DEFAULT_STRATEGY
 
 _SAMPLE = 100_000
 _PRODUCTS = 20_000
 _GIB = 2**30
-DEFAULT_MODELS = ["lenet5", "squeezenet", "googlenet", "resnet18", "resnet50", "vgg16"]
+MAPPINGS = {DEFAULT_STRATEGY: f"{DEFAULT_STRATEGY}, default", "raptor": "raptor"}
+"""The default and the reference, as the table calls them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model and stream format."""
+    """One model, mapping and stream format."""
 
     model: str
+    mapping: str
     streams: str
     compile: Run
     validate: Run
@@ -56,20 +60,22 @@ def main() -> None:
         for name in args.models:
             path = Path(folder) / f"{name}.onnx"
             path.write_bytes(models.build(name).SerializeToString())
-            for streams in ("json", "pim"):
-                rows.append(measure(name, path, Path(folder) / "out", streams, args.repeat))
-                print(f"{name} {streams}: compile {rows[-1].compile.wall_s:.2f} s", file=sys.stderr, flush=True)
+            for mapping, streams in product(MAPPINGS, ("json", "pim")):
+                rows.append(measure(name, mapping, path, Path(folder) / "out", streams, args.repeat))
+                seconds = rows[-1].compile.wall_s
+                print(f"{name} {mapping} {streams}: compile {seconds:.2f} s", file=sys.stderr, flush=True)
     show(rows)
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
 
 
-def measure(name: str, path: Path, out: Path, streams: str, repeat: int) -> Row:
-    compiled = compile_command(path, out, repeat, streams=streams, xbar=128, cores=200)
+def measure(name: str, mapping: str, path: Path, out: Path, streams: str, repeat: int) -> Row:
+    compiled = compile_command(path, out, repeat, streams=streams, xbar=128, cores=200, mapping=mapping)
     validated = validate_command(out, repeat)
     instructions, products = compiled.facts["instructions"], compiled.facts["mvmul"]
     return Row(
         name,
+        mapping,
         streams,
         compiled,
         validated,
@@ -118,7 +124,7 @@ def onnxruntime_baseline(path: Path) -> float:
 def show(rows: list[Row]) -> None:
     table = Table(title="seconds, whole cold process, median")
     for i, name in enumerate(next(_cells(rows[0]))):
-        table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
+        table.add_column(name, justify="left" if i < 3 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*next(_cells(row)).values())
     Console(width=220).print(table)
@@ -130,6 +136,7 @@ def _cells(row: Row) -> Iterator[Mapping[str, str]]:
     instructions = row.compile.facts["instructions"]
     yield {
         "model": row.model,
+        "mapping": MAPPINGS[row.mapping],
         "streams": row.streams,
         "instructions": f"{instructions:,}",
         "compile": f"{row.compile.wall_s:.2f}",
@@ -153,10 +160,12 @@ def _cells(row: Row) -> Iterator[Mapping[str, str]]:
 def _stage_table(rows: list[Row]) -> Table:
     names = list(rows[0].compile.stages)
     table = Table(title="compile, seconds by stage")
-    for name in ("model", "streams", *names):
-        table.add_column(name.replace("_", " "), justify="left" if name in ("model", "streams") else "right")
+    texts = ("model", "mapping", "streams")
+    for name in (*texts, *names):
+        table.add_column(name.replace("_", " "), justify="left" if name in texts else "right")
     for row in rows:
-        table.add_row(row.model, row.streams, *(f"{row.compile.stages[name]:.2f}" for name in names))
+        seconds = (f"{row.compile.stages[name]:.2f}" for name in names)
+        table.add_row(row.model, MAPPINGS[row.mapping], row.streams, *seconds)
     return table
 
 

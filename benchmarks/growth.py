@@ -1,8 +1,9 @@
 """How time and memory grow with image size, channels, cores and model size: `make bench-growth`.
 
 Compilation should grow with the number of instructions and the size of the weights, and nothing else. Each sweep
-changes one thing. CPU is user and system time of the whole cold process; the last column is microseconds of it an
-instruction beyond what the quickest point takes, and should settle.
+changes one thing. The mapping is the reference, `raptor`, whose instructions grow with the work. CPU is user and system
+time of the whole cold process; the last column is microseconds of it an instruction beyond what the quickest point
+takes, and should settle.
 """
 
 import argparse
@@ -80,7 +81,8 @@ def sweep(
         path = folder / "model.onnx"
         path.write_bytes(build(value).SerializeToString())
         chosen = {"cores": int(value)} if name == "cores" else options
-        yield Point(value, compile_command(path, folder / "out", repeat, streams="pim", **chosen))
+        run = compile_command(path, folder / "out", repeat, streams="pim", mapping="raptor", **chosen)
+        yield Point(value, run)
 
 
 def show(name: str, points: list[Point]) -> None:

@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=["lenet5", "squeezenet", "resnet18"])
     parser.add_argument("--repeat", type=int, default=5, help="runs of each command; the median counts")
     parser.add_argument("--pimsim", type=Path, help="the simulator's ChipTest, as the baseline")
-    parser.add_argument("--mapping", default="raptor", help="mapping to compile with")
+    parser.add_argument("--mapping", default="raptor", help="mapping to compile with; the reference writes the most")
     parser.add_argument("--json", type=Path, help="also write the figures here, to compare two commits")
     args = parser.parse_args()
     rows: list[Row] = []

@@ -47,8 +47,8 @@ def thesis_model() -> ModelProto:
 
 @cache
 def thesis() -> Compiled:
-    """On the thesis's machine: crossbars of 3x3, five to a core."""
-    return _compiled(thesis_model(), xbar=3, xbars_per_core=5, cores=16)
+    """On the thesis's machine, crossbars of 3x3, five to a core, by its mapping."""
+    return _compiled(thesis_model(), xbar=3, xbars_per_core=5, cores=16, mapping="raptor")
 
 
 @cache

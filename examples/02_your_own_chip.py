@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
     print(f"\n{'ADCs a crossbar':>16} {'latency':>12} {'energy':>12}")
     for adcs in (1, 4, 16, 64):
         arch.write_text(json.dumps(with_adcs(adcs)))
-        program = raptor.compile(model, arch=arch, mapping="rows")
+        program = raptor.compile(model, arch=arch)
         out = program.save(folder / "out", force=True)
         found = simulate(out, out / "arch.json")
         print(f"{adcs:16} {(found.latency_ns or 0) / 1e3:9.1f} us {(found.energy_pj or 0) / 1e6:9.3f} uJ")

@@ -1,4 +1,4 @@
-"""Which layer takes the time, what its cores do meanwhile, and what helps.
+"""Which layer takes the time in the reference mapping, what its cores do meanwhile, and what helps.
 
 python examples/03_find_the_bottleneck.py
 """
@@ -35,7 +35,7 @@ with tempfile.TemporaryDirectory() as scratch:
     before = simulated("raptor", Path(scratch))
     slowest = explain("raptor", before)
     print(f"{slowest} computes its pixels one after another, on one copy of its weights.")
-    print("`rows` gives slow layers copies and starts layers early:\n")
+    print("`rows`, the default, gives slow layers more cores and starts layers early:\n")
     after = simulated("rows", Path(scratch))
     explain("rows", after)
     print(f"{(before.latency_ns or 0) / (after.latency_ns or 1):.0f} times as fast")

@@ -22,7 +22,7 @@ table.writerow(["xbar", "cores", "xbars_used", "latency_us", "energy_uj", "why_n
 with tempfile.TemporaryDirectory() as scratch:
     for size, cores in product(SIZES, CORES):
         try:
-            program = raptor.compile(model, xbar=size, cores=cores, xbars_per_core=16, mapping="rows")
+            program = raptor.compile(model, xbar=size, cores=cores, xbars_per_core=16)
         except raptor.CapacityError as error:
             table.writerow([size, cores, "", "", "", f"{error.resource}: {error.needed} needed"])
             continue

@@ -43,7 +43,8 @@ def test_your_own_chip(printed: Any) -> None:
     assert "adcs: no such field" in text
     latencies = [float(us) for us in re.findall(r"([\d.]+) us", text)]
     assert len(latencies) == 4
-    assert latencies == sorted(latencies, reverse=True)
+    one, four, *more = latencies
+    assert one > four > max(more)
 
 
 def test_find_the_bottleneck(printed: Any) -> None:
@@ -59,7 +60,7 @@ def test_compare_mappings(printed: Any) -> None:
     latency = {(line[0], line[1]): int(line[5].replace(",", "")) for line in lines}
     assert {model for model, _ in latency} == {"lenet5", "squeezenet", "mlp"}
     assert all(latency[model, "rows"] < latency[model, "raptor"] / 10 for model in ("lenet5", "squeezenet"))
-    assert latency["mlp", "rows"] == pytest.approx(latency["mlp", "raptor"], abs=1)  # no images, so no lines
+    assert latency["mlp", "rows"] < latency["mlp", "raptor"]  # no images, so no lines, but wider products
 
 
 def test_sweep(printed: Any) -> None:

@@ -47,7 +47,7 @@ def compare_command(
 
     Ratios are to the first one.
 
-    Example: raptor compile lenet5.onnx --mapping rows -o rows -q && raptor compare out rows -o compare.html
+    Example: raptor compile lenet5.onnx --mapping raptor -o reference -q && raptor compare out reference -o compare.html
     """
     from rich.console import Console
 
