@@ -6,16 +6,26 @@ A product on many crossbars side by side takes little longer than on one.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from raptor.arch import Arch
 from raptor.cost import message_ns, mvmul_ns, vector_ns
 from raptor.frontend.graph import Filter
 from raptor.lines import cut_channels
 from raptor.mapping import Matrix, row_blocks
+from raptor.window import input_pixels
 
 
 def is_dense(filter_: Filter) -> bool:
-    """One output pixel that nothing is shared with or folded into."""
-    return filter_.window.out_pixels == 1 and filter_.groups == 1 and not filter_.key and not filter_.relu
+    """One output pixel that nothing is shared with or folded into, and that reads an input."""
+    window = filter_.window
+    alone = window.out_pixels == 1 and filter_.groups == 1 and not filter_.key and not filter_.relu
+    return alone and len(_taps(filter_)) > 0
+
+
+def _taps(filter_: Filter) -> list[int]:
+    """The kernel positions that do not lie in the padding."""
+    return np.flatnonzero(input_pixels(filter_.window)[0] >= 0).tolist()
 
 
 def dense_unfolding(filter_: Filter, arch: Arch, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
@@ -38,10 +48,10 @@ def fill_cores(matrices: Sequence[Matrix], core: int, free: int, arch: Arch) -> 
 
 
 def _matrices(filter_: Filter, arch: Arch, tile: int, tiles: int) -> Iterator[Matrix]:
-    taps, _, outs = filter_.weights.shape
-    for cols in cut_channels(outs, tiles * tile):
+    taps = _taps(filter_)
+    for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
         for rows in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
-            for tap in range(taps):
+            for tap in taps:
                 yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.outputs_per_xbar))
 
 

@@ -9,7 +9,7 @@ from raptor.layout import Floats
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One tensor. `max_relative` is the largest absolute error over the largest absolute wanted value.
+    """One tensor. `max_relative` is the largest absolute error over the largest absolute value wanted of any input.
 
     Errors are infinite where one side is NaN or infinite and the other differs. `worst` is the index of the largest
     error, `got` and `want` are the values there.
@@ -25,12 +25,21 @@ class Comparison:
     passed: bool
 
 
-def compare(name: str, got: Floats, want: Floats, tolerance: float) -> Comparison:
-    """Compares two tensors of as many elements, in the shape of `want`; passes if `max_relative` <= `tolerance`."""
-    got = got.reshape(want.shape)
-    error = _errors(got, want)
+def largest(want: Floats) -> float:
+    """The largest absolute value that is finite; 0 if none is."""
     finite = np.abs(want[np.isfinite(want)])
-    scale = float(finite.max()) if finite.size else 0.0
+    return float(finite.max()) if finite.size else 0.0
+
+
+def compare(name: str, got: Floats, want: Floats, tolerance: float, scale: float | None = None) -> Comparison:
+    """Compares two tensors of as many elements, in the shape of `want`; passes if `max_relative` <= `tolerance`.
+
+    `scale`: the largest value wanted of any input, if there are others. One input alone may give a number that is nearly
+    zero, and rounding would count too much.
+    """
+    got = got.reshape(want.shape)
+    scale = largest(want) if scale is None else scale
+    error = _errors(got, want)
     worst = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
     absolute = float(error[worst])
     relative = absolute / scale if scale else absolute

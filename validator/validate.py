@@ -1,6 +1,6 @@
 """Executes a compiled model, asks onnxruntime what it should have computed, and compares."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from raptor.errors import UserError
 from raptor.layout import Floats
-from validator.compare import Comparison, compare
+from validator.compare import Comparison, compare, largest
 from validator.golden import Golden, check_shapes, load_golden
 from validator.inputs import make_inputs
 from validator.load import load
@@ -54,7 +54,7 @@ def validate(
     golden = load_golden(program, layers=layers)
     seconds = {"load": loaded - start, "golden": perf_counter() - loaded, "run": 0.0}
     limit = UNLIMITED if max_steps is None else max_steps
-    judged: list[_Sample] = []
+    tried: list[_Sample] = []
     for number in range(seed, seed + (1 if inputs else samples or _samples(program, engine))):
         arrays = make_inputs(program.memory.inputs, golden, inputs, number)
         begin = perf_counter()
@@ -63,17 +63,16 @@ def validate(
         result = run(program, arrays, engine=engine, schedule=schedule, probes=layers, max_steps=limit)
         seconds["golden"] += known - begin
         seconds["run"] += perf_counter() - known
-        judged.append(_judge(result, wanted, tolerance))
-    return _report(program, judged, tolerance, None if inputs else seed, seconds)
+        tried.append(_Sample(result, wanted))
+    return _report(program, tried, tolerance, None if inputs else seed, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What one input, or one for each of several, says of all outputs and probes."""
+    """What one input, or one for each of several, gives, and what it should."""
 
-    outputs: tuple[Comparison, ...]
-    layers: tuple[Comparison, ...]
-    instructions: int
+    result: Result
+    wanted: Mapping[str, Floats]
 
 
 def _samples(program: Program, engine: Engine) -> int:
@@ -94,35 +93,33 @@ def _wanted(program: Program, golden: Golden, arrays: Mapping[str, Floats]) -> d
     return wanted
 
 
-def _judge(result: Result, wanted: Mapping[str, Floats], tolerance: float) -> _Sample:
-    shown = {name: got for name, got in result.probes.items() if name in wanted}
-    outputs, layers = (
-        tuple(compare(name, got, wanted[name], tolerance) for name, got in found.items())
-        for found in (result.outputs, shown)
-    )
-    return _Sample(outputs, layers, result.instructions)
-
-
-def _worst(samples: Iterable[tuple[Comparison, ...]]) -> tuple[Comparison, ...]:
-    """Of each tensor the comparison that is furthest off."""
-    return tuple(max(same, key=lambda c: c.max_relative) for same in zip(*samples, strict=True))
+def _compared(samples: Sequence[_Sample], got: Sequence[Mapping[str, Floats]], tolerance: float) -> list[Comparison]:
+    """Of each tensor that a sample `got` the comparison that is furthest off."""
+    found: list[Comparison] = []
+    for name in (name for name in got[0] if name in samples[0].wanted):
+        wanted = [sample.wanted[name] for sample in samples]
+        scale = max(map(largest, wanted))
+        pairs = zip((tensors[name] for tensors in got), wanted, strict=True)
+        found.append(max((compare(name, *pair, tolerance, scale) for pair in pairs), key=lambda c: c.max_relative))
+    return found
 
 
 def _report(
-    program: Program, judged: Sequence[_Sample], tolerance: float, seed: int | None, seconds: dict[str, float]
+    program: Program, samples: Sequence[_Sample], tolerance: float, seed: int | None, seconds: dict[str, float]
 ) -> Report:
-    outputs = _worst(sample.outputs for sample in judged)
+    outputs = tuple(_compared(samples, [sample.result.outputs for sample in samples], tolerance))
     nodes = {probe.tensor: probe.node for probe in program.layers.probes} if program.layers else {}
-    layers = tuple(LayerComparison(nodes[c.name], c) for c in _worst(sample.layers for sample in judged))
+    probes = _compared(samples, [sample.result.probes for sample in samples], tolerance)
+    layers = tuple(LayerComparison(nodes[c.name], c) for c in probes)
     deviating = next((layer.node for layer in layers if not layer.comparison.passed), None)
     return Report(
         verdict="pass" if all(c.passed for c in outputs) and deviating is None else "mismatch",
         tolerance=tolerance,
         model=program.manifest.model,
         seed=seed,
-        samples=len(judged),
+        samples=len(samples),
         cores=program.core_count,
-        instructions=judged[0].instructions,
+        instructions=samples[0].result.instructions,
         seconds={key: round(value, 6) for key, value in seconds.items()},
         outputs=outputs,
         layers=layers,

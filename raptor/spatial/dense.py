@@ -60,16 +60,15 @@ class DenseLayer:
     def product(self, cols: Range, core: int, matrices: list[Matrix]) -> _Partial:
         """The products of one core, one after another."""
         pixels = self.operator.window.input_pixels()[0].tolist()
-        used = [(i, m) for i, m in enumerate(matrices) if pixels[m.tap] >= 0]
-        sizes = [m.rows[1] - m.rows[0] for _, m in used]
+        sizes = [m.rows[1] - m.rows[0] for m in matrices]
         ends = np.cumsum([0, *sizes]).tolist()
         name, width = f"{self.node.output}.n{cols[0]}.k{core}", cols[1] - cols[0]
         given = Tile(f"{name}.in", 1, 1, ends[-1])
-        self.bring(given, core, [self.find(pixels[m.tap], m.rows) for _, m in used], sizes)
-        products = np.array([(i, 0, ends[n], n * width) for n, (i, _) in enumerate(used)], np.int64).reshape(-1, 4)
-        result = Tile(f"{name}.products", 1, 1, len(used) * width)
+        self.bring(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
+        products = np.array([(i, 0, ends[i], i * width) for i in range(len(matrices))])
+        result = Tile(f"{name}.products", 1, 1, len(matrices) * width)
         self.add(tuple(matrices), core, ApplyLine(result, (given,), products))
-        return _Partial(core, result, len(used))
+        return _Partial(core, result, len(matrices))
 
     def bring(self, given: Tile, core: int, sources: list[Source], sizes: list[int]) -> None:
         """Elements that lie side by side come in one message."""
@@ -98,7 +97,7 @@ class DenseLayer:
         own, core = partials[home], partials[home].core
         result = Tile(tile_name(self.node.output, index), 1, 1, size)
         others = [p for p in partials if p is not own]
-        width = own.tile.elements // max(own.count, 1)
+        width = own.tile.elements // own.count
         sources, runs = [own.tile], [(0, 0, at + n * width, size) for n in range(own.count)]
         if others:
             met = Tile(f"{result.name}.partial", 1, len(others), size)

@@ -181,7 +181,7 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(COMPILER, "tuple(g.matrix.xbars for g in core.groups) for i, core", "tuple(1 for g in core.groups) for i, core"),
     Defect(COMPILER, "pc=int(streams.cores[spot.core].step_ends[spot.step])", "pc=int(streams.cores[spot.core].step_ends[spot.step - 1])"),
     # One pixel, pools, shared cores, places
-    Defect(DENSE, "ends[n], n * width) for n", "ends[0], n * width) for n"),
+    Defect(DENSE, "ends[i], i * width) for i", "ends[0], i * width) for i"),
     Defect(DENSE, "source.first + size - elements, start, elements)", "source.first, start, elements)"),
     Defect(DENSE, "(after.tile, after.first) != (source.tile, source.first + size)", "after.tile != source.tile"),
     Defect(DENSE, "runs = np.array([[0, 0, n * width, width] for n in range(partial.count)])", "runs = np.array([[0, 0, n * width, width] for n in range(1, partial.count)])"),
