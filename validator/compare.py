@@ -34,8 +34,8 @@ def largest(want: Floats) -> float:
 def compare(name: str, got: Floats, want: Floats, tolerance: float, scale: float | None = None) -> Comparison:
     """Compares two tensors of as many elements, in the shape of `want`; passes if `max_relative` <= `tolerance`.
 
-    `scale`: the largest value wanted of any input, if there are others. One input alone may give a number that is nearly
-    zero, and rounding would count too much.
+    `scale`: the largest value wanted of any input, if there are others. One input alone may give a number that is
+    nearly zero, and rounding would count too much.
     """
     got = got.reshape(want.shape)
     scale = largest(want) if scale is None else scale

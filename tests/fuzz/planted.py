@@ -112,6 +112,8 @@ def _classifier() -> ModelProto:
         node("Conv", "c u", "y", name="whole"),
         node("GlobalMaxPool", "c", "g"),
         node("Conv", "g t", "z", name="last"),
+        node("Transpose", "c", "d", perm=[0, 1, 3, 2]),
+        node("Conv", "d s", "o", name="of_a_whole_tensor"),
     ]
     constants = {
         "w": random(9, 3, 3, 3),
@@ -119,7 +121,8 @@ def _classifier() -> ModelProto:
         "u": random(30, 11, 4, 8),
         "t": random(20, 11, 1, 1),
     }
-    return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y", "z"], constants)
+    constants["s"] = random(6, 11, 8, 4)
+    return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y", "z", "o"], constants)
 
 
 CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
@@ -136,7 +139,8 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_lines", {"xbar": (32, 16), "xbars_per_core": 40, "cores": 20, "mapping": "rows"}),
     ("_lines", {"xbar": (16, 64), "xbars_per_core": 200, "cores": 4, "bits": 16, "cell_bits": 8, "mapping": "rows"}),
     ("_classifier", {"xbar": 16, "xbars_per_core": 8, "cores": 60, "mapping": "rows"}),
-    ("_classifier", {"xbar": 16, "xbars_per_core": 30, "cores": 8, "mapping": "rows"}),
+    ("_classifier", {"xbar": 16, "xbars_per_core": 16, "cores": 8, "mapping": "rows"}),
+    ("_classifier", {"xbar": (8, 16), "xbars_per_core": 30, "cores": 30, "mapping": "rows"}),
 )
 
 
