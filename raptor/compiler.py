@@ -63,17 +63,25 @@ def choose_mapping(choice: Choice, graph: Graph, arch: Arch) -> Placement:
         raise UserError(f"--mapping {path}: expected a file, or one of: {', '.join(STRATEGIES)}")
     mapping = read_mapping(path, graph, arch)
     try:
-        _build(graph, arch, mapping)
+        tiles = _tiles(graph, arch, mapping)
+        spatial.verify(tiles, arch)
+        _lower(tiles, arch)
     except (ArithmeticError, AssertionError, IndexError, KeyError, StopIteration, ValueError, VerifyError) as e:
         raise UserError(f"--mapping {path}: not a mapping for this model: {type(e).__name__}: {e}") from e
     return mapping
 
 
 def _build(graph: Graph, arch: Arch, mapping: Placement) -> tuple[PimProgram, Streams]:
-    """What a mapping comes to."""
+    """What a mapping comes to; not verified, as what is chosen of several is built again."""
+    return _lower(_tiles(graph, arch, mapping), arch)
+
+
+def _tiles(graph: Graph, arch: Arch, mapping: Placement) -> SpatialGraph:
     tiles = spatial.arrange_cores(spatial.partition(graph, mapping), mapping, arch)
-    tiles = spatial.order_computes(tiles, mapping, arch)
-    spatial.verify(tiles, arch)
+    return spatial.order_computes(tiles, mapping, arch)
+
+
+def _lower(tiles: SpatialGraph, arch: Arch) -> tuple[PimProgram, Streams]:
     placed = pim.reuse_operands(pim.place(tiles, pim.map_global_memory(tiles)))
     program = pim.allocate(placed, arch)
     return program, codegen.generate(program, arch)

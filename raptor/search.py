@@ -28,7 +28,7 @@ OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "energy")
 EFFORT = 4
 """Evaluations unless the user says otherwise."""
 
-SAMPLES = 8
+SAMPLES = 4
 """Samples a core begins when throughput and energy are measured."""
 
 
