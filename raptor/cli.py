@@ -1,8 +1,11 @@
 """The command line: a thin layer over the Python API."""
 
 import errno
+import os
+import signal
 import sys
 from pathlib import Path
+from threading import Timer
 from typing import Annotated, NoReturn
 
 import typer
@@ -38,6 +41,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Entry point. Exit status: 0 done, 1 mismatch, 2 bad input, 3 deadlock, 70 a bug of RAPTOR."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
+    sys.unraisablehook = _keep_interrupt
     try:
         check_memory()
         app(args=[a for a in args if a != "--debug"])
@@ -60,6 +64,14 @@ def main(argv: list[str] | None = None) -> NoReturn:
             raise
         _fail(f"{type(e).__name__}: {e}", _INTERNAL)
     sys.exit(0)
+
+
+def _keep_interrupt(lost: "sys.UnraisableHookArgs") -> None:
+    """Ctrl-C where a library cannot pass it on, as while pydantic builds its classes, comes again a little later."""
+    if lost.exc_type is KeyboardInterrupt:
+        Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _fail(message: str, status: int) -> NoReturn:

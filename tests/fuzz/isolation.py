@@ -67,9 +67,11 @@ def isolated(
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         sys.stdout.flush()
         sys.stderr.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # until the child is ready for it
         child = os.fork()
         if child == 0:
             _become(function, out.fileno(), err.fileno(), seconds, memory_bytes)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         during(child)
         status, usage = _wait(child, start + PATIENCE * seconds)
         texts = [_text(file.fileno()) for file in (out, err)]
@@ -81,7 +83,8 @@ def _become(function: Callable[[], object], out: int, err: int, seconds: float, 
     status = 70
     try:
         os.setpgid(0, 0)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs with &
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         os.dup2(out, 1)
         os.dup2(err, 2)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -89,6 +92,7 @@ def _become(function: Callable[[], object], out: int, err: int, seconds: float, 
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 5))  # a signal, then a kill
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         function()
         status = 0
     except SystemExit as stopped:

@@ -250,6 +250,24 @@ def test_an_interrupt_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "raptor: error: interrupted" in capsys.readouterr().err
 
 
+def test_an_interrupt_that_a_library_drops(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    class Dropping:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    def show(*_: object, **__: object) -> None:
+        dropping = Dropping()
+        del dropping
+        time.sleep(5)
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr("raptor.zoo.show", show)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["models"])
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "raptor: error: interrupted\n"
+
+
 def test_an_interrupt_while_the_old_output_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP)
     out = program.save(tmp_path / "out")
