@@ -60,10 +60,16 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except OSError as e:  # a full disk for temporary files, say
         _fail(_OUT_OF_MEMORY if e.errno == errno.ENOMEM else str(e), UserError.exit_status)
     except Exception as e:
-        if debug:
-            raise
-        _fail(f"{type(e).__name__}: {e}", _INTERNAL)
+        _fail_unexpectedly(e, debug=debug)
     sys.exit(0)
+
+
+def _fail_unexpectedly(error: Exception, *, debug: bool) -> NoReturn:
+    if isinstance(error.__cause__, KeyboardInterrupt):  # Python's answer when compiled code returns in spite of it
+        _fail("interrupted", _INTERRUPTED)
+    if debug:
+        raise error
+    _fail(f"{type(error).__name__}: {error}", _INTERNAL)
 
 
 def _keep_interrupt(lost: "sys.UnraisableHookArgs") -> None:

@@ -250,6 +250,16 @@ def test_an_interrupt_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "raptor: error: interrupted" in capsys.readouterr().err
 
 
+def test_an_interrupt_that_compiled_code_does_not_see(monkeypatch: pytest.MonkeyPatch):
+    def show(*_: object, **__: object) -> None:
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+    monkeypatch.setattr("raptor.zoo.show", show)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["models"])
+    assert stopped.value.code == 130
+
+
 def test_an_interrupt_that_a_library_drops(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     class Dropping:
         def __del__(self) -> None:
