@@ -9,8 +9,14 @@ Range = tuple[int, int]
 Parts = tuple[Range, ...]
 
 
+LONGEST = 8192
+"""Lines and columns at most, those of the largest screens: each line is an operation, each column is looked at."""
+
+
 def is_streamed(image: Image) -> bool:
-    """One image of two dimensions and channels, with several lines."""
+    """One image of two dimensions and channels, with several lines, not too large."""
+    if max(image.rows, image.width) > LONGEST:
+        return False
     alone = len(image.shape) == 3 or (len(image.shape) == 4 and image.shape[0] == 1)
     return alone and image.channel_axis == len(image.shape) - 3 and image.rows > 1
 

@@ -18,6 +18,10 @@ class Arch:
     memory_size_enforced: bool
     notes: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:
+        """Of little, as costs are cached by chip: hashing the whole file each time would take longer than they do."""
+        return hash((self.element_bits, self.core_count))
+
     def with_timeout_ms(self, simulated_ms: float) -> "Arch":
         """The same chip; the simulator's latency mode goes on for at least so long before it gives up."""
         sim = self.file.sim_config

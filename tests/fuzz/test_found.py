@@ -21,7 +21,7 @@ from raptor.jit import kernel
 from raptor.threads import Threads
 from tests.frontend.support import Array, make_model, node, random
 from tests.fuzz.mutations import seal
-from tests.pipeline import THESIS_CHIP, conv_model
+from tests.pipeline import THESIS_CHIP, conv_model, passes
 from tests.pipeline import check as compiled_and_right
 from validator.checks import check
 from validator.simulate.builtin import simulate
@@ -144,6 +144,14 @@ def test_a_wide_softmax_squared():
     nodes = [node("MatMul", "x w", "s", name="scores"), node("Softmax", "s", "p"), node("Mul", "p p", "y")]
     model = make_model(nodes, {"x": (5, 6)}, {"y": 2}, {"w": random(6, 5)})
     compiled_and_right(model, xbar=4, xbars_per_core=4)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 2, 9000), (1, 1, 9000, 2)])
+def test_an_image_of_too_many_lines_or_columns_is_computed_whole(shape: tuple[int, ...]):
+    """Minutes went into looking at every column of a million for every mapping."""
+    model = conv_model(shape, 1, (2, 1))
+    assert passes(model, mapping="rows").mapping.lines == {}
+    compiled_and_right(model, cores=2)
 
 
 # Programs
