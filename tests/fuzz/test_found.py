@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -280,8 +281,12 @@ def test_an_interrupt_that_a_library_drops(monkeypatch: pytest.MonkeyPatch, caps
 
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     monkeypatch.setattr("raptor.zoo.show", show)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["models"])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs with &
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["models"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert stopped.value.code == 130
     assert capsys.readouterr().err == "raptor: error: interrupted\n"
 
