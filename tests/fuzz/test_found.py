@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 import raptor
 from raptor import cli, isa, streams
-from raptor.errors import RaptorError, UserError
+from raptor.errors import RaptorError, UnsupportedError, UserError
 from raptor.inspection import inspect
 from raptor.jit import kernel
 from raptor.threads import Threads
@@ -145,6 +145,16 @@ def test_a_wide_softmax_squared():
     nodes = [node("MatMul", "x w", "s", name="scores"), node("Softmax", "s", "p"), node("Mul", "p p", "y")]
     model = make_model(nodes, {"x": (5, 6)}, {"y": 2}, {"w": random(6, 5)})
     compiled_and_right(model, xbar=4, xbars_per_core=4)
+
+
+@pytest.mark.parametrize("op_type", ["LpPool", "GlobalLpPool"])
+@pytest.mark.parametrize("p", [0, -2, 65, 2**40])
+def test_a_norm_of_an_odd_power(op_type: str, p: int):
+    """A root of 0 went on for ever."""
+    attributes = {"kernel_shape": [2, 2]} if op_type == "LpPool" else {}
+    model = make_model([node(op_type, "x", p=p, **attributes)], {"x": (1, 2, 4, 4)}, ["y"])
+    with pytest.raises(UnsupportedError, match=f"p is {p}, supported are 1 to 64"):
+        raptor.compile(model)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 2, 9000), (1, 1, 9000, 2)])

@@ -21,6 +21,9 @@ from raptor.window import Window
 
 Counts = npt.NDArray[np.integer[Any]]
 
+MOST_POWERS = 64
+"""Floats of 32 bits overflow soon after."""
+
 
 @importer("MaxPool", since=1, limits="first output only; no window wholly in the padding")
 def import_max_pool(node: NodeView, ctx: ImportContext) -> None:
@@ -44,11 +47,11 @@ def import_average_pool(node: NodeView, ctx: ImportContext) -> None:
     _lower_mean(build, x, padded.window, counts)
 
 
-@importer("LpPool", since=2)
+@importer("LpPool", since=2, limits="p from 1 to 64")
 def import_lp_pool(node: NodeView, ctx: ImportContext) -> None:
     """(sum of |x| ** p over a window) ** (1 / p)."""
     build = Builder(node, ctx)
-    p = node.integer("p", 2)
+    p = _exponent(node)
     x = build.natural(node.inputs[0])
     window = padded_window(node, x.image, node.ints("kernel_shape")).window
     _require_inferred(node, ctx, window)
@@ -68,10 +71,10 @@ def import_global_max_pool(node: NodeView, ctx: ImportContext) -> None:
     _lower_global(node, ctx, lambda build, seen: axes.reduce(build, seen, "max"))
 
 
-@importer("GlobalLpPool", since=2)
+@importer("GlobalLpPool", since=2, limits="p from 1 to 64")
 def import_global_lp_pool(node: NodeView, ctx: ImportContext) -> None:
     """(sum of |x| ** p over the image) ** (1 / p)."""
-    p = node.integer("p", 2)
+    p = _exponent(node)
 
     def norm(build: Builder, seen: View) -> Tensor:
         return _root(build, axes.reduce(build, View(_power(build, seen.tensor, p), seen.chosen), "sum"), p)
@@ -102,6 +105,14 @@ def _lower_mean(build: Builder, x: Tensor, window: Window, counts: Counts) -> No
         factors = (1 / counts).astype(np.float32)[None, None]
         total = build.map("mul", total, build.constant(factors, shape, total.image))
     build.finish(total)
+
+
+def _exponent(node: NodeView) -> int:
+    """`p` of LpPool, which has a multiplication for each of it."""
+    p = node.integer("p", 2)
+    if not 1 <= p <= MOST_POWERS:
+        raise Refusal(f"p is {p}, supported are 1 to {MOST_POWERS}")
+    return p
 
 
 def _power(build: Builder, x: Tensor, p: int) -> Tensor:
