@@ -57,7 +57,10 @@ _Made = dict[tuple[int, int], list[Cell]]
 
 @dataclass(slots=True)
 class LineLowering(Lowering):
-    """`grids`: the tensors that are there as lines. `homes`: the core of each tile computed so far."""
+    """`grids`: the tensors that are there as lines. `homes`: the core of each tile computed so far.
+
+    `brought`: pieces of lines by tensor, line, channel range and core. `there`: names of all tiles that are brought.
+    """
 
     parts_of: dict[str, Parts] = field(default_factory=dict[str, Parts])
     grids: dict[str, Grid] = field(default_factory=dict[str, Grid])
@@ -66,6 +69,8 @@ class LineLowering(Lowering):
     brought: dict[tuple[str, int, int, int], list[Cell]] = field(
         default_factory=dict[tuple[str, int, int, int], list[Cell]]
     )
+
+    there: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         assert self.mapping.xbar is not None
@@ -216,6 +221,9 @@ class LineLowering(Lowering):
         last = "" if lines[1] - lines[0] == 1 else f"-r{lines[1]}"
         stem = f"{cell_name(name, lines[0], p, cols)}-{cols[1]}{last}"
         tile = Tile(f"{stem}@{core}", lines[1] - lines[0], width, channels)
+        if tile.name in self.there:  # for another layer on this core
+            return tile
+        self.there.add(tile.name)
         for y in range(*lines):
             for cell in grid.lines[y][p]:
                 low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])

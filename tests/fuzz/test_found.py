@@ -21,6 +21,8 @@ from raptor.inspection import inspect
 from raptor.jit import kernel
 from raptor.threads import Threads
 from tests.frontend.support import Array, make_model, node, random
+from tests.fuzz.campaign import Draw
+from tests.fuzz.graphs import GRAPHS
 from tests.fuzz.mutations import seal
 from tests.pipeline import THESIS_CHIP, conv_model, passes
 from tests.pipeline import check as compiled_and_right
@@ -163,6 +165,11 @@ def test_an_image_of_too_many_lines_or_columns_is_computed_whole(shape: tuple[in
     model = conv_model(shape, 1, (2, 1))
     assert passes(model, mapping="rows").mapping.lines == {}
     compiled_and_right(model, cores=2)
+
+
+def test_lines_brought_for_two_operations_on_one_core(tmp_path: Path):
+    """They came twice, into the same tile. The graph as it was drawn; none by hand did it."""
+    assert GRAPHS.case(Draw("graphs", 1000682), tmp_path).startswith("right")
 
 
 # Programs
