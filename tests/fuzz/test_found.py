@@ -169,7 +169,7 @@ def test_an_image_of_too_many_lines_or_columns_is_computed_whole(shape: tuple[in
 
 def test_lines_brought_for_two_operations_on_one_core(tmp_path: Path):
     """They came twice, into the same tile. The graph as it was drawn; none by hand did it."""
-    assert GRAPHS.case(Draw("graphs", 1000682), tmp_path).startswith("right")
+    GRAPHS.case(Draw("graphs", 1000682), tmp_path)  # raises BrokenError if it is not right
 
 
 # Programs
