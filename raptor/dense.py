@@ -4,7 +4,7 @@ A product on many crossbars side by side takes little longer than on one.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from raptor.arch import Arch
 from raptor.cost import message_ns, mvmul_ns, vector_ns
 from raptor.frontend.graph import Filter
 from raptor.lines import cut_channels
-from raptor.mapping import Matrix, row_blocks
+from raptor.mapping import Matrix, fill_cores, row_blocks
 from raptor.window import input_pixels
 
 
@@ -34,17 +34,6 @@ def dense_unfolding(filter_: Filter, arch: Arch, tile: int, core: int, free: int
     tiles = -(-filter_.weights.shape[2] // tile)
     found = (tuple(_matrices(filter_, arch, tile, n)) for n in range(1, min(most, tiles) + 1))
     return min(found, key=lambda matrices: _cost(matrices, fill_cores(matrices, core, free, arch)[0], arch, tile))
-
-
-def fill_cores(matrices: Sequence[Matrix], core: int, free: int, arch: Arch) -> tuple[tuple[int, ...], int]:
-    """The cores of matrices one after another, and the crossbars left on the last; `core` has `free` of them."""
-    cores: list[int] = []
-    for matrix in matrices:
-        if matrix.xbars > free:
-            core, free = core + 1, arch.xbars_per_core
-        free -= matrix.xbars
-        cores.append(core)
-    return tuple(cores), free
 
 
 def _matrices(filter_: Filter, arch: Arch, tile: int, tiles: int) -> Iterator[Matrix]:

@@ -3,7 +3,7 @@
 A strategy looks at Graph and Arch and returns a `Mapping`, a frozen value; plain passes apply it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -155,14 +155,20 @@ def _fill(graph: Graph, arch: Arch, tile: int) -> tuple[dict[str, FilterMapping]
         if not isinstance(node.operator, Filter) or filter_key(node) in filters:
             continue
         matrices = tuple(kernel_unfolding(node.operator, arch, tile))
-        cores: list[int] = []
-        for matrix in matrices:
-            if matrix.xbars > free:
-                core, free = core + 1, arch.xbars_per_core
-            free -= matrix.xbars
-            cores.append(core)
-        filters[filter_key(node)] = FilterMapping(matrices, tuple(cores))
+        cores, (core, free) = fill_cores(matrices, core, free, arch)
+        filters[filter_key(node)] = FilterMapping(matrices, cores)
     return filters, core + 1
+
+
+def fill_cores(matrices: Sequence[Matrix], core: int, free: int, arch: Arch) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """The cores of matrices one after another, from `core` with `free` crossbars; the last, and what is left on it."""
+    cores: list[int] = []
+    for matrix in matrices:
+        if matrix.xbars > free:
+            core, free = core + 1, arch.xbars_per_core
+        free -= matrix.xbars
+        cores.append(core)
+    return tuple(cores), (core, free)
 
 
 def _too_small(graph: Graph, filters: ReadOnly[str, FilterMapping], arch: Arch, cores: int) -> CapacityError:

@@ -11,11 +11,20 @@ from functools import cache
 
 from raptor.arch import Arch
 from raptor.cost import load_ns, message_ns, mvmul_ns, vector_ns
-from raptor.dense import dense_unfolding, fill_cores, is_dense
+from raptor.dense import dense_unfolding, is_dense
 from raptor.frontend.graph import Filter, Graph, Map, Node, Operator, Pool, Stencil
 from raptor.layout import Image
 from raptor.lines import Parts, Range, cut_channels, is_streamed, line_parts
-from raptor.mapping import FilterMapping, LineMapping, Mapping, filter_key, kernel_unfolding, map_raptor, tile_channels
+from raptor.mapping import (
+    FilterMapping,
+    LineMapping,
+    Mapping,
+    fill_cores,
+    filter_key,
+    kernel_unfolding,
+    map_raptor,
+    tile_channels,
+)
 from raptor.plans import Placed, Plan, in_order, pareto, share_cores
 from raptor.unfold import (
     BandShape,
@@ -364,7 +373,6 @@ def _place_whole(nodes: list[Node], arch: Arch) -> tuple[dict[str, FilterMapping
         wide = is_dense(filter_)
         matrices = dense_unfolding(filter_, arch, tile, core, free) if wide else kernel_unfolding(filter_, arch, tile)
         matrices = tuple(matrices)
-        cores, free = fill_cores(matrices, core, free, arch)
-        core = cores[-1]
+        cores, (core, free) = fill_cores(matrices, core, free, arch)
         filters[filter_key(node)] = FilterMapping(matrices, cores)
     return filters, core + 1

@@ -109,7 +109,7 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(CASCADE, "channel = rows[0] - source.region.channels[0]", "channel = 0"),
     Defect(MAPPING, "cols = (col, min(col + tile, outs))", "cols = (col, min(col + tile, outs - 1))"),
     Defect(MAPPING, "row, min(row + xbar_rows, stop)) for row in range(start, stop, xbar_rows))", "row, min(row + xbar_rows, stop)) for row in range(start, stop - 1, xbar_rows))"),
-    Defect(MAPPING, "core, free = core + 1, arch.xbars_per_core\n            free", "core, free = core + 1, arch.xbars_per_core + 1\n            free"),
+    Defect(MAPPING, "core, free = core + 1, arch.xbars_per_core\n        free", "core, free = core + 1, arch.xbars_per_core + 1\n        free"),
     # Lines
     Defect(UNFOLD, "- shift - outs * window.strides[axis]", "- shift - outs"),
     Defect(UNFOLD, "np.divmod(offset, window.dilations[axis])", "np.divmod(offset, 1)"),
