@@ -1,5 +1,6 @@
 """Compares what was computed with what should have been."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,26 +26,50 @@ class Comparison:
     passed: bool
 
 
-def largest(want: Floats) -> float:
-    """The largest absolute value that is finite; 0 if none is."""
-    finite = np.abs(want[np.isfinite(want)])
-    return float(finite.max()) if finite.size else 0.0
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One tensor of one input, where it is furthest off.
 
-
-def compare(name: str, got: Floats, want: Floats, tolerance: float, scale: float | None = None) -> Comparison:
-    """Compares two tensors of as many elements, in the shape of `want`; passes if `max_relative` <= `tolerance`.
-
-    `scale`: the largest value wanted of any input, if there are others. One input alone may give a number that is
-    nearly zero, and rounding would count too much.
+    `largest` is the largest finite absolute value wanted; None if no value is finite.
     """
+
+    shape: tuple[int, ...]
+    absolute: float
+    worst: tuple[int, ...]
+    got: float
+    want: float
+    largest: float | None
+
+
+def deviation(got: Floats, want: Floats) -> Deviation:
+    """Of as many elements as were wanted, in the shape of `want`."""
     got = got.reshape(want.shape)
-    scale = largest(want) if scale is None else scale
     error = _errors(got, want)
     worst = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
-    absolute = float(error[worst])
-    relative = absolute / scale if scale else absolute
-    passed = relative <= tolerance
-    return Comparison(name, want.shape, absolute, relative, worst, float(got[worst]), float(want[worst]), passed)
+    finite = np.abs(want[np.isfinite(want)])
+    largest = float(finite.max()) if finite.size else None
+    return Deviation(want.shape, float(error[worst]), worst, float(got[worst]), float(want[worst]), largest)
+
+
+def compare(name: str, found: Sequence[Deviation], tolerance: float) -> Comparison:
+    """Judges a tensor by what was `found` for each input; passes if `max_relative` <= `tolerance`.
+
+    One input alone may give a number that is nearly zero, and rounding would count too much: the largest value of any
+    input is the measure.
+    """
+    furthest = max(found, key=lambda d: d.absolute)
+    scale = max(d.largest or 0.0 for d in found)
+    relative = furthest.absolute / scale if scale else furthest.absolute
+    return Comparison(
+        name=name,
+        shape=furthest.shape,
+        max_absolute=furthest.absolute,
+        max_relative=relative,
+        worst=furthest.worst,
+        got=furthest.got,
+        want=furthest.want,
+        passed=relative <= tolerance,
+    )
 
 
 def _errors(got: Floats, want: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -50,9 +50,9 @@ def load_golden(program: Program, *, layers: bool = False) -> Golden:
         raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
     path = program.folder / files.MODEL
     names = [probe.tensor for probe in program.layers.probes] if layers and program.layers else []
-    model, shown = _with_outputs(path, names) if names else (str(path), ())
+    model, shown, added = _with_outputs(path, names) if names else (str(path), (), ())
     golden = Golden(_session(model, path), shown)
-    _check(golden, program, path)
+    _check(golden, program, path, added)
     return golden
 
 
@@ -82,8 +82,8 @@ def _session(model: str | bytes, path: Path) -> Any:
         raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
 
 
-def _with_outputs(path: Path, names: Sequence[str]) -> tuple[bytes, tuple[str, ...]]:
-    """The model with every tensor of `names` that it computes as an output, and which these are."""
+def _with_outputs(path: Path, names: Sequence[str]) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
+    """The model with every tensor of `names` that it computes as an output, which these are, and which are new."""
     import onnx
 
     try:
@@ -93,12 +93,14 @@ def _with_outputs(path: Path, names: Sequence[str]) -> tuple[bytes, tuple[str, .
     computed = {name for node in model.graph.node for name in node.output if name}
     shown = tuple(name for name in names if name in computed)
     present = {output.name for output in model.graph.output}
+    added = tuple(name for name in shown if name not in present)
     # onnxruntime infers the type of an output that has only a name.
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in shown if name not in present)
-    return model.SerializeToString(), shown
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
+    return model.SerializeToString(), shown, added
 
 
-def _check(golden: Golden, program: Program, path: Path) -> None:
+def _check(golden: Golden, program: Program, path: Path, added: Sequence[str]) -> None:
+    """All inputs and outputs of the model, `added` ones left out, and no others are those of the program."""
     given = {i.name: i for i in golden.session.get_inputs()}
     for place in program.memory.inputs:
         if place.name not in given:
@@ -112,3 +114,6 @@ def _check(golden: Golden, program: Program, path: Path) -> None:
     for place in program.memory.outputs:
         if place.name not in made:
             raise UserError(f"{path}: has no output {place.name!r}, which {files.MEMORY} names")
+    extra = sorted(made - {place.name for place in program.memory.outputs} - set(added))
+    if extra:
+        raise UserError(f"{path}: output {extra[0]!r} is not in {files.MEMORY}")

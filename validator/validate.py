@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -10,14 +11,14 @@ import numpy.typing as npt
 
 from raptor.errors import UserError
 from raptor.layout import Floats
-from validator.compare import Comparison, compare, largest
+from validator.compare import Comparison, Deviation, compare, deviation
 from validator.golden import Golden, check_shapes, load_golden
 from validator.inputs import make_inputs
 from validator.load import load
 from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 from validator.program import Program
 from validator.report import LayerComparison, Report
-from validator.run import UNLIMITED, Result, run
+from validator.run import UNLIMITED, run
 
 Array = npt.NDArray[Any]
 QUICK_INSTRUCTIONS: dict[Engine, int] = {"numba": 300_000, "python": 3000}
@@ -46,6 +47,7 @@ def validate(
     `layers`: also compare every tensor of layers.json. Raises `UserError` for bad input, or after about `max_steps`
     instructions, and `DeadlockError`.
     """
+    _check_options(seed, samples, tolerance)
     start = perf_counter()
     program = load(out, check_hashes=check_hashes)
     if layers and program.layers is None:
@@ -63,16 +65,30 @@ def validate(
         result = run(program, arrays, engine=engine, schedule=schedule, probes=layers, max_steps=limit)
         seconds["golden"] += known - begin
         seconds["run"] += perf_counter() - known
-        tried.append(_Sample(result, wanted))
+        tried.append(_Sample(result.instructions, _apart(result.outputs, wanted), _apart(result.probes, wanted)))
     return _report(program, tried, tolerance, None if inputs else seed, seconds)
+
+
+def _check_options(seed: int, samples: int | None, tolerance: float) -> None:
+    if not (tolerance >= 0 and isfinite(tolerance)):
+        raise UserError(f"the tolerance is {tolerance}, must be a finite number, 0 or more")
+    if seed < 0:
+        raise UserError(f"the seed is {seed}, must be 0 or more")
+    if samples is not None and samples < 1:
+        raise UserError(f"samples is {samples}, must be 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What one input, or one for each of several, gives, and what it should."""
+    """How far off each tensor is for one input, or one for each of several."""
 
-    result: Result
-    wanted: Mapping[str, Floats]
+    instructions: int
+    outputs: Mapping[str, Deviation]
+    probes: Mapping[str, Deviation]
+
+
+def _apart(got: Mapping[str, Floats], wanted: Mapping[str, Floats]) -> dict[str, Deviation]:
+    return {name: deviation(tensor, wanted[name]) for name, tensor in got.items() if name in wanted}
 
 
 def _samples(program: Program, engine: Engine) -> int:
@@ -93,23 +109,28 @@ def _wanted(program: Program, golden: Golden, arrays: Mapping[str, Floats]) -> d
     return wanted
 
 
-def _compared(samples: Sequence[_Sample], got: Sequence[Mapping[str, Floats]], tolerance: float) -> list[Comparison]:
-    """Of each tensor that a sample `got` the comparison that is furthest off."""
-    found: list[Comparison] = []
-    for name in (name for name in got[0] if name in samples[0].wanted):
-        wanted = [sample.wanted[name] for sample in samples]
-        scale = max(map(largest, wanted))
-        pairs = zip((tensors[name] for tensors in got), wanted, strict=True)
-        found.append(max((compare(name, *pair, tolerance, scale) for pair in pairs), key=lambda c: c.max_relative))
-    return found
+def _compared(found: Sequence[Mapping[str, Deviation]], tolerance: float) -> tuple[Comparison, ...]:
+    return tuple(compare(name, [sample[name] for sample in found], tolerance) for name in found[0])
+
+
+def _check_judged(outputs: Sequence[Mapping[str, Deviation]]) -> None:
+    """NaN equals NaN, which says nothing if there is nothing else."""
+    for name in outputs[0]:
+        if all(sample[name].largest is None for sample in outputs):
+            count = f"{len(outputs)} {'input' if len(outputs) == 1 else 'inputs'}"
+            raise UserError(
+                f"output {name!r}: onnxruntime computes no finite number for it from {count}, so nothing can be "
+                "compared; give others with --input or --seed"
+            )
 
 
 def _report(
     program: Program, samples: Sequence[_Sample], tolerance: float, seed: int | None, seconds: dict[str, float]
 ) -> Report:
-    outputs = tuple(_compared(samples, [sample.result.outputs for sample in samples], tolerance))
+    _check_judged([sample.outputs for sample in samples])
+    outputs = _compared([sample.outputs for sample in samples], tolerance)
     nodes = {probe.tensor: probe.node for probe in program.layers.probes} if program.layers else {}
-    probes = _compared(samples, [sample.result.probes for sample in samples], tolerance)
+    probes = _compared([sample.probes for sample in samples], tolerance)
     layers = tuple(LayerComparison(nodes[c.name], c) for c in probes)
     deviating = next((layer.node for layer in layers if not layer.comparison.passed), None)
     return Report(
@@ -119,7 +140,7 @@ def _report(
         seed=seed,
         samples=len(samples),
         cores=program.core_count,
-        instructions=samples[0].result.instructions,
+        instructions=samples[0].instructions,
         seconds={key: round(value, 6) for key, value in seconds.items()},
         outputs=outputs,
         layers=layers,

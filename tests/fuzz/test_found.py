@@ -193,6 +193,34 @@ def test_check_of_a_group_count_beyond_32_bits(tmp_path: Path):
     assert "group-map" in {finding.rule for finding in check(out)}
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("layers", [False, True])
+def test_outputs_that_memory_json_leaves_out(tmp_path: Path, kept: int, layers: bool):
+    """What is not listed was not compared: a program without outputs passed."""
+    model = make_model([node("Relu", "x", "y"), node("Neg", "y", "z")], {"x": (1, 3, 4, 4)}, ["y", "z"])
+    out = raptor.compile(model, cores=2).save(tmp_path / "out")
+    memory = json.loads((out / "memory.json").read_text())
+    del memory["outputs"][kept:]
+    (out / "memory.json").write_text(json.dumps(memory))
+    seal(out)
+    with pytest.raises(UserError, match=r"output '[yz]' is not in memory\.json"):
+        validate(out, layers=layers)
+
+
+def test_an_output_that_is_never_a_number(tmp_path: Path):
+    """Local memory starts as NaN: a program that computes nothing would pass."""
+    model = make_model([node("Exp", "x", "e"), node("Neg", "e", "n"), node("Sqrt", "n")], {"x": (1, 3, 4, 4)}, ["y"])
+    out = raptor.compile(model, cores=2).save(tmp_path / "out")
+    with pytest.raises(UserError, match="output 'y': onnxruntime computes no finite number for it from 1 input, so"):
+        validate(out, samples=1)
+
+
+@pytest.mark.parametrize("option", [{"tolerance": float("inf")}, {"tolerance": -1}, {"samples": 0}, {"seed": -1}])
+def test_options_that_prove_nothing(tmp_path: Path, option: dict[str, Any]):
+    with pytest.raises(UserError, match=f"{next(iter(option))} is .*, must be"):
+        validate(tmp_path, **option)
+
+
 def test_a_link_that_leads_to_itself(tmp_path: Path):
     out = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP).save(tmp_path / "out")
     (out / "report.json").unlink()
