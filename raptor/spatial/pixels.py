@@ -79,8 +79,7 @@ class PixelLowering(Lowering):
         self.computes.append(Compute(self.tensors[name].node, "Move", name, (), None, (op,), (result,)))
         return result
 
-    def cut(self, node: Node, part: Part) -> list[Tile]:
-        whole = part.tile
+    def cut(self, node: Node, whole: Tile) -> list[Tile]:
         if whole.pixels == 1:
             return [whole]
         tiles = [Tile(f"{whole.name}@{node.output}@{p}", 1, 1, whole.channels) for p in range(whole.pixels)]
@@ -93,8 +92,9 @@ class PixelLowering(Lowering):
         pixels = by_pixel(self, node, node.operator) if by_pixel else None
         if pixels is None:
             Lowering.lower(self, node)
-            self.whole[node.output] = self.tensors[node.output].parts
-            pixels = {p.region.channels: self.cut(node, p) for p in self.whole[node.output]}
+            parts = self.whole[node.output] = self.tensors[node.output].parts
+            cut = {tile: self.cut(node, tile) for tile in dict.fromkeys(p.tile for p in parts)}  # twice in x ++ x
+            pixels = {p.region.channels: cut[p.tile] for p in parts}
         self.bind_pixels(node.output, node.name, pixels)
 
     def filter_pixels(self, node: Node, operator: Filter) -> Pixels:

@@ -177,6 +177,13 @@ def test_an_image_of_too_many_lines_or_columns_is_computed_whole(shape: tuple[in
     compiled_and_right(model, cores=2)
 
 
+def test_a_tensor_twice_in_one_by_pixels():
+    """Its tiles were cut twice, under the same names."""
+    nodes = [node("Mul", "x x", "m"), node("Concat", "m m", "c", axis=1), node("Relu", "c", "y")]
+    model = make_model(nodes, {"x": (1, 4, 3, 2)}, ["y"])
+    compiled_and_right(model, xbar=4, xbars_per_core=1, mapping="pixelwise")
+
+
 def test_lines_brought_for_two_operations_on_one_core(tmp_path: Path):
     """They came twice, into the same tile. The graph as it was drawn; none by hand did it."""
     GRAPHS.case(Draw("graphs", 1000682), tmp_path)  # raises BrokenError if it is not right
