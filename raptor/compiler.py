@@ -1,7 +1,8 @@
 """The compiler: one readable list of passes from ONNX to instruction streams."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from raptor.arch import Arch
 from raptor.codegen import Streams
 from raptor.cost import longest_ns
 from raptor.driver import Driver
-from raptor.errors import UnsupportedError, UnsupportedNode, UserError, VerifyError
+from raptor.errors import InternalError, UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.graph import EXTENDED, Graph, Map, Operator, Softmax
 from raptor.mapping import Mapping as Placement
 from raptor.mapping import map_raptor
@@ -61,27 +62,25 @@ def choose_mapping(choice: Choice, graph: Graph, arch: Arch) -> Placement:
     path = Path(choice.strategy)
     if not path.is_file():
         raise UserError(f"--mapping {path}: expected a file, or one of: {', '.join(STRATEGIES)}")
-    mapping = read_mapping(path, graph, arch)
+    return read_mapping(path, graph, arch)
+
+
+@contextmanager
+def _blaming_its_file(choice: Choice) -> Generator[None]:
+    """What passes cannot do with a mapping that somebody wrote is the mapping's fault, not ours."""
     try:
-        tiles = _tiles(graph, arch, mapping)
-        spatial.verify(tiles, arch)
-        _lower(tiles, arch)
-    except (ArithmeticError, AssertionError, IndexError, KeyError, StopIteration, ValueError, VerifyError) as e:
-        raise UserError(f"--mapping {path}: not a mapping for this model: {type(e).__name__}: {e}") from e
-    return mapping
+        yield
+    except InternalError as e:
+        if choice.optimize is not None or choice.strategy in STRATEGIES:
+            raise
+        reason = e.__cause__ if isinstance(e.__cause__, InternalError) else e
+        raise UserError(f"--mapping {choice.strategy}: not a mapping for this model: {reason}") from e
 
 
 def _build(graph: Graph, arch: Arch, mapping: Placement) -> tuple[PimProgram, Streams]:
     """What a mapping comes to; not verified, as what is chosen of several is built again."""
-    return _lower(_tiles(graph, arch, mapping), arch)
-
-
-def _tiles(graph: Graph, arch: Arch, mapping: Placement) -> SpatialGraph:
     tiles = spatial.arrange_cores(spatial.partition(graph, mapping), mapping, arch)
-    return spatial.order_computes(tiles, mapping, arch)
-
-
-def _lower(tiles: SpatialGraph, arch: Arch) -> tuple[PimProgram, Streams]:
+    tiles = spatial.order_computes(tiles, mapping, arch)
     placed = pim.reuse_operands(pim.place(tiles, pim.map_global_memory(tiles)))
     program = pim.allocate(placed, arch)
     return program, codegen.generate(program, arch)
@@ -101,24 +100,13 @@ def compile_model(
     model = driver.run("import", lambda m: m.graph.verify(), frontend.load, source, shapes=shapes)
     if base_isa:
         _refuse_extensions(model.graph)
-    verify_spatial = partial(spatial.verify, arch=arch)
-    verify_pim = partial(pim.verify, arch=arch)
-
     graph = driver.run("fold_relu", Graph.verify, spatial.fold_relu, model.graph, arch)
     graph = driver.run("choose_depthwise", Graph.verify, spatial.choose_depthwise, graph, arch)
     mapping = driver.run("map", _nothing, choose_mapping, choice, graph, arch)
     if choice.emit is not None:
         write_mapping(choice.emit, mapping, arch)
-    tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
-    tiles = driver.run("arrange", verify_spatial, spatial.arrange_cores, tiles, mapping, arch)
-    tiles = driver.run("order", verify_spatial, spatial.order_computes, tiles, mapping, arch)
-    memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
-    placed = driver.run("place", verify_pim, pim.place, tiles, memory)
-    reused = driver.run("reuse_operands", verify_pim, pim.reuse_operands, placed)
-    program = driver.run("allocate", verify_pim, pim.allocate, reused, arch)
-    streams = driver.run(
-        "generate", lambda s: codegen.verify_streams(s, program, arch), codegen.generate, program, arch
-    )
+    with _blaming_its_file(choice):
+        tiles, memory, program, streams = _lower(driver, graph, mapping, arch)
     warnings = (*model.notes, *arch.notes, *pim.memory_warnings(program, arch))
     report = make_report(graph, tiles, mapping, program, streams, arch, warnings)
     return Artifacts(
@@ -135,6 +123,25 @@ def compile_model(
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
     )
+
+
+def _lower(
+    driver: Driver, graph: Graph, mapping: Placement, arch: Arch
+) -> tuple[SpatialGraph, GlobalMemory, PimProgram, Streams]:
+    """The passes after the mapping."""
+    verify_spatial = partial(spatial.verify, arch=arch)
+    verify_pim = partial(pim.verify, arch=arch)
+    tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
+    tiles = driver.run("arrange", verify_spatial, spatial.arrange_cores, tiles, mapping, arch)
+    tiles = driver.run("order", verify_spatial, spatial.order_computes, tiles, mapping, arch)
+    memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
+    placed = driver.run("place", verify_pim, pim.place, tiles, memory)
+    reused = driver.run("reuse_operands", verify_pim, pim.reuse_operands, placed)
+    program = driver.run("allocate", verify_pim, pim.allocate, reused, arch)
+    streams = driver.run(
+        "generate", lambda s: codegen.verify_streams(s, program, arch), codegen.generate, program, arch
+    )
+    return tiles, memory, program, streams
 
 
 def _nothing(_: object) -> None:

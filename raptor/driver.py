@@ -29,6 +29,18 @@ PASSES = (
 )
 """In the order they run; names for `--stop-after`."""
 
+_BUGS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What a pass raises when it is wrong, or what it was given."""
+
 
 @contextmanager
 def without_collector() -> Generator[None]:
@@ -85,7 +97,7 @@ class Driver:
             raise InternalError(f"{name} failed after {self.done}: {e}") from e
         except RaptorError:
             raise
-        except (AssertionError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
+        except _BUGS as e:
             raise InternalError(f"{name} failed after {self.done}: {type(e).__name__}: {e}") from e
         self._show(name, result)
         self.done.append(name)

@@ -116,6 +116,8 @@ def _read_pb(content: bytes) -> dict[str, Array]:
     tensor = onnx.TensorProto()
     try:
         tensor.ParseFromString(content)
-    except DecodeError as e:
+        if tensor.data_location != onnx.TensorProto.DEFAULT:
+            raise ValueError("its numbers are in another file")
+        return {tensor.name: numpy_helper.to_array(tensor)}
+    except (DecodeError, LookupError, TypeError) as e:
         raise ValueError(f"not an ONNX tensor: {e}") from e
-    return {tensor.name: numpy_helper.to_array(tensor)}

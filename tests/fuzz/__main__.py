@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.fuzz import campaign
 from tests.fuzz.campaign import Part
 from tests.fuzz.faults import INTERRUPTIONS
+from tests.fuzz.given import GIVEN
 from tests.fuzz.graphs import GRAPHS
 from tests.fuzz.hostile import FILES
 from tests.fuzz.malformed import MODELS
@@ -16,7 +17,7 @@ from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.relations import METAMORPHIC
 
-_ALL = (GRAPHS, METAMORPHIC, PROGRAMS, MODELS, FILES, INTERRUPTIONS, PLANTED)
+_ALL = (GRAPHS, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED)
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
 

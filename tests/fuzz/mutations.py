@@ -123,9 +123,13 @@ def _odd(old: Any, rng: Random) -> Any:
 
 
 def change_json(out: Path, rng: Random) -> str:
-    """One value odd, gone, twice, or in another place."""
     names = sorted(p.name for p in out.glob("*.json") if not p.name.startswith("core_"))
     path = out / rng.choice([*names, "memory.json", "layers.json", "config.json"])
+    return f"{path.name}: {change_value(path, rng)}"
+
+
+def change_value(path: Path, rng: Random) -> str:
+    """One value of a JSON file odd, gone, twice, or in another place."""
     root = json.loads(path.read_bytes())
     container, key = rng.choice(list(_places(root)))
     form = rng.choice(("odd", "odd", "odd", "gone", "twice", "swapped", "unknown"))
@@ -145,7 +149,35 @@ def change_json(out: Path, rng: Random) -> str:
         path.write_text(json.dumps(root))
     except (ValueError, RecursionError):  # a value swapped into itself
         raise MisfitError from None
-    return f"{path.name}: {key} ({str(before)[:40]}) {form}"
+    return f"{key} ({str(before)[:40]}) {form}"
+
+
+def change_memory(out: Path, rng: Random) -> str:
+    """A tensor or tile of the memory map gone, twice, in another place or under another name."""
+    path = out / "memory.json"
+    memory = json.loads(path.read_bytes())
+    tensors: list[dict[str, Any]] = memory[rng.choice(("inputs", "outputs"))]
+    tensor = rng.choice(tensors)
+    tiles, tile = tensor["tiles"], rng.choice(tensor["tiles"])
+    other = rng.choice(rng.choice(memory["inputs"] + memory["outputs"])["tiles"])
+    form = rng.choice(("tensor gone", "tensor twice", "tile gone", "addresses swapped", "address", "moved", "names"))
+    if form == "tensor gone":
+        tensors.remove(tensor)
+    elif form == "tensor twice":
+        tensors.append(tensor | {"name": f"{tensor['name']}2"})
+    elif form == "tile gone":
+        tiles.remove(tile)
+    elif form == "addresses swapped":
+        tile["address"], other["address"] = other["address"], tile["address"]
+    elif form == "address":
+        tile["address"] = other["address"]
+    elif form == "moved":
+        tile["address"] += rng.choice((-1, 1)) * memory["element_bytes"]
+    else:
+        last = memory["outputs"][-1]
+        tensor["name"], last["name"] = last["name"], tensor["name"]
+    path.write_text(json.dumps(memory))
+    return f"{tensor['name']}: {form}"
 
 
 # Streams
@@ -333,7 +365,8 @@ def change_archive(out: Path, rng: Random) -> str:
 
 MUTATIONS: tuple[Mutation, ...] = (
     flip_bits, flip_bits, truncate, extend, splice, swap_files, remove_file, change_json, change_json, change_json,
-    change_field, change_field, change_field, change_field, change_opcode, drop_instruction, repeat_instruction,
-    swap_instructions, change_message, swap_streams, change_weights, change_weights, change_archive,
+    change_memory, change_memory, change_field, change_field, change_field, change_field, change_opcode,
+    drop_instruction, repeat_instruction, swap_instructions, change_message, swap_streams, change_weights,
+    change_weights, change_archive,
 )  # fmt: skip
 """As often as they are named."""

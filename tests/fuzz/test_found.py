@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
+from onnx.external_data_helper import set_external_data
 
 import raptor
 from raptor import cli, isa, streams
@@ -184,6 +186,26 @@ def test_a_tensor_twice_in_one_by_pixels():
     compiled_and_right(model, xbar=4, xbars_per_core=1, mapping="pixelwise")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda layer: layer["cores"].__setitem__(-1, 0), "core 0 of 16 holds 6 of 5 crossbars"),
+        (lambda layer: layer["matrices"][1]["rows"].__setitem__(0, 2**31 - 1), "not a mapping for this model"),
+        (lambda layer: layer["matrices"][1]["rows"].__setitem__(0, -1), "not a mapping for this model"),
+    ],
+)
+def test_a_mapping_that_no_pass_can_follow(tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str):
+    """The message asked to report a bug."""
+    file, model = tmp_path / "mapping.json", conv_model((1, 8, 4, 4), 4, (3, 3), pads=(1, 1, 1, 1))
+    raptor.compile(model, mapping="raptor", emit_mapping=file, **THESIS_CHIP)
+    stored = json.loads(file.read_text())
+    (layer,) = stored["mapping"]["filters"].values()
+    change(layer)
+    file.write_text(json.dumps(stored))
+    with pytest.raises(UserError, match=message):
+        raptor.compile(model, mapping=file, **THESIS_CHIP)
+
+
 def test_lines_brought_for_two_operations_on_one_core(tmp_path: Path):
     """They came twice, into the same tile. The graph as it was drawn; none by hand did it."""
     GRAPHS.case(Draw("graphs", 1000682), tmp_path)  # raises BrokenError if it is not right
@@ -226,6 +248,25 @@ def test_an_output_that_is_never_a_number(tmp_path: Path):
 def test_options_that_prove_nothing(tmp_path: Path, option: dict[str, Any]):
     with pytest.raises(UserError, match=f"{next(iter(option))} is .*, must be"):
         validate(tmp_path, **option)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x10\x63"])
+def test_an_input_without_a_type(tmp_path: Path, content: bytes):
+    path = tmp_path / "x.pb"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"--input .*x\.pb: not an ONNX tensor"):
+        raptor.compile(conv_model((1, 3, 4, 4), 3)).validate(inputs=[str(path)])
+
+
+def test_an_input_in_another_file(tmp_path: Path):
+    tensor = numpy_helper.from_array(random(1, 3, 4, 4), "x")
+    np.save(tmp_path / "other", random(1, 3, 4, 4))
+    set_external_data(tensor, "other.npy")
+    tensor.ClearField("raw_data")
+    path = tmp_path / "x.pb"
+    path.write_bytes(tensor.SerializeToString())
+    with pytest.raises(UserError, match="its numbers are in another file"):
+        raptor.compile(conv_model((1, 3, 4, 4), 3)).validate(inputs=[str(path)])
 
 
 def test_a_link_that_leads_to_itself(tmp_path: Path):
