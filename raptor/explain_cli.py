@@ -19,6 +19,7 @@ def command(
     # Compiler and simulator take a moment to import; `raptor --help` does without.
     from rich.console import Console
 
+    from raptor import files
     from raptor.explain import explain
     from raptor.explain_view import show, write
 
@@ -26,5 +27,5 @@ def command(
         found = explain(out)
     if json is not None:
         write(json, found)
-    if json is None or str(json) != "-":
+    if not files.is_terminal(json):
         show(found, Console(highlight=False))

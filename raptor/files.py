@@ -271,9 +271,14 @@ def write_for(option: str, path: Path, content: bytes) -> None:
         raise UserError(f"{option} {path}: {e.strerror or e}") from e
 
 
+def is_terminal(path: Path | None) -> bool:
+    """Of `--json -`: standard output takes the JSON, and nothing else."""
+    return str(path) == "-"
+
+
 def print_or_write(option: str, path: Path, content: bytes) -> None:
     """The same, but `-` is standard output."""
-    if str(path) == "-":
+    if is_terminal(path):
         sys.stdout.write(content.decode())
     else:
         write_for(option, path, content)

@@ -34,6 +34,7 @@ def command(
     # The front end takes a moment to import; `raptor --help` does without.
     from rich.console import Console
 
+    from raptor import files
     from raptor.errors import UnsupportedError, UnsupportedNode
     from raptor.inspection import inspect, show, write
     from raptor.options import parse_shape, parse_xbar
@@ -49,7 +50,7 @@ def command(
     )
     if json is not None:
         write(json, found)
-    if json is None or str(json) != "-":
+    if not files.is_terminal(json):
         show(found, Console(highlight=False))
     if found.unsupported:
         raise UnsupportedError([UnsupportedNode(n.node, n.op_type, n.reason) for n in found.unsupported])

@@ -97,6 +97,15 @@ def test_a_pipe_gets_plain_lines(shell: Shell, model: str):
     assert len(stages) == len(set(stages))
 
 
+@pytest.mark.parametrize("command", ["validate", "check", "simulate", "explain"])
+def test_json_on_the_terminal_is_all_there_is(shell: Shell, model: str, command: str):
+    shell.run("compile", model, *CHIP)
+    result = shell.run(command, "out", "--json", "-")
+    assert result.status == 0
+    assert json.loads(result.out)
+    assert not (shell.folder / "-").exists()
+
+
 def test_the_summary(shell: Shell, model: str):
     lines = shell.ok("compile", model, *CHIP, "--mapping", "raptor").out.splitlines()
     rows = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines}

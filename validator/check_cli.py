@@ -12,8 +12,8 @@ def command(
         str | None,
         typer.Option(help="Architecture file, or preset.", show_default="arch.json beside the streams"),
     ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the findings to this file.")] = None,
-    sarif: Annotated[Path | None, typer.Option("--sarif", help="Write them as SARIF, for CI.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for the findings as JSON; - for the terminal.")] = None,
+    sarif: Annotated[Path | None, typer.Option("--sarif", help="The same as SARIF, for CI.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the counts only.")] = False,
 ) -> None:
     """Find what pimsim-nn would do to a program without saying so.
@@ -31,6 +31,7 @@ def command(
     findings = check(out, arch)
     for option, path, form in (("--json", json, to_json), ("--sarif", sarif, to_sarif)):
         if path is not None:
-            files.write_for(option, path, form(findings))
-    show(findings, Console(), quiet=quiet)
+            files.print_or_write(option, path, form(findings))
+    if not (files.is_terminal(json) or files.is_terminal(sarif)):
+        show(findings, Console(), quiet=quiet)
     raise typer.Exit(0 if is_clean(findings) else 1)

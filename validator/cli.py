@@ -30,7 +30,7 @@ def command(
     layers: Annotated[bool, typer.Option("--layers", help="Compare every intermediate tensor too.")] = False,
     engine: Annotated[Engine, typer.Option(help="Compiled, or the slow reference.")] = "numba",
     schedule: Annotated[Schedule, typer.Option(help="Order in which cores run.")] = "block",
-    json: Annotated[Path | None, typer.Option("--json", help="Write a JSON report to this file.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for the report as JSON; - for the terminal.")] = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
     ] = None,
@@ -53,7 +53,7 @@ def command(
 
     def write(report: Report) -> None:
         if json is not None:
-            files.write_for("--json", json, to_json(report))
+            files.print_or_write("--json", json, to_json(report))
 
     try:
         report = validate(
@@ -73,5 +73,6 @@ def command(
         write(Report(verdict, tolerance, message=str(e)))
         raise
     write(report)
-    show(report, Console(), quiet=quiet)
+    if not files.is_terminal(json):
+        show(report, Console(), quiet=quiet)
     raise typer.Exit(0 if report.verdict == "pass" else 1)

@@ -236,7 +236,9 @@ def case(rng: Random, folder: Path) -> str:
     done = f"{trap.__name__}: {trap(out, rng)}"
     if out.is_dir() and rng.random() < 0.7:
         seal(out)
-    statuses = [_status(command, out, done) for command in ("validate", "check", "simulate")]
+    statuses = [_status(done, *command) for command in (("validate", out, "--quiet"), *programs.readers(out, folder))]
+    if any(SECRET in path.read_text() for path in (*folder.glob("*.html"), folder / "trace.json") if path.exists()):
+        raise BrokenError(f"{done}: what was written tells the secret")
     if (folder / "unpickled").exists() or (folder / "secret").read_text() != SECRET:
         raise BrokenError(f"{done}: something outside was touched")
     if statuses[0] == 0:
@@ -244,12 +246,12 @@ def case(rng: Random, folder: Path) -> str:
     return f"validate {statuses[0]}, check {statuses[1]}, simulate {statuses[2]}"
 
 
-def _status(command: str, out: Path, done: str) -> int | None:
-    outcome = raptor(command, out, "--quiet", seconds=SECONDS, memory_bytes=MEMORY_BYTES)
+def _status(done: str, *command: str | Path) -> int | None:
+    outcome = raptor(*command, seconds=SECONDS, memory_bytes=MEMORY_BYTES)
     if fault := outcome.fault():
-        raise BrokenError(f"{done}: {command}: {fault}")
+        raise BrokenError(f"{done}: {command[0]}: {fault}")
     if SECRET in outcome.out + outcome.err:
-        raise BrokenError(f"{done}: {command} tells the secret: {outcome.err}")
+        raise BrokenError(f"{done}: {command[0]} tells the secret: {outcome.err}")
     return outcome.status
 
 

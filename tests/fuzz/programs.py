@@ -1,6 +1,7 @@
 """Spoilt programs: each is refused, found to differ or to block, or says the same as the good one."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from zipfile import BadZipFile
@@ -36,13 +37,23 @@ def case(rng: Random, folder: Path) -> str:
     if sealed:
         seal(out)
     status = _verdict(out, done)
-    for command in ("check", "simulate"):
-        outcome = raptor(command, out, "--quiet")
-        if fault := outcome.fault():
-            raise BrokenError(f"{done}: {command}: {fault}")
+    for command in readers(out, folder):
+        if fault := raptor(*command).fault():
+            raise BrokenError(f"{done}: {command[0]}: {fault}")
     if status != 0:
         return VERDICTS[status]
     return f"passes: {why(good, out, done)}"
+
+
+def readers(out: Path, folder: Path) -> Sequence[tuple[str | Path, ...]]:
+    """Every command that reads an output, besides `validate`."""
+    return (
+        ("check", out, "--quiet"),
+        ("simulate", out, "--quiet", "--trace", folder / "trace.json"),
+        ("report", out, "--quiet", "-o", folder / "page.html"),
+        ("compare", out, bases()[0], "--quiet"),
+        ("explain", out),
+    )
 
 
 def _spoil(out: Path, rng: Random) -> str:

@@ -20,7 +20,7 @@ def command(
     mode: Annotated[Mode, typer.Option(help="One sample, or many one after another.")] = "latency",
     samples: Annotated[int, typer.Option(min=2, help="Samples each core begins, in throughput mode.")] = 16,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (for Perfetto) to this file.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write a JSON report to this file.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for the report as JSON; - for the terminal.")] = None,
     engine: Annotated[
         Literal["builtin", "pimsim"], typer.Option(help="Our cycle model, or the simulator itself.")
     ] = "builtin",
@@ -44,8 +44,9 @@ def command(
     with Console(stderr=True).status("simulating (the first run on a computer compiles the model, some 20 s) ..."):
         report = _simulate(out, chip, mode, samples, trace, engine, pimsim)
     if json is not None:
-        files.write_for("--json", json, to_json(report))
-    show(report, Console(), quiet=quiet)
+        files.print_or_write("--json", json, to_json(report))
+    if not files.is_terminal(json):
+        show(report, Console(), quiet=quiet)
 
 
 def _simulate(
