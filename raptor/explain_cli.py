@@ -8,7 +8,7 @@ import typer
 
 def command(
     out: Annotated[Path, typer.Argument(help="Output directory of `raptor compile`.", show_default=False)],
-    json: Annotated[Path | None, typer.Option("--json", help="File for the same as JSON; - for the terminal.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
 ) -> None:
     """Say what the mapping chose for each layer, what else it might have chosen, and what bounds time.
 

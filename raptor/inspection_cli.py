@@ -25,7 +25,7 @@ def command(
     shape: Annotated[
         list[str] | None, typer.Option(help="Shape of an input, such as input=1,3,224,224. Repeatable.")
     ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="File for the same as JSON; - for the terminal.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
 ) -> None:
     """Show what would happen to a model: operators, multiply-accumulates, crossbars of each layer.
 

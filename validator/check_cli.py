@@ -12,7 +12,7 @@ def command(
         str | None,
         typer.Option(help="Architecture file, or preset.", show_default="arch.json beside the streams"),
     ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="File for the findings as JSON; - for the terminal.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", help="The same as SARIF, for CI.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the counts only.")] = False,
 ) -> None:

@@ -30,7 +30,7 @@ def command(
     layers: Annotated[bool, typer.Option("--layers", help="Compare every intermediate tensor too.")] = False,
     engine: Annotated[Engine, typer.Option(help="Compiled, or the slow reference.")] = "numba",
     schedule: Annotated[Schedule, typer.Option(help="Order in which cores run.")] = "block",
-    json: Annotated[Path | None, typer.Option("--json", help="File for the report as JSON; - for the terminal.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
     ] = None,

@@ -20,7 +20,7 @@ def command(
     mode: Annotated[Mode, typer.Option(help="One sample, or many one after another.")] = "latency",
     samples: Annotated[int, typer.Option(min=2, help="Samples each core begins, in throughput mode.")] = 16,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (for Perfetto) to this file.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="File for the report as JSON; - for the terminal.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     engine: Annotated[
         Literal["builtin", "pimsim"], typer.Option(help="Our cycle model, or the simulator itself.")
     ] = "builtin",
