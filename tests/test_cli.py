@@ -487,7 +487,7 @@ def fails(error: BaseException) -> Callable[..., None]:
     [
         (KeyboardInterrupt(), 130, ""),
         (MemoryError(), 2, "out of memory; try"),
-        (RuntimeError("odd"), 70, "internal error, please report it (--debug shows where): RuntimeError: odd"),
+        (BufferError("odd"), 70, "internal error, please report it (--debug shows where): BufferError: odd"),
     ],
     ids=["interrupt", "memory", "other"],
 )

@@ -12,7 +12,7 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
     m, w, p = machine, machine.weights, machine.probes
     fault = np.zeros(3, np.int64)
     cores = (m.words, m.pc, m.first, m.registers, m.events)
-    memories = (m.local, m.local_first, m.memory, m.element_bytes)
+    memories = (m.local, m.local_first, m.memory, m.element_bytes, m.owners)
     weights = (w.values, w.offset, w.rows, w.cols, w.first)
     probes = (p.pc, p.first, p.next, p.address, p.size, p.offset, p.captured)
     stop = Stop(run(block, max_steps, cores, memories, weights, probes, fault))

@@ -17,11 +17,12 @@ import numpy as np
 
 from raptor.isa import OPCODE
 from raptor.jit import helper, kernel
-from validator.machine import EVENT_COUNT, Stop
+from validator.machine import EVENT_COUNT, UNUSED, Stop
 
 _DONE, _DEADLOCK, _STEPS = int(Stop.DONE), int(Stop.DEADLOCK), int(Stop.STEPS)
 _UNALIGNED, _LOCAL, _GLOBAL = int(Stop.UNALIGNED), int(Stop.LOCAL_RANGE), int(Stop.GLOBAL_RANGE)
 _OVERLAP, _REGISTERS, _SIZES = int(Stop.OVERLAP), int(Stop.SEND_REGISTERS), int(Stop.SIZES_DIFFER)
+_NOT_OWNED = int(Stop.NOT_OWNED)
 _OK, _BLOCKED = 0, -1
 _EVENTS = EVENT_COUNT
 _U = np.uint64
@@ -416,7 +417,7 @@ def _lmv(core, target, source, size, memories, fault):
 @helper
 def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
     """`ld` and `st`. The address in global memory: high word in an even register, low word in the next."""
-    local, _local_first, memory, width = memories
+    local, _local_first, memory, width, owners = memories
     near, far = (rd, rs1) if op == _LD else (rs1, rd)
     near_bit, far_bit = (1, 2) if op == _LD else (2, 1)
     code, x = _place(core, registers[near] + (c if b & near_bit else 0), d, memories, fault)
@@ -426,11 +427,27 @@ def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
     code, g = _within(address + (c if b & far_bit else 0), d, memory.size, width, fault)
     if code != _OK:
         return _GLOBAL if code == _LOCAL else code
+    start, count = _U(g), _U(d // width)
+    if not _owns(core, op, owners, start, count):
+        fault[1], fault[2] = g * width, d
+        return _NOT_OWNED
     if op == _LD:
-        _copy(local, x, memory, _U(g), _U(d // width))
+        _copy(local, x, memory, start, count)
     else:
-        _copy(memory, _U(g), local, x, _U(d // width))
+        _copy(memory, start, local, x, count)
+        for k in range(count):
+            owners[start + _U(k)] = core
     return _OK
+
+
+@helper
+def _owns(core, op, owners, start, count):
+    """Whether a core may load, or store, this part of global memory."""
+    for k in range(count):
+        owner = owners[start + _U(k)]
+        if owner != core and owner != UNUSED and (owner >= 0 or op == _ST):
+            return False
+    return True
 
 
 @helper

@@ -134,7 +134,7 @@ def _check_memory(memory: Memory, config: Config, limit_bytes: int) -> None:
         raise _bad(f"element_bytes {width} does not hold element_bits {memory.element_bits}")
     if len(memory.local_bytes) != config.core_cnt:
         raise _bad(f"local_bytes has {len(memory.local_bytes)} entries for {config.core_cnt} cores")
-    needed = (memory.size_bytes + sum(memory.local_bytes)) // width * _FLOAT_BYTES
+    needed = (2 * memory.size_bytes + sum(memory.local_bytes)) // width * _FLOAT_BYTES  # global memory with its owners
     _check_size(needed, limit_bytes)
     _check_span("constants", memory.constants.address, memory.constants.elements, memory)
     for kind, places in (("input", memory.inputs), ("output", memory.outputs)):

@@ -2,6 +2,9 @@
 
 Addresses in streams are bytes of the modelled width; here they are divided by it. Local memory starts as NaN, so
 that a use before a definition is seen in the outputs.
+
+No program can tell in which order cores run. Messages and events do not show it, if no core reads in global memory what
+another one writes there: what is there at the start is for all to read, the rest is of the core that stores it first.
 """
 
 from collections.abc import Sequence
@@ -20,6 +23,8 @@ from validator.errors import Blocked, DeadlockError, ProgramError
 from validator.program import Indices, Program, Weights
 
 EVENT_COUNT = 32
+SHARED, UNUSED = -2, -1
+"""Owners of an element of global memory: all cores, which may read it; nobody yet. Else it is a core."""
 
 
 class Stop(IntEnum):
@@ -34,6 +39,7 @@ class Stop(IntEnum):
     OVERLAP = 6
     SEND_REGISTERS = 7
     SIZES_DIFFER = 8
+    NOT_OWNED = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,7 @@ class Machine:
     local: Floats
     local_first: Indices
     memory: Floats
+    owners: npt.NDArray[np.int32]
     weights: Weights
     element_bytes: int
     probes: Probes
@@ -99,6 +106,8 @@ def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[i
     memory = np.full(program.memory.size_bytes // width, np.nan, np.float32)
     start = program.memory.constants.address // width
     memory[start : start + len(program.constants)] = program.constants
+    owners = np.full(len(memory), UNUSED, np.int32)
+    owners[start : start + len(program.constants)] = SHARED
     first = np.cumsum([0, *map(len, program.streams)], dtype=np.int64)
     words = [np.ascontiguousarray(s).view("<i4").reshape(-1, 5) for s in program.streams]
     return Machine(
@@ -110,6 +119,7 @@ def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[i
         local=np.full(int(local_first[-1]), np.nan, np.float32),
         local_first=local_first,
         memory=memory,
+        owners=owners,
         weights=program.weights,
         element_bytes=width,
         probes=_probes(first, probes, sizes, width),
@@ -149,9 +159,19 @@ def explain(machine: Machine, fault: Fault) -> RaptorError:
         Stop.OVERLAP: f"the result, {span}, overlaps a source in part",
         Stop.SEND_REGISTERS: "rd and rs1 differ: the simulator times rd and checks rs1",
         Stop.SIZES_DIFFER: f"the partner's size is {fault.size} bytes",
+        Stop.NOT_OWNED: f"{span} of global memory {_not_owned(machine, fault)}",
     }
     pc, instruction = _at(machine, core) or (0, "nothing")
     return ProgramError(core, pc, instruction, reasons[fault.stop])
+
+
+def _not_owned(machine: Machine, fault: Fault) -> str:
+    start = fault.address // machine.element_bytes
+    owners = machine.owners[start : start + fault.size // machine.element_bytes]
+    others = owners[(owners >= 0) & (owners != fault.core)]
+    if others.size:
+        return f"are of core {others[0]}, which has stored there, sooner or later than this; send them instead"
+    return "hold an input or a constant, which other cores may read sooner or later than this"
 
 
 def _at(machine: Machine, core: int) -> tuple[int, str] | None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from raptor.isa import OPCODE
 from raptor.layout import Floats
-from validator.machine import EVENT_COUNT, Fault, Machine, Stop
+from validator.machine import EVENT_COUNT, SHARED, UNUSED, Fault, Machine, Stop
 
 
 class Instruction(NamedTuple):
@@ -140,6 +140,13 @@ class _Core:
     def global_bytes(self, register: int, offset: int, size: int) -> slice:
         address = (self.register(register) << 32) + self.register(register + 1) % 2**32 + offset
         return self.span(self.machine.memory, address, size, Stop.GLOBAL_RANGE)
+
+    def check_owner(self, part: slice, *, shared: bool) -> None:
+        """Refuses a part of global memory that is another core's, or, unless `shared`, that all may read."""
+        owners = self.machine.owners[part]
+        if not np.isin(owners, (self.number, UNUSED, *((SHARED,) if shared else ()))).all():
+            width = self.machine.element_bytes
+            raise self.fail(Stop.NOT_OWNED, part.start * width, len(owners) * width)
 
     def vector(self, i: Instruction, register: int, bit: int, count: int) -> slice:
         """The operand of a vector instruction; `bit` of offset_select adds the offset, in elements."""
@@ -320,12 +327,15 @@ def _softmax(x: Floats) -> npt.ArrayLike:
 def _ld(core: _Core, i: Instruction) -> None:
     target = core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)
     source = core.global_bytes(i.rs1, i.c if i.b & 2 else 0, i.d)
+    core.check_owner(source, shared=True)
     core.local[target] = core.machine.memory[source]
 
 
 def _st(core: _Core, i: Instruction) -> None:
     source = core.bytes(core.register(i.rs1) + (i.c if i.b & 2 else 0), i.d)
     target = core.global_bytes(i.rd, i.c if i.b & 1 else 0, i.d)
+    core.check_owner(target, shared=False)
+    core.machine.owners[target] = core.number
     core.machine.memory[target] = core.local[source]
 
 

@@ -79,6 +79,7 @@ def _pack(program: Program, state: Machine, place: TensorPlace, array: Floats) -
         start = tile.address // program.memory.element_bytes
         content = pixels[tile.region.index()]
         state.memory[start : start + content.size] = content.ravel()
+        state.owners[start : start + content.size] = machine.SHARED
 
 
 def _unpack(program: Program, state: Machine, place: TensorPlace) -> Floats:

@@ -139,17 +139,17 @@ def test_offsets_count_elements_in_vectors_and_bytes_in_transfers(tmp_path: Path
     rows = [
         op("setbw", ibiw=16, obiw=16),
         *load_x(16, 2)[1:],
-        *(address(1, 40), address(2, 0), address(3, 0)),
+        *(address(1, 40), address(2, 0), address(3, 0), address(4, 0), address(5, 100)),
         op("vvadd", rd=1, rs1=2, rs2=3, offset_select=0b111, offset_value=4, len=4),  # at 40 + 8 bytes
         op("lmv", rd=1, rs1=2, offset_select=0b10, offset_value=4, len=4),
         op("lldi", rd=1, offset_select=1, offset_value=4, len=4),
         op("ld", rd=1, rs1=28, offset_select=0b10, offset_value=16, size=2),
-        op("st", rd=28, rs1=2, offset_select=0b11, offset_value=8, size=4),
+        op("st", rd=4, rs1=2, offset_select=0b11, offset_value=8, size=4),
     ]
     local, memory, *_ = check_modes(program_of(tmp_path, stream(*rows), bits=16, elements=16), X)
     np.testing.assert_array_equal(local[24:28], X[4:8] * 2)
     np.testing.assert_array_equal(local[20:24], [X[8], X[3], 0, 0])
-    np.testing.assert_array_equal(memory[4:6], X[4:6])
+    np.testing.assert_array_equal(memory[54:56], X[4:6])
 
 
 @pytest.mark.parametrize(("select", "near", "far"), [(0, 0, 0), (1, 3, 0), (2, 0, 3), (3, 3, 3)])
@@ -198,14 +198,38 @@ def test_scalars_wrap_around(tmp_path: Path, rows: list[tuple[int, ...]], expect
 
 
 def test_tokens(tmp_path: Path) -> None:
-    """The store of core 0 happens before the load of core 1, because of the tokens it waits for."""
+    """A core goes on when it has those that it waits for."""
     give = op("sync", core=1, event_register=3)
-    first = stream(*load_x(4), address(2, 0), address(3, 100), op("st", rd=2, rs1=31, size=4), give, give)
-    second = stream(
-        op("wait", event_register=3, wait_value=2), address(2, 0), address(3, 100), op("ld", rd=2, rs1=2, size=4)
-    )
-    local = check_modes(program_of(tmp_path, first, second), np.arange(32))[0]
+    second = stream(op("wait", event_register=3, wait_value=2), *load_x(4))
+    local = check_modes(program_of(tmp_path, stream(give, give), second), np.arange(32))[0]
     np.testing.assert_array_equal(local[256:260], np.arange(4))
+    with pytest.raises(DeadlockError, match=r"(?s)core 1.*2 tokens in event register 3, has 1"):
+        check_modes(program_of(tmp_path / "one", stream(give), second), np.arange(32))
+
+
+STORE = (*load_x(4), address(2, 0), address(3, 100), op("st", rd=2, rs1=31, size=4))
+LOAD = (address(1, 8), address(2, 0), address(3, 100), op("ld", rd=1, rs1=2, size=4))
+
+
+@pytest.mark.parametrize(
+    ("streams", "message"),
+    [
+        ((STORE, LOAD), "core 1.*4 bytes at 100 of global memory are of core 0, which has stored there"),
+        ((STORE, STORE), "core 1.*4 bytes at 100 of global memory are of core 0"),
+        (((*load_x(4), op("st", rd=28, rs1=31, size=4)), ()), "core 0.*hold an input or a constant"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["numba", "python"])
+def test_global_memory_is_no_channel(tmp_path: Path, streams: Any, message: str, engine: Any) -> None:
+    """In another order of cores something else would be loaded, or left."""
+    program = program_of(tmp_path, *(stream(*rows) for rows in streams))
+    with pytest.raises(ProgramError, match=message):
+        finish(program, np.arange(32), engine, "block")
+
+
+def test_a_core_loads_what_it_has_stored(tmp_path: Path) -> None:
+    local = check_modes(program_of(tmp_path, stream(*STORE, *LOAD)), np.arange(32))[0]
+    np.testing.assert_array_equal(local[8:12], np.arange(4))
 
 
 def exchange(kind: str, partner: int, at: int, size: int = 4) -> tuple[tuple[int, ...], ...]:

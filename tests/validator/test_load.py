@@ -363,9 +363,9 @@ def test_a_folder_reached_through_a_link_is_fine(tmp_path: Path) -> None:
 
 def test_the_limit_of_memory(tmp_path: Path) -> None:
     folder = good().write(tmp_path)
-    load(folder, memory_limit_bytes=3 * 256 * 4)
+    load(folder, memory_limit_bytes=4 * 256 * 4)
     with pytest.raises(UserError, match="more than the limit"):
-        load(folder, memory_limit_bytes=3 * 256 * 4 - 1)
+        load(folder, memory_limit_bytes=4 * 256 * 4 - 1)
 
 
 @given(st.data())
