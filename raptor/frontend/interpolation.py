@@ -15,6 +15,8 @@ from raptor.frontend.graph import Floats, Indices
 from raptor.frontend.registry import Refusal
 
 Mask = npt.NDArray[np.bool_]
+HALF_WAY = 1e-6
+"""A coordinate this near to the middle is rounded as if it were there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def _coordinates(axis: Axis, mode: str) -> Floats:
     half, factor = np.float32(0.5), np.float32(scale)
     match mode:
         case "asymmetric":
-            return new * (one / factor)
+            return new / factor
         case "half_pixel":
             return (new + half) / factor - half
         case "pytorch_half_pixel":
@@ -107,12 +109,14 @@ def _coordinates(axis: Axis, mode: str) -> Floats:
 
 def _rounded(at: Floats, mode: str, axis: Axis) -> Indices:
     # In float64: the largest float32 below a half, plus a half, is 1.
-    away = np.where(at < 0, np.ceil(at.astype(np.float64) - 0.5), np.floor(at.astype(np.float64) + 0.5))
+    exact = at.astype(np.float64)
+    half_way = np.abs(exact - np.floor(exact) - 0.5) < HALF_WAY
+    nearest = np.floor(exact + 0.5)
     rounded = {
         "floor": np.floor(at),
         "ceil": np.ceil(at),
-        "round_prefer_floor": np.where(at == np.trunc(at) + np.float32(0.5), np.floor(at), away),
-        "round_prefer_ceil": away,
+        "round_prefer_floor": np.where(half_way, np.floor(at), nearest),
+        "round_prefer_ceil": np.where(half_way, np.ceil(at), nearest),
         # Before version 11.
         "simple": np.ceil(at) if axis.scale < 1 else np.floor(at),
     }

@@ -43,6 +43,15 @@ def test_nearest(scales: tuple[float, ...], coordinates: str, nearest: str):
     compare(model)
 
 
+@pytest.mark.parametrize("scales", [(1.3, 0.3), (1.1, 0.6), (0.9, 1.2), (0.7, 28 / 13)])
+@pytest.mark.parametrize("coordinates", COORDINATES[:-1])
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_coordinates_that_are_nearly_half_way(scales: tuple[float, ...], coordinates: str, nearest: str):
+    """19.5 / 1.3 - 0.5 is 14.500001 in float32, and 14 for onnxruntime; 33 / 1.1 is 30, but 33 * (1 / 1.1) is not."""
+    attributes = {"coordinate_transformation_mode": coordinates, "nearest_mode": nearest}
+    compare(resize((1, 2, 47, 52), scales=(1, 1, *scales), **attributes))
+
+
 @pytest.mark.parametrize("scales", [(1, 1, 2, 0.5), (1, 1, 4, 1)])
 def test_nearest_symmetric(scales: tuple[float, ...]):
     compare(resize((1, 2, 5, 6), scales=scales, coordinate_transformation_mode="half_pixel_symmetric"))
