@@ -10,11 +10,15 @@ from pydantic import BaseModel, ValidationError
 
 from raptor.arch.chip import Arch
 from raptor.arch.network import mesh_layout
-from raptor.arch.schema import NETWORK_FILE, ArchFile, field_model
+from raptor.arch.schema import GLOBAL_MEMORY_ID, NETWORK_FILE, ArchFile, field_model
 from raptor.errors import UserError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+
+MOST_CORES = 10_000
+"""The network table of so many has 2 GB."""
 
 
 def presets() -> tuple[str, ...]:
@@ -55,7 +59,9 @@ def load(
     if cell_bits is not None:
         matrix["cell_precision"] = cell_bits
     enforced = "memory_size" in _section(core, "local_memory_config", source)
+    # The table of the network is written anew, and so are its name and that of the global memory in it.
     network["net_config_file_path"] = NETWORK_FILE
+    chip["global_memory_switch_id"] = core["global_memory_switch_id"] = GLOBAL_MEMORY_ID
     arch = Arch(_parse(raw, source), element_bits, enforced, tuple(notes))
     _check(arch)
     return arch
@@ -117,6 +123,11 @@ def _fit_converters(matrix: dict[str, Any], xbar: tuple[int, int]) -> list[str]:
 
 
 def _check(arch: Arch) -> None:
+    if arch.core_count > MOST_CORES:
+        raise UserError(
+            f"the chip has {arch.core_count} cores; at most {MOST_CORES} can be compiled for, as the network table of "
+            "the simulator has an entry for every two of them"
+        )
     if not 1 <= arch.element_bits <= 32:
         raise UserError(f"--bits {arch.element_bits}: expected 1 to 32")
     if arch.outputs_per_xbar < 1:

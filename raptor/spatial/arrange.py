@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.arch import Arch, mesh_latency
+from raptor.arch import Arch
 from raptor.cost import message_flits
 from raptor.mapping import Mapping
 from raptor.spatial.ir import Bring, SpatialGraph, Tile
@@ -65,6 +65,7 @@ def places_of(messages: Ints, arch: Arch) -> Ints:
     weights = np.bincount(index, np.concatenate([flits, flits])).astype(np.int64)
     first = np.searchsorted(pairs, np.arange(count + 1) * count)
     places = np.arange(count)
-    latency = mesh_latency(places[:, None], places, arch.mesh_cols).astype(np.int32)
-    swap_places(places, latency, first, pairs % count, weights, SWEEPS)
+    # The way of a flit takes as much longer as there are rows and columns between; a table of all pairs may not fit.
+    rows, cols = np.divmod(places, arch.mesh_cols)
+    swap_places(places, rows, cols, first, pairs % count, weights, SWEEPS)
     return places

@@ -6,9 +6,10 @@ from raptor.jit import helper, kernel
 
 
 @kernel
-def swap_places(places: Any, latency: Any, first: Any, peers: Any, weights: Any, sweeps: int) -> None:
+def swap_places(places: Any, rows: Any, cols: Any, first: Any, peers: Any, weights: Any, sweeps: int) -> None:
     """Changes `places` until no core gains by a swap with any other, or for `sweeps` rounds.
 
+    Place p is in row `rows[p]` and column `cols[p]` of the mesh.
     Core i exchanges `weights[k]` flits with core `peers[k]`, for k from `first[i]` to `first[i + 1]`.
     """
     for _ in range(sweeps):
@@ -16,8 +17,8 @@ def swap_places(places: Any, latency: Any, first: Any, peers: Any, weights: Any,
         for i in range(len(places)):
             best, other = 0, -1
             for j in range(len(places) if first[i] < first[i + 1] else 0):
-                gain = _gain(places, latency, first, peers, weights, i, j)
-                gain += _gain(places, latency, first, peers, weights, j, i)
+                gain = _gain(places, rows, cols, first, peers, weights, i, j)
+                gain += _gain(places, rows, cols, first, peers, weights, j, i)
                 if gain > best:
                     best, other = gain, j
             if other >= 0:
@@ -28,12 +29,13 @@ def swap_places(places: Any, latency: Any, first: Any, peers: Any, weights: Any,
 
 
 @helper
-def _gain(places: Any, latency: Any, first: Any, peers: Any, weights: Any, i: int, j: int) -> int:
+def _gain(places: Any, rows: Any, cols: Any, first: Any, peers: Any, weights: Any, i: int, j: int) -> int:
     """By how much the messages of core i get shorter at the place of core j; those between the two stay as they are."""
-    here, there = latency[places[i]], latency[places[j]]
+    here, there = places[i], places[j]
     gain = 0
     for k in range(first[i], first[i + 1]):
         peer = places[peers[k]]
         if peers[k] != j:
-            gain += weights[k] * (here[peer] - there[peer])
+            hops = abs(rows[here] - rows[peer]) + abs(cols[here] - cols[peer])
+            gain += weights[k] * (hops - abs(rows[there] - rows[peer]) - abs(cols[there] - cols[peer]))
     return gain

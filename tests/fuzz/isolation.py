@@ -11,12 +11,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from raptor import cli
 
 GIB = 2**30
 STATUSES = (0, 1, 2, 3)
 """Of `raptor`: done, mismatch, bad input, deadlock."""
+FAILED = 70
 PATIENCE = 8
 """Seconds of the clock for each of the processor's: other work may run beside."""
 
@@ -70,7 +72,10 @@ def isolated(
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # until the child is ready for it
         child = os.fork()
         if child == 0:
-            _become(function, out.fileno(), err.fileno(), seconds, memory_bytes)
+            try:
+                _become(function, out.fileno(), err.fileno(), seconds, memory_bytes)
+            finally:
+                os._exit(FAILED)  # else it would go on as the parent
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         during(child)
         status, usage = _wait(child, start + PATIENCE * seconds)
@@ -80,7 +85,12 @@ def isolated(
 
 def _become(function: Callable[[], object], out: int, err: int, seconds: float, memory_bytes: int) -> None:
     """The child; never returns. A process group of its own, so that what it starts is stopped with it."""
-    status = 70
+    status, ended = FAILED, False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if not ended:
+            signal.default_int_handler(number, frame)
+
     try:
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -92,12 +102,14 @@ def _become(function: Callable[[], object], out: int, err: int, seconds: float, 
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 5))  # a signal, then a kill
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, interrupt)
         function()
-        status = 0
+        ended, status = True, 0
     except SystemExit as stopped:
+        ended = True
         status = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
     except BaseException:
+        ended = True
         traceback.print_exc()
     finally:
         sys.stdout.flush()

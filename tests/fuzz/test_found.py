@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from onnx import ModelProto, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 import raptor
+from raptor import arch as architectures
 from raptor import cli, isa, streams
 from raptor.errors import RaptorError, UnsupportedError, UserError
 from raptor.inspection import inspect
 from raptor.jit import kernel
+from raptor.spatial.arrange import places_of
 from raptor.threads import Threads
 from tests.frontend.support import Array, make_model, node, random
 from tests.fuzz.campaign import Draw
@@ -169,6 +172,33 @@ def test_a_norm_of_an_odd_power(op_type: str, p: int):
     model = make_model([node(op_type, "x", p=p, **attributes)], {"x": (1, 2, 4, 4)}, ["y"])
     with pytest.raises(UnsupportedError, match=f"p is {p}, supported are 1 to 64"):
         raptor.compile(model)
+
+
+def test_a_chip_of_too_many_cores():
+    """Twenty gigabytes for the way between every two of them, and fifty for the network table."""
+    with pytest.raises(UserError, match="the chip has 50700 cores; at most 10000 can be compiled for"):
+        raptor.compile(conv_model((1, 3, 4, 4), 3), cores=50_700)
+
+
+def test_places_of_many_cores_need_no_table_of_all_pairs():
+    chip = architectures.load(cores=10_000)
+    tracemalloc.start()
+    places = places_of(np.array([[0, 9_999, 5]]), chip)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sorted(places.tolist()) == list(range(10_000))
+    assert peak_bytes < 10_000**2
+
+
+def test_a_global_memory_of_two_names(tmp_path: Path):
+    """What was written could not be simulated; the table has a name of its own."""
+    chip = json.loads((Path(raptor.__file__).parent / "presets" / "bench.json").read_text())
+    chip["chip_config"]["global_memory_switch_id"] = -9
+    path = tmp_path / "arch.json"
+    path.write_text(json.dumps(chip))
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3), arch=path).save(tmp_path / "out")
+    assert not check(out)
+    assert simulate(out, out / "arch.json").latency_ns > 0
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 2, 9000), (1, 1, 9000, 2)])
