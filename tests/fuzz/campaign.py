@@ -4,9 +4,11 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -107,9 +109,11 @@ def _try(seed: int) -> tuple[str, str]:
         folder = Path(name)
         try:
             return part.case(Draw(part.name, seed), folder), ""
-        except BrokenError as error:
+        except Exception as error:  # any other than `BrokenError` is a fault of the case, and no reason to stop
             shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
-            fault = f"{error}".replace(name, str(kept))  # commands name the folder
+            with suppress(OSError):
+                shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
+            what = f"{error}" if isinstance(error, BrokenError) else traceback.format_exc()
+            fault = what.replace(name, str(kept))  # commands name the folder
             print(f"{part.name} {seed}: {fault}\n  kept in {kept}; again: {command(part, seed)}", file=sys.stderr)
             return "", fault

@@ -29,10 +29,15 @@ def seal(out: Path) -> None:
     path = out / "manifest.json"
     try:
         manifest = json.loads(path.read_bytes())
-        names = [name for name in manifest["files"] if (out / name).is_file()]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        contents = {name: (out / name).read_bytes() for name in manifest["files"] if (out / name).is_file()}
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # spoilt before, or a link to what cannot be read
         return
-    contents = {name: (out / name).read_bytes() for name in names}
     manifest["files"] = {
         name: {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for name, content in contents.items()
