@@ -36,7 +36,7 @@ def seal(out: Path) -> None:
         KeyError,
         TypeError,
         RecursionError,
-    ):  # spoilt before, or a link to what cannot be read
+    ):  # or a link to what cannot be read
         return
     manifest["files"] = {
         name: {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
