@@ -1,7 +1,6 @@
 """The inputs of a run: given as files, or seeded standard normal numbers."""
 
 import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,8 +92,10 @@ def _read(path: Path) -> dict[str, Array]:
         return reader(path.read_bytes())
     except OSError as e:
         raise UserError(f"--input {path}: {e.strerror or e}") from e
-    except (ValueError, EOFError, zipfile.BadZipFile, SyntaxError) as e:
-        raise UserError(f"--input {path}: {e}") from e
+    except MemoryError:
+        raise
+    except Exception as e:  # those of numpy, zipfile, zlib and the tokenizer of headers have no common base
+        raise UserError(f"--input {path}: cannot be read: {e}") from e
 
 
 def _read_npy(content: bytes) -> dict[str, Array]:

@@ -284,8 +284,18 @@ def test_options_that_prove_nothing(tmp_path: Path, option: dict[str, Any]):
 def test_an_input_without_a_type(tmp_path: Path, content: bytes):
     path = tmp_path / "x.pb"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"--input .*x\.pb: not an ONNX tensor"):
+    with pytest.raises(UserError, match=r"--input .*x\.pb: cannot be read: not an ONNX tensor"):
         raptor.compile(conv_model((1, 3, 4, 4), 3)).validate(inputs=[str(path)])
+
+
+def test_an_input_whose_header_does_not_end(tmp_path: Path):
+    """numpy reads headers with Python's tokenizer, whose error is no ValueError."""
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3, 4, 4\n"
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    out = raptor.compile(conv_model((1, 3, 4, 4), 3)).save(tmp_path / "out")
+    with pytest.raises(UserError, match=r"--input .*x\.npy: cannot be read"):
+        validate(out, inputs=[str(path)])
 
 
 def test_an_input_in_another_file(tmp_path: Path):
