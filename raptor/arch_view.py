@@ -45,6 +45,7 @@ def show_architecture(name: str, *, json: bool) -> None:
 
 def write_files(chip: Arch, output: Path, *, force: bool = False) -> Path:
     """Writes the architecture file and its network table; returns the path of the table."""
+    architectures.check_network_size(chip)
     table = output.parent / NETWORK_FILE
     for path in (output, table):
         if path.exists() and not force:

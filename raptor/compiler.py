@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor import codegen, files, frontend, pim, spatial
-from raptor.arch import Arch
+from raptor.arch import Arch, check_network_size
 from raptor.codegen import Streams
 from raptor.cost import longest_ns
 from raptor.driver import Driver
@@ -97,6 +97,7 @@ def compile_model(
     options: Mapping[str, Any],
 ) -> Artifacts:
     """Runs every pass. `options` are recorded in the manifest; `base_isa` refuses extended instructions."""
+    check_network_size(arch)
     model = driver.run("import", lambda m: m.graph.verify(), frontend.load, source, shapes=shapes)
     if base_isa:
         _refuse_extensions(model.graph)

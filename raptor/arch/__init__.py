@@ -2,7 +2,14 @@
 
 from raptor.arch.chip import Arch
 from raptor.arch.loading import load, presets
-from raptor.arch.network import mesh_cost, mesh_latency, mesh_layout, network_table, write_network
+from raptor.arch.network import (
+    check_network_size,
+    mesh_cost,
+    mesh_latency,
+    mesh_layout,
+    network_table,
+    write_network,
+)
 from raptor.arch.schema import (
     GLOBAL_MEMORY_ID,
     NETWORK_FILE,
@@ -29,6 +36,7 @@ __all__ = [
     "NetworkConfig",
     "SimConfig",
     "Source",
+    "check_network_size",
     "load",
     "mesh_cost",
     "mesh_latency",

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-MOST_CORES = 10_000
-"""The network table of so many has 2 GB."""
-
-
 def presets() -> tuple[str, ...]:
     """Names that `load` takes instead of a path."""
     folder = resources.files("raptor") / "presets"
@@ -123,11 +119,6 @@ def _fit_converters(matrix: dict[str, Any], xbar: tuple[int, int]) -> list[str]:
 
 
 def _check(arch: Arch) -> None:
-    if arch.core_count > MOST_CORES:
-        raise UserError(
-            f"the chip has {arch.core_count} cores; at most {MOST_CORES} can be compiled for, as the network table of "
-            "the simulator has an entry for every two of them"
-        )
     if not 1 <= arch.element_bits <= 32:
         raise UserError(f"--bits {arch.element_bits}: expected 1 to 32")
     if arch.outputs_per_xbar < 1:

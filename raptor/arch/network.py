@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from raptor.arch.chip import Arch
 from raptor.arch.schema import GLOBAL_MEMORY_ID, ArchFile
+from raptor.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,12 +21,23 @@ if TYPE_CHECKING:
 ROUTER_NS = 2
 MEMORY_NS = 15
 FLIT_PJ = 46
+MOST_CORES = 10_000
+"""The table of so many has 2 GB."""
 
 
 def mesh_layout(cores: int) -> tuple[int, int]:
     """Rows and columns of the most square mesh that holds `cores`, filled row by row."""
     cols = max(1, math.isqrt(max(cores, 1) - 1) + 1)
     return max(1, -(-cores // cols)), cols
+
+
+def check_network_size(arch: Arch) -> None:
+    """Raises `UserError` for a chip whose table would fill the disk."""
+    if arch.core_count > MOST_CORES:
+        raise UserError(
+            f"the chip has {arch.core_count} cores; at most {MOST_CORES} can be compiled for, as the network table of "
+            "the simulator has an entry for every two of them"
+        )
 
 
 def network_table(arch: Arch) -> dict[str, dict[str, dict[str, int]]]:
