@@ -111,7 +111,7 @@ def _try(seed: int) -> tuple[str, str]:
             return part.case(Draw(part.name, seed), folder), ""
         except Exception as error:  # any other than `BrokenError` is a fault of the case, and no reason to stop
             shutil.rmtree(kept, ignore_errors=True)
-            with suppress(OSError):
+            with suppress(OSError):  # what is kept helps to look; the fault is told without it
                 shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
             what = f"{error}" if isinstance(error, BrokenError) else traceback.format_exc()
             fault = what.replace(name, str(kept))  # commands name the folder

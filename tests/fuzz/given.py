@@ -63,17 +63,8 @@ def _model() -> ModelProto:
 def mapping(folder: Path, rng: Random) -> str:
     name = rng.choice((*MAPPINGS, "rows", "searched", "searched"))
     done = _spoilt(given() / f"{name}.json", folder / "mapping", rng)
-    options = (
-        "--xbar",
-        "8",
-        "--xbars-per-core",
-        "6",
-        "--cores",
-        "20",
-        "--mapping",
-        folder / "mapping" / f"{name}.json",
-    )
-    return _compiled(folder, f"{name}: {done}", *options)
+    chip = [part for option, value in CHIP.items() for part in (f"--{option.replace('_', '-')}", str(value))]
+    return _compiled(folder, f"{name}: {done}", *chip, "--mapping", folder / "mapping" / f"{name}.json")
 
 
 def architecture(folder: Path, rng: Random) -> str:

@@ -285,7 +285,7 @@ def test_an_input_without_a_type(tmp_path: Path, content: bytes):
     path = tmp_path / "x.pb"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"--input .*x\.pb: cannot be read: not an ONNX tensor"):
-        raptor.compile(conv_model((1, 3, 4, 4), 3)).validate(inputs=[str(path)])
+        validate(raptor.compile(conv_model((1, 3, 4, 4), 3)).save(tmp_path / "out"), inputs=[str(path)])
 
 
 def test_an_input_whose_header_does_not_end(tmp_path: Path):
@@ -306,7 +306,7 @@ def test_an_input_in_another_file(tmp_path: Path):
     path = tmp_path / "x.pb"
     path.write_bytes(tensor.SerializeToString())
     with pytest.raises(UserError, match="its numbers are in another file"):
-        raptor.compile(conv_model((1, 3, 4, 4), 3)).validate(inputs=[str(path)])
+        validate(raptor.compile(conv_model((1, 3, 4, 4), 3)).save(tmp_path / "out"), inputs=[str(path)])
 
 
 def test_a_link_that_leads_to_itself(tmp_path: Path):
