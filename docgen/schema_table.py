@@ -1,7 +1,7 @@
 """A pydantic model as a table: names, types, defaults, meanings."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -54,7 +54,7 @@ def _name(annotation: Any) -> str:
         return (
             f"list of {_name(arguments[0])}" if Ellipsis in arguments else f"{len(arguments)} x {_name(arguments[0])}"
         )
-    if origin is dict:
+    if origin in (dict, Mapping):
         return f"object of {_name(arguments[1])}"
     if origin is not None:
         return " or ".join(_name(a) if isinstance(a, type) or get_origin(a) else str(a) for a in arguments)

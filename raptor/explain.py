@@ -24,6 +24,7 @@ from raptor.mapping import filter_key
 from raptor.mapping_rows import Plan, fronts
 from raptor.program import load
 from raptor.report import LayerReport, Report
+from raptor.strict import Items, Named
 from raptor.unfold import bands, block_pixels, line_blocks
 from raptor.window import Window
 from validator.programs import read_program
@@ -135,7 +136,7 @@ class _Recorded(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     bits: int
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: Named[Items[int]] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

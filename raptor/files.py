@@ -4,16 +4,22 @@ Used by the compiler to write and by the validator to read. Everything read is u
 keys are refused, sizes are checked before memory is allocated, no name may leave the directory.
 """
 
+import errno
+import os
+import secrets
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, BinaryIO, Literal, Self, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from raptor.errors import UserError
 from raptor.layout import Image, Region
+from raptor.strict import Items, Named, Pair, Schema, faults
 
 CONFIG = "config.json"
 MEMORY = "memory.json"
@@ -43,11 +49,7 @@ def weights_name(core: int, suffix: Literal["json", "npz"]) -> str:
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Address = Annotated[int, Field(ge=0, le=2**62)]
 Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Range = tuple[Count, Count]
-
-
-class _Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+Range = Pair[Count, Count]
 
 
 class Config(BaseModel):
@@ -56,7 +58,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     core_cnt: Annotated[int, Field(ge=1, le=2**20)]
-    array_group_map: dict[str, tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...]]
+    array_group_map: Named[Items[Dimension]]
 
     @model_validator(mode="after")
     def _every_core_has_groups(self) -> Self:
@@ -71,7 +73,7 @@ class Config(BaseModel):
         return self.array_group_map[f"core{core}"]
 
 
-class TilePlace(_Schema):
+class TilePlace(Schema):
     """A tile of a tensor in global memory: channel, row and column range, and the byte address of its first element.
 
     Without `cols` it holds whole rows.
@@ -87,7 +89,7 @@ class TilePlace(_Schema):
         return Region(self.channels, self.rows, self.cols)
 
 
-class TensorPlace(_Schema):
+class TensorPlace(Schema):
     """A model input or output in global memory.
 
     `shape` is the ONNX shape. `image_shape` has as many elements in the same (C) order; its axis `channel_axis` is the
@@ -95,37 +97,37 @@ class TensorPlace(_Schema):
     """
 
     name: str
-    shape: tuple[Dimension, ...]
-    image_shape: tuple[Dimension, ...]
+    shape: Items[Dimension]
+    image_shape: Items[Dimension]
     channel_axis: Count
-    tiles: tuple[TilePlace, ...]
+    tiles: Items[TilePlace]
 
     @property
     def image(self) -> Image:
         return Image(self.image_shape, self.channel_axis)
 
 
-class ConstantsPlace(_Schema):
+class ConstantsPlace(Schema):
     """The constant segment of global memory: its values are `weights/constants.npy`, one float32 an element."""
 
     address: Address
     elements: Count
 
 
-class Memory(_Schema):
+class Memory(Schema):
     """`memory.json`: the global-memory map. Addresses and sizes in bytes of the modelled element width."""
 
     version: Literal[1] = FORMAT_VERSION
     element_bits: Annotated[int, Field(ge=1, le=32)]
     element_bytes: Annotated[int, Field(ge=1, le=4)]
     size_bytes: Address
-    local_bytes: tuple[Count, ...] = Field(description="local memory used by each core")
-    inputs: tuple[TensorPlace, ...]
+    local_bytes: Items[Count] = Field(description="local memory used by each core")
+    inputs: Items[TensorPlace]
     constants: ConstantsPlace
-    outputs: tuple[TensorPlace, ...]
+    outputs: Items[TensorPlace]
 
 
-class ProbeTile(_Schema):
+class ProbeTile(Schema):
     """A tile of an intermediate tensor: in local memory of `core` at `address` just before it executes `pc`."""
 
     channels: Range
@@ -140,46 +142,46 @@ class ProbeTile(_Schema):
         return Region(self.channels, self.rows, self.cols)
 
 
-class Probe(_Schema):
+class Probe(Schema):
     """Where one ONNX tensor can be seen while the program runs. Layout as in `TensorPlace`."""
 
     tensor: str
     node: str = Field(description="ONNX node that computes it")
-    image_shape: tuple[Dimension, ...]
+    image_shape: Items[Dimension]
     channel_axis: Count
-    tiles: tuple[ProbeTile, ...]
+    tiles: Items[ProbeTile]
 
     @property
     def image(self) -> Image:
         return Image(self.image_shape, self.channel_axis)
 
 
-class Layers(_Schema):
+class Layers(Schema):
     """`layers.json`: every tensor of the model that still exists, in the order of computation."""
 
     version: Literal[1] = FORMAT_VERSION
-    probes: tuple[Probe, ...]
+    probes: Items[Probe]
 
 
-class CoreSteps(_Schema):
+class CoreSteps(Schema):
     """Where each step of a core ends: step k is the instructions from `ends[k - 1]` (0 for the first) to `ends[k]`.
 
     `nodes` and `operations` are indices into the names of `Steps`.
     """
 
     core: Count
-    ends: tuple[Count, ...]
-    nodes: tuple[Count, ...]
-    operations: tuple[Count, ...]
+    ends: Items[Count]
+    nodes: Items[Count]
+    operations: Items[Count]
 
 
-class Steps(_Schema):
+class Steps(Schema):
     """`steps.json`: which ONNX node, and which operation of PimIR, each instruction serves."""
 
     version: Literal[1] = FORMAT_VERSION
-    nodes: tuple[str, ...]
-    operations: tuple[str, ...]
-    cores: tuple[CoreSteps, ...]
+    nodes: Items[str]
+    operations: Items[str]
+    cores: Items[CoreSteps]
 
     @model_validator(mode="after")
     def _indices_exist(self) -> Self:
@@ -195,12 +197,12 @@ class Steps(_Schema):
         return self
 
 
-class FileEntry(_Schema):
+class FileEntry(Schema):
     size_bytes: Address
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Manifest(_Schema):
+class Manifest(Schema):
     """`manifest.json`, written last: a directory without it is not a finished output."""
 
     version: Literal[1] = FORMAT_VERSION
@@ -208,9 +210,9 @@ class Manifest(_Schema):
     numbers: Literal["float"] = "float"
     model: str = Field(description="name of the ONNX file compiled")
     options: dict[str, Any]
-    streams: tuple[Literal["json", "pim"], ...]
+    streams: Items[Literal["json", "pim"]]
     weights: Literal["json", "npz"]
-    files: dict[str, FileEntry]
+    files: Named[FileEntry]
 
     @model_validator(mode="after")
     def _files_stay_inside(self) -> Self:
@@ -225,11 +227,10 @@ def read(schema: type[T], folder: Path, name: str, *, limit_bytes: int = 2**30) 
     """Reads one JSON file of an output directory. Raises `UserError` that names the file and the field at fault."""
     content = read_bytes(folder, name, limit_bytes=limit_bytes)
     try:
-        # NOTE: strict models take JSON arrays as tuples only from JSON text, hence validate_json.
         return schema.model_validate_json(content)
     except ValidationError as e:
-        faults = (f"  {'.'.join(map(str, f['loc'])) or 'file'}: {f['msg']}" for f in e.errors()[:5])
-        raise UserError("\n".join([f"{folder / name}: not a file this version can read:", *faults])) from e
+        mistakes = (f"  {fault}" for fault in faults(e, 5))
+        raise UserError("\n".join([f"{folder / name}: not a file this version can read:", *mistakes])) from e
 
 
 def check_regular(folder: Path, name: str) -> Path:
@@ -263,12 +264,35 @@ def to_json(value: BaseModel) -> bytes:
     return orjson.dumps(value.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def write_for(option: str, path: Path, content: bytes) -> None:
-    """Writes the file that an option of the command line names. Raises `UserError` that names both."""
+@contextmanager
+def whole(option: str, path: Path) -> Generator[BinaryIO]:
+    """What takes the place of the file that `option` names when the block ends well, and vanishes otherwise.
+
+    Pipes, devices and links are written to as they are. Raises `UserError` that names option and file.
+    """
+    # Named before it is made, so that no Ctrl-C comes between the two.
+    temporary = path.parent / f".raptor.{secrets.token_hex(4)}"
     try:
-        path.write_bytes(content)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            with path.open("wb") as stream:
+                yield stream
+            return
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        try:
+            with temporary.open("xb") as stream:
+                yield stream
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as e:
-        raise UserError(f"{option} {path}: {e.strerror or e}") from e
+        raise UserError(f"{option} {path}: cannot be written: {e.strerror or e}") from e
+
+
+def write_for(option: str, path: Path, content: bytes) -> None:
+    """The same, of bytes that are there."""
+    with whole(option, path) as stream:
+        stream.write(content)
 
 
 def is_terminal(path: Path | None) -> bool:

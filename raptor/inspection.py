@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +16,7 @@ from raptor.frontend.graph import Dot, Filter, Graph, Node, Stencil
 from raptor.frontend.registry import is_supported_op
 from raptor.mapping import Mapping as Placement
 from raptor.mapping import filter_key, map_raptor
+from raptor.strict import Items, Named, Pair, Schema
 from raptor.window import Window
 
 if TYPE_CHECKING:
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
 _MOST_CORES = 2**31 - 1
 
 
-class _Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class OperatorInfo(_Schema):
+class OperatorInfo(Schema):
     """One operator of ONNX in this model."""
 
     op_type: str
@@ -37,7 +34,7 @@ class OperatorInfo(_Schema):
     status: str = Field(description="supported, not supported, or computed while compiling")
 
 
-class NodeInfo(_Schema):
+class NodeInfo(Schema):
     """A node that cannot be compiled."""
 
     node: str
@@ -45,12 +42,12 @@ class NodeInfo(_Schema):
     reason: str
 
 
-class LayerInfo(_Schema):
+class LayerInfo(Schema):
     """An ONNX node with products: on crossbars, or (without matrices) on the vector unit."""
 
     node: str
     op_type: str
-    shape: tuple[int, ...] = Field(description="of its last tensor")
+    shape: Items[int] = Field(description="of its last tensor")
     weights: int = Field(description="numbers in the crossbars, or factors of the vector unit")
     macs: int = Field(description="multiply-accumulates, those with padding included")
     matrices: int
@@ -58,24 +55,24 @@ class LayerInfo(_Schema):
     utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
 
 
-class Inspection(_Schema):
+class Inspection(Schema):
     """What would happen. If nodes are unsupported, layers and totals are those of the other nodes."""
 
     model: str
-    inputs: dict[str, tuple[int, ...]]
-    outputs: dict[str, tuple[int, ...]]
+    inputs: Named[Items[int]]
+    outputs: Named[Items[int]]
     parameters: int
     weights: int
     macs: int
     matrices: int
     xbars: int
     utilisation: float
-    xbar_size: tuple[int, int]
+    xbar_size: Pair[int, int]
     outputs_per_xbar: int = Field(description="weights beside each other in a crossbar")
     cores_needed: int = Field(description="filled with crossbars one after another")
-    operators: tuple[OperatorInfo, ...]
-    unsupported: tuple[NodeInfo, ...]
-    layers: tuple[LayerInfo, ...]
+    operators: Items[OperatorInfo]
+    unsupported: Items[NodeInfo]
+    layers: Items[LayerInfo]
 
 
 def inspect(

@@ -11,12 +11,13 @@ from itertools import groupby
 from raptor.arch import Arch
 from raptor.errors import CapacityError
 from raptor.frontend.graph import Filter, Floats, Graph, Node
+from raptor.strict import Items, Known, Named, Pair
 
-Range = tuple[int, int]
+Range = Pair[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Known):
     """Part of a layer's weights that one `mvmul` multiplies with: weights[tap, rows, cols].
 
     `rows` and `cols` are ranges of the layer's input and output channels. It occupies `xbars` crossbars side by side.
@@ -33,15 +34,15 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class FilterMapping:
+class FilterMapping(Known):
     """The matrices of one layer in order, and the core of each."""
 
-    matrices: tuple[Matrix, ...]
-    cores: tuple[int, ...]
+    matrices: Items[Matrix]
+    cores: Items[int]
 
 
 @dataclass(frozen=True, slots=True)
-class LineMapping:
+class LineMapping(Known):
     """A layer computed line by line (`raptor.unfold`) on a grid of cores.
 
     Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
@@ -51,14 +52,14 @@ class LineMapping:
     crossbars multiply one vector at a time.
     """
 
-    cols: tuple[Range, ...]
-    ins: tuple[tuple[Range, ...], ...]
-    outs: tuple[Range, ...]
+    cols: Items[Range]
+    ins: Items[Items[Range]]
+    outs: Items[Range]
     height: int
     pixels: int
     outputs: int
     step: int
-    cores: tuple[int, ...]
+    cores: Items[int]
     copies: int = 1
 
     def core(self, segment: int, group: int, part: int) -> int:
@@ -66,7 +67,7 @@ class LineMapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class Mapping(Known):
     """`tile`: channels of a tile. `filters` and `lines`: by `filter_key`, each layer in one of them.
 
     With `xbar`, the rows and outputs of a crossbar, tensors are cut into lines of tiles of as many channels as it has
@@ -80,12 +81,10 @@ class Mapping:
 
     strategy: str
     tile: int
-    filters: ReadOnly[str, FilterMapping]
-    lines: ReadOnly[str, LineMapping] = field(default_factory=dict[str, LineMapping])
-    xbar: tuple[int, int] | None = None
-    loaders: ReadOnly[str, tuple[tuple[Range, int], ...]] = field(
-        default_factory=dict[str, tuple[tuple[Range, int], ...]]
-    )
+    filters: Named[FilterMapping]
+    lines: Named[LineMapping] = field(default_factory=dict[str, LineMapping])
+    xbar: Pair[int, int] | None = None
+    loaders: Named[Items[Pair[Range, int]]] = field(default_factory=dict[str, tuple[tuple[Range, int], ...]])
     patience_ns: float = 0.0
     streamed: bool = True
     by_pixel: bool = False

@@ -3,24 +3,23 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from raptor import files
 from raptor.arch import Arch
 from raptor.errors import UserError
 from raptor.frontend.graph import Filter, Graph
 from raptor.mapping import Mapping, filter_key
+from raptor.strict import Pair, Schema, faults
 
 LIMIT_BYTES = 2**30
 
 
-class MappingFile(BaseModel):
+class MappingFile(Schema):
     """The decision and what it was made for."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     version: Literal[1] = 1
-    xbar: tuple[int, int]
+    xbar: Pair[int, int]
     cores: int
     xbars_per_core: int
     element_bits: int
@@ -47,8 +46,8 @@ def read_mapping(path: Path, graph: Graph, arch: Arch) -> Mapping:
     except OSError as e:
         raise UserError(f"--mapping {path}: {e.strerror or e}") from e
     except ValidationError as e:
-        faults = "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in e.errors()[:3])
-        raise UserError(f"--mapping {path}: not a mapping that this version can read: {faults}") from e
+        mistakes = "; ".join(faults(e, 3))
+        raise UserError(f"--mapping {path}: not a mapping that this version can read: {mistakes}") from e
     _check_chip(path, stored, arch)
     _check_layers(path, stored.mapping, graph)
     return stored.mapping

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from raptor import isa
 from raptor.arch import Arch
@@ -14,20 +14,17 @@ from raptor.mapping import Mapping as Placement
 from raptor.mapping import Matrix, filter_key
 from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph, StencilTile
+from raptor.strict import Items, Named, Schema
 from raptor.unfold import LineMatrix
 
 
-class _Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class LayerReport(_Schema):
+class LayerReport(Schema):
     """One ONNX node."""
 
     node: str
     op_type: str
-    inputs: tuple[tuple[int, ...], ...] = Field(description="shapes of the tensors it reads, weights left out")
-    shape: tuple[int, ...] = Field(description="of its last tensor")
+    inputs: Items[Items[int]] = Field(description="shapes of the tensors it reads, weights left out")
+    shape: Items[int] = Field(description="of its last tensor")
     unfolding: str | None = Field(
         description="kernel: a matrix a kernel position; line HxP: blocks of H lines and P pixels; vector: vector unit"
     )
@@ -36,20 +33,20 @@ class LayerReport(_Schema):
     xbars: int
     utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
     products_skipped: int = Field(description="products not emitted because all they read is padding")
-    cores: tuple[int, ...]
-    instructions: dict[str, int]
+    cores: Items[int]
+    instructions: Named[int]
 
 
-class CoreReport(_Schema):
+class CoreReport(Schema):
     """One core that has work."""
 
     core: int
     xbars: int
     local_bytes: int
-    instructions: dict[str, int]
+    instructions: Named[int]
 
 
-class Report(_Schema):
+class Report(Schema):
     """Resources, instruction counts and warnings."""
 
     strategy: str
@@ -60,10 +57,10 @@ class Report(_Schema):
     cores_used: int
     cores_available: int
     peak_local_bytes: int
-    instructions: dict[str, int]
-    layers: tuple[LayerReport, ...]
-    cores: tuple[CoreReport, ...]
-    warnings: tuple[str, ...]
+    instructions: Named[int]
+    layers: Items[LayerReport]
+    cores: Items[CoreReport]
+    warnings: Items[str]
 
     @property
     def instruction_count(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from raptor import files, streams
-from raptor.arch import ArchFile
+from raptor.arch import ARCH_LIMIT_BYTES, ArchFile
 from raptor.errors import UserError
 from raptor.files import Config, Layers, Manifest, Memory, TensorPlace
 from raptor.isa import Records
@@ -38,7 +38,7 @@ def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int
     config = files.read(Config, folder, _listed(manifest, files.CONFIG))
     memory = files.read(Memory, folder, _listed(manifest, files.MEMORY))
     layers = files.read(Layers, folder, files.LAYERS) if files.LAYERS in manifest.files else None
-    arch = files.read(ArchFile, folder, _listed(manifest, files.ARCH))
+    arch = files.read(ArchFile, folder, _listed(manifest, files.ARCH), limit_bytes=ARCH_LIMIT_BYTES)
     _check_memory(memory, config, memory_limit_bytes)
     program = Program(
         folder=folder,

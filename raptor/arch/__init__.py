@@ -11,6 +11,7 @@ from raptor.arch.network import (
     write_network,
 )
 from raptor.arch.schema import (
+    ARCH_LIMIT_BYTES,
     GLOBAL_MEMORY_ID,
     NETWORK_FILE,
     ArchFile,
@@ -24,6 +25,7 @@ from raptor.arch.schema import (
 from raptor.arch.sources import SOURCES, Source
 
 __all__ = [
+    "ARCH_LIMIT_BYTES",
     "GLOBAL_MEMORY_ID",
     "NETWORK_FILE",
     "SOURCES",

@@ -10,11 +10,13 @@ from pydantic import BaseModel, ValidationError
 
 from raptor.arch.chip import Arch
 from raptor.arch.network import mesh_layout
-from raptor.arch.schema import GLOBAL_MEMORY_ID, NETWORK_FILE, ArchFile, field_model
+from raptor.arch.schema import ARCH_LIMIT_BYTES, GLOBAL_MEMORY_ID, NETWORK_FILE, ArchFile, field_model
 from raptor.errors import UserError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+_MOST_FAULTS = 50
 
 
 def presets() -> tuple[str, ...]:
@@ -68,7 +70,7 @@ def _read(source: str | Path) -> dict[str, Any]:
         if str(source) in presets():
             content = (resources.files("raptor") / "presets" / f"{source}.json").read_text()
         else:
-            content = Path(source).read_text()
+            content = _read_text(Path(source))
         raw = json.loads(content)
     except OSError as e:
         raise UserError(
@@ -79,6 +81,14 @@ def _read(source: str | Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise UserError(f"architecture {source}: expected an object with chip_config")
     return raw  # pyright: ignore[reportUnknownVariableType] checked by the schema next
+
+
+def _read_text(path: Path) -> str:
+    with path.open(encoding="utf-8") as stream:
+        text = stream.read(ARCH_LIMIT_BYTES + 1)
+    if len(text) > ARCH_LIMIT_BYTES:
+        raise UserError(f"architecture {path}: more than the {ARCH_LIMIT_BYTES} bytes expected")
+    return text
 
 
 def _section(parent: dict[str, Any], name: str, source: str | Path | None) -> dict[str, Any]:
@@ -93,8 +103,9 @@ def _parse(raw: dict[str, Any], source: str | Path | None) -> ArchFile:
     try:
         return ArchFile.model_validate(raw)
     except ValidationError as e:
-        faults = (f"  {'.'.join(map(str, f['loc']))}: {_explain(f)}" for f in e.errors())
-        raise UserError("\n".join([f"architecture {source or 'bench'}:", *faults])) from e
+        faults = [f"  {'.'.join(map(str, f['loc']))}: {_explain(f)}" for f in e.errors()[:_MOST_FAULTS]]
+        more = [f"  and {e.error_count() - _MOST_FAULTS} more"] if e.error_count() > _MOST_FAULTS else []
+        raise UserError("\n".join([f"architecture {source or 'bench'}:", *faults, *more])) from e
 
 
 def _explain(fault: "ErrorDetails") -> str:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 GLOBAL_MEMORY_ID = -10
 NETWORK_FILE = "network.json"
+ARCH_LIMIT_BYTES = 2**20
+"""Of an architecture file. All its mistakes are told, and each takes a kilobyte until it is."""
 
 Positive = Annotated[int, Field(gt=0, le=2**31 - 1)]
 NonNegative = Annotated[int, Field(ge=0, le=2**31 - 1)]

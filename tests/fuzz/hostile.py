@@ -56,7 +56,7 @@ def nested(out: Path, rng: Random) -> str:
 
 def endless(out: Path, rng: Random) -> str:
     path = _any_file(out, rng, "*.json")
-    form = rng.choice(("digits", "spaces", "string", "zeros", "keys", "escapes"))
+    form = rng.choice(("digits", "spaces", "string", "zeros", "keys", "escapes", "strings", "objects"))
     size = rng.choice((10**5, 3 * 10**7))
     text = {
         "digits": "9" * size,
@@ -65,6 +65,8 @@ def endless(out: Path, rng: Random) -> str:
         "zeros": "[" + "0," * (size // 2) + "0]",
         "keys": "{" + ",".join(f'"{k}":0' for k in range(size // 12)) + "}",
         "escapes": '"' + "\\u0000" * (size // 6) + '"',
+        "strings": "[" + '"",' * (size // 3) + "0]",
+        "objects": "[" + "{}," * (size // 3) + "0]",
     }[form]
     if rng.random() < 0.5:
         path.write_text(text)

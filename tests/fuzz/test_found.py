@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,17 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto, numpy_helper
 from onnx.external_data_helper import set_external_data
+from pydantic import BaseModel, ValidationError
 
 import raptor
 from raptor import arch as architectures
 from raptor import cli, isa, streams
+from raptor.arch import ArchFile
 from raptor.errors import RaptorError, UnsupportedError, UserError
 from raptor.inspection import inspect
 from raptor.jit import kernel
+from raptor.mapping_file import MappingFile
+from raptor.schemas import SCHEMAS
 from raptor.spatial.arrange import places_of
 from raptor.threads import Threads
 from tests.frontend.support import Array, make_model, node, random
@@ -36,6 +40,7 @@ from tests.pipeline import THESIS_CHIP, conv_model, passes
 from tests.pipeline import check as compiled_and_right
 from validator.checks import check
 from validator.simulate.builtin import simulate
+from validator.simulate.chip import read_target
 from validator.validate import validate
 
 
@@ -236,6 +241,21 @@ def test_a_mapping_that_no_pass_can_follow(tmp_path: Path, change: Callable[[dic
         raptor.compile(model, mapping=file, **THESIS_CHIP)
 
 
+def test_a_mapping_is_kept_when_it_works(tmp_path: Path):
+    """The copy was there before a pass refused what it is a copy of."""
+    file, copy, model = tmp_path / "mapping.json", tmp_path / "copy.json", conv_model((1, 8, 4, 4), 4, (3, 3))
+    raptor.compile(model, mapping="raptor", emit_mapping=file, **THESIS_CHIP)
+    raptor.compile(model, mapping=file, emit_mapping=copy, **THESIS_CHIP)
+    assert copy.read_bytes() == file.read_bytes()
+    stored = json.loads(file.read_text())
+    stored["mapping"]["filters"]["y"]["matrices"][1]["rows"][0] = -1
+    file.write_text(json.dumps(stored))
+    copy.unlink()
+    with pytest.raises(UserError, match="not a mapping for this model"):
+        raptor.compile(model, mapping=file, emit_mapping=copy, **THESIS_CHIP)
+    assert not copy.exists()
+
+
 def test_lines_brought_for_two_operations_on_one_core(tmp_path: Path):
     """They came twice, into the same tile. The graph as it was drawn; none by hand did it."""
     GRAPHS.case(Draw("graphs", 1000682), tmp_path)  # raises BrokenError if it is not right
@@ -250,6 +270,46 @@ def test_check_of_a_group_count_beyond_32_bits(tmp_path: Path):
     config["array_group_map"]["core0"][0] = 2**32 + 1
     (out / "config.json").write_text(json.dumps(config))
     assert "group-map" in {finding.rule for finding in check(out)}
+
+
+def with_mistakes(schema: dict[str, Any], of: dict[str, Any]) -> Iterator[Any]:
+    """Values in which one array or object of the JSON schema `of` holds a thousand mistakes."""
+    schema = next((s for s in schema.get("anyOf", ()) if s != {"type": "null"}), schema)
+    schema = of["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    if "items" in schema:
+        yield from ([mistake] * 1000 for mistake in ({}, [], ""))
+        yield from ([value] for value in with_mistakes(schema["items"], of))
+    if schema.get("type") == "object":
+        yield from ({f"{k}": mistake for k in range(1000)} for mistake in ({}, [], ""))
+        inside = schema.get("properties") or {"0": schema["additionalProperties"]}
+        for name, field in inside.items():
+            yield from ({name: value} for value in with_mistakes({} if field is True else field, of))
+
+
+@pytest.mark.parametrize("schema", [s for s in SCHEMAS.values() if s is not ArchFile] + [MappingFile])
+def test_mistakes_by_the_thousand(schema: type[BaseModel]):
+    """Each took a kilobyte before the first was told: 2.6 GB for a memory.json of 29 MB."""
+    described = schema.model_json_schema()
+    spoilt = list(with_mistakes(described, described))
+    assert len(spoilt) > 3
+    for value in spoilt:
+        with pytest.raises(ValidationError) as caught:
+            schema.model_validate_json(json.dumps(value))
+        assert caught.value.error_count() < 40, f"{value}"[:200]
+
+
+@pytest.mark.parametrize("read", [architectures.load, read_target])
+def test_an_architecture_of_a_million_fields(tmp_path: Path, read: Callable[[Path], object]):
+    """All mistakes of this file are told, so that it may not be as large as others."""
+    path = tmp_path / "arch.json"
+    fields = {f"{k}": 0 for k in range(1000)}
+    path.write_text(json.dumps(fields | {"chip_config": {"core_cnt": 0}}))
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert len(str(caught.value).splitlines()) < 60
+    path.write_text(json.dumps({f"{k}": 0 for k in range(1_000_000)}))
+    with pytest.raises(UserError, match="more than the 1048576"):
+        read(path)
 
 
 @pytest.mark.parametrize("kept", [0, 1])

@@ -11,15 +11,16 @@ from pydantic import ValidationError
 
 from raptor import arch as architectures
 from raptor import files
-from raptor.arch import ArchFile, MatrixConfig
+from raptor.arch import ARCH_LIMIT_BYTES, ArchFile, MatrixConfig
 from raptor.errors import UserError
+from raptor.strict import faults
 from validator.network import KINDS, FileTable, MeshTable, NetworkTable
 from validator.simulate.state import Chip
 
 Floats = npt.NDArray[np.float64]
 
-_LIMIT_BYTES = 2**30
 _PS = 1000.0
+_MOST_NAMED = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def is_preset(source: str | Path) -> bool:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    content = files.read_bytes(path.parent, path.name, limit_bytes=_LIMIT_BYTES)
+    content = files.read_bytes(path.parent, path.name, limit_bytes=ARCH_LIMIT_BYTES)
     try:
         raw = orjson.loads(content)
     except orjson.JSONDecodeError as e:
@@ -84,12 +85,17 @@ def _validate(raw: dict[str, Any], path: Path) -> tuple[ArchFile, list[str]]:
         for key in place[:-1]:
             part = part[cast(str, key)]
         part.pop(cast(str, place[-1]))
-        warnings.append(f"{path.name}: no field {'.'.join(map(str, place))}; the simulator ignores it")
+    warnings += [
+        f"{path.name}: no field {'.'.join(map(str, place))}; the simulator ignores it"
+        for place in unknown[:_MOST_NAMED]
+    ]
+    if len(unknown) > _MOST_NAMED:
+        warnings.append(f"{path.name}: {len(unknown) - _MOST_NAMED} more such fields")
     try:
         return ArchFile.model_validate(raw), warnings
     except ValidationError as e:
-        faults = (f"  {'.'.join(map(str, f['loc']))}: {f['msg']}" for f in e.errors()[:5])
-        raise UserError("\n".join([f"{path}: not an architecture file:", *faults])) from e
+        mistakes = (f"  {fault}" for fault in faults(e, 5))
+        raise UserError("\n".join([f"{path}: not an architecture file:", *mistakes])) from e
 
 
 def timing(arch: ArchFile, *, counting: bool) -> Chip:

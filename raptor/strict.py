@@ -1,0 +1,75 @@
+"""What the schemas of JSON files are made of: the first mistake ends the reading.
+
+pydantic collects mistakes, a kilobyte each, and a file that somebody made can hold millions of them.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    GetCoreSchemaHandler,
+    Strict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_before_validator_function
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def _entries(value: Any) -> dict[str, Any]:
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _one_by_one(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """`FailFast` for objects, which pydantic has only for arrays."""
+    each = {name: handler({name: entry})[name] for name, entry in _entries(value).items()}
+    return each or handler(value)  # which is empty, or no object
+
+
+# NOTE: an array of JSON is a list once the name check below has seen the object it stands in, and strict tuples take
+# no lists. Whatever else a lax one takes, JSON does not have.
+Items = Annotated[tuple[T, ...], Strict(False), FailFast()]
+Pair = Annotated[tuple[T, U], Strict(False)]
+Named = Annotated[Mapping[str, T], WrapValidator(_one_by_one)]
+
+
+def _refuse_unknown(names: Iterable[str], value: Any) -> Any:
+    unknown = _entries(value).keys() - names
+    if unknown:
+        raise ValueError(f"no such field: {min(unknown)!r:.80}")
+    return value
+
+
+class Schema(BaseModel):
+    """Strict: no conversions, no unknown names. Arrays are `Items` or `Pair`, objects by name are `Named`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_are_known(cls, value: Any) -> Any:
+        return _refuse_unknown(cls.model_fields.keys(), value)
+
+
+class Known:
+    """Base of dataclasses in a `Schema`, which forbids them unknown names too, but collects them."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(partial(_refuse_unknown, cls.__annotations__.keys()), handler(source))
+
+
+def faults(error: ValidationError, most: int) -> Iterable[str]:
+    """Where and what, of the first few."""
+    return (f"{'.'.join(map(str, f['loc'])) or 'file'}: {f['msg']}" for f in error.errors()[:most])
