@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raptor import arch as architectures
+from raptor import files
 from raptor.arch import NETWORK_FILE, SOURCES, Arch, ArchFile
 from raptor.arch.schema import field_model
 from raptor.errors import UserError
@@ -47,15 +48,14 @@ def write_files(chip: Arch, output: Path, *, force: bool = False) -> Path:
     """Writes the architecture file and its network table; returns the path of the table."""
     architectures.check_network_size(chip)
     table = output.parent / NETWORK_FILE
+    if output.name == NETWORK_FILE:
+        raise UserError(f"-o {output}: the network table beside it has this name; choose another")
     for path in (output, table):
         if path.exists() and not force:
             raise UserError(f"{path}: exists; choose another with -o, or replace it with --force")
-    try:
-        output.write_bytes(_json(chip.file, exclude_unset=True))
-        with table.open("wb") as stream:
-            stream.writelines(architectures.write_network(chip))
-    except OSError as e:
-        raise UserError(f"{output}: cannot be written: {e.strerror or e}") from e
+    with files.whole("-o", output) as arch_file, files.whole("-o", table) as network_file:
+        arch_file.write(_json(chip.file, exclude_unset=True))
+        network_file.writelines(architectures.write_network(chip))
     return table
 
 

@@ -180,6 +180,8 @@ def compile_command(
             raise UserError(f"{option} {value}: expected one of: {', '.join(allowed)}")
     if stop_after is None:
         outputs.check_replaceable(output, force=force)
+    if emit_mapping is not None and stop_after is not None:
+        raise UserError("--emit-mapping: not with --stop-after, which ends before it is known that the mapping works")
     if emit_mapping is not None and emit_mapping.exists() and not force:
         raise UserError(f"--emit-mapping {emit_mapping}: exists; --force replaces it")
     with terminal.progress(quiet or stop_after is not None) as started:

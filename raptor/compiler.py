@@ -104,10 +104,10 @@ def compile_model(
     graph = driver.run("fold_relu", Graph.verify, spatial.fold_relu, model.graph, arch)
     graph = driver.run("choose_depthwise", Graph.verify, spatial.choose_depthwise, graph, arch)
     mapping = driver.run("map", _nothing, choose_mapping, choice, graph, arch)
-    if choice.emit is not None:
-        write_mapping(choice.emit, mapping, arch)
     with _blaming_its_file(choice):
         tiles, memory, program, streams = _lower(driver, graph, mapping, arch)
+    if choice.emit is not None:
+        write_mapping(choice.emit, mapping, arch)
     warnings = (*model.notes, *arch.notes, *pim.memory_warnings(program, arch))
     report = make_report(graph, tiles, mapping, program, streams, arch, warnings)
     return Artifacts(

@@ -1,11 +1,10 @@
 """`raptor models`: lists the model builders, or writes one as an ONNX file."""
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import models
+from raptor import files
 from raptor.errors import UserError
 
 
@@ -40,22 +39,5 @@ def write(name: str, path: Path, *, seed: int, options: Sequence[str], force: bo
         content = models.build(name, seed=seed, **given).SerializeToString(deterministic=True)  # pyright: ignore[reportArgumentType]
     except (models.UnknownModelError, ValueError) as e:
         raise UserError(str(e)) from e
-    _replace(path, content)
+    files.write_for("-o", path, content)
     return len(content)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Writes beside `path`, then renames, so that a half-written model is never seen."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            try:
-                file.write(content)
-                file.flush()
-                temporary.chmod(0o644)
-                os.replace(temporary, path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-    except OSError as e:
-        raise UserError(f"{path}: cannot be written: {e.strerror or e}") from e

@@ -181,6 +181,11 @@ def test_list_and_show() -> None:
     assert ArchFile.model_validate_json(invoke("show", "puma", "--json").output) == load("puma").file
 
 
+def test_new_does_not_write_two_files_of_one_name(tmp_path: Path) -> None:
+    assert "the network table beside it has this name" in str(invoke("new", "-o", tmp_path / "network.json").exception)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_new_writes_a_file_that_loads_and_checks(tmp_path: Path) -> None:
     path = tmp_path / "chip.json"
     assert invoke("new", "--cores", 9, "--xbar", "64x32", "--from", "pimcomp", "-o", path).exit_code == 0

@@ -323,6 +323,12 @@ def test_a_bad_instruction_set(shell: Shell, model: str):
     assert "--isa riscv: expected one of: extended, base" in shell.refused("compile", model, "--isa", "riscv")
 
 
+def test_a_mapping_without_its_output(shell: Shell, model: str):
+    message = shell.refused("compile", model, *CHIP, "--stop-after", "map", "--emit-mapping", "m.json")
+    assert "--emit-mapping: not with --stop-after" in message
+    assert not (shell.folder / "m.json").exists()
+
+
 def test_a_bad_pass(shell: Shell, model: str):
     assert "--stop-after lunch: expected one of: import, fold_relu" in shell.refused(
         "compile", model, "--stop-after", "lunch"

@@ -240,6 +240,36 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
     assert everything(tmp_path) == []
 
 
+@pytest.mark.parametrize("reason", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_file_named_by_an_option_is_written_whole_or_not_at_all(tmp_path: Path, reason: BaseException):
+    def write(content: bytes) -> None:
+        with files.whole("--json", tmp_path / "report.json") as file:
+            file.write(content)
+            file.flush()
+            if content == b"half":
+                raise reason
+
+    with pytest.raises((UserError, KeyboardInterrupt)):
+        write(b"half")
+    assert everything(tmp_path) == []
+    write(b"whole")
+    with pytest.raises((UserError, KeyboardInterrupt)):
+        write(b"half")
+    assert content(tmp_path) == {"report.json": b"whole"}
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path):
+    """`--json /dev/stdout`, a pipe that somebody reads, a link to where the file is to be."""
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    files.write_for("--json", tmp_path / "link", b"content")
+    files.write_for("--json", Path(os.devnull), b"content")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"content"
+    assert not Path(os.devnull).is_file()
+    with pytest.raises(UserError, match=r"--json .*: cannot be written: Is a directory"):
+        files.write_for("--json", tmp_path, b"content")
+
+
 def test_the_earlier_output_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     before = content(compiled().save(tmp_path / "out"))
 

@@ -23,10 +23,11 @@ def report_command(
     Example: raptor report out --open
     """
     # The page takes a moment to import; `raptor --help` does without.
+    from raptor import files
     from raptor.reporting.facts import gather
-    from raptor.reporting.page import report_page, write
+    from raptor.reporting.page import report_page
 
-    write(output, report_page(gather(out, arch, validate=validate)))
+    files.write_for("-o", output, report_page(gather(out, arch, validate=validate)).encode())
     if not quiet:
         print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
     if open_:
@@ -51,15 +52,15 @@ def compare_command(
     """
     from rich.console import Console
 
+    from raptor import files
     from raptor.errors import UserError
     from raptor.reporting.comparison import compare_page, show
     from raptor.reporting.facts import gather
-    from raptor.reporting.page import write
 
     if len(outs) < 2:
         raise UserError(f"compare {outs[0]}: at least two programs are needed; for one: raptor report {outs[0]}")
     found = [gather(out, arch) for out in outs]
     if output is not None:
-        write(output, compare_page(found))
+        files.write_for("-o", output, compare_page(found).encode())
     if not quiet:
         show(found, Console())

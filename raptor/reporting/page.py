@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import orjson
 
-from raptor.errors import UserError
 from raptor.reporting import chip, summary, tables, text, time
 from raptor.reporting.facts import Facts
 from raptor.reporting.figure import Figure
@@ -103,11 +101,3 @@ def _plotly() -> str:
 def _script_json(value: object) -> str:
     """JSON that cannot end the script it stands in."""
     return orjson.dumps(value).decode().replace("<", "\\u003c")
-
-
-def write(path: Path, page: str) -> None:
-    """Raises `UserError` if the file cannot be written."""
-    try:
-        path.write_text(page, "utf-8")
-    except OSError as e:
-        raise UserError(f"-o {path}: {e.strerror or e}") from e

@@ -15,6 +15,7 @@ import raptor
 from tests.frontend.support import make_model, node, random
 from tests.fuzz import isolation, programs
 from tests.fuzz.campaign import BrokenError, Part
+from tests.fuzz.hostile import endless
 from tests.fuzz.mutations import MisfitError, change_value, extend, flip_bits, splice, truncate
 
 SPOIL = (flip_bits, flip_bits, truncate, extend, splice)
@@ -64,7 +65,8 @@ def mapping(folder: Path, rng: Random) -> str:
     name = rng.choice((*MAPPINGS, "rows", "searched", "searched"))
     done = _spoilt(given() / f"{name}.json", folder / "mapping", rng)
     chip = [part for option, value in CHIP.items() for part in (f"--{option.replace('_', '-')}", str(value))]
-    return _compiled(folder, f"{name}: {done}", *chip, "--mapping", folder / "mapping" / f"{name}.json")
+    files = ("--mapping", folder / "mapping" / f"{name}.json", "--emit-mapping", folder / "copy.json")
+    return _compiled(folder, f"{name}: {done}", *chip, *files)
 
 
 def architecture(folder: Path, rng: Random) -> str:
@@ -90,8 +92,8 @@ def _spoilt(source: Path, folder: Path, rng: Random) -> str:
     chosen = rng.choice(sorted(p for p in folder.iterdir()))
     while True:
         try:
-            if chosen.suffix == ".json" and rng.random() < 0.8:
-                return f"{chosen.name}: {change_value(chosen, rng)}"
+            if chosen.suffix == ".json" and rng.random() < 0.9:
+                return endless(folder, rng) if rng.random() < 0.1 else f"{chosen.name}: {change_value(chosen, rng)}"
             return rng.choice(SPOIL)(folder, rng)
         except MisfitError:
             pass
@@ -101,7 +103,7 @@ def _compiled(folder: Path, done: str, *options: str | Path) -> str:
     out = folder / "out"
     status = _status(done, "compile", given() / "model.onnx", "-o", out, "-q", *options)
     if status == 2:
-        if out.exists():
+        if out.exists() or (folder / "copy.json").exists():
             raise BrokenError(f"{done}: refused, but there is an output")
         return "refused"
     _status(done, "validate", out, "--quiet", allowed=(0,))

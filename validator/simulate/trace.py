@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from raptor.errors import UserError
+from raptor import files
 from raptor.isa import BY_OPCODE, OPCODE
 from validator.simulate.layers import Provenance
 from validator.simulate.model import Machine, Run
@@ -41,14 +41,11 @@ class _Events:
 
 def write(path: Path, machine: Machine, run: Run, of: Provenance) -> None:
     """Writes the trace of a run that has ended. Raises `UserError` if the file cannot be written."""
-    try:
-        with path.open("wb") as file:
-            file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
-            for k, event in enumerate(_all(machine, run, of)):
-                file.write((b",\n" if k else b"") + orjson.dumps(event))
-            file.write(b"\n]}\n")
-    except OSError as e:
-        raise UserError(f"--trace {path}: {e.strerror or e}") from e
+    with files.whole("--trace", path) as file:
+        file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
+        for k, event in enumerate(_all(machine, run, of)):
+            file.write((b",\n" if k else b"") + orjson.dumps(event))
+        file.write(b"\n]}\n")
 
 
 def _all(machine: Machine, run: Run, of: Provenance) -> Iterator[dict[str, Any]]:
