@@ -95,9 +95,12 @@ def test_the_mouse_shows_what_is_there(chromium: Browser, pages: dict[str, Path]
     assert first.parts[0][0] in shown
     row, col = divmod(next(i for i in range(64) if i not in {core.core for core in cores if core.parts}), 8)
     assert "no work" in chromium.hover("mesh", (col + 0.5) / 8, (row + 0.5) / 8)
-    assert re.search(r"core \d+, [\d.]+ \w+.*about \d+ %.*\w+\d", chromium.hover("timeline", 0.02, 0.01), re.DOTALL)
-    assert re.search(r"core \d+, .*: [\d.]+\s\w*B", chromium.hover("memory", 0.02, 0.01), re.DOTALL)
-    assert re.search(r"core \d+, crossbar 0: [\d.]+\s% full", chromium.hover("crossbars", 0.01, 0.01))
+    busy = next(core for core in cores if core.parts)
+    shown = chromium.hover("timeline", 0.02, 0.01)
+    assert re.search(rf"core {busy.core}, [\d.]+ \w+.*about \d+ %.*{busy.parts[0][0]}", shown, re.DOTALL)
+    assert re.search(rf"core {busy.core}, .*: [\d.]+\s\w*B", chromium.hover("memory", 0.02, 0.01), re.DOTALL)
+    shown = chromium.hover("crossbars", 0.01, 0.01)
+    assert re.search(rf"core {first.core}, crossbar 0: [\d.]+\s% full.*{first.parts[0][0]}", shown, re.DOTALL)
 
 
 def test_a_button_changes_the_colours(chromium: Browser, pages: dict[str, Path]):
