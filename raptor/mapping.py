@@ -1,6 +1,7 @@
 """Mapping decisions: which core holds each crossbar matrix (docs/design.md, 8).
 
-A strategy looks at Graph and Arch and returns a `Mapping`, a frozen value; plain passes apply it.
+A strategy looks at Graph and Arch and returns a `Mapping`, a frozen value; plain passes apply it. A mapping file
+holds it as it is, hence the arrays and objects of `raptor.strict`.
 """
 
 from collections.abc import Iterator, Sequence
