@@ -3,7 +3,8 @@
 pydantic collects mistakes, a kilobyte each, and a file that somebody made can hold millions of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 
@@ -42,10 +43,12 @@ Pair = Annotated[tuple[T, U], Strict(False)]
 Named = Annotated[Mapping[str, T], WrapValidator(_one_by_one)]
 
 
-def _refuse_unknown(names: Iterable[str], value: Any) -> Any:
+def _refuse_unknown(names: Collection[str], value: Any) -> Any:
     unknown = _entries(value).keys() - names
     if unknown:
-        raise ValueError(f"no such field: {min(unknown)!r:.80}")
+        first = min(unknown)[:80]
+        close = get_close_matches(first, names, 1)
+        raise ValueError(f"no such field: {first!r}{f'; did you mean {close[0]}?' if close else ''}")
     return value
 
 
@@ -72,4 +75,7 @@ class Known:
 
 def faults(error: ValidationError, most: int) -> Iterable[str]:
     """Where and what, of the first few."""
-    return (f"{'.'.join(map(str, f['loc'])) or 'file'}: {f['msg']}" for f in error.errors()[:most])
+    return (
+        f"{'.'.join(map(str, f['loc'])) or 'file'}: {f['msg'].removeprefix('Value error, ')}"
+        for f in error.errors()[:most]
+    )
