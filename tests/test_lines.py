@@ -315,6 +315,7 @@ def test_a_stored_mapping_is_replayed(tmp_path: Path):
     ("change", "options", "message"),
     [
         (lambda _: b"{", {}, "not a mapping that this version can read"),
+        (lambda c: c.replace(b'"height"', b'"hight"'), {}, r"lines\.y: no such field: 'hight'; did you mean height\?"),
         (lambda c: c.replace(b'"cores": 12', b'"cores": 10'), {}, "made for --cores 10, compiled with 12"),
         (lambda c: c, {"xbar": 8}, r"made for --xbar \(16, 16\), compiled with \(8, 8\)"),
         (lambda c: c.replace(b'"y": {', b'"z": {'), {}, "layer y is not mapped"),
