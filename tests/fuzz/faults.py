@@ -150,12 +150,15 @@ def validation_stopped(folder: Path, rng: Random) -> str:
         time.sleep(delay)
         os.kill(child, number)
 
-    arguments = ["validate", str(folder / "out"), "--layers", "--json", str(folder / "report.json"), "-q"]
+    report = folder / "report.json"
+    arguments = ["validate", str(folder / "out"), "--layers", "--json", str(report), "-q"]
     outcome = isolated(lambda: cli.main(arguments), during=strike)
     if outcome.status != -signal.SIGKILL and (fault := outcome.fault((0, INTERRUPTED))):
         raise BrokenError(fault)
     if content(folder / "out") != content(good):
         raise BrokenError("validate changed what it read")
+    if report.exists() and not report.read_bytes().endswith(b"\n}\n"):
+        raise BrokenError("half a report")
     return "ended" if outcome.status == 0 else "stopped"
 
 
