@@ -3,6 +3,7 @@
 The table of 4000 cores has 317 MB, so a file is read by rows, and a preset's table is computed pair by pair.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -61,9 +62,12 @@ class FileTable:
         if value is None:
             return None
         try:
-            return float(cast(Any, value))
-        except (TypeError, ValueError) as e:
-            raise UserError(f"{self._path}: {kind} from {source} to {to}: expected a number") from e
+            number = float(cast(Any, value))
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise UserError(f"{self._path}: {kind} from {source} to {to}: expected a number from 0, not {value!r:.40}")
+        return number
 
     def _members(self, outer: Mapping[str, Span], kind: Kind) -> Mapping[str, Span]:
         first, last = outer.get(kind, (0, 0))

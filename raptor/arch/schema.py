@@ -16,7 +16,9 @@ ARCH_LIMIT_BYTES = 2**20
 Positive = Annotated[int, Field(gt=0, le=2**31 - 1)]
 NonNegative = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Power = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Duration = Annotated[float, Field(ge=1e-3, le=1e9, allow_inf_nan=False)]
+"""ns: from what the simulator resolves to a second."""
+SimulatedTime = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 _NOT_COUNTED = "mW; the simulator does not count it"
 
@@ -140,8 +142,8 @@ class SimConfig(_Schema):
     """How the simulator runs."""
 
     sim_mode: Annotated[int, Field(ge=0, le=1)] = Field(default=0, description="0 throughput (streams loop), 1 latency")
-    sim_time: Duration = Field(default=1, description="simulated ms, throughput mode only")
-    latency_timeout_ms: Duration = Field(
+    sim_time: SimulatedTime = Field(default=1, description="simulated ms, throughput mode only")
+    latency_timeout_ms: SimulatedTime = Field(
         default=60000, description="simulated ms until a hanging program is stopped, latency mode"
     )
     report_verbose_level: Annotated[int, Field(ge=0, le=2)] = Field(

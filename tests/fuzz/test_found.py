@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +405,51 @@ def nested(tmp_path: Path) -> Path:
     path = tmp_path / "nested.json"
     path.write_text('{"a":' * 100_000)
     return path
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("core_config.period", 1e-30),
+        ("core_config.period", 1e30),
+        ("core_config.period", 1e9),
+        ("core_config.vector_latency_cycle", 2**31 - 1),
+        ("core_config.matrix_config.xbar_latency", 1e30),
+        ("core_config.matrix_config.period", 1e-30),
+        ("core_config.matrix_config.period", 1e9),
+        ("core_config.matrix_config.adc_latency_cycle", 2**31 - 1),
+        ("core_config.matrix_config.cell_precision", 2**31 - 1),
+        ("core_config.local_memory_config.period", 1e9),
+        ("core_config.local_memory_config.read_latency_cycle", 2**31 - 1),
+        ("global_memory_config.period", 1e9),
+        ("global_memory_config.write_latency_cycle", 2**31 - 1),
+    ],
+)
+def test_a_chip_so_slow_that_time_ends(tmp_path: Path, place: str, value: float):
+    """Beyond 64 bits of picoseconds there were internal errors, and wrong times. Where it fits, more takes longer."""
+    model = conv_model((1, 3, 8, 8), 4, (3, 3), relu=True)
+    out = raptor.compile(model, **THESIS_CHIP).save(tmp_path / "out")
+    before = simulate(out, out / "arch.json").latency_ns
+    raw = json.loads((out / "arch.json").read_text())
+    *path, field = place.split(".")
+    part = reduce(dict[str, Any].__getitem__, path, raw["chip_config"])
+    part[field] = value
+    (out / "arch.json").write_text(json.dumps(raw))
+    try:
+        assert before < simulate(out, out / "arch.json").latency_ns < 1e16
+    except UserError as e:
+        assert re.search("should be (less|greater)|could take .* days", str(e))  # noqa: PT017 both are right
+
+
+@pytest.mark.parametrize("value", [-5, "nan", 1e300, "inf"])
+def test_a_network_that_takes_less_than_no_time_or_for_ever(tmp_path: Path, value: object):
+    out = raptor.compile(conv_model((1, 8, 4, 4), 4, (3, 3)), **THESIS_CHIP, mapping="raptor").save(tmp_path / "out")
+    table = json.loads((out / "network.json").read_text())
+    for row in table["latency"].values():
+        row.update(dict.fromkeys(row, value))
+    (out / "network.json").write_text(json.dumps(table))
+    with pytest.raises(UserError, match=r"expected a number from 0|could take .* days"):
+        simulate(out, out / "arch.json")
 
 
 def test_a_nested_architecture(tmp_path: Path):

@@ -18,6 +18,8 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.int32]
 
 _QUEUE = 64
+_EDGES = 16
+_DAY_PS = 86400e12
 # What the simulator does not know costs as much as an instruction of the same shape that it does know.
 _STAND_INS = {
     "vsoftmax": "vsigm",
@@ -224,10 +226,12 @@ def _missing_widths(words: Words, first: Ints, cores: Ints) -> list[str]:
 def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
     """Runs the model: to the end of all streams, or until each core has begun its stream `rounds` more times.
 
-    `counting`: count accesses of decode, registers and scalar unit, for their energy; slower.
+    `counting`: count accesses of decode, registers and scalar unit, for their energy; slower. Raises `UserError` for
+    times that 64 bits might not hold.
     """
     from validator.simulate.kernels import simulate  # pyright: ignore[reportUnknownVariableType] a kernel
 
+    _check_time(machine, rounds)
     numbers = chip.timing(machine.target.file, counting=counting)
     live = np.diff(machine.first) > 0
     if rounds:
@@ -271,6 +275,18 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
     )
     stop = Stop(simulate(numbers, machine.words, tables, (start, end, cause, marks, waited, busy), rounds, g))
     return Run(stop, core, thread, rob, start, end, waited, busy, cause, marks, port, int(g[Global.LAST_FINISH]))
+
+
+def _check_time(machine: Machine, rounds: int) -> None:
+    """As if nothing overlapped, and every instruction waited for some edges of the clock."""
+    busy_ps = demands(machine)[:, Demand.TIME].sum(dtype=np.float64)
+    total_ps = (rounds + 1) * (busy_ps + _EDGES * 1000 * machine.period_ns * len(machine.words))
+    if total_ps >= state.NEVER:
+        raise UserError(
+            f"{machine.target.source}: the program could take {total_ps / _DAY_PS:.3g} days on this chip, but time is "
+            f"counted in picoseconds, to {state.NEVER / _DAY_PS:.0f} days; look at its periods, latencies and widths, "
+            "and at its network table"
+        )
 
 
 def demands(machine: Machine) -> Ints:
