@@ -64,7 +64,6 @@ _M_REQUEST, _M_DATA, _M_PERMISSION, _M_TOKEN, _M_LOAD, _M_STORE = range(6)
 _Q_KIND, _Q_TO, _Q_FLITS, _Q_PC, _Q_VALUE = range(5)
 
 _PS = 1000.0
-_LONGEST = float(state.LONGEST)
 _TOO_MANY_ROUNDS = 10_000_000  # of a core that nothing holds, while another cannot go on
 _PATIENCE = 64  # edges to turn the heap before looking for a cycle
 
@@ -352,14 +351,8 @@ def _beats(size, width):
 
 
 @bare_helper
-def _bounded(value):
-    """A whole number; what would not fit comes to `state.LONGEST`, with which no program is run."""
-    return np.int64(min(value, _LONGEST))
-
-
-@bare_helper
 def _memory_ps(beats, cycles, period_ns):
-    return _bounded(float(beats) * float(cycles) * period_ns * _PS + 0.5)
+    return np.int64(float(beats * cycles) * period_ns * _PS + 0.5)
 
 
 @bare_helper
@@ -376,9 +369,9 @@ def _local_write(chip, size):
 def _matrix_ps(chip, input_bits):
     """Time of the crossbars of a group: one pass for each slice of the input bits and of the rows."""
     passes = input_bits // chip.dac_resolution * chip.dac_passes
-    front, back = float(chip.front_cycles), float(chip.back_cycles)
-    cycles = front + back + float(passes - 1) * max(front, back) if chip.pipelined else (front + back) * float(passes)
-    return _bounded(cycles * chip.matrix_period_ns * _PS + 0.5)
+    front, back = chip.front_cycles, chip.back_cycles
+    cycles = front + back + (passes - 1) * max(front, back) if chip.pipelined else (front + back) * passes
+    return np.int64(float(cycles) * chip.matrix_period_ns * _PS + 0.5)
 
 
 @bare_helper
@@ -403,12 +396,12 @@ def _prepare(chip, words, tables, core, c, pc, op):  # noqa: C901 one branch for
         op[_OTHER] = t
         op[_READ] = _local_read(chip, 8 * chip.rows * ib)
         op[_COMPUTE] = _matrix_ps(chip, core[c, _IBIW])
-        op[_WRITE] = _local_write(chip, _bounded(float(chip.row_bits // a) * float(ob) * float(xbars[t])))
+        op[_WRITE] = _local_write(chip, chip.row_bits // a * ob * xbars[t])
     elif _VVADD <= code <= _VRSL:
         op[_UNIT] = _VECTOR
         read = _local_read(chip, ib * d)
         op[_READ] = 2 * read if code <= _VVSRA else read
-        op[_COMPUTE] = _bounded(float(_beats(d, chip.vector_width)) * float(chip.vector_ps))
+        op[_COMPUTE] = _beats(d, chip.vector_width) * chip.vector_ps
         op[_WRITE] = _local_write(chip, (ob if _writes_wide(code) else ib) * d)
     elif code == _NOP:
         op[_UNIT] = _NO_UNIT
@@ -472,7 +465,7 @@ def demands(chip, words, tables, latency_ns, op, out) -> None:
 @bare_helper
 def _wire_ps(latency_ns, source, to, flits):
     """The simulator cuts the product to whole nanoseconds."""
-    return np.int64(min(float(flits) * latency_ns[source, to], _LONGEST / 1000)) * 1000
+    return np.int64(float(flits) * latency_ns[source, to]) * 1000
 
 
 @bare_helper

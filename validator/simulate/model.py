@@ -278,15 +278,36 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
 
 
 def _check_time(machine: Machine, rounds: int) -> None:
-    """As if nothing overlapped, and every instruction waited for some edges of the clock."""
-    busy_ps = demands(machine)[:, Demand.TIME].sum(dtype=np.float64)
-    total_ps = (rounds + 1) * (busy_ps + _EDGES * 1000 * machine.period_ns * len(machine.words))
+    """As if nothing overlapped: no sum of times in the kernels is larger."""
+    total_ps = (rounds + 1) * _longest_ps(machine)
     if total_ps >= state.NEVER:
         raise UserError(
             f"{machine.target.source}: the program could take {total_ps / _DAY_PS:.3g} days on this chip, but time is "
             f"counted in picoseconds, to {state.NEVER / _DAY_PS:.0f} days; look at its periods, latencies and widths, "
             "and at its network table"
         )
+
+
+def _longest_ps(machine: Machine) -> float:
+    """More than all instructions one after another, each as if it did what any instruction does with so many bytes."""
+    arch, words = machine.target.file.chip_config, machine.words
+    core, matrix, network = arch.core_config, arch.core_config.matrix_config, arch.network_config
+    local, memory = core.local_memory_config, arch.global_memory_config
+    widths = words[(words[:, 0] & 255) == OPCODE["setbw"], 2:4]
+    bits = float(max(widths.max(initial=0), 8))
+    products = (words[:, 0] & 255) == OPCODE["mvmul"]
+    output = float(matrix.cell_precision) * matrix.xbar_size[1] * float(machine.xbars.max(initial=1))
+    size = np.where(products, max(8.0 * matrix.xbar_size[0], output), words[:, 4]) * bits
+    local_ns = (size / local.data_width + 1) * 3 * (local.read_latency_cycle + local.write_latency_cycle) * local.period
+    memory_ns = (
+        (size / memory.data_width + 1) * (memory.read_latency_cycle + memory.write_latency_cycle) * memory.period
+    )
+    wire_ns = (size / network.bus_width + 3) * float(machine.network.latency_ns.max(initial=0.0))
+    vector_ns = (size / core.vector_width + 1) * core.vector_latency_cycle
+    passes = bits * matrix.xbar_size[0] + 1
+    product_ns = products * passes * float(sum(chip.stage_cycles(matrix))) * matrix.period
+    others_ns = np.where(products, 0.0, memory_ns + wire_ns + vector_ns)
+    return 1000 * float((local_ns + others_ns + product_ns + _EDGES * core.period).sum())
 
 
 def demands(machine: Machine) -> Ints:

@@ -13,8 +13,6 @@ THREADS_PER_CORE = 3
 VECTOR, TRANSFER, SWITCH, GROUP, NO_UNIT = 0, 1, 2, 3, 4
 NONE = -1
 NEVER = 2**62
-LONGEST = 2**60
-"""Picoseconds, or bytes, of one thing that one instruction does."""
 EVENT_REGISTERS = 32
 
 
