@@ -321,6 +321,7 @@ def test_a_stored_mapping_is_replayed(tmp_path: Path):
         (lambda c: c.replace(b'"y": {', b'"z": {'), {}, "layer y is not mapped"),
         (lambda c: re.sub(rb'"cores": \[\s*0', b'"cores": [99', c), {}, "core 99 of 12"),
         (lambda c: re.sub(rb'"cols": \[\s*\[\s*0,', b'"cols": [[1,', c), {}, "not a mapping for this model"),
+        (lambda c: re.sub(rb'"cols": \[\s*\[\s*0,\s*8', b'"cols": [[0, 9', c), {}, "outside of 8 rows, 8 columns"),
     ],
 )
 def test_a_mapping_that_does_not_fit(

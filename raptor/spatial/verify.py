@@ -223,6 +223,10 @@ def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
         raise VerifyError(f"spatial: {name}: channels {channels} are not covered exactly once")
     cover = {span: np.zeros((image.rows, image.width), np.int64) for span in channels}
     for region in regions:
+        # NOTE: numpy cuts slices to what is there, and counts those before 0 from the end.
+        (top, bottom), (left, right) = region.rows, region.cols or (0, image.width)
+        if not (0 <= top <= bottom <= image.rows and 0 <= left <= right <= image.width):
+            raise VerifyError(f"spatial: {name}: {region} is outside of {image.rows} rows, {image.width} columns")
         rows, cols, _ = region.index()
         cover[region.channels][rows, cols] += 1
     for span, count in cover.items():
