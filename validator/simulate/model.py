@@ -18,6 +18,7 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.int32]
 
 _QUEUE = 64
+# More edges of the clock than an instruction waits for on its way through the pipeline.
 _EDGES = 16
 _DAY_PS = 86400e12
 # What the simulator does not know costs as much as an instruction of the same shape that it does know.
@@ -290,12 +291,12 @@ def _check_time(machine: Machine, rounds: int) -> None:
 
 def _longest_ps(machine: Machine) -> float:
     """More than all instructions one after another, each as if it did what any instruction does with so many bytes."""
-    arch, words = machine.target.file.chip_config, machine.words
+    arch, words, opcodes = machine.target.file.chip_config, machine.words, machine.opcodes
     core, matrix, network = arch.core_config, arch.core_config.matrix_config, arch.network_config
     local, memory = core.local_memory_config, arch.global_memory_config
-    widths = words[(words[:, 0] & 255) == OPCODE["setbw"], 2:4]
+    widths = words[opcodes == OPCODE["setbw"], 2:4]
     bits = float(max(widths.max(initial=0), 8))
-    products = (words[:, 0] & 255) == OPCODE["mvmul"]
+    products = opcodes == OPCODE["mvmul"]
     output = float(matrix.cell_precision) * matrix.xbar_size[1] * float(machine.xbars.max(initial=1))
     size = np.where(products, max(8.0 * matrix.xbar_size[0], output), words[:, 4]) * bits
     local_ns = (size / local.data_width + 1) * 3 * (local.read_latency_cycle + local.write_latency_cycle) * local.period
