@@ -53,8 +53,7 @@ def check_command(
 
     Example: raptor arch check out/arch.json
     """
-    from rich.console import Console
-
+    from raptor.console import Console
     from validator.checks import check_chip
     from validator.checks.chip import read_chip
     from validator.checks.report import is_clean, show

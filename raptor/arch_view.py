@@ -5,13 +5,14 @@ from typing import Any
 
 import orjson
 from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from raptor import arch as architectures
 from raptor import files
 from raptor.arch import NETWORK_FILE, SOURCES, Arch, ArchFile
 from raptor.arch.schema import field_model
+from raptor.console import Console
 from raptor.errors import UserError
 
 
@@ -25,7 +26,7 @@ def show_presets() -> None:
         size = f"{chip.xbar_rows}x{chip.xbar_cols}"
         summary = SOURCES[name].summary
         table.add_row(name, str(chip.core_count), str(chip.xbars_per_core), size, str(chip.cell_bits), summary)
-    Console(highlight=False).print(table)
+    Console().print(table)
 
 
 def show_architecture(name: str, *, json: bool) -> None:
@@ -34,14 +35,14 @@ def show_architecture(name: str, *, json: bool) -> None:
     if json:
         print(_json(file).decode(), end="")
         return
-    console = Console(highlight=False)
+    console = Console()
     table = Table("field", "value", "meaning", box=None, pad_edge=False)
     _add_fields(table, file, "")
     console.print(table)
     if source := SOURCES.get(name):
         for title, lines in (("", (source.summary,)), ("source: ", source.source), ("not known: ", source.unknown)):
             for line in lines:
-                console.print(f"{title}{line}", markup=False, soft_wrap=True)
+                console.print(f"{title}{line}", soft_wrap=True)
 
 
 def write_files(chip: Arch, output: Path, *, force: bool = False) -> Path:
@@ -69,7 +70,7 @@ def _add_fields(table: Table, value: BaseModel, indent: str) -> None:
     for name, info in model.model_fields.items():
         inner = getattr(value, name)
         if field_model(model, name):
-            table.add_row(f"[bold]{indent}{name}[/]", "", info.description or "")
+            table.add_row(Text(f"{indent}{name}", "bold"), "", info.description or "")
             _add_fields(table, inner, indent + "  ")
         else:
             mark = "" if name in value.model_fields_set else " *"

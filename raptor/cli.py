@@ -21,6 +21,7 @@ from raptor import completion
 from raptor.errors import InternalError, RaptorError, UserError
 from raptor.limits import check_memory
 from raptor.options import DEFAULT_STRATEGY, parse_shape, parse_xbar
+from raptor.printable import printable
 
 app = typer.Typer(
     name="raptor",
@@ -82,14 +83,13 @@ def _keep_interrupt(lost: "sys.UnraisableHookArgs") -> None:
 
 def _fail(message: str, status: int) -> NoReturn:
     kind = "internal error, please report it (--debug shows where)" if status == _INTERNAL else "error"
-    print(f"raptor: {kind}: {_printable(message)}", file=sys.stderr)
+    print(f"raptor: {kind}: {_cut(message)}", file=sys.stderr)
     sys.exit(status)
 
 
-def _printable(message: str) -> str:
-    """Names in messages come from files: none may control the terminal, or fill it with one line."""
-    text = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
-    lines = text.splitlines()
+def _cut(message: str) -> str:
+    """Names in messages come from files: none may fill the terminal with one line."""
+    lines = printable(message).splitlines()
     return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines)
 
 
@@ -204,7 +204,7 @@ def compile_command(
                 driver=driver,
             )
         except Stopped as stopped:
-            print(stopped.text, end="")
+            print(printable(stopped.text), end="")
             return
         with Threads(1) as pool:
             findings = pool.submit(program.check)

@@ -17,9 +17,8 @@ def command(
     Example: raptor explain out
     """
     # Compiler and simulator take a moment to import; `raptor --help` does without.
-    from rich.console import Console
-
     from raptor import files
+    from raptor.console import Console
     from raptor.explain import explain
     from raptor.explain_view import show, write
 
@@ -28,4 +27,4 @@ def command(
     if json is not None:
         write(json, found)
     if not files.is_terminal(json):
-        show(found, Console(highlight=False))
+        show(found, Console())

@@ -5,10 +5,10 @@ from dataclasses import asdict, astuple
 from pathlib import Path
 
 import orjson
-from rich.console import Console
 from rich.table import Table
 
 from raptor import files
+from raptor.console import Console
 from raptor.explain import Choice, Explanation, Layer
 from validator.simulate.report import time_text
 
@@ -29,20 +29,20 @@ def write(path: Path, found: Explanation) -> None:
 
 def show(found: Explanation, console: Console) -> None:
     """What was chosen, where the time goes, the bounds."""
-    console.print(f"Layers of {found.model}, strategy {found.strategy}", style="bold", markup=False)
+    console.print(f"Layers of {found.model}, strategy {found.strategy}", style="bold")
     console.print(_choices(found))
     console.print(_CHOICE_LEGEND)
     for line in _reasons(found):
-        console.print(line, markup=False)
+        console.print(line)
     console.print()
     console.print("Time of each layer's busiest core", style="bold")
     console.print(_times(found))
     console.print(_TIME_LEGEND)
     console.print()
     console.print(_totals(found))
-    console.print(found.binds, style="bold", markup=False)
+    console.print(found.binds, style="bold")
     for warning in found.warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False)
+        console.print(f"warning: {warning}", style="yellow")
 
 
 def _table(*columns: str) -> Table:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
-from rich.console import Console
 from rich.table import Table
 
 from raptor import arch as architectures
 from raptor import files, frontend, spatial
 from raptor.arch import Arch
+from raptor.console import Console
 from raptor.frontend.graph import Dot, Filter, Graph, Node, Stencil
 from raptor.frontend.registry import is_supported_op
 from raptor.mapping import Mapping as Placement

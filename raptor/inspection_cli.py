@@ -32,9 +32,8 @@ def command(
     Example: raptor inspect lenet5.onnx --xbar 128
     """
     # The front end takes a moment to import; `raptor --help` does without.
-    from rich.console import Console
-
     from raptor import files
+    from raptor.console import Console
     from raptor.errors import UnsupportedError, UnsupportedNode
     from raptor.inspection import inspect, show, write
     from raptor.options import parse_shape, parse_xbar
@@ -51,6 +50,6 @@ def command(
     if json is not None:
         write(json, found)
     if not files.is_terminal(json):
-        show(found, Console(highlight=False))
+        show(found, Console())
     if found.unsupported:
         raise UnsupportedError([UnsupportedNode(n.node, n.op_type, n.reason) for n in found.unsupported])

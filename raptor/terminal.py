@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
+from raptor.console import Console
 from raptor.report import Report
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def progress(quiet: bool) -> Generator[Callable[[str], None]]:
 def show_summary(program: "Program", output: Path) -> None:
     """Layers, matrices, crossbars, cores, instructions by op, memory, output size, time per stage."""
     report = program.report
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
@@ -52,9 +52,9 @@ def show_summary(program: "Program", output: Path) -> None:
     table.add_row("output", f"{output}/  {size / 1e6:.1f} MB")
     stages = ", ".join(f"{name.replace('_', ' ')} {s:.2f}" for name, s in program.seconds.items() if s >= 0.005)
     table.add_row("seconds", f"{sum(program.seconds.values()):.2f}  ({stages})")
-    console.print(table)
+    console.print(table, soft_wrap=True)
     for warning in report.warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False)
+        console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
 
 
 def show_findings(findings: "Sequence[Finding]") -> None:
@@ -62,7 +62,7 @@ def show_findings(findings: "Sequence[Finding]") -> None:
     from validator.checks.report import is_clean, show
 
     if not is_clean(findings):
-        show(findings, Console(highlight=False))
+        show(findings, Console())
 
 
 def summary_rows(report: Report) -> Iterator[tuple[str, str]]:

@@ -10,8 +10,9 @@ from raptor.errors import UserError
 
 def show() -> None:
     """Every model with its options."""
-    from rich.console import Console
     from rich.table import Table
+
+    from raptor.console import Console
 
     table = Table(box=None, pad_edge=False)
     for column in ("model", "what", "options"):
@@ -19,7 +20,7 @@ def show() -> None:
     for spec in models.MODELS.values():
         options = ", ".join(f"{name}={o.default}" for name, o in spec.options.items())
         table.add_row(spec.name, spec.summary, options)
-    Console(highlight=False).print(table)
+    Console().print(table)
 
 
 def write(name: str, path: Path, *, seed: int, options: Sequence[str], force: bool) -> int:

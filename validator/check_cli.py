@@ -22,9 +22,8 @@ def command(
 
     Example: raptor check out --sarif findings.sarif
     """
-    from rich.console import Console
-
     from raptor import files
+    from raptor.console import Console
     from validator.checks import check
     from validator.checks.report import is_clean, show, to_json, to_sarif
 

@@ -44,9 +44,8 @@ def command(
     Example: raptor validate out --layers
     """
     # numpy, pydantic and the engine take half a second to import; `--help` does without.
-    from rich.console import Console
-
     from raptor import files
+    from raptor.console import Console
     from validator.errors import DeadlockError
     from validator.report import Report, show, to_json
     from validator.validate import validate

@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import orjson
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from raptor.console import Console
 from validator.compare import Comparison
 
 Verdict = Literal["pass", "mismatch", "bad input", "deadlock"]
@@ -74,7 +75,7 @@ def _show_tensors(report: Report, console: Console) -> None:
         return
     table = Table("", "", "tensor", "node", "shape", "max abs", "max rel", "worst")
     for kind, verdict, name, node, *numbers in rows:
-        table.add_row(kind, f"[{'green' if verdict == 'ok' else 'red'}]{verdict}", name, node, *numbers)
+        table.add_row(kind, Text(verdict, "green" if verdict == "ok" else "red"), name, node, *numbers)
     console.print(table)
 
 
@@ -87,4 +88,4 @@ def _row(kind: str, c: Comparison, node: str) -> Sequence[str]:
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, soft_wrap=True)

@@ -50,9 +50,8 @@ def compare_command(
 
     Example: raptor compile lenet5.onnx --mapping raptor -o reference -q && raptor compare out reference -o compare.html
     """
-    from rich.console import Console
-
     from raptor import files
+    from raptor.console import Console
     from raptor.errors import UserError
     from raptor.reporting.comparison import compare_page, show
     from raptor.reporting.facts import gather

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table as Terminal
 
 from raptor import files
+from raptor.console import Console
 from raptor.reporting import summary, text
 from raptor.reporting.chip import layers_side_by_side
 from raptor.reporting.facts import Facts
@@ -68,9 +68,9 @@ def show(outputs: Sequence[Facts], console: Console) -> None:
         others = zip(row.figures[1:], row.ratios[1:], strict=True)
         table.add_row(row.name, row.figures[0].shown, *(_shown(f, r) for f, r in others))
     table.add_row("slowest layer", *map(_slowest, outputs))
-    console.print(table, highlight=False, markup=False)
+    console.print(table)
     for note in notes(outputs):
-        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"note: {note}", soft_wrap=True)
 
 
 def _shown(figure: Figure, ratio: float | None) -> str:

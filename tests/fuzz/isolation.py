@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import resource
 import signal
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from raptor import cli
+from raptor.printable import printable
 
 GIB = 2**30
 STATUSES = (0, 1, 2, 3)
@@ -21,6 +23,7 @@ STATUSES = (0, 1, 2, 3)
 FAILED = 70
 PATIENCE = 8
 """Seconds of the clock for each of the processor's: other work may run beside."""
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Outcome:
             return f"killed by {signal.Signals(-self.status).name}: {self.err[-300:]}"
         if "Traceback" in self.out + self.err:
             return f"a traceback: {self.err[-600:]}"
+        if (plain := _STYLE.sub("", self.out)) != printable(plain):
+            return f"output that controls the terminal: {self.out[-300:]!r}"
         if self.status not in allowed:
             return f"exit status {self.status}: {self.err[-300:]}"
         if self.status in (2, 3) and self.err.count("raptor: error: ") != 1:
@@ -48,9 +53,14 @@ class Outcome:
         return None
 
 
-def raptor(*arguments: str | Path, seconds: float = 60, memory_bytes: int = 3 * GIB) -> Outcome:
-    """`raptor` with these arguments; `memory_bytes` beyond what importing it takes."""
-    return isolated(lambda: cli.main([str(a) for a in arguments]), seconds=seconds, memory_bytes=memory_bytes)
+def raptor(*arguments: str | Path, seconds: float = 60, memory_bytes: int = 3 * GIB, terminal: bool = False) -> Outcome:
+    """`raptor` with these arguments, in a pipe or as on a terminal; `memory_bytes` beyond what importing it takes."""
+
+    def run() -> None:
+        os.environ |= {"TTY_COMPATIBLE": str(int(terminal)), "COLUMNS": "1000"}
+        cli.main([str(a) for a in arguments])
+
+    return isolated(run, seconds=seconds, memory_bytes=memory_bytes)
 
 
 def isolated(

@@ -431,7 +431,7 @@ def case(rng: Random, folder: Path) -> str:
             done = _spoil(model, rng)
             content = model.SerializeToString()
         path.write_bytes(content)
-    return _outcome(folder, path, done)
+    return _outcome(folder, path, done, terminal=rng.random() < 0.5)
 
 
 def _spoil(model: ModelProto, rng: Random) -> str:
@@ -447,11 +447,12 @@ def _in_order(spoilers: Sequence[Spoiler]) -> Sequence[Spoiler]:
     return sorted(spoilers, key=lambda s: s in (remove, repeat, rename_operand, odd_type, lying_weights))
 
 
-def _outcome(folder: Path, path: Path, done: str) -> str:
+def _outcome(folder: Path, path: Path, done: str, *, terminal: bool) -> str:
     statuses: list[int | None] = []
     options = ("--xbar", "16", "--cell-bits", "8")
     for command in (["inspect"], ["compile", "-q", "--cores", "300", "-o", folder / "out"]):
-        outcome = raptor(command[0], path, *options, *command[1:], seconds=SECONDS, memory_bytes=MEMORY_BYTES)
+        given = (command[0], path, *options, *command[1:])
+        outcome = raptor(*given, seconds=SECONDS, memory_bytes=MEMORY_BYTES, terminal=terminal)
         if fault := outcome.fault((0, 2)):
             raise BrokenError(f"{done}: {command[0]}: {fault}")
         if len(outcome.err) > 20_000:
@@ -461,12 +462,12 @@ def _outcome(folder: Path, path: Path, done: str) -> str:
         if (folder / "out").exists():
             raise BrokenError(f"{done}: refused, but wrote something")
         return "refused"
-    return _validated(folder / "out", done)
+    return _validated(folder / "out", done, terminal=terminal)
 
 
-def _validated(out: Path, done: str) -> str:
+def _validated(out: Path, done: str, *, terminal: bool) -> str:
     """What is compiled must be right. Scales are folded into weights, which may spare an overflow."""
-    outcome = raptor("validate", out, seconds=SECONDS, memory_bytes=MEMORY_BYTES)
+    outcome = raptor("validate", out, seconds=SECONDS, memory_bytes=MEMORY_BYTES, terminal=terminal)
     if fault := outcome.fault():
         raise BrokenError(f"{done}: validate: {fault}")
     if outcome.status == 2 and "onnxruntime" in outcome.err:

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from raptor.errors import RaptorError
+from raptor.printable import printable
 from validator.check_cli import command
 
 
@@ -15,7 +16,7 @@ def main(arguments: list[str]) -> int:
     try:
         app(arguments, prog_name="validator.checks")
     except RaptorError as e:
-        print(f"error: {e}", file=sys.stderr)
+        print(f"error: {printable(str(e))}", file=sys.stderr)
         return e.exit_status
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 1

@@ -5,9 +5,10 @@ from dataclasses import asdict
 from typing import Any
 
 import orjson
-from rich.console import Console
+from rich.text import Text
 
 import raptor
+from raptor.console import Console
 from validator.checks.findings import RULES, Finding, Rule, Severity
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
@@ -43,13 +44,12 @@ def place(finding: Finding) -> str:
 def show(findings: Sequence[Finding], console: Console, *, quiet: bool = False) -> None:
     """One paragraph for each finding, then a line that counts them; `quiet` keeps that line."""
     for finding in () if quiet else findings:
-        console.print(
-            f"[{_COLOURS[finding.severity]}]{finding.severity}[/] [bold]{finding.rule}[/]", highlight=False, end=" "
-        )
-        console.print(place(finding), markup=False, highlight=False, soft_wrap=True)
-        console.print(f"    {finding.message}", markup=False, highlight=False, soft_wrap=True)
-        console.print(f"    try: {finding.advice}", markup=False, highlight=False, soft_wrap=True)
-    console.print(summary(findings), markup=False, highlight=False)
+        colour = _COLOURS[finding.severity]
+        console.print(Text.assemble((finding.severity, colour), " ", (finding.rule, "bold")), end=" ")
+        console.print(place(finding), soft_wrap=True)
+        console.print(f"    {finding.message}", soft_wrap=True)
+        console.print(f"    try: {finding.advice}", soft_wrap=True)
+    console.print(summary(findings))
 
 
 def to_json(findings: Sequence[Finding]) -> bytes:

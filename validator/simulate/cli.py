@@ -35,9 +35,8 @@ def command(
 
     Example: raptor simulate out --trace trace.json
     """
-    from rich.console import Console
-
     from raptor import files
+    from raptor.console import Console
     from validator.simulate.report import show, to_json
 
     chip = arch or str(default_arch(out))

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import orjson
-from rich.console import Console
 from rich.table import Table
 
+from raptor.console import Console
 from validator.options import Mode
 
 _BUSIEST = 5
@@ -76,9 +76,9 @@ def show(report: Report, console: Console, *, quiet: bool = False) -> None:
     table.add_column()
     for name, value in _rows(report):
         table.add_row(name, value)
-    console.print(table, highlight=False)
+    console.print(table)
     for warning in report.warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
 
 
 def _summary(report: Report) -> str:
@@ -152,4 +152,4 @@ def energy_text(pj: float) -> str:
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, soft_wrap=True)

@@ -1,0 +1,81 @@
+"""Names are shown as they are, on a terminal and in a pipe: they are no markup, and nothing they hold acts."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from raptor import cli
+from raptor.printable import printable
+
+SHOWN = {
+    "[/red]": "[/red]",
+    "[red]x": "[red]x",
+    "a[i]": "a[i]",
+    ":cat:": ":cat:",
+    "\x1b]0;title\x07": r"\x1b]0;title\x07",
+    "\x1b[2J": r"\x1b[2J",
+    "y\nPASS": r"y\nPASS",
+    "\u202egnp": r"\u202egnp",
+    "é ü": "é ü",
+}
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+COMMANDS = {
+    "inspect": ("inspect", "odd.onnx", "--xbar", "8"),
+    "validate": ("validate", "[/b]", "--layers"),
+    "explain": ("explain", "[/b]"),
+    "stop after a pass": ("compile", "odd.onnx", "--xbar", "8", "--cores", "4", "--stop-after", "import"),
+    "check": ("check", "[/b]"),
+    "simulate": ("simulate", "[/b]"),
+    "compare": ("compare", "[/b]", "[/b]"),
+    "report": ("report", "[/b]"),
+}
+NAMING = ("inspect", "validate", "explain")
+"""Those that show every name in a table or line of its own."""
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a chain of products, each with one of the names, and what it compiles to."""
+    folder = tmp_path_factory.mktemp("odd")
+    draw = np.random.default_rng(0)
+    weights = [draw.standard_normal((4, 4)).astype(np.float32) for _ in SHOWN]
+    tensors = ["x", *SHOWN]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", [a, f"w{b}"], [b], b) for a, b in zip(tensors[:-1], SHOWN, strict=True)],
+        "[/graph]\x1b[2J",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in SHOWN],
+        [numpy_helper.from_array(w, f"w{name}") for w, name in zip(weights, SHOWN, strict=True)],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "odd.onnx")
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["compile", str(folder / "odd.onnx"), "--xbar", "8", "--cores", "4", "-o", str(folder / "[" / "b]")])
+    assert not stopped.value.code
+    return folder
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_names_are_shown_as_they_are(
+    command: str, terminal: bool, odd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(odd)
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("TTY_COMPATIBLE", str(int(terminal)))
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*COMMANDS[command]])
+    seen = capfd.readouterr()
+    text = STYLE.sub("", seen.out)
+    assert not stopped.value.code, seen.err
+    assert printable(text) == text
+    for name in SHOWN.values() if command in NAMING else ():
+        assert name in text
+
+
+def test_spaces_of_any_width_are_no_danger() -> None:
+    assert printable("17.8\u00a0%\n") == "17.8\u00a0%\n"
+    assert printable("a\u2028b\x9bc\td\r", keep="") == r"a\u2028b\x9bc\td\r"
