@@ -4,6 +4,8 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from threading import Timer
 from typing import Annotated, NoReturn
@@ -43,8 +45,12 @@ def main(argv: list[str] | None = None) -> NoReturn:
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     sys.unraisablehook = _keep_interrupt
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A name may have letters that the terminal has not.
+        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportUnknownMemberType]
     try:
         check_memory()
+        _check_encoding(args)
         app(args=[a for a in args if a != "--debug"])
     except RaptorError as e:
         if debug:
@@ -63,6 +69,14 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except Exception as e:
         _fail_unexpectedly(e, debug=debug)
     sys.exit(0)
+
+
+def _check_encoding(args: Sequence[str]) -> None:
+    for argument in args:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as e:
+            raise UserError(f"{argument}: not UTF-8, so that onnxruntime and JSON cannot name it; rename it") from e
 
 
 def _fail_unexpectedly(error: Exception, *, debug: bool) -> NoReturn:

@@ -303,6 +303,8 @@ def is_terminal(path: Path | None) -> bool:
 def print_or_write(option: str, path: Path, content: bytes) -> None:
     """The same, but `-` is standard output."""
     if is_terminal(path):
-        sys.stdout.write(content.decode())
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)  # JSON is UTF-8, whatever the terminal is
+        sys.stdout.buffer.flush()
     else:
         write_for(option, path, content)

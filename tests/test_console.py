@@ -1,6 +1,11 @@
 """Names are shown as they are, on a terminal and in a pipe: they are no markup, and nothing they hold acts."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -79,3 +84,26 @@ def test_names_are_shown_as_they_are(
 def test_spaces_of_any_width_are_no_danger() -> None:
     assert printable("17.8\u00a0%\n") == "17.8\u00a0%\n"
     assert printable("a\u2028b\x9bc\td\r", keep="") == r"a\u2028b\x9bc\td\r"
+
+
+def test_a_terminal_without_the_letters(odd: Path) -> None:
+    """And JSON is UTF-8 whatever the terminal takes."""
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "250"}
+    command = [sys.executable, "-c", "import raptor.cli; raptor.cli.main()", "inspect", "odd.onnx", "--xbar", "8"]
+    shown = subprocess.run(command, cwd=odd, env=environment, capture_output=True, check=True)
+    assert rb"\xe9 \xfc" in shown.stdout
+    told = subprocess.run([*command, "--json", "-"], cwd=odd, env=environment, capture_output=True, check=True)
+    assert json.loads(told.stdout.decode())["layers"][-1]["node"] == "é ü"
+
+
+@pytest.mark.parametrize("command", ["inspect", "compile", "validate", "report"])
+def test_a_path_that_is_no_text(
+    command: str, odd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(odd)
+    name = os.fsdecode(b"m\xff.onnx")
+    shutil.copy(odd / "odd.onnx", name)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([command, name])
+    assert stopped.value.code == 2
+    assert r"raptor: error: m\udcff.onnx: not UTF-8" in capfd.readouterr().err
