@@ -33,7 +33,7 @@ def show_architecture(name: str, *, json: bool) -> None:
     """Every field of a preset or file, and where a preset's numbers come from."""
     file = architectures.load(name).file
     if json:
-        print(_json(file).decode(), end="")
+        files.print_json(_json(file))
         return
     console = Console()
     table = Table("field", "value", "meaning", box=None, pad_edge=False)

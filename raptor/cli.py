@@ -46,8 +46,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     debug = "--debug" in args
     sys.unraisablehook = _keep_interrupt
     if isinstance(sys.stdout, TextIOWrapper):
-        # A name may have letters that the terminal has not.
-        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportUnknownMemberType]
+        # A name may have letters that the terminal has not. The stubs leave open which buffer such a stream has.
+        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportUnknownMemberType] see above
     try:
         check_memory()
         _check_encoding(args)

@@ -303,8 +303,13 @@ def is_terminal(path: Path | None) -> bool:
 def print_or_write(option: str, path: Path, content: bytes) -> None:
     """The same, but `-` is standard output."""
     if is_terminal(path):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)  # JSON is UTF-8, whatever the terminal is
-        sys.stdout.buffer.flush()
+        print_json(content)
     else:
         write_for(option, path, content)
+
+
+def print_json(content: bytes) -> None:
+    """To standard output in UTF-8, which JSON is, whatever the terminal takes."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
