@@ -5,8 +5,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := demo
 JOBS ?= 2
+SEED ?= 0
+NIGHT ?= nightly
+NIGHTLY ?= test-slow test-release test-browser check-conformance planted fuzz-night check-tables
+FUZZ_PARTS := graphs relations programs models files given faults
 
-.PHONY: demo test test-slow test-release test-browser fuzz fuzz-short notebook conformance docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-streaming bench-thesis clean
+.PHONY: help demo test test-slow test-release test-browser nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-streaming bench-thesis bench-verdict clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: $(READY)  ## build ResNet-18, compile it, validate it
 	mkdir -p $(DEMO)
@@ -14,14 +21,14 @@ demo: $(READY)  ## build ResNet-18, compile it, validate it
 	$(BIN)/raptor compile $(DEMO)/resnet18.onnx --xbar 128 --cores 200 -o $(DEMO)/out --force
 	$(BIN)/raptor validate $(DEMO)/out
 
-test: $(READY)  ## the test suite without its slow part
-	$(BIN)/pytest -q -n $(JOBS)
+test: $(READY)  ## the test suite without its slow part; BROWSER=required fails without Chromium
+	$(BIN)/pytest -q -n $(JOBS) $(if $(BROWSER),--browser=$(BROWSER))
 
 test-slow: $(READY)  ## full-size models, long sweeps
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -m slow -n $(JOBS)
 
 test-browser: $(READY)  ## the documentation in a headless Chromium
-	$(BIN)/pytest -q -m browser
+	$(BIN)/pytest -q -m browser --browser=required
 
 test-release: $(READY)  ## wheel and source archive, each alone in a fresh environment
 	$(BIN)/pytest -q -m release
@@ -32,8 +39,17 @@ fuzz: $(READY)  ## the whole fuzz campaign, hours; FUZZ="programs --count 1000 -
 fuzz-short: $(READY)  ## two minutes of it, for CI
 	$(BIN)/python -m tests.fuzz --jobs $(JOBS) $(FUZZ)
 
+fuzz-night: $(READY)  ## a minute of each part of it; SEED=90000 for other cases
+	$(BIN)/python -m tests.fuzz --long --jobs $(JOBS) --seconds 60 --seed $(SEED) $(FUZZ_PARTS)
+
+planted: $(READY)  ## every planted defect: each must be caught by what checks programs
+	$(BIN)/python -m tests.fuzz planted --long --jobs $(JOBS)
+
 conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table
+
+check-conformance: $(READY)  ## the same; writes nothing, fails if the list or the page would differ
+	$(BIN)/python -m tests.conformance.table --check
 
 docs: $(READY)  ## the documentation as a site; fails on a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -68,12 +84,33 @@ bench-simulate: $(READY)  ## time of simulate and check; PIMSIM=/path/to/ChipTes
 bench-thesis: $(READY)  ## the thesis's figures again: docs/images/thesis and the tables of docs/thesis-figures.md
 	$(BIN)/python benchmarks/thesis_figures.py
 
-format: $(READY)
+check-tables: $(READY)  ## the simulated tables of the pages against what the code makes now; TABLES="streaming --write"
+	$(BIN)/python benchmarks/tables.py --jobs $(JOBS) $(TABLES)
+
+nightly: $(READY)  ## all that CI does not run, each part whatever became of the others; then a line for each
+	@mkdir -p $(NIGHT); failed=; begin=$$(date +%s); : > $(NIGHT)/summary; \
+	for part in $(NIGHTLY); do \
+	    echo "nightly: $$part"; start=$$(date +%s); \
+	    if $(MAKE) --no-print-directory $$part > $(NIGHT)/$$part.log 2>&1; then how=passed; else how=FAILED; failed="$$failed $$part"; fi; \
+	    echo "$$how  $$part  $$(($$(date +%s) - start)) s  $(NIGHT)/$$part.log" >> $(NIGHT)/summary; \
+	    tail -n 3 $(NIGHT)/$$part.log; \
+	done; \
+	echo; cat $(NIGHT)/summary; \
+	echo "nightly: $$(if [ -n "$$failed" ]; then echo FAILED:$$failed; else echo passed; fi), $$(($$(date +%s) - begin)) s"; \
+	test -z "$$failed"
+
+bench-verdict: $(READY)  ## how often the rules of validate are wrong: the table of docs/verdict.md, in about an hour
+	rm -f verdict.jsonl
+	for part in zoo conformance planted "graphs --count 2000 --right" "graphs --first 2000 --count 150"; do \
+		OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/verdict.py $$part >/dev/null || exit 1; done
+	$(BIN)/python benchmarks/verdict.py
+
+format: $(READY)  ## ruff format, and what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:
-	rm -rf $(VENV) $(DEMO) out site dist
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) $(DEMO) $(NIGHT) out site dist
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "RAPTOR needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'

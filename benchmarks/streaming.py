@@ -24,6 +24,7 @@ import models
 import raptor
 from raptor import frontend, spatial
 from raptor.arch import Arch, load
+from raptor.frontend.graph import Graph
 from raptor.mapping import Mapping
 from raptor.mapping_file import write_mapping
 from raptor.mapping_rows import Knobs, map_rows
@@ -67,17 +68,19 @@ def rows(name: str, source: onnx.ModelProto, arch: Arch, preset: str) -> list[Ro
     for given, share in SHARES.items():
         mapping = map_rows(graph, arch, Knobs(share=share))
         for order, streamed in ((BY_LAYER, False), (STREAMED, True)):
-            cores, latency_ms, utilisation = measure(source, replace(mapping, streamed=streamed), arch, preset)
+            cores, latency_ms, utilisation = measure(source, replace(mapping, streamed=streamed), graph, arch, preset)
             found.append(Row(name, given, order, cores, latency_ms, utilisation))
             print(found[-1], file=sys.stderr, flush=True)
     return found
 
 
-def measure(source: onnx.ModelProto, mapping: Mapping, arch: Arch, preset: str) -> tuple[int, float, float]:
+def measure(
+    source: onnx.ModelProto, mapping: Mapping, graph: Graph, arch: Arch, preset: str
+) -> tuple[int, float, float]:
     """Cores that multiply, latency in ms, utilisation."""
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "mapping.json", Path(folder) / "out"
-        write_mapping(path, mapping, arch)
+        write_mapping(path, mapping, graph, arch)
         program = raptor.compile(source, arch=preset, cores=arch.core_count, mapping=str(path))
         program.save(out, stream_format="pim", weight_format="npz")
         machine = model.build(read_program(out), chip.read_target(out / "arch.json"))

@@ -110,8 +110,11 @@ def figure_mix(_: int) -> str:
     points = [mix(width, mapping) for width in WIDTHS for mapping in LOWERINGS]
     thesis_drawing.shares(points, IMAGES / "figure-5-2.svg")
     thesis_drawing.counts(points, IMAGES / "figure-5-3.svg")
-    rows = ((p.width, LOWERINGS[p.mapping], *p.shown, p.other, p.counts["sldi"]) for p in points)
-    return markdown(["width", "lowering", *SHOWN, "other", "`sldi`"], rows)
+    return markdown(["width", "lowering", *SHOWN, "other", "`sldi`"], mix_rows(points))
+
+
+def mix_rows(points: Sequence[Mix]) -> Iterator[tuple[object, ...]]:
+    return ((p.width, LOWERINGS[p.mapping], *p.shown, p.other, p.counts["sldi"]) for p in points)
 
 
 def mix(width: int, mapping: str) -> Mix:
@@ -189,13 +192,17 @@ def seconds_table(size: str, points: Sequence[Seconds]) -> str:
 def figure_resnet(_: int) -> str:
     points = list(inferences(models.build("resnet18", seed=0), CORES))
     thesis_drawing.resnet(points, IMAGES / "figure-a-3.svg")
-    names = [(mapping, widths) for mapping in MAPPINGS for widths in (True, False)]
+    heads = [f"{m}{'' if w else ' without `setbw`'}, {unit}" for m, w in _PROGRAMS for unit in ("samples/s", "µWh")]
+    return markdown(["cores", *heads], resnet_rows(points))
+
+
+_PROGRAMS = [(mapping, widths) for mapping in MAPPINGS for widths in (True, False)]
+
+
+def resnet_rows(points: Sequence[Inference]) -> Iterator[tuple[object, ...]]:
     by_cores = {(p.cores, p.mapping, p.widths): p for p in points}
-    rows = (
-        (cores, *(text for name in names for text in _figures(by_cores[cores, *name]))) for cores in sorted(set(CORES))
-    )
-    heads = [f"{m}{'' if w else ' without `setbw`'}, {unit}" for m, w in names for unit in ("samples/s", "µWh")]
-    return markdown(["cores", *heads], rows)
+    for cores in sorted({p.cores for p in points}):
+        yield cores, *(text for name in _PROGRAMS for text in _figures(by_cores[cores, *name]))
 
 
 def _figures(point: Inference) -> tuple[str, str]:

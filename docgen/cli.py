@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from typer.main import get_command
-
 import raptor.cli
 from docgen.markdown import NOTE, code, table
 
@@ -16,16 +14,18 @@ ORDER = ("models", "inspect", "compile", "validate", "simulate", "check", "arch"
 HEAD = f"""# Command line
 
 {NOTE.format("the commands themselves (`raptor --help`)")}
-Every command exits with 0 when all is well, 2 when the input is at fault, and 70 for a bug of RAPTOR; what else a
-command says by its exit status is in its description. `--debug`, anywhere on the line, shows the traceback of an error.
-`raptor --install-completion` teaches the shell the commands and their options; open a new shell afterwards.
+Every command has the exit status 0 for success, 2 if the input is wrong, and 70 for a bug in RAPTOR. Other statuses
+are in the description of the command, and all of them are in the [questions](faq.md#what-does-the-exit-status-mean).
+A command that is stopped by Ctrl-C (130) or SIGTERM (143) leaves nothing half written. `--debug`, anywhere on the line,
+shows the traceback of an error. `raptor --install-completion` adds completion of commands and options to your shell;
+open a new shell afterwards.
 
 The examples of this page work in an empty directory, from top to bottom.
 """
 
 
 def page() -> str:
-    group = _commands(get_command(raptor.cli.app))
+    group = _commands(raptor.cli.command())
     names = [*(name for name in ORDER if name in group), *(name for name in group if name not in ORDER)]
     return "\n".join([HEAD, *(_section(f"raptor {name}", group[name]) for name in names)])
 
@@ -57,7 +57,7 @@ def _rows(command: Any) -> Iterator[tuple[str, str, str]]:
         if parameter.name == "help":
             continue
         if parameter.param_type_name == "argument":
-            name = code(parameter.name.upper())
+            name = code(parameter.metavar)
         else:
             name = ", ".join(code(option) for option in parameter.opts)
         yield name, code(_default(parameter)), _sentence(parameter.help or "")

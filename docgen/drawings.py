@@ -14,7 +14,7 @@ def all_drawings() -> dict[str, str]:
         "cores": str(cores(thesis())),
         "messages": str(messages(thesis())),
         "timeline": str(timeline(thesis(), "Time of the thesis's example, core by core", by="operation")),
-        "rows": str(timeline(lenet5_rows(), "LeNet-5 mapped by rows: layers run at the same time", by="node")),
+        "rows": str(timeline(lenet5_rows(), "LeNet-5 mapped with rows: layers run at the same time", by="node")),
     }
 
 
@@ -85,10 +85,8 @@ def _message(drawing: Drawing, start: tuple[int, int], end: tuple[int, int], ele
     length = ((to_x - x) ** 2 + (to_y - y) ** 2) ** 0.5
     reach = 36 if abs(to_x - x) >= abs(to_y - y) else 26
     dx, dy = (to_x - x) / length * reach, (to_y - y) / length * reach
-    drawing.arrow(x + dx, y + dy, to_x - dx, to_y - dy, bend=0.0 if length < 130 else 0.06)
-    drawing.text(
-        (x + to_x) / 2 + (12 if x == to_x else 3), (y + to_y) / 2 - 5, str(elements), anchor="middle", style="s"
-    )
+    middle = drawing.arrow(x + dx, y + dy, to_x - dx, to_y - dy, bend=0.0 if length < 130 else 0.06)
+    drawing.text(middle[0], middle[1] + 3.5, str(elements), anchor="middle", style="on")
 
 
 def timeline(compiled: Compiled, title: str, *, by: str) -> Drawing:

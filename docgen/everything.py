@@ -1,6 +1,6 @@
 """The list of generated files."""
 
-from docgen import architecture, cli, drawings, formats, instructions
+from docgen import architecture, cli, drawings, formats, instructions, outputs
 from raptor import schemas
 from raptor.frontend import docs as operators
 from validator.checks import docs as checks
@@ -15,8 +15,9 @@ def files() -> dict[str, bytes]:
         "formats.md": formats.page(),
         "instructions.md": instructions.page(),
         "operators.md": "".join(operators.page()),
+        "outputs.md": outputs.page(),
     }
     texts = pages | {f"drawings/{name}.svg": drawing for name, drawing in drawings.all_drawings().items()}
     return {name: text.encode() for name, text in texts.items()} | {
-        f"schemas/{schemas.file_name(name)}": schemas.schema(model) for name, model in schemas.SCHEMAS.items()
+        f"schemas/{name}": content for name, content in schemas.all_schemas().items()
     }

@@ -7,14 +7,15 @@ HEAD = f"""# Instructions
 
 {NOTE.format("`raptor/isa.py`")}
 A core has 32 registers of 32 bits, a local memory, crossbars in array groups, and four units that execute
-instructions: scalar, matrix, vector and transfer. Addresses are bytes; lengths are elements (`len` of vector
-instructions) or bytes (`size`). A vector instruction and `mvmul` find their operands in local memory, at the addresses
-that registers hold.
+instructions: scalar, matrix, vector and transfer. Addresses count bytes. Lengths count elements (`len` of vector
+instructions) or bytes (`size`). A vector instruction and `mvmul` read their operands from local memory, at the
+addresses in registers.
 
-*slot* is the field of the binary record (`.pim`: `opcode`, `rd`, `rs1`, one unused byte, then four 32-bit integers
-`a`, `b`, `c`, `d`); in JSON an operand is a key of its own name unless another is given. Instructions marked
-*extended* are RAPTOR's: pimsim-nn refuses them, `raptor simulate` charges them like one of the same shape,
-`--isa base` does without.
+*slot* is the field of the binary record. A record (`.pim`) has `opcode`, `rd`, `rs1`, one unused byte, and then four
+32-bit integers `a`, `b`, `c`, `d`. In JSON the key of an operand is its name, unless another key is given.
+
+Instructions marked *extended* are RAPTOR's own. pimsim-nn refuses programs that have them. `raptor simulate` gives
+them the time and the energy of an instruction of the same shape. `--isa base` compiles without them.
 """
 
 

@@ -1,8 +1,10 @@
-"""A pydantic model as a table: names, types, defaults, meanings."""
+"""A pydantic model or a dataclass as a table: names, types, defaults, meanings."""
 
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -11,35 +13,73 @@ from pydantic_core import to_json
 from docgen.markdown import code, table
 
 
-def section(model: type[BaseModel], *, level: int = 2) -> str:
-    """The model under its name, then those of its fields, each once."""
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A field: its name, its type with all annotations, its default and its meaning."""
+
+    name: str
+    annotation: Any
+    default: str
+    meaning: str
+
+
+def section(model: type[Any], *, level: int = 2) -> str:
+    """The model, a schema or a dataclass, under its name, then those of its fields, each once."""
     return "\n".join(_one(m, level if m is model else level + 1) for m in nested(model))
 
 
-def nested(model: type[BaseModel]) -> list[type[BaseModel]]:
+def nested(model: type[Any]) -> list[type[Any]]:
     """The model and those it consists of, each once, in the order of their fields."""
     found = {model: None}
-    for field in model.model_fields.values():
-        for inner in _models(field.annotation):
+    for column in _columns(model):
+        for inner in _models(column.annotation):
             found |= dict.fromkeys(nested(inner))
     return list(found)
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, BaseModel):
+def _columns(model: type[Any]) -> list[_Column]:
+    return _of_schema(model) if issubclass(model, BaseModel) else _of_dataclass(model)
+
+
+def _of_schema(model: type[BaseModel]) -> list[_Column]:
+    known = model.model_fields
+    return [_Column(name, f.annotation, _default(f), f.description or "") for name, f in known.items()]
+
+
+def _of_dataclass(model: Any) -> list[_Column]:
+    hints = get_type_hints(model, include_extras=True)
+    return [_Column(f.name, hints[f.name], _plain_default(f), _meaning(hints[f.name])) for f in fields(model)]
+
+
+def _meaning(annotation: Any) -> str:
+    """What pydantic's `Field` in an annotation says."""
+    found = (d.description for d in getattr(annotation, "__metadata__", ()) if isinstance(d, FieldInfo))
+    return next(filter(None, found), "")
+
+
+def _is_model(annotation: Any) -> bool:
+    return get_origin(annotation) is None and (_is_a(annotation, BaseModel) or _is_dataclass(annotation))
+
+
+def _is_dataclass(annotation: Any) -> bool:
+    return isinstance(annotation, type) and is_dataclass(cast(Any, annotation))
+
+
+def _is_a(annotation: Any, kind: type) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, kind)
+
+
+def _models(annotation: Any) -> Iterator[type[Any]]:
+    if _is_model(annotation):
         yield annotation
     for argument in get_args(annotation):
         yield from _models(argument)
 
 
-def _one(model: type[BaseModel], level: int) -> str:
-    rows = [(code(name), _type(f), _default(f), f.description or "") for name, f in model.model_fields.items()]
+def _one(model: type[Any], level: int) -> str:
+    rows = [(code(c.name), _name(c.annotation), c.default, c.meaning) for c in _columns(model)]
     text = inspect.cleandoc(model.__doc__ or "")
     return f"{'#' * level} {model.__name__}\n\n{text}\n\n{table(('field', 'type', 'default', 'meaning'), rows)}"
-
-
-def _type(field: FieldInfo) -> str:
-    return _name(field.annotation)
 
 
 _PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "boolean", "NoneType": "null"}
@@ -58,10 +98,17 @@ def _name(annotation: Any) -> str:
         return f"object of {_name(arguments[1])}"
     if origin is not None:
         return " or ".join(_name(a) if isinstance(a, type) or get_origin(a) else str(a) for a in arguments)
+    if _is_a(annotation, StrEnum):
+        return " or ".join(annotation)
     name = str(getattr(annotation, "__name__", annotation))
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if _is_model(annotation):
         return f"[{name}](#{name.lower()})"
     return _PLAIN.get(name, name)
+
+
+def _plain_default(field: Field[Any]) -> str:
+    value = field.default_factory() if field.default_factory is not MISSING else field.default
+    return "" if value is MISSING else code(to_json(value).decode())
 
 
 def _default(field: FieldInfo) -> str:

@@ -11,7 +11,9 @@ PALETTE = (
 
 _STYLE = (
     "text{font:12px Helvetica,Arial,sans-serif;fill:#222}.s{font-size:10px;fill:#555}.w{fill:#fff}.b{font-weight:bold}"
+    ".on{font-size:10px;stroke:#fff;stroke-width:5px;paint-order:stroke}"
 )
+"""s: small; w: white; b: bold; on: a number on a line, which is interrupted there."""
 _HEAD = (
     '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     '<path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>'
@@ -35,11 +37,13 @@ class Drawing:
         named = f' class="{style}"' if style else ""
         self.shapes.append(f'<text x="{x:.5g}" y="{y:.5g}" text-anchor="{anchor}"{named}>{escape(text)}</text>')
 
-    def arrow(self, x: float, y: float, to_x: float, to_y: float, *, bend: float = 0.0) -> None:
-        """`bend`: how far the middle is pushed to the left of the way, in parts of its length."""
-        middle = ((x + to_x) / 2 + (to_y - y) * bend, (y + to_y) / 2 - (to_x - x) * bend)
-        path = f"M{x:.5g} {y:.5g}Q{middle[0]:.5g} {middle[1]:.5g} {to_x:.5g} {to_y:.5g}"
+    def arrow(self, x: float, y: float, to_x: float, to_y: float, *, bend: float = 0.0) -> tuple[float, float]:
+        """The middle of the curve. `bend`: how far it is pulled to the left of the way, in parts of its length."""
+        half_x, half_y = (x + to_x) / 2, (y + to_y) / 2
+        pull_x, pull_y = half_x + (to_y - y) * bend, half_y - (to_x - x) * bend
+        path = f"M{x:.5g} {y:.5g}Q{pull_x:.5g} {pull_y:.5g} {to_x:.5g} {to_y:.5g}"
         self.shapes.append(f'<path d="{path}" fill="none" stroke="#555" stroke-width="1.3" marker-end="url(#a)"/>')
+        return (half_x + pull_x) / 2, (half_y + pull_y) / 2
 
     def __str__(self) -> str:
         box = f'viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}"'

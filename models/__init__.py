@@ -9,7 +9,8 @@ import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Concatenate, NamedTuple
+from operator import index
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, cast
 
 if TYPE_CHECKING:
     import onnx
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["MODELS", "ModelSpec", "Option", "UnknownModelError", "Value", "build"]
 
 Value = int | float | str
+_MOST = 100_000
+"""Of an option that is a number: layers, channels and pixels beyond any model, and before the memory is full."""
 
 
 class UnknownModelError(KeyError):
@@ -41,17 +44,17 @@ class Option(NamedTuple):
     def parse(self, name: str, value: Value) -> Value:
         """Return the value (or its text, as a command line gives it) in the default's type, or raise ValueError."""
         if self.choices:
-            if value not in self.choices:
+            if not isinstance(value, str) or value not in self.choices:
                 raise ValueError(f"option {name} is {value!r}, must be one of: {', '.join(map(str, self.choices))}")
             return value
         kind = type(self.default)
         try:
-            number = float(value)
-        except (TypeError, ValueError):
+            number = math.nan if _is_flag(value) else float(value)
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if not self.minimum <= number < math.inf or kind(number) != number:
+        if not self.minimum <= number <= _MOST or kind(number) != number:
             noun = "a whole number" if kind is int else "a number"
-            raise ValueError(f"option {name} is {value!r}, must be {noun}, at least {self.minimum:g}")
+            raise ValueError(f"option {name} is {value!r}, must be {noun}, {self.minimum:g} to {_MOST}")
         return kind(number)
 
 
@@ -68,9 +71,7 @@ class ModelSpec:
         """Build the model: opset 17, IR 8, batch 1. On one machine, equal arguments give equal bytes."""
         from models.builder import Builder
 
-        if seed < 0:
-            raise ValueError(f"seed is {seed}, must be at least 0")
-        values = self.parse(options)
+        seed, values = _parse_seed(seed), self.parse(options)
         text = ", ".join(f"{name}={value}" for name, value in values.items())
         builder = Builder(self.name, seed)
         return builder.finish(self._topology()(builder, **values), options=text)
@@ -95,10 +96,32 @@ class ModelSpec:
 
 
 def build(name: str, *, seed: int = 0, **options: Value) -> onnx.ModelProto:
-    """Build the named model with weights drawn from `seed`; see `MODELS` for the names and their options."""
-    if name not in MODELS:
+    """Build the named model with weights drawn from `seed`; see `MODELS` for the names and their options.
+
+    Raise UnknownModelError for another name, and ValueError for a seed or an option that cannot be.
+    """
+    if not _is_name(name):
         raise UnknownModelError(f"unknown model {name!r}; the models are: {', '.join(MODELS)}")
     return MODELS[name].build(seed=seed, **options)
+
+
+def _is_flag(value: object) -> bool:
+    """Whether this is True or False, which Python takes for numbers."""
+    return isinstance(value, bool)
+
+
+def _parse_seed(value: object) -> int:
+    try:
+        seed = -1 if _is_flag(value) else index(cast(int, value))
+    except TypeError:
+        seed = -1
+    if seed < 0:
+        raise ValueError(f"seed is {value!r}, must be a whole number, at least 0")
+    return seed
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value in MODELS
 
 
 def _options(classes: int, **more: Option) -> dict[str, Option]:

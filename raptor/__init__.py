@@ -1,4 +1,4 @@
-"""RAPTOR compiles ONNX models to multicore ReRAM crossbar accelerators and proves the result.
+"""RAPTOR compiles ONNX models for chips of ReRAM crossbars and compares the result with onnxruntime.
 
     import raptor
 
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from raptor.errors import CapacityError, InternalError, RaptorError, UnsupportedError, UserError
 
 if TYPE_CHECKING:
-    from raptor.program import Program, compile, load
+    from raptor.inspection import inspect
+    from raptor.program import Program, compile, load, simulate
 
 # onnxruntime would write below ~/.cache/Microsoft and report to its makers.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -32,11 +33,15 @@ __all__ = [
     "UserError",
     "__version__",
     "compile",
+    "inspect",
     "load",
+    "simulate",
 ]
+
+_HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.program") | {"inspect": "raptor.inspection"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Program", "compile", "load"):
-        return getattr(import_module("raptor.program"), name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'raptor' has no attribute {name!r}")

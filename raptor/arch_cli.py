@@ -29,9 +29,12 @@ def list_command() -> None:
 @app.command("show")
 def show_command(
     name: Annotated[str, typer.Argument(help="Preset or file.", autocompletion=completion.presets)],
-    json: Annotated[bool, typer.Option("--json", help="Print the architecture file itself, every field.")] = False,
+    bits: Annotated[
+        int, typer.Option(min=1, max=32, help="Bits of an activation and of a weight, for the derived figures.")
+    ] = 8,
+    json: Annotated[bool, typer.Option("--json", help="Print derived figures and every field as JSON.")] = False,
 ) -> None:
-    """Show every field with its value, unit and meaning, and where a preset's numbers come from.
+    """Show what follows from a file (a product, peak, cells), then every field, and where a preset's numbers come from.
 
     Fields marked * are not named in the file: the value is the simulator's default.
 
@@ -39,7 +42,7 @@ def show_command(
     """
     from raptor.arch_view import show_architecture
 
-    show_architecture(name, json=json)
+    show_architecture(name, json=json, bits=bits)
 
 
 @app.command("check")
@@ -67,26 +70,35 @@ def check_command(
 def new_command(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path("arch.json"),
     base: Annotated[
-        str, typer.Option("--from", help="Preset or file to start from.", autocompletion=completion.presets)
+        str,
+        typer.Option(
+            "--from", metavar="FILE|PRESET", help="Preset or file to start from.", autocompletion=completion.presets
+        ),
     ] = "bench",
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.")] = None,
     xbars_per_core: Annotated[int | None, typer.Option(min=1, help="Crossbars of a core.")] = None,
-    xbar: Annotated[str | None, typer.Option(help="Crossbar size: 128, or 128x256 (rows x columns).")] = None,
+    xbar: Annotated[
+        str | None, typer.Option(metavar="N|RxC", help="Crossbar size: 128, or 128x256 (rows x columns).")
+    ] = None,
     cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Write an architecture file and, beside it, a network table complete for every pair of cores.
+
+    The table of chip.json is chip.network.json, so that several chips live in one directory.
 
     Example: raptor arch new -o chip.json --from isaac --cores 64
     """
     from raptor import arch as architectures
     from raptor.arch_view import write_files
-    from raptor.options import parse_xbar
 
     chip = architectures.load(
-        base, cores=cores, xbars_per_core=xbars_per_core, xbar=parse_xbar(xbar), cell_bits=cell_bits, element_bits=1
+        base, cores=cores, xbars_per_core=xbars_per_core, xbar=xbar, cell_bits=cell_bits, element_bits=1
     )
     written = write_files(chip, output, force=force)
+    if quiet:
+        return
     for note in chip.notes:
         print(note)
     print(f"{output} and {written.name}: {chip.core_count} cores, {chip.xbars_per_core} crossbars a core")

@@ -15,11 +15,13 @@ compiled at its first run, and again when such an input changes. Which inputs ar
 Never all of them: a model without an input left would be computed by the constant folder, not by the chip.
 """
 
+import inspect
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,16 +30,20 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 import raptor
+from raptor.arguments import fault, whole
 from raptor.errors import CapacityError, UnsupportedError, UserError
 from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.versions import convert_version
-from validator.load import load
-from validator.program import Program
-from validator.run import run
+from raptor.packages import require_own
+
+if TYPE_CHECKING:
+    from validator.program import Program
 
 __all__ = ["RaptorBackend", "RaptorRep", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
 
 Array = npt.NDArray[Any]
+OPTIONS = frozenset(inspect.signature(raptor.compile).parameters) - {"model", "shapes", "driver"}
+"""Those of `raptor.compile`; the inputs of a run say what their shapes are."""
 FEW_CORES = 16
 """Cores of the chip unless told: as few as a small model needs, because every pair of cores has a route to write."""
 _DATA = frozenset(
@@ -56,7 +62,7 @@ _DATA = frozenset(
 class _Compiled:
     """`bound`: the inputs that became constants, with the values they had."""
 
-    program: Program
+    program: "Program"
     bound: dict[str, Array]
 
     def fits(self, values: Mapping[str, Array]) -> bool:
@@ -87,10 +93,14 @@ class RaptorRep(BackendRep):
 
         Raises `RaptorError` for inputs that do not fit and models that cannot be compiled.
         """
+        require_own("validator")
+        from validator.run import run
+
         values = self._by_name(inputs)
         if self._compiled is None or not self._compiled.fits(values):
             self._compiled = self._compile(values)
-        results = run(self._compiled.program, values).outputs
+        program = self._compiled.program
+        results = run(program, {place.name: values[place.name] for place in program.memory.inputs}).outputs
         outputs = self._model.graph.output
         arrays = [np.asarray(results[o.name], helper.tensor_dtype_to_np_dtype(_type(o))) for o in outputs]
         return namedtupledict("Outputs", [o.name for o in outputs])(*arrays)
@@ -100,7 +110,8 @@ class RaptorRep(BackendRep):
         missing = [v.name for v in self._inputs if v.name not in given]
         if missing:
             raise UserError(f"input '{missing[0]}' is missing")
-        return {v.name: np.asarray(given[v.name]) for v in self._inputs}
+        with _blaming_the_model():
+            return {v.name: np.asarray(given[v.name]) for v in self._inputs}
 
     def _in_order(self, inputs: Any) -> dict[str, Any]:
         given = list(cast(Sequence[Any], inputs)) if isinstance(inputs, list | tuple) else [inputs]
@@ -121,6 +132,9 @@ class RaptorRep(BackendRep):
                 bound += more
 
     def _compile_bound(self, values: Mapping[str, Array], bound: Sequence[str]) -> _Compiled:
+        require_own("validator")
+        from validator.load import load
+
         model = _bind(self._model, {n: values[n] for n in bound})
         shapes = {v.name: values[v.name].shape for v in self._inputs if v.name not in bound}
         with tempfile.TemporaryDirectory(prefix="raptor-") as scratch:
@@ -137,9 +151,14 @@ class RaptorBackend(Backend):
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> RaptorRep:
         """`kwargs` are those of `raptor.compile`: xbar, cores, xbars_per_core, bits, cell_bits, arch, base_isa."""
         if not cls.supports_device(device):
-            raise UserError(f"device {device}: the streams are executed on the CPU")
-        super().prepare(model, device)
-        return RaptorRep(model, kwargs)
+            raise fault("device", device, "CPU, where the streams are executed")
+        if not isinstance(cast(object, model), ModelProto):
+            raise fault("model", model, "an onnx.ModelProto")
+        if unknown := sorted(kwargs.keys() - OPTIONS):
+            raise UserError(f"{unknown[0]}: no such option; there are: {', '.join(sorted(OPTIONS))}")
+        with _blaming_the_model():
+            super().prepare(model, device)
+            return RaptorRep(model, kwargs)
 
     @classmethod
     def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
@@ -158,19 +177,46 @@ class RaptorBackend(Backend):
 
         Without `outputs_info`, outputs are float32.
         """
-        version = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
-        arrays = [np.asarray(x) for x in inputs]
-        infos = [_info(name, x.dtype, x.shape) for name, x in zip(filter(None, node.input), arrays, strict=True)]
-        outputs = [_info(name, np.dtype(np.float32), None) for name in node.output if name]
-        if outputs_info is not None:
-            outputs = [_info(o.name, dtype, shape) for o, (dtype, shape) in zip(outputs, outputs_info, strict=True)]
-        graph = helper.make_graph([node], node.name or node.op_type, infos, outputs)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
-        return cls.run_model(infer_shapes(model), arrays, device, **kwargs)
+        latest = onnx.defs.onnx_opset_version()
+        version = whole("opset_version", kwargs.pop("opset_version", latest), 1, latest)
+        if not isinstance(cast(object, node), NodeProto):
+            raise fault("node", node, "an onnx.NodeProto")
+        with _blaming_the_model():
+            arrays = [np.asarray(x) for x in inputs]
+            model = _model_of(node, arrays, outputs_info, version)
+        return cls.run_model(model, arrays, device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        return Device(device).type == DeviceType.CPU
+        """Whether it is `CPU`, perhaps with a number: `CPU:0`."""
+        try:
+            return Device(device).type == DeviceType.CPU
+        except (AttributeError, TypeError, ValueError):
+            return False
+
+
+@contextmanager
+def _blaming_the_model() -> Generator[None]:
+    """What onnx and numpy raise for models and values that make no sense."""
+    try:
+        yield
+    except (onnx.checker.ValidationError, AttributeError, OverflowError, TypeError, ValueError) as e:
+        raise UserError(f"not a model, or not inputs of it: {e}") from e
+
+
+def _model_of(
+    node: NodeProto,
+    arrays: Sequence[Array],
+    outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None,
+    version: int,
+) -> ModelProto:
+    """A model of one node that takes these arrays."""
+    infos = [_info(name, x.dtype, x.shape) for name, x in zip(filter(None, node.input), arrays, strict=True)]
+    outputs = [_info(name, np.dtype(np.float32), None) for name in node.output if name]
+    if outputs_info is not None:
+        outputs = [_info(o.name, dtype, shape) for o, (dtype, shape) in zip(outputs, outputs_info, strict=True)]
+    graph = helper.make_graph([node], node.name or node.op_type, infos, outputs)
+    return infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)]))
 
 
 is_compatible = RaptorBackend.is_compatible

@@ -1,16 +1,16 @@
 """The command line: a thin layer over the Python API."""
 
 import errno
-import os
-import signal
+import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from io import TextIOWrapper
 from pathlib import Path
-from threading import Timer
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.main import get_command
 
 import raptor.arch_cli
 import raptor.explain_cli
@@ -19,56 +19,79 @@ import raptor.reporting.cli
 import validator.check_cli
 import validator.cli
 import validator.simulate.cli
-from raptor import completion
-from raptor.errors import InternalError, RaptorError, UserError
+from raptor import completion, model_options
+from raptor.errors import IncompleteError, InternalError, RaptorError, UserError
 from raptor.limits import check_memory
-from raptor.options import DEFAULT_STRATEGY, parse_shape, parse_xbar
+from raptor.options import (
+    DEFAULT_STRATEGY,
+    ISA,
+    OBJECTIVE,
+    STREAM_FORMAT,
+    WEIGHT_FORMAT,
+)
+from raptor.packages import require_own
 from raptor.printable import printable
+from raptor.spelling import flags
+from raptor.stopping import INTERRUPTED, Stopper
+from raptor.together import refuse_given
+from raptor.usage import plain_usage
 
 app = typer.Typer(
     name="raptor",
-    help="Compiles ONNX models to ReRAM crossbar accelerators, and proves the result.",
+    help="Compile ONNX models for chips of ReRAM crossbars, and compare the result with onnxruntime.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
 
-_INTERRUPTED = 130
 _INTERNAL = InternalError.exit_status
 _LONGEST_LINE = 2000
 _OUT_OF_MEMORY = "out of memory; try a smaller model or image, or --format pim --weights npz"
 
 
+@flags()
 def main(argv: list[str] | None = None) -> NoReturn:
-    """Entry point. Exit status: 0 done, 1 mismatch, 2 bad input, 3 deadlock, 70 a bug of RAPTOR."""
+    """Runs a command. Exit status: 0 done, 1 mismatch, 2 bad input, 3 deadlock, 70 a bug, 130 and 143 stopped."""
     args = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in args
-    sys.unraisablehook = _keep_interrupt
     if isinstance(sys.stdout, TextIOWrapper):
         # A name may have letters that the terminal has not. The stubs leave open which buffer such a stream has.
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportUnknownMemberType] see above
+    stopper = Stopper()
+    try:
+        with stopper.watching():
+            _run([a for a in args if a != "--debug"], debug="--debug" in args)
+    except KeyboardInterrupt:
+        _fail(*stopper.end())
+
+
+def _run(args: list[str], *, debug: bool) -> NoReturn:
     try:
         check_memory()
         _check_encoding(args)
-        app(args=[a for a in args if a != "--debug"])
+        command()(args=args, prog_name="raptor")
     except RaptorError as e:
         if debug:
             raise
-        _fail(str(e), e.exit_status)
+        _fail(_with_command(e, args) if isinstance(e, IncompleteError) else str(e), e.exit_status)
     except SystemExit as e:
-        if e.code == _INTERRUPTED:  # typer's answer to Ctrl-C, without a word
-            _fail("interrupted", _INTERRUPTED)
+        if e.code == INTERRUPTED:  # typer's answer to Ctrl-C, without a word
+            raise KeyboardInterrupt from e
         raise
     except MemoryError:
         _fail(_OUT_OF_MEMORY, UserError.exit_status)
-    except KeyboardInterrupt:
-        _fail("interrupted", _INTERRUPTED)
     except OSError as e:  # a full disk for temporary files, say
         _fail(_OUT_OF_MEMORY if e.errno == errno.ENOMEM else str(e), UserError.exit_status)
     except Exception as e:
         _fail_unexpectedly(e, debug=debug)
     sys.exit(0)
+
+
+def _with_command(error: IncompleteError, args: Sequence[str]) -> str:
+    """What is missing, and what to type instead, ready to be copied."""
+    words = [a for a in args if a != "--debug"]
+    end = words.index("--") if "--" in words else len(words)
+    return f"{error.found}\ntry: raptor {shlex.join([*words[:end], *error.options, *words[end:]])}"
 
 
 def _check_encoding(args: Sequence[str]) -> None:
@@ -81,18 +104,10 @@ def _check_encoding(args: Sequence[str]) -> None:
 
 def _fail_unexpectedly(error: Exception, *, debug: bool) -> NoReturn:
     if isinstance(error.__cause__, KeyboardInterrupt):  # Python's answer when compiled code returns in spite of it
-        _fail("interrupted", _INTERRUPTED)
+        raise KeyboardInterrupt from error
     if debug:
         raise error
     _fail(f"{type(error).__name__}: {error}", _INTERNAL)
-
-
-def _keep_interrupt(lost: "sys.UnraisableHookArgs") -> None:
-    """Ctrl-C where a library cannot pass it on, as while pydantic builds its classes, comes again a little later."""
-    if lost.exc_type is KeyboardInterrupt:
-        Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
-    else:
-        sys.__unraisablehook__(lost)
 
 
 def _fail(message: str, status: int) -> NoReturn:
@@ -118,7 +133,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(  # pyright: ignore[reportUnusedFunction] typer calls it
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("-V", "--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere on the line.")
@@ -132,48 +147,69 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but er
 
 @app.command("compile")
 def compile_command(
-    model: Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)],
+    context: typer.Context,
+    model: model_options.Model,
     output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write.")] = Path("out"),
-    xbar: Annotated[
-        str | None, typer.Option(help="Crossbar size: 128, or 128x256 (rows x columns).", show_default="128x128")
-    ] = None,
+    xbar: model_options.Xbar = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.", show_default="144")] = None,
-    xbars_per_core: Annotated[int | None, typer.Option(min=1, help="Crossbars of a core.", show_default="64")] = None,
-    bits: Annotated[int, typer.Option(min=1, max=32, help="Bits of an activation and of a weight.")] = 8,
-    cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.", show_default="8")] = None,
-    arch: Annotated[
-        str | None,
-        typer.Option(
-            help="Architecture file of pimsim-nn, or preset.", show_default="bench", autocompletion=completion.presets
-        ),
-    ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(help="Shape of an input, such as input=1,3,224,224. Repeatable.")
-    ] = None,
-    stream_format: Annotated[str, typer.Option("--format", help="Streams: json, pim or both.")] = "json",
-    weights: Annotated[str, typer.Option(help="Crossbar weights: json or npz.")] = "json",
-    mapping: Annotated[
+    xbars_per_core: model_options.XbarsPerCore = None,
+    bits: model_options.Bits = 8,
+    cell_bits: model_options.CellBits = None,
+    arch: model_options.Arch = None,
+    shape: model_options.Shape = None,
+    dim: model_options.Dim = None,
+    constant: model_options.Set = None,
+    stream_format: Annotated[
         str,
         typer.Option(
+            "--format",
+            metavar="json|pim|both",
+            help=f"Streams: {STREAM_FORMAT}.",
+            autocompletion=completion.stream_formats,
+        ),
+    ] = "json",
+    weights: Annotated[
+        str,
+        typer.Option(
+            metavar="json|npz", help=f"Crossbar weights: {WEIGHT_FORMAT}.", autocompletion=completion.weight_formats
+        ),
+    ] = "json",
+    mapping: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
             help="Strategy: rows: layers stream; raptor, the reference; pixelwise; or an --emit-mapping file.",
+            show_default=DEFAULT_STRATEGY,
             autocompletion=completion.strategies,
         ),
-    ] = DEFAULT_STRATEGY,
+    ] = None,
     optimize: Annotated[
         str | None,
         typer.Option(
-            help="Search instead: latency, throughput or energy, by the built-in simulator.",
+            metavar="GOAL",
+            help=f"Search instead: {OBJECTIVE}, by the built-in simulator.",
             autocompletion=completion.objectives,
         ),
     ] = None,
-    effort: Annotated[int | None, typer.Option(min=1, help="Mappings that --optimize tries.", show_default="4")] = None,
+    effort: Annotated[
+        int | None, typer.Option(min=1, help="Mappings that --optimize tries at most.", show_default="4")
+    ] = None,
     emit_mapping: Annotated[Path | None, typer.Option(help="Also write the mapping to this file.")] = None,
-    isa: Annotated[str, typer.Option(help="extended, or base: only instructions that pimsim-nn runs.")] = "extended",
+    isa: Annotated[
+        str,
+        typer.Option(
+            metavar="extended|base",
+            help=f"{ISA}; base: only instructions that pimsim-nn runs.",
+            autocompletion=completion.isas,
+        ),
+    ] = "extended",
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
     stop_after: Annotated[
-        str | None, typer.Option(help="Print what this pass returns, and stop.", autocompletion=completion.passes)
+        str | None,
+        typer.Option(metavar="PASS", help="Print what this pass returns, and stop.", autocompletion=completion.passes),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier output.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print each stage, on a line of its own.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Compile an ONNX model to instruction streams.
@@ -181,40 +217,44 @@ def compile_command(
     Example: raptor compile lenet5.onnx --xbar 128 --cores 20
     """
     import raptor
+    from raptor import files, terminal
     from raptor import output as outputs
-    from raptor import terminal
     from raptor.driver import Driver, Stopped
     from raptor.threads import Threads
 
-    choices = {"--format": (stream_format, ("json", "pim", "both")), "--weights": (weights, ("json", "npz"))}
-    choices["--isa"] = (isa, ("extended", "base"))
-    choices["--optimize"] = (optimize or "latency", ("latency", "throughput", "energy"))
-    for option, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise UserError(f"{option} {value}: expected one of: {', '.join(allowed)}")
-    if stop_after is None:
-        outputs.check_replaceable(output, force=force)
-    if emit_mapping is not None and stop_after is not None:
-        raise UserError("--emit-mapping: not with --stop-after, which ends before it is known that the mapping works")
+    streams, matrices = STREAM_FORMAT.parse(stream_format), WEIGHT_FORMAT.parse(weights)
+    base_isa = ISA.parse(isa) == "base"
+    files.check_no_terminal("-o", output)
+    if stop_after is not None:
+        useless = {"output", "stream_format", "weights", "emit_mapping", "quiet"}
+        useless |= set() if dump_ir else {"force"}
+        refuse_given(context, useless, "not with --stop-after, which prints what a pass returns and writes no output")
+    if dump_ir is not None and dump_ir.is_dir() and any(dump_ir.iterdir()) and not force:
+        raise UserError(f"--dump-ir {dump_ir}: is not empty; --force replaces what has the same names")
     if emit_mapping is not None and emit_mapping.exists() and not force:
         raise UserError(f"--emit-mapping {emit_mapping}: exists; --force replaces it")
-    with terminal.progress(quiet or stop_after is not None) as started:
+    if verbose and quiet:
+        raise UserError("--verbose: not with --quiet")
+    keep = nullcontext() if stop_after else outputs.reserved(output, force=force)
+    with keep, terminal.progress(quiet=quiet or stop_after is not None, verbose=verbose) as started:
         driver = Driver(dump=dump_ir, stop_after=stop_after, started=started)
         try:
             program = raptor.compile(
                 model,
-                xbar=parse_xbar(xbar),
+                xbar=xbar,
                 cores=cores,
                 xbars_per_core=xbars_per_core,
                 bits=bits,
                 cell_bits=cell_bits,
                 arch=arch,
-                shapes=dict(map(parse_shape, shape or ())),
+                shapes=model_options.read_shapes(shape or ()),
+                dims=model_options.read_dims(dim or ()),
+                constants=model_options.read_constants(constant or ()),
                 mapping=mapping,
-                optimize=optimize,  # pyright: ignore[reportArgumentType] checked above
+                optimize=None if optimize is None else OBJECTIVE.parse(optimize),
                 effort=effort,
                 emit_mapping=emit_mapping,
-                base_isa=isa == "base",
+                base_isa=base_isa,
                 driver=driver,
             )
         except Stopped as stopped:
@@ -222,14 +262,7 @@ def compile_command(
             return
         with Threads(1) as pool:
             findings = pool.submit(program.check)
-            driver.timed(
-                "write",
-                program.save,
-                output,
-                stream_format=stream_format,  # pyright: ignore[reportArgumentType] checked above
-                weight_format=weights,  # pyright: ignore[reportArgumentType]
-                force=force,
-            )
+            driver.timed("write", program.save, output, stream_format=streams, weight_format=matrices, force=force)
             found = driver.timed("check", findings.result)
     if not quiet:
         terminal.show_summary(program, output)
@@ -238,6 +271,7 @@ def compile_command(
 
 @app.command("models")
 def models_command(
+    context: typer.Context,
     name: Annotated[
         str | None,
         typer.Argument(help="Model to write; without it, all are listed.", autocompletion=completion.models),
@@ -247,7 +281,8 @@ def models_command(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights.")] = 0,
     option: Annotated[
-        list[str] | None, typer.Option(help="Option of the model, such as head=global_average_pool.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Option of the model, such as head=global_average_pool."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     quiet: Quiet = False,
@@ -256,9 +291,11 @@ def models_command(
 
     Example: raptor models lenet5 -o lenet5.onnx
     """
+    require_own("models")
     from raptor import zoo
 
     if name is None:
+        refuse_given(context, {"output", "seed", "option", "force", "quiet"}, "needs the NAME of a model to write")
         zoo.show()
         return
     path = output or Path(f"{name}.onnx")
@@ -275,3 +312,19 @@ app.command("compare")(raptor.reporting.cli.compare_command)
 app.command("inspect")(raptor.inspection_cli.command)
 app.command("explain")(raptor.explain_cli.command)
 app.add_typer(raptor.arch_cli.app, name="arch")
+
+
+@app.command("help")
+def help_command(
+    name: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Of which; without, all.")] = None,
+) -> None:
+    """Show what a command does, as its --help.
+
+    Example: raptor help compile
+    """
+    command()(args=[*(name or ()), "--help"], prog_name="raptor")
+
+
+def command() -> Any:
+    """All of it, as typer runs it and shows it."""
+    return plain_usage(get_command(app))

@@ -23,11 +23,13 @@ from raptor.mapping import map_raptor
 from raptor.mapping_file import read_mapping, write_mapping
 from raptor.mapping_pixelwise import map_pixelwise
 from raptor.mapping_rows import map_rows
+from raptor.options import Objective
 from raptor.output import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.report import make_report
-from raptor.search import EFFORT, Objective, search
+from raptor.search import EFFORT, Trial, search
 from raptor.spatial import SpatialGraph
+from raptor.spelling import option
 
 if TYPE_CHECKING:
     import onnx
@@ -44,7 +46,7 @@ class Choice:
     """How the mapping is found.
 
     `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search of `effort`
-    evaluations instead. `emit`: where to store what was found.
+    mappings instead. `emit`: where to store what was found.
     """
 
     strategy: str
@@ -53,16 +55,27 @@ class Choice:
     emit: Path | None = None
 
 
-def choose_mapping(choice: Choice, graph: Graph, arch: Arch) -> Placement:
-    """Raises `UserError` for a strategy that is neither a name nor a mapping for this model and chip."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A mapping; the `trials` of a search, `notes` on a file that was replayed."""
+
+    mapping: Placement
+    trials: tuple[Trial, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        tried = (f"tried {t.name}: {t.fault or f'{t.cost:.10g}'}\n" for t in self.trials)
+        return f"{self.mapping}{''.join(tried)}"
+
+
+def choose_mapping(choice: Choice, graph: Graph, arch: Arch) -> Chosen:
+    """Raises `UserError` for a stored mapping that is not one for this model and chip."""
     if choice.optimize is not None:
-        return search(graph, arch, choice.optimize, choice.effort, partial(_build, graph, arch))[0].mapping
+        return Chosen(*search(graph, arch, choice.optimize, choice.effort, partial(_build, graph, arch)))
     if choice.strategy in STRATEGIES:
-        return STRATEGIES[choice.strategy](graph, arch)
-    path = Path(choice.strategy)
-    if not path.is_file():
-        raise UserError(f"--mapping {path}: expected a file, or one of: {', '.join(STRATEGIES)}")
-    return read_mapping(path, graph, arch)
+        return Chosen(STRATEGIES[choice.strategy](graph, arch))
+    mapping, notes = read_mapping(Path(choice.strategy), graph, arch)
+    return Chosen(mapping, notes=notes)
 
 
 @contextmanager
@@ -74,7 +87,7 @@ def _blaming_its_file(choice: Choice) -> Generator[None]:
         if choice.optimize is not None or choice.strategy in STRATEGIES:
             raise
         reason = e.__cause__ if isinstance(e.__cause__, InternalError) else e
-        raise UserError(f"--mapping {choice.strategy}: not a mapping for this model: {reason}") from e
+        raise UserError(f"{option('mapping', choice.strategy)}: not a mapping for this model: {reason}") from e
 
 
 def _build(graph: Graph, arch: Arch, mapping: Placement) -> tuple[PimProgram, Streams]:
@@ -92,28 +105,35 @@ def compile_model(
     driver: Driver,
     *,
     shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+    constants: Mapping[str, Any],
     base_isa: bool = False,
     choice: Choice,
     options: Mapping[str, Any],
 ) -> Artifacts:
-    """Runs every pass. `options` are recorded in the manifest; `base_isa` refuses extended instructions."""
+    """Runs every pass. `options` are recorded in the manifest, with the inputs that are constants.
+
+    `base_isa` refuses extended instructions.
+    """
     check_network_size(arch)
-    model = driver.run("import", lambda m: m.graph.verify(), frontend.load, source, shapes=shapes)
+    load = partial(frontend.load, shapes=shapes, dims=dims, constants=constants)
+    model = driver.run("import", lambda m: m.graph.verify(), load, source)
     if base_isa:
         _refuse_extensions(model.graph)
     graph = driver.run("fold_relu", Graph.verify, spatial.fold_relu, model.graph, arch)
     graph = driver.run("choose_depthwise", Graph.verify, spatial.choose_depthwise, graph, arch)
-    mapping = driver.run("map", _nothing, choose_mapping, choice, graph, arch)
+    chosen = driver.run("map", _nothing, choose_mapping, choice, graph, arch)
+    mapping = chosen.mapping
     with _blaming_its_file(choice):
         tiles, memory, program, streams = _lower(driver, graph, mapping, arch)
     if choice.emit is not None:
-        write_mapping(choice.emit, mapping, arch)
-    warnings = (*model.notes, *arch.notes, *pim.memory_warnings(program, arch))
-    report = make_report(graph, tiles, mapping, program, streams, arch, warnings)
+        write_mapping(choice.emit, mapping, graph, arch)
+    warnings = (*model.notes, *arch.notes, *chosen.notes, *pim.memory_warnings(program, arch))
+    report = make_report(graph, tiles, mapping, program, streams, arch, warnings, chosen.trials)
     return Artifacts(
         name=model.name,
         arch=arch.with_timeout_ms(_timeout_ms(program, streams, arch)),
-        options=options,
+        options={**options, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
         config=_config(program, arch),
         memory=_memory_map(tiles, memory, program, arch),
         layers=_layers(program, streams, arch),
@@ -153,7 +173,7 @@ def _refuse_extensions(graph: Graph) -> None:
     """All nodes that need an instruction outside the published set."""
     nodes = {n.name: n for n in graph.nodes if _extension(n.operator)}
     if nodes:
-        reason = "needs the extended instruction {}, which --isa base excludes"
+        reason = f"needs the extended instruction {{}}, which {option('base_isa', True)} excludes"
         raise UnsupportedError(
             [UnsupportedNode(n.name, n.op_type, reason.format(_extension(n.operator))) for n in nodes.values()]
         )

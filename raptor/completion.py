@@ -1,7 +1,17 @@
 """What the shell offers for arguments that are names. Imports wait until it asks."""
 
+from raptor.options import ISA, OBJECTIVE, STRATEGY, STREAM_FORMAT, WEIGHT_FORMAT
+
 
 def models() -> list[str]:
+    """Nothing where another `models` is in the way: the command says so."""
+    from raptor.errors import UserError
+    from raptor.packages import require_own
+
+    try:
+        require_own("models")
+    except UserError:
+        return []
     from models import MODELS
 
     return list(MODELS)
@@ -15,15 +25,23 @@ def presets() -> list[str]:
 
 
 def strategies() -> list[str]:
-    from raptor.compiler import STRATEGIES
-
-    return list(STRATEGIES)
+    return list(STRATEGY.names)
 
 
 def objectives() -> list[str]:
-    from raptor.search import OBJECTIVES
+    return list(OBJECTIVE.names)
 
-    return list(OBJECTIVES)
+
+def stream_formats() -> list[str]:
+    return list(STREAM_FORMAT.names)
+
+
+def weight_formats() -> list[str]:
+    return list(WEIGHT_FORMAT.names)
+
+
+def isas() -> list[str]:
+    return list(ISA.names)
 
 
 def passes() -> list[str]:

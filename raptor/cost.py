@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor import isa
-from raptor.arch import Arch, MatrixConfig, MemoryConfig, mesh_latency
+from raptor.arch import (
+    Arch,
+    MatrixConfig,
+    MemoryConfig,
+    flit_ns,
+    longest_flit_ns,
+    memory_flit_ns,
+    typical_flit_ns,
+)
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -22,9 +30,20 @@ def mvmul_ns(arch: Arch, xbars: int) -> float:
     The simulator reads the input once for each bit of a byte, and computes alike for any number of crossbars.
     """
     memory = arch.file.chip_config.core_config.local_memory_config
-    width = arch.element_bytes
-    read = _read_ns(memory, 8 * arch.xbar_rows * width)
-    return read + _crossbar_ns(arch) + _write_ns(memory, arch.outputs_per_xbar * width * xbars)
+    read, write = product_bytes(arch, xbars)
+    return _read_ns(memory, read) + _crossbar_ns(arch) + _write_ns(memory, write)
+
+
+def port_ns(arch: Arch, xbars: int) -> float:
+    """What such a product keeps the one port of local memory busy: no core can start them faster."""
+    memory = arch.file.chip_config.core_config.local_memory_config
+    read, write = product_bytes(arch, xbars)
+    return _read_ns(memory, read) + _write_ns(memory, write)
+
+
+def product_bytes(arch: Arch, xbars: int) -> tuple[int, int]:
+    """What such a product reads and writes of local memory."""
+    return 8 * arch.xbar_rows * arch.element_bytes, arch.outputs_per_xbar * arch.element_bytes * xbars
 
 
 def vector_ns(arch: Arch, elements: int, operands: int) -> float:
@@ -69,22 +88,23 @@ def copy_ns(arch: Arch, elements: int) -> float:
     return _read_ns(memory, size) + _write_ns(memory, size)
 
 
-def message_ns(arch: Arch, elements: int, hops: int = 4) -> float:
+def message_ns(arch: Arch, elements: int) -> float:
     """From a send to the end of its receive when both are ready; the receiver is busy as long."""
     memory, size = arch.file.chip_config.core_config.local_memory_config, elements * arch.element_bytes
     flits = math.ceil(size / arch.file.chip_config.network_config.bus_width)
-    return _read_ns(memory, size) + (flits + 2) * (2 + 2 * hops) + _write_ns(memory, size)
+    return _read_ns(memory, size) + (flits + 2) * typical_flit_ns(arch) + _write_ns(memory, size)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
     """What messages take, one row each, once both ends are ready (docs/target.md, 4.5).
 
-    request_ns: to the other switch. sender_ns, wire_ns: how long the sender and then its switch are busy from when it
-    may send. receiver_ns: from then to the end of the receive.
+    request_ns, grant_ns: from the sender's switch to the receiver's and back. sender_ns, wire_ns: how long the sender
+    and then its switch are busy from when it may send. receiver_ns: from then to the end of the receive.
     """
 
     request_ns: Floats
+    grant_ns: Floats
     sender_ns: Floats
     wire_ns: Floats
     receiver_ns: Floats
@@ -92,12 +112,12 @@ class MessageTimes:
 
 def message_times(arch: Arch, source: Ints, to: Ints, elements: Ints) -> MessageTimes:
     memory, size = arch.file.chip_config.core_config.local_memory_config, elements * arch.element_bytes
-    flit_ns = mesh_latency(source, to, arch.mesh_cols)
+    there_ns, back_ns = flit_ns(arch, source, to), flit_ns(arch, to, source)
     beats = -(-size // memory.data_width) * memory.period
-    wire = message_flits(arch, elements) * flit_ns
+    wire = message_flits(arch, elements) * there_ns
     sender = beats * memory.read_latency_cycle
     receiver = sender + wire + beats * memory.write_latency_cycle
-    return MessageTimes(*(column.astype(np.float64) for column in (flit_ns, sender, wire, receiver)))
+    return MessageTimes(*(column.astype(np.float64) for column in (there_ns, back_ns, sender, wire, receiver)))
 
 
 def message_flits(arch: Arch, elements: Ints) -> Ints:
@@ -105,10 +125,11 @@ def message_flits(arch: Arch, elements: Ints) -> Ints:
     return -(-elements * arch.element_bytes // arch.file.chip_config.network_config.bus_width)
 
 
-def load_ns(arch: Arch, elements: int) -> float:
-    """From global memory."""
+def load_ns(arch: Arch, elements: int, core: int | None = None) -> float:
+    """From global memory; `core` as in `memory_flit_ns`."""
     chip, size = arch.file.chip_config, elements * arch.element_bytes
-    return 15 + _read_ns(chip.global_memory_config, size) + _write_ns(chip.core_config.local_memory_config, size)
+    read_ns, write_ns = _read_ns(chip.global_memory_config, size), _write_ns(chip.core_config.local_memory_config, size)
+    return memory_flit_ns(arch, core) + read_ns + write_ns
 
 
 def _of_units(*units: isa.Unit) -> npt.NDArray[np.bool_]:
@@ -140,6 +161,6 @@ def longest_ns(records: isa.Records, xbars: int, arch: Arch) -> float:
     steps = np.ceil(length / chip.core_config.vector_width) * chip.core_config.vector_latency_cycle
     flits = np.ceil(size / chip.network_config.bus_width) + 2
     outside = np.ceil(size / memory.data_width) * (memory.read_latency_cycle + memory.write_latency_cycle)
-    across = flits * (2 + 2 * sum(chip.network_config.layout)) + outside * memory.period
+    across = flits * longest_flit_ns(arch) + outside * memory.period
     busy = moved + np.where(vector, steps, across)
     return products + float(busy.sum()) + 10 * count * chip.core_config.period

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from raptor.arguments import OneOf, path_or_none
 from raptor.errors import InternalError, RaptorError, UserError
+from raptor.spelling import option
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +30,7 @@ PASSES = (
     "generate",
 )
 """In the order they run; names for `--stop-after`."""
+PASS = OneOf("stop_after", PASSES)
 
 _BUGS = (
     ArithmeticError,
@@ -76,8 +79,9 @@ class Driver:
     done: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        if self.stop_after is not None and self.stop_after not in PASSES:
-            raise UserError(f"--stop-after {self.stop_after}: expected one of: {', '.join(PASSES)}")
+        self.dump = path_or_none("dump_ir", self.dump)
+        if self.stop_after is not None:
+            PASS.parse(self.stop_after)
 
     def timed(self, name: str, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """A stage that is not a pass, such as writing files."""
@@ -107,8 +111,8 @@ class Driver:
         if self.dump is not None:
             try:
                 self.dump.mkdir(parents=True, exist_ok=True)
-                (self.dump / f"{len(self.done):02d}-{name}.txt").write_text(f"{result}")
+                (self.dump / f"{len(self.done):02d}-{name}.txt").write_text(f"{result}", encoding="utf-8")
             except OSError as e:
-                raise UserError(f"--dump-ir {self.dump}: {e.strerror or e}") from e
+                raise UserError(f"{option('dump_ir', self.dump)}: {e.strerror or e}") from e
         if self.stop_after == name:
             raise Stopped(f"{result}")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raptor import arch as architectures
-from raptor import files, frontend, spatial
+from raptor import arguments, files, frontend, spatial
 from raptor.arch import Arch
 from raptor.errors import UserError
 from raptor.frontend.graph import Filter, Graph
@@ -32,11 +32,12 @@ from validator.simulate import builtin, chip, layers, model
 from validator.simulate.layers import Provenance
 from validator.simulate.model import Machine, Run
 from validator.simulate.state import Core
+from validator.simulate.what_if import WhatIf, what_if
 from validator.simulate.work import Split, Work, split_of, work_of
 
 Ints = npt.NDArray[np.int64]
 
-VERSION = 1
+VERSION = 2
 SAMPLES = 16
 FULL = 0.9
 """A part of the chip that works more than this share of the interval binds it."""
@@ -116,7 +117,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Times in ns. `interval_ns`: between samples in the steady state. `binds`: a sentence for people."""
+    """Times in ns. `interval_ns`: between samples in the steady state. `binds`: a sentence for people.
+
+    `what_if`: with one part of the chip twice as fast each; empty unless asked for.
+    """
 
     program: str
     model: str
@@ -127,6 +131,7 @@ class Explanation:
     binds: str
     layers: tuple[Layer, ...]
     warnings: tuple[str, ...]
+    what_if: tuple[WhatIf, ...] = ()
     version: int = VERSION
 
 
@@ -137,6 +142,8 @@ class _Recorded(BaseModel):
 
     bits: int
     shapes: Named[Items[int]] = {}
+    dims: Named[int] = {}
+    constants: Named[Any] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,12 +177,13 @@ class _Simulated:
         return self.of.nodes[int(np.argmax(taken))], float(taken.max() / taken.sum())
 
 
-def explain(folder: str | Path) -> Explanation:
+def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     """Simulates the program in an output directory and finds again what its mapping decided.
 
-    Raises `UserError` for a directory that is not a whole output, `DeadlockError` for a program that does not end.
+    `faster`: and again with each part of the chip twice as fast, the program as it is. Writes nothing. Raises
+    `UserError` for a directory that is not a whole output, `DeadlockError` for a program that does not end.
     """
-    folder = Path(folder)
+    folder, faster = arguments.path("folder", folder), arguments.flag("faster", faster)
     report, manifest = load(folder).report, files.read(files.Manifest, folder, files.MANIFEST)
     for name in (files.ARCH, files.STEPS, files.MODEL):
         files.check_regular(folder, name)
@@ -197,6 +205,7 @@ def explain(folder: str | Path) -> Explanation:
         binds=_binding(bounds, interval_ns, found),
         layers=found,
         warnings=machine.warnings,
+        what_if=what_if(machine, SAMPLES) if faster else (),
     )
 
 
@@ -282,7 +291,8 @@ def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Arch]:
             f"{folder / files.MANIFEST}: options: not those of a compilation: {e.errors()[0]['msg']}"
         ) from e
     arch = architectures.load(files.check_regular(folder, files.ARCH), element_bits=options.bits)
-    graph = frontend.load(files.check_regular(folder, files.MODEL), shapes=options.shapes).graph
+    model = files.check_regular(folder, files.MODEL)
+    graph = frontend.load(model, shapes=options.shapes, dims=options.dims, constants=options.constants).graph
     return spatial.choose_depthwise(spatial.fold_relu(graph, arch), arch), arch
 
 

@@ -8,7 +8,12 @@ import typer
 
 def command(
     out: Annotated[Path, typer.Argument(help="Output directory of `raptor compile`.", show_default=False)],
+    what_if: Annotated[
+        bool,
+        typer.Option("--what-if", help="Simulate again with each part of the chip twice as fast: what would help."),
+    ] = False,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print one line only: what binds.")] = False,
 ) -> None:
     """Say what the mapping chose for each layer, what else it might have chosen, and what bounds time.
 
@@ -23,8 +28,8 @@ def command(
     from raptor.explain_view import show, write
 
     with Console(stderr=True).status("simulating ..."):
-        found = explain(out)
+        found = explain(out, faster=what_if)
     if json is not None:
         write(json, found)
     if not files.is_terminal(json):
-        show(found, Console())
+        show(found, Console(), quiet=quiet)

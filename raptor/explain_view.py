@@ -1,6 +1,6 @@
 """An explanation as tables for people and as JSON for programs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, astuple
 from pathlib import Path
 
@@ -10,48 +10,67 @@ from rich.table import Table
 from raptor import files
 from raptor.console import Console
 from raptor.explain import Choice, Explanation, Layer
+from raptor.fitting import Fitted, fit
+from raptor.names import shorten
 from validator.simulate.report import time_text
 
-_CHOICE_LEGEND = (
-    "grid: columns of the image x groups of input channels x parts of the outputs. products: on all cores, a sample. "
-    "expects: what the mapping thinks the busiest core works; smaller, larger: cores and the same of the next grids"
-)
+_CHOICE_LEGEND = {
+    "grid": "grid: columns of the image x groups of input channels x parts of the outputs. ",
+    "products": "products: of a sample, on all cores. ",
+    "expects": "expects: estimated work of the busiest core. ",
+    "larger": "smaller, larger: the same for the next smaller and larger number of cores. ",
+}
 _TIME_LEGEND = (
-    "work: at least, for a sample, and its share of the interval; then % of the time until the core ends, one sample "
-    "alone. send, recv: waiting to; rest: issue, idle; +n: the core serves n more layers"
+    "work: least time for a sample, and its share of the interval. Then % of the time until the core ends, with one "
+    "sample alone. send, recv: waiting for the other core; rest: issue, idle; +n: the core serves n more layers"
 )
-_COLUMNS = ("matrix", "vector", "memory", "net", "send", "recv", "rest")
+_CHOICES = ("layer", "unfolding", "cores", "grid", "xbars", "products", "expects", "smaller", "larger")
+_EXPENDABLE_CHOICES = ("smaller", "larger", "xbars", "unfolding", "expects", "products", "grid")
+_TIMES = ("layer", "core", "work", "share", "matrix", "vector", "memory", "net", "send", "recv", "rest")
+_EXPENDABLE_TIMES = ("rest", "memory", "net", "vector", "send", "share")
 
 
 def write(path: Path, found: Explanation) -> None:
     files.print_or_write("--json", path, orjson.dumps(asdict(found), option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def show(found: Explanation, console: Console) -> None:
-    """What was chosen, where the time goes, the bounds."""
+def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
+    """What was chosen, where the time goes, the bounds, and what would help if that was asked for.
+
+    `quiet`: the sentence on what limits the time only.
+    """
+    if quiet:
+        console.print(found.binds, soft_wrap=True)
+        return
     console.print(f"Layers of {found.model}, strategy {found.strategy}", style="bold")
-    console.print(_choices(found))
-    console.print(_CHOICE_LEGEND)
+    names = shorten([layer.node for layer in found.layers], console.width // 3)
+    choices = fit(_CHOICES, list(_choices(found, names)), console.width, _EXPENDABLE_CHOICES)
+    legend = "".join(text for column, text in _CHOICE_LEGEND.items() if column in choices.shown)
+    _print_table(choices, legend.rstrip(), console)
     for line in _reasons(found):
         console.print(line)
     console.print()
     console.print("Time of each layer's busiest core", style="bold")
-    console.print(_times(found))
-    console.print(_TIME_LEGEND)
+    times = fit(_TIMES, list(_times(found, names)), console.width, _EXPENDABLE_TIMES)
+    _print_table(times, _TIME_LEGEND, console)
     console.print()
     console.print(_totals(found))
     console.print(found.binds, style="bold")
+    if found.what_if:
+        console.print()
+        console.print("What if a part were twice as fast, with the same program", style="bold")
+        console.print(_what_if(found))
     for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow")
 
 
-def _table(*columns: str) -> Table:
-    """The first column is words of any length."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(columns[0], overflow="fold")
-    for name in columns[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _print_table(fitted: Fitted, legend: str, console: Console) -> None:
+    console.print(fitted.table)
+    console.print(legend)
+    if fitted.left_out:
+        console.print(
+            f"no room here for {', '.join(reversed(fitted.left_out))}: make the terminal wider, or see --json"
+        )
 
 
 def _time(ns: float) -> str:
@@ -59,16 +78,14 @@ def _time(ns: float) -> str:
     return time_text(float(f"{ns:.3g}"))
 
 
-def _choices(found: Explanation) -> Table:
-    table = _table("layer", "unfolding", "cores", "grid", "xbars", "products", "expects", "smaller", "larger")
+def _choices(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     for layer in found.layers:
         counts = (layer.unfolding, f"{len(layer.cores):,}", f"{layer.xbars:,}", _time(layer.products_ns))
         chosen, none = layer.options.chosen, "-" if layer.options.unknown else "none"
         grid = f"{chosen.columns}x{chosen.inputs}x{chosen.outputs}" if chosen else "-"
         expects = _time(chosen.predicted_ns) if chosen else "-"
         others = (_other(c) if c else none for c in (layer.options.smaller, layer.options.larger))
-        table.add_row(layer.node, *counts[:2], grid, *counts[2:], expects, *others)
-    return table
+        yield (names[layer.node], *counts[:2], grid, *counts[2:], expects, *others)
 
 
 def _other(choice: Choice) -> str:
@@ -84,15 +101,13 @@ def _reasons(found: Explanation) -> Iterator[str]:
         yield f"- {which}{more}: {reason}"
 
 
-def _times(found: Explanation) -> Table:
+def _times(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """A row for each core that works most for some layer."""
-    table = _table("layer", "core", "work", "share", *_COLUMNS)
     for layer in _one_for_each_core(found):
         whole = layer.finish_ns or 1.0
         shares = (f"{ns / whole:.0%}" for ns in astuple(layer.split))
-        name = f"{layer.node} +{len(layer.others)}" if layer.others else layer.node
-        table.add_row(name, str(layer.core), _time(layer.work_ns), f"{layer.work_ns / found.interval_ns:.0%}", *shares)
-    return table
+        name = f"{names[layer.node]} +{len(layer.others)}" if layer.others else names[layer.node]
+        yield (name, str(layer.core), _time(layer.work_ns), f"{layer.work_ns / found.interval_ns:.0%}", *shares)
 
 
 def _one_for_each_core(found: Explanation) -> Iterator[Layer]:
@@ -115,3 +130,21 @@ def _totals(found: Explanation) -> Table:
     table.add_row("", _time(bounds.products), f"products alone, spread evenly over {bounds.cores:,} cores")
     table.add_row("", _time(bounds.port), "loads and stores at the port of global memory")
     return table
+
+
+def _what_if(found: Explanation) -> Table:
+    """What helps the latency most comes first."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("part")
+    for name in ("latency", "", "interval", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_row("as it is", _time(found.latency_ns), "", _time(found.interval_ns), "")
+    for faster in sorted(found.what_if, key=lambda w: (w.latency_ns, w.interval_ns)):
+        latency = (_time(faster.latency_ns), _gain(faster.latency_ns, found.latency_ns))
+        table.add_row(faster.part, *latency, _time(faster.interval_ns), _gain(faster.interval_ns, found.interval_ns))
+    return table
+
+
+def _gain(ns: float, before_ns: float) -> str:
+    gain = f"{ns / before_ns - 1:+.1%}" if before_ns else ""
+    return "0.0%" if gain in ("+0.0%", "-0.0%") else gain

@@ -33,6 +33,9 @@ MODEL = "model.onnx"
 WEIGHTS = "weights"
 CONSTANTS = f"{WEIGHTS}/constants.npy"
 
+CONSTANT_INPUTS = "constants"
+"""The option in the manifest that holds the inputs of the model that were made constants, and their values."""
+
 FORMAT_VERSION = 1
 
 T = TypeVar("T", bound=BaseModel)
@@ -268,8 +271,10 @@ def to_json(value: BaseModel) -> bytes:
 def whole(option: str, path: Path) -> Generator[BinaryIO]:
     """What takes the place of the file that `option` names when the block ends well, and vanishes otherwise.
 
-    Pipes, devices and links are written to as they are. Raises `UserError` that names option and file.
+    Pipes, devices and links are written to as they are. Raises `UserError` that names option and file, also for `-`:
+    only what is JSON goes to standard output (`print_or_write`).
     """
+    check_no_terminal(option, path)
     # Named before it is made, so that no Ctrl-C comes between the two.
     temporary = path.parent / f".raptor.{secrets.token_hex(4)}"
     try:
@@ -295,8 +300,14 @@ def write_for(option: str, path: Path, content: bytes) -> None:
         stream.write(content)
 
 
+def check_no_terminal(option: str, path: Path) -> None:
+    """Raises `UserError` for a `-` that is no file's name but would become one."""
+    if is_terminal(path):
+        raise UserError(f"{option} -: standard output takes JSON only (--json -); name another")
+
+
 def is_terminal(path: Path | None) -> bool:
-    """Of `--json -`: standard output takes the JSON, and nothing else."""
+    """Of `--json -` and `--sarif -`: standard output takes the JSON, and nothing else."""
     return str(path) == "-"
 
 

@@ -2,22 +2,25 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from rich.table import Table
 
 from raptor import arch as architectures
-from raptor import files, frontend, spatial
+from raptor import arguments, files, frontend, spatial
 from raptor.arch import Arch
 from raptor.console import Console
 from raptor.frontend.graph import Dot, Filter, Graph, Node, Stencil
 from raptor.frontend.registry import is_supported_op
+from raptor.macs import count_macs
 from raptor.mapping import Mapping as Placement
 from raptor.mapping import filter_key, map_raptor
+from raptor.names import fit
+from raptor.options import MOST_BITS, parse_dims, parse_named, parse_shapes
 from raptor.strict import Items, Named, Pair, Schema
-from raptor.window import Window
 
 if TYPE_CHECKING:
     import onnx
@@ -35,7 +38,7 @@ class OperatorInfo(Schema):
 
 
 class NodeInfo(Schema):
-    """A node that cannot be compiled."""
+    """A node that cannot be compiled, or an input (`op_type` "input")."""
 
     node: str
     op_type: str
@@ -56,8 +59,12 @@ class LayerInfo(Schema):
 
 
 class Inspection(Schema):
-    """What would happen. If nodes are unsupported, layers and totals are those of the other nodes."""
+    """What would happen. If nodes are unsupported, layers and totals are those of the other nodes.
 
+    `version` changes with the fields.
+    """
+
+    version: Literal[1] = 1
     model: str
     inputs: Named[Items[int]]
     outputs: Named[Items[int]]
@@ -73,27 +80,40 @@ class Inspection(Schema):
     operators: Items[OperatorInfo]
     unsupported: Items[NodeInfo]
     layers: Items[LayerInfo]
+    notes: Items[str] = Field(description="what was assumed of the inputs")
 
 
 def inspect(
     model: "str | Path | onnx.ModelProto",
     *,
-    xbar: int | tuple[int, int] | None = None,
+    xbar: int | tuple[int, int] | str | None = None,
     xbars_per_core: int | None = None,
     bits: int = 8,
     cell_bits: int | None = None,
     arch: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> Inspection:
     """Counts the work of a model; the options are those of `raptor.compile`, on a chip with as many cores as it takes.
 
-    Raises `UserError` for a bad file, option or shape; unsupported nodes are in the result.
+    Raises `UserError` for a bad file, option or shape; unsupported nodes, and inputs that are no floats, are in the
+    result.
     """
-    size = (xbar, xbar) if isinstance(xbar, int) else xbar
+    bits = arguments.whole("bits", bits, 1, MOST_BITS)
     chip = architectures.load(
-        arch, xbar=size, cores=_MOST_CORES, xbars_per_core=xbars_per_core, cell_bits=cell_bits, element_bits=bits
+        arch,
+        xbar=xbar,
+        cores=_MOST_CORES,
+        xbars_per_core=xbars_per_core,
+        cell_bits=cell_bits,
+        element_bits=bits,
+        network=False,
     )
-    return _inspect(frontend.survey(model, shapes=shapes or {}), chip)
+    survey = frontend.survey(
+        model, shapes=parse_shapes(shapes), dims=parse_dims(dims), constants=parse_named("constants", constants)
+    )
+    return _inspect(survey, chip)
 
 
 def _inspect(survey: frontend.Survey, arch: Arch) -> Inspection:
@@ -118,6 +138,7 @@ def _inspect(survey: frontend.Survey, arch: Arch) -> Inspection:
         operators=tuple(_operators(survey)),
         unsupported=tuple(NodeInfo(node=n.node, op_type=n.op_type, reason=n.reason) for n in survey.unsupported),
         layers=layers,
+        notes=survey.notes,
     )
 
 
@@ -165,28 +186,6 @@ def _layer(group: Sequence[Node], graph: Graph, mapping: Placement, arch: Arch, 
     )
 
 
-def count_macs(node: Node, graph: Graph) -> int:
-    """Multiply-accumulates of a node, those with padding included, as published counts do."""
-    match node.operator:
-        case Filter(weights, window):
-            return _positions(window) * weights.size
-        case Dot(batch, rows, cols):
-            return batch * rows * cols * graph.tensors[node.inputs[0]].image.channels
-        case Stencil(_, window):
-            channels = graph.tensors[node.output].image.channels
-            taps = window.tap_count
-            return _positions(window) * taps * channels
-        case _:
-            return 0
-
-
-def _positions(window: object) -> int:
-    """How often every weight of a window is used: once an output, in a transposed one once an input."""
-    if isinstance(window, Window) and window.transposed:
-        return window.in_pixels
-    return window.out_pixels  # pyright: ignore
-
-
 def _utilisation(weights: int, xbars: int, arch: Arch) -> float:
     cells = xbars * arch.xbar_rows * arch.outputs_per_xbar
     return round(weights / cells, 4) if cells else 0.0
@@ -200,12 +199,14 @@ def show(found: Inspection, console: Console) -> None:
     """The operators, the layers with products, the totals."""
     console.print(_operator_table(found))
     console.print()
-    console.print(_layer_table(found))
+    console.print(fit(console, [x.node for x in found.layers], partial(_layer_table, found)))
     console.print()
     totals = Table(show_header=False, box=None, pad_edge=False)
     for name, value in summary_rows(found):
         totals.add_row(name, value)
     console.print(totals)
+    for note in found.notes:
+        console.print(f"note: {note}", soft_wrap=True)
 
 
 def _operator_table(found: Inspection) -> Table:
@@ -219,7 +220,7 @@ def _operator_table(found: Inspection) -> Table:
     return table
 
 
-def _layer_table(found: Inspection) -> Table:
+def _layer_table(found: Inspection, names: Mapping[str, str]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("layer", overflow="fold")
     table.add_column("operator")
@@ -229,7 +230,7 @@ def _layer_table(found: Inspection) -> Table:
     for x in found.layers:
         used = f"{x.utilisation:.1%}" if x.matrices else "vector unit"
         sizes = (_short(x.weights), _short(x.macs), f"{x.matrices:,}", f"{x.xbars:,}")
-        table.add_row(x.node, x.op_type, "x".join(map(str, x.shape)), *sizes, used)
+        table.add_row(names[x.node], x.op_type, "x".join(map(str, x.shape)), *sizes, used)
     return table
 
 

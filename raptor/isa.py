@@ -69,16 +69,34 @@ class Operand:
         return self.kind is not Kind.IMMEDIATE
 
 
+_LAST_PUBLISHED = 32
+_REFUSED = (21,)
+"""Opcodes that are published, and that pimsim-nn refuses."""
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One row of the instruction set. `extension`: not in the published ISA, refused by pimsim-nn."""
+    """One row of the instruction set.
+
+    `simulated_as`: for an instruction that pimsim-nn does not have, the one of its set that takes as long.
+    """
 
     opcode: int
     name: str
     unit: Unit
     operands: tuple[Operand, ...]
     meaning: str
-    extension: bool = False
+    simulated_as: str | None = None
+
+    def __post_init__(self) -> None:
+        """Without it, the simulator model would have no time for the instruction."""
+        if (self.opcode in _REFUSED or self.opcode > _LAST_PUBLISHED) and self.simulated_as is None:
+            raise ValueError(f"{self.name}: simulated_as must say which instruction of pimsim-nn takes as long")
+
+    @property
+    def extension(self) -> bool:
+        """Whether pimsim-nn refuses it."""
+        return self.simulated_as is not None
 
     def operand(self, name: str) -> Operand:
         return next(o for o in self.operands if o.name == name)
@@ -118,13 +136,13 @@ def _scalar(opcode: int, name: str, *operands: Operand, meaning: str) -> Instruc
     return Instruction(opcode, name, Unit.SCALAR, operands, meaning)
 
 
-def _binary(opcode: int, name: str, meaning: str, *, extension: bool = False) -> Instruction:
+def _binary(opcode: int, name: str, meaning: str, *, simulated_as: str | None = None) -> Instruction:
     operands = (_TARGET, _SOURCE, _SOURCE2, *_OFFSET, _LENGTH)
-    return Instruction(opcode, name, Unit.VECTOR, operands, meaning, extension)
+    return Instruction(opcode, name, Unit.VECTOR, operands, meaning, simulated_as)
 
 
-def _unary(opcode: int, name: str, meaning: str, *, extension: bool = False) -> Instruction:
-    return Instruction(opcode, name, Unit.VECTOR, (_TARGET, _SOURCE, *_OFFSET, _LENGTH), meaning, extension)
+def _unary(opcode: int, name: str, meaning: str, *, simulated_as: str | None = None) -> Instruction:
+    return Instruction(opcode, name, Unit.VECTOR, (_TARGET, _SOURCE, *_OFFSET, _LENGTH), meaning, simulated_as)
 
 
 def _with_register(opcode: int, name: str, what: str, meaning: str) -> Instruction:
@@ -177,7 +195,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     _unary(18, "vrelu", "y = max(a, 0)"),
     _unary(19, "vtanh", "y = tanh(a)"),
     _unary(20, "vsigm", "y = 1 / (1 + exp(-a))"),
-    _unary(21, "vsoftmax", "y = exp(a) / sum(exp(a))", extension=True),
+    _unary(21, "vsoftmax", "y = exp(a) / sum(exp(a))", simulated_as="vsigm"),
     _with_register(22, "vmv", "stride in elements", "y[i] = a[i * rs2]"),
     _with_register(23, "vrsu", "upper bound", "resize to obiw, at most rs2"),
     _with_register(24, "vrsl", "lower bound", "resize to obiw, at least rs2"),
@@ -233,11 +251,11 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     _transfer(31, "wait", _EVENT, _number("wait_value", "c", 0, INT32_MAX, "tokens"), meaning="take tokens"),
     _transfer(32, "sync", _PARTNER, _EVENT, meaning="give one token to core"),
     # Opcodes from 64 on are RAPTOR's own: what the published set cannot compute (docs/design.md, 5).
-    _unary(64, "vexp", "y = exp(a)", extension=True),
-    _unary(65, "vlog", "y = log(a)", extension=True),
-    _unary(66, "vsqrt", "y = sqrt(a)", extension=True),
-    _unary(67, "verf", "y = erf(a)", extension=True),
-    _binary(68, "vvdiv", "y = a / b", extension=True),
+    _unary(64, "vexp", "y = exp(a)", simulated_as="vsigm"),
+    _unary(65, "vlog", "y = log(a)", simulated_as="vsigm"),
+    _unary(66, "vsqrt", "y = sqrt(a)", simulated_as="vsigm"),
+    _unary(67, "verf", "y = erf(a)", simulated_as="vsigm"),
+    _binary(68, "vvdiv", "y = a / b", simulated_as="vvmul"),
 )
 
 BY_NAME: dict[str, Instruction] = {i.name: i for i in INSTRUCTIONS}

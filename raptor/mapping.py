@@ -12,6 +12,7 @@ from itertools import groupby
 from raptor.arch import Arch
 from raptor.errors import CapacityError
 from raptor.frontend.graph import Filter, Floats, Graph, Node
+from raptor.spelling import option
 from raptor.strict import Items, Known, Named, Pair
 
 Range = Pair[int, int]
@@ -95,11 +96,44 @@ class Mapping(Known):
 
 
 def _lines(mapping: Mapping) -> Iterator[str]:
-    yield f"mapping {mapping.strategy} {{tile = {mapping.tile}}}\n"
+    yield f"mapping {mapping.strategy} {{{', '.join(_settings(mapping))}}}\n"
+    for name, parts in mapping.loaders.items():
+        yield f"  %{name}: loaded, {', '.join(f'columns {_range(cols)}: core {core}' for cols, core in parts)}\n"
+    for name, line in mapping.lines.items():
+        yield f"  %{name}: by line, {_grid(line)}, {_cores(line.cores)}\n"
     for name, layer in mapping.filters.items():
         runs = [(core, len(list(run))) for core, run in groupby(layer.cores)]
         where = ", ".join(f"core {core}: {count}" for core, count in runs)
         yield f"  %{name}: {len(layer.matrices)} matrices, {where}\n"
+
+
+def _settings(mapping: Mapping) -> Iterator[str]:
+    """What holds for all layers, where it is not the default."""
+    yield f"tile = {mapping.tile}"
+    if mapping.xbar:
+        yield f"xbar = {mapping.xbar[0]}x{mapping.xbar[1]}"
+        yield f"patience = {mapping.patience_ns:g} ns"
+    if not mapping.streamed:
+        yield "layer by layer"
+    if mapping.by_pixel:
+        yield "by pixel"
+
+
+def _grid(line: LineMapping) -> str:
+    """What each core of the grid multiplies, in which blocks."""
+    ins = " ".join("+".join(map(_range, group)) for group in line.ins)
+    parts = f"columns {' '.join(map(_range, line.cols))} x inputs {ins} x outputs {' '.join(map(_range, line.outs))}"
+    owned = f" owning {line.outputs} outputs" if line.outputs else ""
+    copies = f", {line.copies} copies" if line.copies > 1 else ""
+    return f"{parts}, blocks of {line.height} lines x {line.pixels} pixels{owned}, {line.step} a step{copies}"
+
+
+def _range(part: Range) -> str:
+    return f"{part[0]}:{part[1]}"
+
+
+def _cores(cores: Sequence[int]) -> str:
+    return f"core{'s' if len(cores) > 1 else ''} {' '.join(map(str, cores))}"
 
 
 def tile_channels(arch: Arch) -> int:
@@ -181,7 +215,11 @@ def _too_small(graph: Graph, filters: ReadOnly[str, FilterMapping], arch: Arch, 
         arch.core_count,
         where=f"{needed} crossbars of {arch.xbar_rows}x{arch.xbar_cols}, {arch.xbars_per_core} a core, "
         f"full at layer {_label(first_out)}",
-        levers=(f"--cores {cores}", f"--xbars-per-core {_enough_xbars(graph, arch)}", "larger crossbars (--xbar)"),
+        levers=(
+            option("cores", cores),
+            option("xbars_per_core", _enough_xbars(graph, arch)),
+            f"larger crossbars ({option('xbar')})",
+        ),
     )
 
 

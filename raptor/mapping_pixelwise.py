@@ -8,6 +8,7 @@ from raptor.arch import Arch
 from raptor.errors import UserError
 from raptor.frontend.graph import Filter, Graph, Node
 from raptor.mapping import FilterMapping, Mapping, filter_key, map_raptor
+from raptor.spelling import option
 
 MAX_OPERATIONS = 200_000
 """Operations of SpatialIR, each on one pixel: half a minute."""
@@ -38,8 +39,8 @@ def _operations(graph: Graph, node: Node, filters: ReadOnly[str, FilterMapping],
 
 def _too_many(graph: Graph, counts: ReadOnly[str, int], total: int) -> UserError:
     most = max(graph.nodes, key=lambda n: counts[n.output])
+    other = f"{option('mapping', 'raptor')}, which has one for all pixels, or a smaller image ({option('shapes')})"
     return UserError(
-        f"--mapping pixelwise: {graph.name}: {total} operations on single pixels, the most is {MAX_OPERATIONS}; "
-        f"{counts[most.output]} of them are for {most.name} ({most.op_type}); try --mapping raptor, which has one for "
-        "all pixels, or a smaller image (--shape)"
+        f"{option('mapping', 'pixelwise')}: {graph.name}: {total} operations on single pixels, the most is "
+        f"{MAX_OPERATIONS}; {counts[most.output]} of them are for {most.name} ({most.op_type}); try {other}"
     )

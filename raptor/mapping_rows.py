@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from raptor.arch import Arch
+from raptor.arch import MESH_FLIT_NS, Arch, memory_flit_ns, typical_flit_ns
 from raptor.cost import load_ns, message_ns, mvmul_ns, vector_ns
 from raptor.dense import dense_unfolding, is_dense
 from raptor.frontend.graph import Filter, Graph, Map, Node, Operator, Pool, Stencil
@@ -57,7 +57,8 @@ class Knobs:
     """What a search may turn.
 
     `step_ns`: how long a core multiplies at most before it can meet another: what a sender waits for a busy receiver.
-    `patience_ns`: as in `Mapping`. `share`: of the cores, to be used; fewer multiply fewer columns twice.
+    `patience_ns`: as in `Mapping`, on the built-in mesh; longer where flits take longer. `share`: of the cores, to be
+    used; fewer multiply fewer columns twice.
     """
 
     step_ns: float = 10_000
@@ -107,7 +108,8 @@ def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
     first = 1 + max((core for p in placed.values() for core in p.cores), default=-1)
     moved = {k: FilterMapping(f.matrices, tuple(c + first for c in f.cores)) for k, f in filters.items()}
     xbar = arch.xbar_rows, arch.outputs_per_xbar
-    return Mapping("rows", tile_channels(arch), moved, lines, xbar, loaders, knobs.patience_ns)
+    patience_ns = knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
+    return Mapping("rows", tile_channels(arch), moved, lines, xbar, loaders, patience_ns)
 
 
 def _fit(
@@ -175,7 +177,8 @@ def _passes(operator: Operator) -> float:
 def loading(image: Image, arch: Arch) -> Iterator[Plan]:
     """A model input loaded by whoever needs it, or by cores that each load some columns and pass them on."""
     line = image.width * image.channels
-    yield Plan((), (), (), 1, 1, 0, 1, 0, image.rows * PIECES * load_ns(arch, -(-2 * line // PIECES)))
+    flit = memory_flit_ns(arch)
+    yield Plan((), (), (), 1, 1, 0, 1, 0, image.rows * (PIECES * (load_ns(arch, -(-2 * line // PIECES)) - flit) + flit))
     for cols in _splits((0, image.width)):
         if len(cols) > PIECES:
             break

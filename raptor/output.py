@@ -6,12 +6,12 @@ import secrets
 import shutil
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,13 @@ import orjson
 from raptor import arch, files, isa, streams
 from raptor.arch import Arch
 from raptor.errors import UserError
+from raptor.lock import locked
+from raptor.options import StreamFormat, WeightFormat
 from raptor.report import Report
+from raptor.spelling import option
 from raptor.threads import Threads
 
 Floats = npt.NDArray[np.float32]
-StreamFormat = Literal["json", "pim", "both"]
-WeightFormat = Literal["json", "npz"]
 
 _TOOL = "raptor"
 _REMOVALS = 100
@@ -92,13 +93,32 @@ def replacing(folder: Path, *, force: bool) -> Generator[Path]:
     temporary = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        yield temporary
-        _swap(temporary, folder)
+        with locked(folder):
+            check_replaceable(folder, force=force)  # again: another may have written it meanwhile
+            try:
+                temporary.mkdir()
+                yield temporary
+                check_replaceable(folder, force=force)  # and again: not all who write know locks
+                _swap(temporary, folder)
+            finally:
+                _remove(temporary)
     except OSError as e:
         raise UserError(f"{folder}: cannot be written: {e.strerror or e}") from e
-    finally:
-        _remove(temporary)
+
+
+@contextmanager
+def reserved(folder: Path, *, force: bool) -> Generator[None]:
+    """Refuses at once what `replacing` would refuse in the end, and keeps others from `folder` until then."""
+    check_replaceable(folder, force=force)
+    if not folder.parent.is_dir():  # nobody is writing there, and it is not made before there is something to write
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except OSError as e:
+            raise UserError(f"{folder}: cannot be written: {e.strerror or e}") from e
+        yield
 
 
 def check_replaceable(folder: Path, *, force: bool) -> None:
@@ -114,9 +134,10 @@ def check_replaceable(folder: Path, *, force: bool) -> None:
     except OSError as e:
         raise UserError(f"{folder}: {e.strerror or e}") from e
     if not (folder / files.MANIFEST).is_file():
-        raise UserError(f"{folder}: exists and is not an output of {_TOOL}; choose another with -o")
+        raise UserError(f"{folder}: exists and is not an output of {_TOOL}; choose another with {option('folder')}")
     if not force:
-        raise UserError(f"{folder}: exists; choose another with -o, or replace it with --force")
+        other = f"choose another with {option('folder')}, or replace it with {option('force', True)}"
+        raise UserError(f"{folder}: exists; {other}")
 
 
 def _swap(temporary: Path, folder: Path) -> None:

@@ -2,17 +2,20 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from raptor import isa
+from raptor import files, isa
 from raptor.arch import Arch
 from raptor.codegen import Streams
 from raptor.frontend.graph import Filter, Graph, Node
+from raptor.macs import count_macs
 from raptor.mapping import Mapping as Placement
 from raptor.mapping import Matrix, filter_key
 from raptor.pim.ir import PimProgram
+from raptor.search import Trial
 from raptor.spatial.ir import SpatialGraph, StencilTile
 from raptor.strict import Items, Named, Schema
 from raptor.unfold import LineMatrix
@@ -46,11 +49,23 @@ class CoreReport(Schema):
     instructions: Named[int]
 
 
+class TrialReport(Schema):
+    """A mapping that `--optimize` tried."""
+
+    mapping: str
+    cost: float | None = Field(description="ns a sample, with `--optimize energy` pJ; null: it does not fit")
+    fault: str = Field(description="why it does not fit the chip; empty if it does")
+
+
 class Report(Schema):
     """Resources, instruction counts and warnings."""
 
-    strategy: str
+    version: Literal[1] = files.FORMAT_VERSION
+    strategy: str = Field(description="by which the mapping was made: a name that `--mapping` takes")
     tile_channels: int = Field(description="0: all channels of a tensor together")
+    macs: Annotated[int, Field(ge=0, le=2**62)] | None = Field(
+        default=None, description="multiply-accumulates of a sample, those with padding included; null: not noted"
+    )
     matrices: int
     xbars_used: int
     xbars_available: int
@@ -61,10 +76,18 @@ class Report(Schema):
     layers: Items[LayerReport]
     cores: Items[CoreReport]
     warnings: Items[str]
+    search: Items[TrialReport] = Field(default=(), description="what `--optimize` tried, in order; empty without it")
 
     @property
     def instruction_count(self) -> int:
         return sum(self.instructions.values())
+
+    @property
+    def extended(self) -> dict[str, tuple[str, ...]]:
+        """Nodes by instruction that is not in the published set: with any of them pimsim-nn refuses the program."""
+        names = [i.name for i in isa.INSTRUCTIONS if i.extension]
+        nodes = {name: tuple(layer.node for layer in self.layers if name in layer.instructions) for name in names}
+        return {name: found for name, found in nodes.items() if found}
 
 
 def make_report(
@@ -75,6 +98,7 @@ def make_report(
     streams: Streams,
     arch: Arch,
     warnings: tuple[str, ...],
+    trials: tuple[Trial, ...] = (),
 ) -> Report:
     """Counts everything once, from the streams and the mapping themselves."""
     by_node = _instructions_by_node(program, streams)
@@ -91,6 +115,7 @@ def make_report(
     return Report(
         strategy=mapping.strategy,
         tile_channels=mapping.tile,
+        macs=sum(count_macs(node, graph) for node in graph.nodes),
         matrices=sum(layer.matrices for layer in layers),
         xbars_used=sum(core.xbars for core in cores),
         xbars_available=arch.core_count * arch.xbars_per_core,
@@ -101,6 +126,9 @@ def make_report(
         layers=layers,
         cores=cores,
         warnings=warnings,
+        search=tuple(
+            TrialReport(mapping=t.name, cost=None if t.fault else t.cost, fault=str(t.fault or "")) for t in trials
+        ),
     )
 
 
@@ -169,8 +197,8 @@ def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
 
 
 def _copies(mapping: Placement, key: str) -> int:
-    """Of the layer's weights: columns of the image have their own."""
-    return len(mapping.lines[key].cols) if key in mapping.lines else 1
+    """Of the layer's weights: columns of the image have their own, and a core may hold several."""
+    return len(mapping.lines[key].cols) * mapping.lines[key].copies if key in mapping.lines else 1
 
 
 def _skipped(mapping: Placement, nodes: Sequence[Node], products: int) -> int:

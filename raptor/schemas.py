@@ -1,14 +1,23 @@
-"""JSON schemas of the output directory's files: `python -m raptor.schemas docs/schemas` writes them."""
+"""JSON schemas of the files and of what commands write with `--json`: `python -m raptor.schemas docs/schemas`."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
+import validator.report
+import validator.simulate.report
 from raptor import files
 from raptor.arch import ArchFile
+from raptor.arch_view import ShownChip
+from raptor.explain import Explanation
+from raptor.inspection import Inspection
 from raptor.report import Report
+from raptor.reporting.export import ComparisonNumbers, ReportNumbers
+from validator.checks.report import Findings
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     files.ARCH: ArchFile,
@@ -19,22 +28,68 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     files.REPORT: Report,
     files.MANIFEST: files.Manifest,
 }
+"""By name of the file in an output directory."""
+
+COMMANDS: dict[str, type] = {
+    "arch show": ShownChip,
+    "check": Findings,
+    "compare": ComparisonNumbers,
+    "explain": Explanation,
+    "inspect": Inspection,
+    "report": ReportNumbers,
+    "simulate": validator.simulate.report.Report,
+    "validate": validator.report.Report,
+}
+"""By command, for all that have `--json`."""
 
 
 def schema(model: type[BaseModel]) -> bytes:
     """The JSON schema of one file, as text that diffs."""
-    return orjson.dumps(model.model_json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
+    return _text(model.model_json_schema())
+
+
+def command_schema(model: type) -> bytes:
+    """The same of what a command writes: no other fields, and one version only."""
+    found = TypeAdapter(model).json_schema(mode="serialization")
+    for part in (found, *_definitions(found)):
+        if "properties" in part:
+            part["additionalProperties"] = False
+    version = found["properties"].get("version")
+    if version is not None:
+        version["const"] = version["default"]
+    return _text(found)
+
+
+def _definitions(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from cast(dict[str, dict[str, Any]], found.get("$defs", {})).values()
+
+
+def _text(found: dict[str, Any]) -> bytes:
+    return orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
 
 
 def file_name(name: str) -> str:
-    """`config.schema.json` for `config.json`."""
-    return name.replace(".json", ".schema.json")
+    """`config.schema.json` for `config.json`, `check.schema.json` for the command `check`."""
+    return f"{name.removesuffix('.json')}.schema.json"
+
+
+def all_schemas() -> dict[str, bytes]:
+    """Content by name of the file."""
+    found = {file_name(name): schema(model) for name, model in SCHEMAS.items()}
+    return found | {schema_of(name): command_schema(model) for name, model in COMMANDS.items()}
+
+
+def schema_of(command: str) -> str:
+    """The name of the file with the schema of what a command writes."""
+    return file_name(
+        f"{command.replace(' ', '-')}-command" if f"{command}.json" in SCHEMAS else command.replace(" ", "-")
+    )
 
 
 def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, model in SCHEMAS.items():
-        (folder / file_name(name)).write_bytes(schema(model))
+    for name, content in all_schemas().items():
+        (folder / name).write_bytes(content)
 
 
 if __name__ == "__main__":

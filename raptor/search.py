@@ -1,16 +1,16 @@
 """A search for a good mapping: candidates are compiled and run in the built-in simulator (docs/simulation.md).
 
-Deterministic: the candidates are a fixed list, tried in order until the effort, a number of evaluations, is spent. The
-reference mapping is one of them, so the result is never worse than it by the simulator's own measure.
+Deterministic: the candidates are a fixed list, tried in order until the effort, a number of mappings, is spent. One
+that does not fit the chip is recorded and skipped. The reference mapping is the second, so with an effort of 2 or more
+the result is never worse than it by the simulator's own measure.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -21,55 +21,77 @@ from raptor.errors import CapacityError
 from raptor.frontend.graph import Graph
 from raptor.mapping import Mapping, map_raptor
 from raptor.mapping_rows import Knobs, map_rows
+from raptor.options import Objective
+from raptor.packages import require_own
 from raptor.pim import PimProgram
 
-Objective = Literal["latency", "throughput", "energy"]
-OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "energy")
 EFFORT = 4
-"""Evaluations unless the user says otherwise."""
+"""Mappings tried unless the user says otherwise."""
 
 SAMPLES = 4
 """Samples a core begins when throughput and energy are measured."""
 
+Strategy = Callable[[Graph, Arch], Mapping]
+Build = Callable[[Mapping], tuple[PimProgram, Streams]]
+
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """A candidate and what it costs: ns a sample, or pJ a sample."""
+class Trial:
+    """A candidate and what came of it: `cost` in ns or pJ a sample, or the `fault` for which it does not fit."""
 
     name: str
-    mapping: Mapping
-    cost: float
+    mapping: Mapping | None = None
+    cost: float = float("inf")
+    fault: CapacityError | None = None
 
 
 def search(
-    graph: Graph,
-    arch: Arch,
-    objective: Objective,
-    effort: int,
-    build: Callable[[Mapping], tuple[PimProgram, Streams]],
-) -> tuple[Evaluation, ...]:
-    """The candidates tried, the best first; among equals the one tried first. At least two are tried.
+    graph: Graph, arch: Arch, objective: Objective, effort: int, build: Build
+) -> tuple[Mapping, tuple[Trial, ...]]:
+    """The best mapping, among equals the one tried first; and at most `effort` trials in their order.
 
-    Raises `CapacityError` when the chip is too small.
+    Raises the first trial's `CapacityError` when none fits the chip.
     """
     # NOTE: the simulator runs without Python's lock, beside the compilation of the next candidate.
     with ThreadPoolExecutor(1) as pool:
-        costs = [
-            (name, mapping, pool.submit(cost_of, *build(mapping), arch, objective))
-            for name, mapping in islice(candidates(graph, arch, objective), max(2, effort))
+
+        def simulated(program: PimProgram, streams: Streams) -> Future[float]:
+            return pool.submit(cost_of, program, streams, arch, objective)
+
+        begun = [
+            _begin(name, strategy, graph, arch, build, simulated)
+            for name, strategy in islice(candidates(objective), effort)
         ]
-    tried = [Evaluation(name, mapping, cost.result()) for name, mapping, cost in costs]
-    return tuple(sorted(tried, key=lambda e: e.cost))
+    trials = tuple(replace(trial, cost=cost.result()) if cost else trial for trial, cost in begun)
+    best = min(trials, key=lambda t: t.cost)
+    if best.mapping is None:
+        assert trials[0].fault is not None, "a trial has a mapping or a fault"
+        raise trials[0].fault
+    return best.mapping, trials
 
 
-def candidates(graph: Graph, arch: Arch, objective: Objective) -> Iterator[tuple[str, Mapping]]:
+def _begin(
+    name: str,
+    strategy: Strategy,
+    graph: Graph,
+    arch: Arch,
+    build: Build,
+    simulated: Callable[[PimProgram, Streams], Future[float]],
+) -> tuple[Trial, Future[float] | None]:
+    try:
+        mapping = strategy(graph, arch)
+        return Trial(name, mapping), simulated(*build(mapping))
+    except CapacityError as e:
+        return Trial(name, fault=e), None
+
+
+def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
     """Mappings, the most promising first; the reference mapping is the second."""
     usual = Knobs()
-    yield "rows", map_rows(graph, arch, usual)
-    with suppress(CapacityError):
-        yield "raptor", map_raptor(graph, arch)
+    yield "rows", partial(map_rows, knobs=usual)
+    yield "raptor", map_raptor
     for name, knobs in _turned(usual, objective):
-        yield f"rows, {name}", map_rows(graph, arch, knobs)
+        yield f"rows, {name}", partial(map_rows, knobs=knobs)
 
 
 def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
@@ -84,6 +106,7 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
 
 def cost_of(program: PimProgram, streams: Streams, arch: Arch, objective: Objective) -> float:
     """What the built-in simulator says: latency or interval in ns, or energy of a sample in steady state in pJ."""
+    require_own("validator")
     from validator.programs import RawProgram
     from validator.simulate.builtin import estimate
 
@@ -99,5 +122,5 @@ def cost_of(program: PimProgram, streams: Streams, arch: Arch, objective: Object
         folder=Path(),
         source=Path(),
     )
-    latency_ns, interval_ns, energy_pj = estimate(raw, arch.file, 0 if objective == "latency" else SAMPLES)
+    latency_ns, interval_ns, energy_pj = estimate(raw, arch.file, arch.table, 0 if objective == "latency" else SAMPLES)
     return {"latency": latency_ns, "throughput": interval_ns, "energy": energy_pj}[objective]

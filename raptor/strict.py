@@ -12,10 +12,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     FailFast,
+    Field,
     GetCoreSchemaHandler,
     Strict,
     ValidationError,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
     model_validator,
 )
@@ -24,6 +26,15 @@ from pydantic_core.core_schema import no_info_before_validator_function
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+Figure = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})]
+"""A number of what a command writes: JSON has no infinity, and null stands for it."""
+
+WallTimes = Annotated[
+    Mapping[str, float],
+    Field(description="wall time of each stage, s: the only field that differs between equal runs"),
+]
 
 
 def _entries(value: Any) -> dict[str, Any]:

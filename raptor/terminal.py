@@ -17,26 +17,32 @@ if TYPE_CHECKING:
     from raptor.program import Program
     from validator.checks import Finding
 
+_MOST_NODES = 4
+
 
 @contextmanager
-def progress(quiet: bool) -> Generator[Callable[[str], None]]:
-    """A live line on a terminal, one line for each stage in a pipe; both on standard error."""
+def progress(*, quiet: bool, verbose: bool) -> Generator[Callable[[str], None]]:
+    """A live line on a terminal, nothing in a pipe; `verbose`: one line for each stage. All on standard error."""
     console = Console(stderr=True)
-    if quiet:
+    if verbose:
+        yield _lines()
+    elif quiet or not console.is_terminal:
         yield lambda _: None
-    elif console.is_terminal:
+    else:
         with console.status("starting") as status:
             yield lambda stage: status.update(f"{stage.replace('_', ' ')} ...")
-    else:
-        last = ""
 
-        def line(stage: str) -> None:
-            nonlocal last
-            if stage not in (last, "verify"):
-                print(f"raptor: {stage.replace('_', ' ')}", file=sys.stderr, flush=True)
-            last = stage
 
-        yield line
+def _lines() -> Callable[[str], None]:
+    last = ""
+
+    def line(stage: str) -> None:
+        nonlocal last
+        if stage not in (last, "verify"):
+            print(f"raptor: {stage.replace('_', ' ')}", file=sys.stderr, flush=True)
+        last = stage
+
+    return line
 
 
 def show_summary(program: "Program", output: Path) -> None:
@@ -55,14 +61,31 @@ def show_summary(program: "Program", output: Path) -> None:
     console.print(table, soft_wrap=True)
     for warning in report.warnings:
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    if report.extended:
+        needed = ", ".join(_needed(name, nodes) for name, nodes in report.extended.items())
+        console.print(
+            f"note: pimsim-nn does not load this program: {needed}; --isa base refuses such models", soft_wrap=True
+        )
+
+
+def _needed(name: str, nodes: "Sequence[str]") -> str:
+    """An instruction, and some of the nodes that need it."""
+    more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
+    return f"{name} ({len(nodes)} node{'s' if len(nodes) > 1 else ''}: {', '.join(nodes[:_MOST_NODES])}{more})"
 
 
 def show_findings(findings: "Sequence[Finding]") -> None:
-    """What `raptor check` says of the output, if it is worse than a note."""
+    """What `raptor check` says of the output, if it is worse than a note; otherwise its notes on the chip."""
+    from validator.checks import RULES, Topic
     from validator.checks.report import is_clean, show
 
+    console = Console()
     if not is_clean(findings):
-        show(findings, Console())
+        show(findings, console)
+        return
+    for finding in findings:
+        if RULES[finding.rule].topic is Topic.ARCHITECTURE:
+            console.print(f"note: {finding.message}", soft_wrap=True)
 
 
 def summary_rows(report: Report) -> Iterator[tuple[str, str]]:

@@ -1,12 +1,14 @@
-"""Golden texts, and one set of hypothesis settings: the same examples on every run, no deadline."""
+"""Golden texts, the browser, and one set of hypothesis settings: the same examples on every run, no deadline."""
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import chromium
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -21,6 +23,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="write the texts in tests/golden instead of comparing"
     )
     parser.addoption("--graphs-seed", type=int, default=0, help="which random graphs the slow tests try")
+    parser.addoption(
+        "--browser",
+        choices=("optional", "required"),
+        default="optional",
+        help="whether tests that open pages are skipped, or fail, where there is no Chromium",
+    )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+    """What was skipped for want of a browser comes last, where people look."""
+    yield
+    if sentence := chromium.summary(terminalreporter.getreports("skipped")):
+        terminalreporter.write_line(sentence, yellow=True)
+
+
+@pytest.fixture(scope="session")
+def chromium_paths(request: pytest.FixtureRequest) -> chromium.Chromium:
+    """Where Chromium is; a test that asks does not run without."""
+    return chromium.find(required=request.config.getoption("--browser") == "required")
 
 
 @pytest.fixture

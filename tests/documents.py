@@ -2,9 +2,11 @@
 
     console     `$ ` and a command, then what it prints; `make` targets are only looked up (`make -n`)
     python      run in one namespace for the page; a `text` block right after it is what it prints
+    py          Python that needs packages which the tests do without: must compile, is not run
     json, text  not run
 
-`...` in shown output stands for anything on its line, alone on a line for any number of lines. Progress is left out.
+The directory starts with the files of tests/pages/NAME, if there are any: those that the page's `py` blocks wrote.
+`...` in shown output stands for anything on its line, alone on a line for any number of lines.
 """
 
 import contextlib
@@ -22,7 +24,8 @@ from typing import Any
 from raptor import cli
 
 ROOT = Path(__file__).parents[1]
-RUN = ("console", "python")
+GIVEN = ROOT / "tests" / "pages"
+RUN = ("console", "python", "py")
 SHOWN = ("json", "text")
 
 _FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -70,6 +73,8 @@ class Page:
                 self._note(block, "".join(self._commands(block.body)))
             elif block.language == "python":
                 self._python(block, self._output_of(block, found[i + 1 :]))
+            elif block.language == "py":
+                compile(block.body, "<page>", "exec")
 
     def updated(self) -> str:
         text = self.text
@@ -141,9 +146,8 @@ def _environment() -> dict[str, str]:
 
 
 def _shown(printed: str) -> str:
-    """Without what a terminal does not keep: progress, and spaces at the ends of lines."""
-    progress = re.compile(r"raptor: [a-z ]+$")
-    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines() if not progress.match(line))
+    """Without spaces at the ends of lines, which an editor would take away."""
+    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
 
 
 def _settled(shown: str, printed: str) -> str:

@@ -24,7 +24,7 @@ def _text(output: Any) -> str:
 def main(path: Path, *, update: bool) -> int:
     notebook = nbformat.read(path, as_version=4)
     stored = outputs(notebook)
-    NotebookClient(notebook, timeout=120, kernel_name="python3", record_timing=False).execute(
+    NotebookClient(notebook, timeout=900, kernel_name="python3", record_timing=False).execute(
         cwd=str(path.resolve().parents[1])
     )
     if update:

@@ -81,7 +81,8 @@ def passes(model: ModelProto, **options: Any) -> Passes:
     recorder = Recorder()
     compiled = raptor.compile(model, driver=recorder, **{"mapping": "raptor"} | options)
     assert compiled.artifacts is not None
-    return Passes(compiled.artifacts.arch, **{field: recorder.results[name] for field, name in _PASS.items()})
+    results = recorder.results | {"map": recorder.results["map"].mapping}
+    return Passes(compiled.artifacts.arch, **{field: results[name] for field, name in _PASS.items()})
 
 
 def chip(xbar: tuple[int, int] = (4, 4), *, xbars_per_core: int = 8, cores: int = 8, **options: Any) -> Arch:

@@ -25,7 +25,7 @@ def test_the_public_names():
     assert sorted(raptor.__all__) == sorted(
         [
             *("CapacityError", "InternalError", "RaptorError", "UnsupportedError", "UserError"),
-            *("Program", "__version__", "compile", "load"),
+            *("Program", "__version__", "compile", "inspect", "load", "simulate"),
         ]
     )
     assert all(hasattr(raptor, name) for name in raptor.__all__)

@@ -96,7 +96,7 @@ def test_run_node() -> None:
 def test_devices() -> None:
     assert backend.supports_device("CPU")
     assert not backend.supports_device("CUDA")
-    with pytest.raises(UserError, match="device CUDA"):
+    with pytest.raises(UserError, match="device='CUDA': expected CPU"):
         backend.prepare(make_model([node("Relu", "x")], {"x": [1, 3]}, {"y": 2}), "CUDA")
 
 
@@ -115,3 +115,13 @@ def test_data_never_becomes_a_constant() -> None:
     model = make_model([node("Det", "x")], {"x": [1, 3, 3]}, {"y": 1})
     with pytest.raises(UnsupportedError, match="Det"):
         backend.run_model(model, [random(1, 3, 3)])
+
+
+def test_an_order_of_channels_that_older_versions_have_not() -> None:
+    """SpaceToDepth has a mode since opset 28, which the version converter refuses."""
+    blocks = node("SpaceToDepth", "x", "b", blocksize=2, mode="CRD")
+    model = _typed({"x": (TensorProto.FLOAT, [1, 3, 4, 6])}, blocks, node("Relu", "b"), opset=28, ir_version=14)
+    x = np.random.default_rng(0).standard_normal((1, 3, 4, 6)).astype(np.float32)
+    (y,) = backend.run_model(model, [x])
+    wanted = x.reshape(1, 3, 2, 2, 3, 2).transpose(0, 1, 3, 5, 2, 4).reshape(1, 12, 2, 3)
+    np.testing.assert_array_equal(y, np.maximum(wanted, 0))

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 import models
 from raptor.cli import app
+from validator.simulate.report import number_text
 
 
 def test_figures_are_those_of_the_commands(tmp_path: Path):
@@ -19,7 +20,7 @@ def test_figures_are_those_of_the_commands(tmp_path: Path):
     )
     simulated = runner.invoke(app, ["simulate", out, "--mode", "throughput", "--quiet"])
     row = mapping.measure("lenet5", model, "rows", "bench", 60)
-    assert f"latency {row.latency_ms * 1e3:.6g} us, {row.samples_per_s:.6g} samples/s" in simulated.output
+    assert f"latency {row.latency_ms * 1e3:.6g} us, {number_text(row.samples_per_s)} samples/s" in simulated.output
     assert f"energy {row.energy_mj * 1e3:.6g} uJ" in simulated.output
     assert f"{row.local_bytes:,} bytes in the fullest core" in compiled.output
     explained = runner.invoke(app, ["explain", out])

@@ -2,19 +2,21 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
-from typer.main import get_command
 
+import models
 import raptor
 from docgen.cli import describe
 from raptor import cli
@@ -88,13 +90,35 @@ def test_compile_then_validate(shell: Shell, model: str):
     assert "PASS" in shell.ok("validate", "out").out
 
 
-def test_a_pipe_gets_plain_lines(shell: Shell, model: str):
+def test_a_pipe_gets_plain_lines(shell: Shell, model: str, monkeypatch: pytest.MonkeyPatch):
+    """No colours, no progress, no blanks at the ends of lines, no table broken at the edge of a terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # readline, which pytest imports, sets it for xdist's workers
     result = shell.ok("compile", model, *CHIP)
-    assert "\x1b" not in result.out + result.err
+    assert "\x1b" not in result.out
+    assert result.err == ""
+    for args in (["models"], ["arch", "list"], ["simulate", "out"], ["explain", "out"], ["inspect", model]):
+        result = shell.ok(*args)
+        assert result.err == ""
+        assert not re.search(r"[ \t]$", result.out, re.MULTILINE), args
+    assert len(shell.ok("models").out.splitlines()) == len(models.MODELS) + 1
+
+
+def test_columns_are_obeyed_in_a_pipe(shell: Shell, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, shell.ok("models").out.splitlines())) <= 60
+
+
+@pytest.mark.parametrize("more", [[], ["--stop-after", "map"]])
+def test_verbose_prints_a_line_for_each_stage(shell: Shell, model: str, more: list[str]):
+    result = shell.ok("compile", model, *CHIP, "--verbose", *more)
     stages = result.err.splitlines()
     assert stages[0] == "raptor: import"
-    assert stages[-2:] == ["raptor: write", "raptor: check"]
+    assert stages[-2:] == (["raptor: choose depthwise", "raptor: map"] if more else ["raptor: write", "raptor: check"])
     assert len(stages) == len(set(stages))
+
+
+def test_verbose_and_quiet_contradict_each_other(shell: Shell, model: str):
+    assert "--verbose: not with --quiet" in shell.refused("compile", model, *CHIP, "-q", "-v")
 
 
 @pytest.mark.parametrize("command", ["validate", "check", "simulate", "explain"])
@@ -119,6 +143,34 @@ def test_the_summary(shell: Shell, model: str):
     assert {"local", "seconds"} <= rows.keys()
 
 
+def test_the_summary_names_what_pimsim_does_not_load(shell: Shell):
+    names = ["y", *(f"a{k}" for k in range(6))]
+    nodes = [node("Exp", names[k], names[k + 1], name=f"exp{k}") for k in range(6)]
+    nodes = [node("Softmax", "x", "y", name="soft0"), *nodes]
+    onnx.save(make_model(nodes, {"x": (1, 4)}, ["a5"]), shell.folder / "m.onnx")
+    text = shell.ok("compile", "m.onnx", "-o", "out", "--cores", "2").out
+    assert (
+        "note: pimsim-nn does not load this program: vsoftmax (1 node: soft0), "
+        "vexp (6 nodes: exp0, exp1, exp2, exp3 and 2 more); --isa base refuses such models\n"
+    ) in text
+    assert "exp5" in shell.refused("compile", "m.onnx", "-o", "base", "--isa", "base")
+    # It is what was asked for: our own output passes our own check.
+    assert shell.ok("check", "out").status == 0
+
+
+def test_the_summary_says_nothing_of_programs_that_pimsim_loads(shell: Shell, model: str):
+    assert "pimsim" not in shell.ok("compile", model, *CHIP).out
+
+
+def test_the_summary_notes_passes_of_the_converters(shell: Shell, model: str):
+    wide = ("compile", model, "--cores", "8", "--xbar")
+    assert "note: 2 passes: 256 rows by 128 DACs" in shell.ok(*wide, "256", "-o", "a").out
+    assert "passes" not in shell.ok(*wide, "128x256", "-o", "b").out
+    found = shell.ok("arch", "check", "a/arch.json").out
+    assert "note arch-dac-passes" in found
+    assert "2 passes: 256 rows by 128 DACs" in found
+
+
 def test_the_summary_shows_warnings(shell: Shell):
     model = shell.model(make_model([node("Relu", "x")], {"x": (1, 8, 400, 400)}, ["y"]))
     assert (
@@ -129,7 +181,29 @@ def test_the_summary_shows_warnings(shell: Shell):
 
 @pytest.mark.parametrize("flag", ["-q", "--quiet"])
 def test_quiet(shell: Shell, model: str, flag: str):
-    assert shell.ok("compile", model, *CHIP, flag) == Result(0, "", "")
+    nothing = Result(0, "", "")
+    assert shell.ok("compile", model, *CHIP, flag) == nothing
+    assert shell.ok("inspect", model, flag) == nothing
+    assert shell.ok("arch", "new", "--xbar", "64", flag) == nothing
+    assert shell.ok("models", "mlp", "--option", "width=0.1", flag) == nothing
+    assert shell.ok("report", "out", flag) == nothing
+    assert shell.ok("compare", "out", "out", flag, "-o", "compare.html") == nothing
+    for command in ("simulate", "explain", "validate", "check"):
+        assert len(shell.ok(command, "out", flag).out.splitlines()) == 1
+
+
+def test_standard_output_takes_json_only(shell: Shell, model: str):
+    shell.ok("compile", model, *CHIP, "-q")
+    for command in (
+        ["simulate", "out", "--trace", "-"],
+        ["report", "out", "-o", "-"],
+        ["compare", "out", "out", "-o", "-"],
+        ["models", "mlp", "-o", "-"],
+        ["arch", "new", "-o", "-"],
+        ["compile", model, *CHIP, "-o", "again", "--emit-mapping", "-"],
+        ["compile", model, *CHIP, "-o", "-"],
+    ):
+        assert f"{command[-2]} -: standard output takes JSON only" in shell.refused(*command)
 
 
 def test_formats(shell: Shell, model: str):
@@ -246,11 +320,10 @@ def test_every_unsupported_node_is_named(shell: Shell):
 
 
 def test_an_unknown_dimension(shell: Shell):
-    model = shell.model(make_model([node("Relu", "x")], {"x": ("batch", 4, 2, 2)}, ["y"]))
+    model = shell.model(make_model([node("Relu", "x")], {"x": ("batch", 4, "h", 2)}, ["y"]))
     message = shell.refused("compile", model)
-    assert "x" in message
-    assert "batch" in message
-    assert "--shape" in message
+    assert "input 'x' (1,4,h,2): h has no size" in message
+    assert message.endswith("try: raptor compile model.onnx --dim h=SIZE\n")
 
 
 @pytest.mark.parametrize("shape", ["x=1,4", "z=1,4,2,2", "x=1,5,2,2"])
@@ -298,7 +371,9 @@ def test_the_advice_for_too_few_cores_works(shell: Shell, model: str):
 def test_too_little_local_memory(shell: Shell, model: str):
     arch_file(shell.folder, memory_size=64)
     message = shell.refused("compile", model, "--arch", "arch.json", *CHIP)
-    assert "need more than 64 bytes" in message
+    assert re.search(
+        r"core \d+, the fullest of \d+ that need more, .*: bytes of local memory: need \d+, have 64", message
+    )
     assert "memory_size" in message
 
 
@@ -312,6 +387,23 @@ def test_a_bad_crossbar(shell: Shell, model: str, value: str):
 @pytest.mark.parametrize("value", ["x", "x=", "=1,2", "x=1,,2", "x=1,a", "x=1,-4", "x=1.5"])
 def test_a_bad_shape(shell: Shell, model: str, value: str):
     assert f"--shape {value}: expected NAME=SIZES" in shell.refused("compile", model, f"--shape={value}")
+
+
+@pytest.mark.parametrize("value", ["h", "h=", "=3", "h=3x", "h=-1", "h=1.5", "h=1,2", "h=1234567890"])
+def test_a_bad_dimension(shell: Shell, model: str, value: str):
+    assert f"--dim {value}: expected NAME=SIZE" in shell.refused("compile", model, f"--dim={value}")
+    assert f"--dim {value}: expected NAME=SIZE" in shell.refused("inspect", model, f"--dim={value}")
+
+
+@pytest.mark.parametrize("value", ["sr", "=3", "="])
+def test_a_bad_constant(shell: Shell, model: str, value: str):
+    assert f"--set {value}: expected NAME=VALUE" in shell.refused("compile", model, f"--set={value}")
+
+
+@pytest.mark.parametrize("option", ["--shape", "--dim", "--set"])
+@pytest.mark.parametrize("command", ["compile", "inspect"])
+def test_a_name_given_twice(shell: Shell, model: str, command: str, option: str):
+    assert f"{option} x: given twice" in shell.refused(command, model, option, "x=1", option, "x=2")
 
 
 @pytest.mark.parametrize(("option", "allowed"), [("--format", "json, pim, both"), ("--weights", "json, npz")])
@@ -436,11 +528,40 @@ def python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     root = str(Path(__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": root}
     return subprocess.run(
-        [sys.executable, *args], capture_output=True, text=True, cwd=cwd, env=environment, timeout=120, check=False
+        [sys.executable, *args], capture_output=True, text=True, cwd=cwd, env=environment, timeout=900, check=False
     )
 
 
 MAIN = "import raptor.cli; raptor.cli.main()"
+
+
+STOPPED = """
+import os, signal, sys, time
+from raptor import cli, output
+def stop(*_):
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(60)
+output._npy = stop
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(("name", "word", "status"), [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143)])
+def test_signals_leave_nothing_behind(shell: Shell, model: str, name: str, word: str, status: int):
+    """While files are written; an earlier output stays as it was."""
+    for output, options in (("new", []), ("out", ["--force"])):
+        shell.run("compile", model, *CHIP, "-q")
+        before = shell.listing()
+        command = ["compile", model, *CHIP, "-o", output, *options]
+        ended = python("-c", STOPPED.format(name=name), *command, cwd=shell.folder)
+        assert (ended.returncode, ended.stderr) == (status, f"raptor: error: {word}\n")
+        assert shell.listing() == before
+
+
+def test_who_ignores_sigterm_is_not_stopped_by_it(shell: Shell, model: str):
+    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    script = ignoring + STOPPED.format(name="SIGTERM").replace("time.sleep(60)", "return b''")
+    assert python("-c", script, "compile", model, *CHIP, cwd=shell.folder).returncode == 0
 
 
 def test_debug_shows_the_traceback(tmp_path: Path):
@@ -508,8 +629,16 @@ def test_other_ends(
     assert shell.listing() == before
 
 
-def test_version(shell: Shell):
-    assert shell.ok("--version").out == f"raptor {raptor.__version__}\n"
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_version(shell: Shell, flag: str):
+    assert shell.ok(flag).out == f"raptor {raptor.__version__}\n"
+
+
+def test_python_runs_it_as_a_module(tmp_path: Path):
+    ended = python("-m", "raptor", "-V", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, f"raptor {raptor.__version__}\n")
+    ended = python("-m", "raptor", "compile", "missing.onnx", cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (2, "raptor: error: missing.onnx: no such file\n")
 
 
 # raptor models
@@ -569,7 +698,25 @@ def commands(group: object, name: str = "raptor") -> list[tuple[str, object]]:
     return below or [(name, group)]
 
 
-@pytest.mark.parametrize(("name", "command"), commands(get_command(cli.app)))
+@pytest.mark.parametrize("words", [[], ["compile"], ["arch"], ["arch", "new"]])
+def test_help_is_a_command_too(shell: Shell, words: list[str]):
+    assert shell.ok("help", *words).out == shell.ok(*words, "--help").out
+    assert "No such command 'decompile'" in shell.refused("help", "decompile")
+
+
+@pytest.mark.parametrize(("name", "command"), commands(cli.command()))
+def test_help_names_values_as_people_do(name: str, command: Any, shell: Shell):
+    """No braces, arguments in capitals, flags without a value, short choices listed."""
+    shown = shell.ok(*name.split()[1:], "--help").out
+    assert not re.search(r"[{}]|<bool>", shown), shown
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            assert (parameter.metavar or "").upper() in shown
+    if name == "raptor compile":
+        assert all(choices in shown for choices in ("json|pim|both", "json|npz", "extended|base"))
+
+
+@pytest.mark.parametrize(("name", "command"), commands(cli.command()))
 def test_help_shows_an_example(name: str, command: object):
     """One sentence first; docs/cli.md has the examples, and they are run there."""
     text, example = describe(command)

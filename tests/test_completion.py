@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from raptor.compiler import STRATEGIES
 from raptor.driver import PASSES
+from raptor.options import STRATEGY
 
 COMPLETE = """
 source "$1"
@@ -42,6 +44,9 @@ def _bash(command: str, home: Path, *args: str) -> str:
         ("raptor sim", {"simulate"}),
         ("raptor compile --xb", {"--xbar", "--xbars-per-core"}),
         ("raptor compile m.onnx --mapping rap", {"raptor"}),
+        ("raptor compile m.onnx --format p", {"pim"}),
+        ("raptor compile m.onnx --optimize th", {"throughput"}),
+        ("raptor compile m.onnx --isa b", {"base"}),
         ("raptor compile m.onnx --stop-after p", {p for p in PASSES if p.startswith("p")}),
         ("raptor models resnet", {"resnet18", "resnet34", "resnet50"}),
         ("raptor arch show isaa", {"isaac"}),
@@ -50,3 +55,7 @@ def _bash(command: str, home: Path, *args: str) -> str:
 )
 def test_bash_is_offered(script: Path, line: str, offered: set[str]) -> None:
     assert set(_bash(COMPLETE, script.parent, str(script), *line.split()).split()) == offered
+
+
+def test_names_of_strategies_are_those_that_compile_knows() -> None:
+    assert set(STRATEGY.names) == set(STRATEGIES)

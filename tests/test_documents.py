@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import models
 import raptor
 from docgen.everything import files
-from tests.documents import ROOT, RUN, SHOWN, Page, blocks, pages
+from tests.documents import GIVEN, ROOT, RUN, SHOWN, Page, blocks, pages
 from validator.checks.findings import RULES
 from validator.simulate.builtin import simulate
 
@@ -19,6 +20,8 @@ def test_what_a_page_shows(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If what is printed now is right: pytest --update-golden."""
+    if (given := GIVEN / Path(name).stem).is_dir():
+        shutil.copytree(given, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     page = Page((ROOT / name).read_text())
@@ -30,6 +33,16 @@ def test_what_a_page_shows(
     assert not page.edits, "\n".join(lines)
 
 
+def test_the_learning_pages_work_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one directory, as their readers are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("quickstart", "walkthrough", "faq", "api"):
+        page = Page((ROOT / "docs" / f"{name}.md").read_text())
+        page.run()
+        assert not page.edits, name
+
+
 @pytest.mark.parametrize("name", pages())
 def test_no_block_escapes(name: str) -> None:
     text = (ROOT / name).read_text()
@@ -37,6 +50,9 @@ def test_no_block_escapes(name: str) -> None:
     prose = "".join(re.split(r"^```\w*\n.*?^```$", text, flags=re.MULTILINE | re.DOTALL))
     assert "```" not in prose
     assert not re.findall(r"\n\n(?: {4}|\t).*", prose), "indented blocks are not run: fence them"
+    assert not re.findall(r"^(?!#)\S.*\n1[.)] .*", prose, re.MULTILINE), (
+        "a sentence's end that CommonMark reads as a list"
+    )
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

@@ -111,11 +111,11 @@ def test_a_chip_too_small_names_what_would_do(model: ModelProto, sizes: dict[str
     error = caught.value
     assert (error.resource, error.available) == ("cores", sizes["cores"])
     cores, per_core, _ = error.levers
-    assert cores == f"--cores {error.needed}"
+    assert cores == f"cores={error.needed}"
     raptor.compile(model, **{**sizes, "cores": error.needed})
     with pytest.raises(CapacityError):
         raptor.compile(model, **{**sizes, "cores": error.needed - 1})
-    (count,) = re.fullmatch(r"--xbars-per-core (\d+)", per_core).groups()
+    (count,) = re.fullmatch(r"xbars_per_core=(\d+)", per_core).groups()
     raptor.compile(model, **{**sizes, "xbars_per_core": int(count)})
 
 
@@ -124,7 +124,7 @@ def test_the_number_of_crossbars_suggested_is_enough_for_wide_matrices():
     model = conv_model((1, 20, 2, 2), 60, (1, 1))
     with pytest.raises(CapacityError) as caught:
         raptor.compile(model, **sizes)
-    count = int(caught.value.levers[1].split()[-1])
+    count = int(caught.value.levers[1].removeprefix("xbars_per_core="))
     raptor.compile(model, **{**sizes, "xbars_per_core": count})
 
 

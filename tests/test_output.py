@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,7 @@ def test_every_process_writes_the_same_bytes(tmp_path: Path):
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / seed)]
-        subprocess.run(command, check=True, cwd=Path(__file__).parent.parent, env=environment, timeout=120)
+        subprocess.run(command, check=True, cwd=Path(__file__).parent.parent, env=environment, timeout=900)
     assert content(tmp_path / "1") == content(tmp_path / "2")
 
 
@@ -140,6 +142,8 @@ def test_the_manifest_lists_every_other_file(tmp_path: Path):
         "bits": 8,
         "mapping": "raptor",
         "shapes": {},
+        "dims": {},
+        "constants": {},
         "isa": "extended",
     }
 
@@ -194,7 +198,7 @@ def test_an_earlier_output_is_kept_unless_forced(tmp_path: Path):
     out = compiled().save(tmp_path / "out")
     before = content(out)
     other = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP)
-    with pytest.raises(UserError, match="exists; choose another with -o, or replace it with --force"):
+    with pytest.raises(UserError, match="exists; choose another with folder=, or replace it with force=True"):
         other.save(out)
     assert content(out) == before
     other.save(out, force=True)
@@ -302,3 +306,101 @@ def test_the_earlier_output_stays_when_it_cannot_be_replaced(tmp_path: Path, mon
 def test_a_name_with_a_slash_or_blank_at_the_end(tmp_path: Path):
     assert compiled().save(f"{tmp_path}/my out/").name == "my out"
     assert os.listdir(tmp_path) == ["my out"]
+
+
+# Two at once
+
+
+HOLDER = """
+import sys, pathlib
+from raptor import output
+with output.reserved(pathlib.Path(sys.argv[1]), force=True):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def another(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that is compiling into `folder`."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    root = Path(__file__).parents[1]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_the_second_of_two_at_once_is_refused(tmp_path: Path, force: bool):
+    out = tmp_path / "out"
+    if force:
+        compiled().save(out)
+    before = everything(tmp_path)
+    with another(out), pytest.raises(UserError, match="out: is being written by another raptor; wait until"):
+        compiled().save(out, force=force)
+    assert set(everything(tmp_path)) == {*before, ".out.lock"}
+    with another(tmp_path / "other"):
+        compiled().save(out, force=force)
+
+
+def test_a_lock_of_the_dead_holds_nobody(tmp_path: Path):
+    """SIGKILL leaves the file, and the next takes it away."""
+    with another(tmp_path / "out") as process:
+        process.kill()
+        process.wait()
+        assert everything(tmp_path) == [".out.lock"]
+        compiled().save(tmp_path / "out")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_of_many_at_once_one_writes(tmp_path: Path):
+    """Threads, through the Python API: one is done, the others are refused, before or after."""
+    program = compiled()
+    copies = [raptor.Program(program.report, program.artifacts) for _ in range(8)]
+
+    def save(copy: "raptor.Program") -> str:
+        try:
+            return str(copy.save(tmp_path / "out"))
+        except UserError as e:
+            return str(e)
+
+    with ThreadPoolExecutor(8) as pool:
+        ends = list(pool.map(save, copies))
+    assert ends.count(str(tmp_path / "out")) == 1
+    assert all("another raptor" in end or "exists" in end for end in ends if end != str(tmp_path / "out"))
+    assert os.listdir(tmp_path) == ["out"]
+    assert content(tmp_path / "out") == content(compiled().save(tmp_path / "again"))
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_was_written_meanwhile_is_not_replaced(tmp_path: Path, force: bool):
+    """By somebody who knows no locks."""
+    out = tmp_path / "out"
+
+    def write() -> None:
+        with output.replacing(out, force=force):
+            out.mkdir()
+            (out / "thesis.tex").write_text("years of work")
+
+    with pytest.raises(UserError, match="exists and is not an output of raptor"):
+        write()
+    assert everything(tmp_path) == ["out", "out/thesis.tex"]
+
+
+def test_where_there_are_no_locks_it_is_written_nevertheless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def unsupported(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    compiled().save(tmp_path / "out")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path):
+    (tmp_path / "precious").write_text("content")
+    (tmp_path / ".out.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match="out: cannot be written"):
+        compiled().save(tmp_path / "out")
+    assert (tmp_path / "precious").read_text() == "content"

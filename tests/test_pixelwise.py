@@ -87,7 +87,7 @@ def test_many_random_graphs(model: ModelProto, xbar: int, xbars_per_core: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lenet5", "resnet18", "squeezenet", "mobilenetv2"])
+@pytest.mark.parametrize("name", ["lenet5", "resnet18", "squeezenet", "mobilenet_v2"])
 def test_small_models(name: str):
     size = {} if name == "lenet5" else {"width": 0.125, "image_size": 32}
     check(models.build(name, seed=0, **size), tolerance=1e-4, **PIXELWISE)

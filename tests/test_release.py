@@ -39,14 +39,14 @@ class Environment:
     bin: Path
     folder: Path
 
-    def run(self, command: str) -> str:
+    def run(self, command: str, *, status: int = 0) -> str:
         program, *args = command.split()
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         ended = subprocess.run(
             [self.bin / program, *args], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
         )
-        assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
-        return ended.stdout
+        assert ended.returncode == status, f"{command}: {ended.stdout}{ended.stderr}"
+        return ended.stdout + ended.stderr
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,12 @@ def test_an_archive_is_enough(archives: Path, pattern: str, tmp_path: Path) -> N
     environment.run(f"python -m pip install --quiet --disable-pip-version-check {archive}")
     for command in COMMANDS.strip().splitlines():
         environment.run(command)
+    for name in ("models", "validator"):  # as in a project that uses PyTorch; `raptor` does not look there
+        (environment.folder / f"{name}.py").write_text("class Net: ...\n")
+    environment.run("raptor models mlp --option width=0.1")
+    assert f"{environment.folder / 'validator.py'} is in the way" in environment.run("python -m raptor -V", status=2)
+    (environment.folder / "validator.py").unlink()
+    assert f"{environment.folder / 'models.py'} is in the way" in environment.run("python -m raptor models", status=2)
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     assert json.loads((environment.folder / "simulated.json").read_text())["latency_ns"] > 0
     assert len(list((environment.folder / "schemas").iterdir())) >= 7

@@ -3,7 +3,6 @@
 import functools
 import http.server
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.chromium import Chromium
+from tests.reporting.browser import browser
 
 pytestmark = pytest.mark.browser
 
@@ -34,12 +36,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.server_close()
 
 
-def opened(url: str, profile: Path) -> tuple[str, list[str]]:
+def opened(chromium: Chromium, url: str, profile: Path) -> tuple[str, list[str]]:
     """The page after its scripts have run, and what they wrote on the console."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    assert chromium, "needs Chromium"
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=4000"]
-    command = [chromium, *flags, f"--user-data-dir={profile}", "--dump-dom", url]
+    command = [chromium.program, *flags, f"--user-data-dir={profile}", "--dump-dom", url]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return ended.stdout, re.findall(r"CONSOLE.*", ended.stderr)
 
@@ -47,7 +47,7 @@ def opened(url: str, profile: Path) -> tuple[str, list[str]]:
 @pytest.mark.parametrize(
     ("page", "seen"),
     [
-        ("index.html", "proves that the streams compute what the"),
+        ("index.html", "multiply matrices inside memory"),
         ("concepts.html", "drawings/timeline.svg"),
         ("walkthrough.html", "mbiw="),
         ("api.html", "raptor.compile"),
@@ -57,17 +57,28 @@ def opened(url: str, profile: Path) -> tuple[str, list[str]]:
         ("faq.html?h=quantise", "<mark data-md-highlight"),
     ],
 )
-def test_a_page_opens(address: str, page: str, seen: str, tmp_path: Path) -> None:
-    dom, console = opened(f"{address}/{page}", tmp_path)
+def test_a_page_opens(chromium_paths: Chromium, address: str, page: str, seen: str, tmp_path: Path) -> None:
+    dom, console = opened(chromium_paths, f"{address}/{page}", tmp_path)
     assert console == []
     assert "<h1" in dom
     assert seen in dom
 
 
-def test_drawings_are_loaded(address: str, tmp_path: Path) -> None:
+def test_drawings_are_loaded(chromium_paths: Chromium, address: str, tmp_path: Path) -> None:
     """An SVG that is not well-formed has no size."""
     for drawing in sorted((ROOT / "docs" / "drawings").iterdir()):
-        dom, console = opened(f"{address}/drawings/{drawing.name}", tmp_path)
+        dom, console = opened(chromium_paths, f"{address}/drawings/{drawing.name}", tmp_path)
         assert console == []
         assert "parsererror" not in dom
         assert dom.count("<rect") > 5
+
+
+def test_a_phone_shows_the_limits_of_operators(chromium_paths: Chromium, address: str) -> None:
+    """Five columns do not fit beside each other."""
+    with browser(chromium_paths) as chromium:
+        size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+        chromium.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        chromium.driver.get(f"{address}/operators.html")
+        cells = chromium.all("table td:last-child:not(:empty)")
+        assert len(cells) > 20
+        assert all(cell.rect["x"] + cell.rect["width"] <= 400 for cell in cells)

@@ -18,8 +18,8 @@ def test_the_timeout_exceeds_the_latency(name: str, mapping: str, tmp_path: Path
     out = program.save(tmp_path / "out", stream_format="pim", weight_format="npz")
     arch = json.loads((out / "arch.json").read_text())
     arch["sim_config"]["latency_timeout_ms"] = 0.001
-    (tmp_path / "chip.json").write_text(json.dumps(arch))
-    small = raptor.compile(models.build(name, seed=0, **options), mapping=mapping, arch=tmp_path / "chip.json")
+    (out / "chip.json").write_text(json.dumps(arch))  # beside its network table
+    small = raptor.compile(models.build(name, seed=0, **options), mapping=mapping, arch=out / "chip.json")
     assert small.artifacts is not None
     timeout_ms = small.artifacts.arch.file.sim_config.latency_timeout_ms
     latency_ns = simulate(out, out / "arch.json").latency_ns

@@ -8,7 +8,9 @@ else, and it reads only the output directory. Read in this order:
     reference              what every instruction does, one function each
     engine, kernels        the same, compiled
     run                    inputs -> outputs
-    inputs, golden, compare, report, cli
+    inputs, golden, samples, compare
+    exact, rounding        the model in float64, and what float32 can promise
+    validate, report, cli
 
 Anyone's programs are read by `programs` (a single file by `members`) and `network`, for `checks` and `simulate`.
 """

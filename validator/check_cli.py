@@ -10,13 +10,15 @@ def command(
     out: Annotated[Path, typer.Argument(help="Program: a directory of streams, or one JSON file (also gzipped).")],
     arch: Annotated[
         str | None,
-        typer.Option(help="Architecture file, or preset.", show_default="arch.json beside the streams"),
+        typer.Option(
+            metavar="FILE|PRESET", help="Architecture file, or preset.", show_default="arch.json beside the streams"
+        ),
     ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", help="The same as SARIF, for CI.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the counts only.")] = False,
 ) -> None:
-    """Find what pimsim-nn would do to a program without saying so.
+    """Find problems that pimsim-nn would accept silently, in programs of any compiler.
 
     Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a program that cannot be read.
 
@@ -24,9 +26,12 @@ def command(
     """
     from raptor import files
     from raptor.console import Console
+    from raptor.errors import UserError
     from validator.checks import check
     from validator.checks.report import is_clean, show, to_json, to_sarif
 
+    if files.is_terminal(json) and files.is_terminal(sarif):
+        raise UserError("--json - and --sarif -: only one of them can be printed")
     findings = check(out, arch)
     for option, path, form in (("--json", json, to_json), ("--sarif", sarif, to_sarif)):
         if path is not None:

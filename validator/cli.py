@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from raptor.errors import RaptorError
+from raptor.together import refuse_given
 from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 
 
 def command(
+    context: typer.Context,
     out: Annotated[Path, typer.Argument(help="Output directory of the compiler.")],
     inputs: Annotated[
         list[str] | None,
@@ -25,7 +27,7 @@ def command(
         ),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Largest error, over the largest wanted value.")
+        float, typer.Option(min=0, help="Largest error, over the values near; 0 for equal numbers.")
     ] = DEFAULT_TOLERANCE,
     layers: Annotated[bool, typer.Option("--layers", help="Compare every intermediate tensor too.")] = False,
     engine: Annotated[Engine, typer.Option(help="Compiled, or the slow reference.")] = "numba",
@@ -39,6 +41,8 @@ def command(
 ) -> None:
     """Execute a compiled model and compare it with onnxruntime.
 
+    What is off by more than the tolerance passes if it is as near to the model in float64 as float32 can be.
+
     Exit status: 0 the outputs agree, 1 they do not, 2 bad input, 3 deadlock.
 
     Example: raptor validate out --layers
@@ -49,6 +53,9 @@ def command(
     from validator.errors import DeadlockError
     from validator.report import Report, show, to_json
     from validator.validate import validate
+
+    if inputs:
+        refuse_given(context, {"seed", "samples"}, "not with --input, which gives the one input to run")
 
     def write(report: Report) -> None:
         if json is not None:

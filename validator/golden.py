@@ -11,6 +11,8 @@ import numpy.typing as npt
 from raptor import files
 from raptor.errors import UserError
 from raptor.layout import Floats
+from validator import standard
+from validator.constants import constant_inputs
 from validator.program import Program
 
 _DTYPES: dict[str, type[np.generic]] = {
@@ -22,10 +24,16 @@ _DTYPES: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """An onnxruntime session of OUT/model.onnx; `layers` are the intermediate tensors it can show."""
+    """An onnxruntime session of OUT/model.onnx; `layers` are the intermediate tensors it can show.
+
+    `constants`: inputs whose values were fixed when the model was compiled. `by_suite`: nodes that ONNX's own suite
+    judges, from which onnxruntime departs (`validator.standard`).
+    """
 
     session: Any
     layers: tuple[str, ...]
+    constants: Mapping[str, npt.NDArray[Any]]
+    by_suite: tuple[str, ...]
 
     def input_dtype(self, name: str) -> npt.DTypeLike:
         """The element type that the model takes for an input."""
@@ -33,7 +41,7 @@ class Golden:
 
     def run(self, inputs: Mapping[str, Floats], names: Sequence[str]) -> dict[str, Floats]:
         """The tensors `names` (outputs, or of `layers`) as float32; inputs are cast to the model's types."""
-        feed = {name: array.astype(self.input_dtype(name)) for name, array in inputs.items()}
+        feed = {name: array.astype(self.input_dtype(name)) for name, array in inputs.items()} | dict(self.constants)
         try:
             values = cast(list[npt.NDArray[Any]], self.session.run(list(names), feed))
         except Exception as e:  # onnxruntime's exceptions have no common base
@@ -50,8 +58,14 @@ def load_golden(program: Program, *, layers: bool = False) -> Golden:
         raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
     path = program.folder / files.MODEL
     names = [probe.tensor for probe in program.layers.probes] if layers and program.layers else []
-    model, shown, added = _with_outputs(path, names) if names else (str(path), (), ())
-    golden = Golden(_session(model, path), shown)
+    shapes = {place.name: place.shape for place in program.memory.inputs}
+    if names or standard.may_depart(path):
+        model, shown, added, by_suite = _prepared(path, names, shapes)
+    else:
+        model, shown, added, by_suite = str(path), (), (), ()
+    opened = _of_any_size(model, path)
+    constants = constant_inputs(program.manifest.options, opened.get_inputs())
+    golden = Golden(opened, shown, constants, by_suite)
     _check(golden, program, path, added)
     return golden
 
@@ -68,7 +82,20 @@ def check_shapes(program: Program, values: Mapping[str, Floats]) -> None:
             raise UserError(f"{files.MODEL}: tensor {probe.tensor!r} has {sizes}")
 
 
-def _session(model: str | bytes, path: Path) -> Any:
+def _of_any_size(model: str | bytes, path: Path) -> Any:
+    """A session of the model for inputs of any size where the model says so, as a size of 0 does."""
+    opened = session(model, path)
+    zero = {i.name for i in opened.get_inputs() if 0 in i.shape}
+    if not zero:
+        return opened
+    proto = _read(path) if isinstance(model, str) else _parse(model)
+    for dim in (d for v in proto.graph.input if v.name in zero for d in v.type.tensor_type.shape.dim):
+        if dim.dim_value == 0:
+            dim.Clear()
+    return session(proto.SerializeToString(), path)
+
+
+def session(model: str | bytes, path: Path) -> Any:
     import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 
     ort: Any = onnxruntime
@@ -82,12 +109,18 @@ def _session(model: str | bytes, path: Path) -> Any:
         raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
 
 
-def _with_outputs(path: Path, names: Sequence[str]) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
-    """The model with every tensor of `names` that it computes as an output, which these are, and which are new."""
+def _prepared(
+    path: Path, names: Sequence[str], shapes: Mapping[str, Sequence[int]]
+) -> tuple[bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The model with every tensor of `names` that it computes as an output, which these are, and which are new.
+
+    Last, the nodes that are rewritten as ONNX's own suite computes them.
+    """
     import onnx
 
+    model = _read(path)
     try:
-        model = onnx.load(str(path))  # pyright: ignore[reportUnknownMemberType]
+        by_suite = standard.follow_suite(model, shapes)
     except Exception as e:  # protobuf's and onnx's have no common base
         raise UserError(f"{path}: not an ONNX model: {e}") from e
     computed = {name for node in model.graph.node for name in node.output if name}
@@ -96,7 +129,22 @@ def _with_outputs(path: Path, names: Sequence[str]) -> tuple[bytes, tuple[str, .
     added = tuple(name for name in shown if name not in present)
     # onnxruntime infers the type of an output that has only a name.
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
-    return model.SerializeToString(), shown, added
+    return model.SerializeToString(), shown, added, by_suite
+
+
+def _read(path: Path) -> Any:
+    import onnx
+
+    try:
+        return onnx.load(str(path))  # pyright: ignore[reportUnknownMemberType]
+    except Exception as e:  # protobuf's and onnx's have no common base
+        raise UserError(f"{path}: not an ONNX model: {e}") from e
+
+
+def _parse(content: bytes) -> Any:
+    import onnx
+
+    return onnx.ModelProto.FromString(content)
 
 
 def _check(golden: Golden, program: Program, path: Path, added: Sequence[str]) -> None:
@@ -107,7 +155,7 @@ def _check(golden: Golden, program: Program, path: Path, added: Sequence[str]) -
             raise UserError(f"{path}: has no input {place.name!r}, which {files.MEMORY} names")
         if given[place.name].type not in _DTYPES:
             raise UserError(f"{path}: input {place.name!r} is a {given[place.name].type}, expected floats")
-    extra = sorted(given.keys() - {place.name for place in program.memory.inputs})
+    extra = sorted(given.keys() - {place.name for place in program.memory.inputs} - golden.constants.keys())
     if extra:
         raise UserError(f"{path}: input {extra[0]!r} is not in {files.MEMORY}")
     made = {o.name for o in golden.session.get_outputs()}

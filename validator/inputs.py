@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from raptor.arguments import by_name
 from raptor.errors import UserError
 from raptor.files import TensorPlace
 from raptor.layout import Floats
+from raptor.spelling import option
 from validator.golden import Golden
 
 Array = npt.NDArray[Any]
@@ -24,11 +26,12 @@ def make_inputs(
     `given`: arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name.
     Without any, standard normal numbers from `seed`. Values are rounded to the model's element type, so that both
     sides see the same.
-    Raises `UserError` for unreadable files, unknown names and shapes other than the compiled ones.
+    Raises `UserError` for unreadable files, unknown names and shapes other than the compiled ones, and for inputs that
+    are constants since the model was compiled.
     """
+    _no_constants(given, golden)
     if isinstance(given, Mapping):
-        arrays = {name: np.asarray(array) for name, array in given.items()}
-        _known_names(places, arrays)
+        arrays = named_arrays(places, given)
     elif given:
         arrays = _read_all(places, given)
     else:
@@ -37,20 +40,49 @@ def make_inputs(
     return {place.name: _fit(arrays, place, golden) for place in places}
 
 
-def _known_names(places: Sequence[TensorPlace], arrays: Mapping[str, Array]) -> None:
+def _no_constants(given: Sequence[str] | Mapping[str, Array], golden: Golden) -> None:
+    names = given if isinstance(given, Mapping) else [g.partition("=")[0] for g in given if not Path(g).exists()]
+    for name in names:
+        if name in golden.constants:
+            value = golden.constants[name].tolist()
+            raise UserError(f"input {name!r} is the constant {value} since the model was compiled (--set)")
+
+
+def named_arrays(places: Sequence[TensorPlace], given: object) -> dict[str, Array]:
+    """What a caller passes for the inputs, as arrays of numbers.
+
+    Raises `UserError` for anything but a mapping of known names to numbers; shapes are not looked at.
+    """
+    entries = by_name("inputs", given, "arrays by name of the input")
     names = sorted(place.name for place in places)
-    if unknown := sorted(set(arrays) - set(names)):
+    if unknown := sorted(set(entries) - set(names)):
         raise UserError(f"{unknown[0]!r} is no input of the model; its inputs: {', '.join(names)}")
+    return {name: _numbers(name, value) for name, value in entries.items()}
+
+
+def _numbers(name: str, value: Any) -> Array:
+    try:
+        array = np.asarray(value)
+    except Exception as e:  # anything can be passed, and has its own way of not being an array
+        raise UserError(f"input {name!r}: cannot be made an array: {e}") from e
+    _check_numbers(name, array)
+    return array
+
+
+def _check_numbers(name: str, array: Array) -> None:
+    # Types that are not numpy's own, such as bfloat16, count as void.
+    if array.dtype.kind not in "fiub" and (array.dtype.kind != "V" or array.dtype.type is np.void):
+        raise UserError(f"{option('inputs')}: {name!r} holds {array.dtype}, expected numbers")
 
 
 def _fit(arrays: dict[str, Array], place: TensorPlace, golden: Golden) -> Floats:
     array = arrays.get(place.name)
     if array is None:
-        raise UserError(f"--input: nothing for input {place.name!r}; give {place.name}=FILE")
+        raise UserError(f"{option('inputs')}: nothing for input {place.name!r}")
     if array.shape != place.shape:
-        raise UserError(f"--input: {place.name!r} was compiled for {list(place.shape)}, got {list(array.shape)}")
-    if array.dtype.kind not in "fiub":
-        raise UserError(f"--input: {place.name!r} holds {array.dtype}, expected numbers")
+        fault = f"{place.name!r} was compiled for {list(place.shape)}, got {list(array.shape)}"
+        raise UserError(f"{option('inputs')}: {fault}")
+    _check_numbers(place.name, array)
     with np.errstate(over="ignore"):
         return array.astype(golden.input_dtype(place.name)).astype(np.float32)
 
@@ -66,9 +98,9 @@ def _read_all(places: Sequence[TensorPlace], given: Sequence[str]) -> dict[str, 
             target = name or (key if key in names else only if len(found) == 1 else None)
             if target is None:
                 known = ", ".join(sorted(names))
-                raise UserError(f"--input {argument}: {key!r} is no input of the model; its inputs: {known}")
+                raise UserError(f"{option('inputs', argument)}: {key!r} is no input of the model; its inputs: {known}")
             if target in arrays:
-                raise UserError(f"--input {argument}: {target!r} is given twice")
+                raise UserError(f"{option('inputs', argument)}: {target!r} is given twice")
             arrays[target] = array
     return arrays
 
@@ -79,7 +111,7 @@ def _split(argument: str, names: set[str]) -> tuple[str | None, Path]:
     if equals and name in names:
         return name, Path(rest)
     if equals and not Path(argument).exists():
-        raise UserError(f"--input {argument}: no input {name!r}; the inputs: {', '.join(sorted(names))}")
+        raise UserError(f"{option('inputs', argument)}: no input {name!r}; the inputs: {', '.join(sorted(names))}")
     return None, Path(argument)
 
 
@@ -87,15 +119,15 @@ def _read(path: Path) -> dict[str, Array]:
     readers = {".npy": _read_npy, ".npz": _read_npz, ".pb": _read_pb}
     reader = readers.get(path.suffix)
     if reader is None:
-        raise UserError(f"--input {path}: expected a .npy, .npz or .pb file")
+        raise UserError(f"{option('inputs', path)}: expected a .npy, .npz or .pb file")
     try:
         return reader(path.read_bytes())
     except OSError as e:
-        raise UserError(f"--input {path}: {e.strerror or e}") from e
+        raise UserError(f"{option('inputs', path)}: {e.strerror or e}") from e
     except MemoryError:
         raise
     except Exception as e:  # those of numpy, zipfile, zlib and the tokenizer of headers have no common base
-        raise UserError(f"--input {path}: cannot be read: {e}") from e
+        raise UserError(f"{option('inputs', path)}: cannot be read: {e}") from e
 
 
 def _read_npy(content: bytes) -> dict[str, Array]:

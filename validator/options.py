@@ -1,9 +1,16 @@
 """Choices that the command line and the functions behind it share. Importing this costs nothing."""
 
-from typing import Literal
+from typing import Literal, get_args
+
+from raptor.arguments import OneOf
 
 Engine = Literal["numba", "python"]
 Schedule = Literal["block", "round-robin"]
 Mode = Literal["latency", "throughput"]
+ENGINE: OneOf[Engine] = OneOf("engine", get_args(Engine))
+SCHEDULE: OneOf[Schedule] = OneOf("schedule", get_args(Schedule))
+MODE: OneOf[Mode] = OneOf("mode", get_args(Mode))
 DEFAULT_TOLERANCE = 1e-4
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 100
+FEWEST_ROUNDS, MOST_ROUNDS = 2, 100_000
+"""Samples a core begins in a simulation of throughput: two make an interval, and the ends of all are kept."""

@@ -1,7 +1,8 @@
 """What a validation found, as a table for people and as JSON for programs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Literal
 
 import orjson
@@ -9,7 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from raptor.console import Console
-from validator.compare import Comparison
+from raptor.names import fit
+from raptor.strict import Figure, WallTimes
+from validator.compare import Comparison, Rounding
+from validator.rounding import ALLOWED
 
 Verdict = Literal["pass", "mismatch", "bad input", "deadlock"]
 
@@ -28,25 +32,51 @@ class Report:
 
     `outputs` and `layers` hold the worst of `samples` inputs; `instructions` are those of one run, `seconds` of all.
     `first_deviation` is the first ONNX node whose tensor differs; `message` says what stopped a run that did not end.
+    `reason`: one sentence, if something is off by more than the tolerance, what float64 says of it (docs/verdict.md).
+    `by_suite`: ONNX nodes that ONNX's own suite judges, because onnxruntime departs from it.
     """
 
     verdict: Verdict
-    tolerance: float
-    version: int = 2
+    tolerance: Figure
+    version: int = 3
     model: str = ""
     seed: int | None = None
     samples: int = 0
     cores: int = 0
     instructions: int = 0
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    seconds: WallTimes = field(default_factory=dict[str, float])
     outputs: tuple[Comparison, ...] = ()
     layers: tuple[LayerComparison, ...] = ()
     first_deviation: str | None = None
+    by_suite: tuple[str, ...] = ()
     message: str | None = None
+    reason: str | None = None
 
     @property
     def passed(self) -> bool:
         return self.verdict == "pass"
+
+
+def reason(found: Iterable[Comparison], unknown: str) -> str | None:
+    """Why the verdict is what it is where the tolerance alone did not decide, of the tensor that matters most.
+
+    `unknown`: why float64 could not be asked.
+    """
+    if unknown:
+        return f"by the tolerance alone, because float64 cannot be asked: {unknown}"
+    judged = [(c.name, c.rounding) for c in found if c.rounding is not None]
+    failed = [(name, r) for name, r in judged if not r.passed]
+    if not judged:
+        return None
+    return _sentence(*(failed[0] if failed else max(judged, key=lambda pair: pair[1].ratio)))
+
+
+def _sentence(name: str, r: Rounding) -> str:
+    at = f"{name} [{','.join(map(str, r.at))}]"
+    if r.passed and not r.deviation:
+        return f"{at}: {r.got:.6g} is right by float64, which gives {r.exact:.6g}; float32 in onnxruntime is off"
+    allowed = f"rounding to float32 moves it by {r.deviation:.3g}, {ALLOWED} times that is allowed"
+    return f"{at}: {r.got:.6g} is off by {r.error:.3g} from float64's {r.exact:.6g}; {allowed}"
 
 
 def to_json(report: Report) -> bytes:
@@ -60,6 +90,10 @@ def show(report: Report, console: Console, *, quiet: bool = False) -> None:
         if report.layers:
             where = report.first_deviation
             _line(console, f"first node that deviates: {where}" if where else "no node deviates")
+        if report.reason:
+            _line(console, report.reason)
+        for name in report.by_suite:
+            _line(console, f"node {name}: judged by ONNX's own suite, from which onnxruntime departs")
     ran = report.seconds.get("run", 0.0)
     count = f"{report.samples} {'input' if report.samples == 1 else 'inputs'}"
     summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores, {count} in {ran:.2f} s"
@@ -67,16 +101,24 @@ def show(report: Report, console: Console, *, quiet: bool = False) -> None:
 
 
 def _show_tensors(report: Report, console: Console) -> None:
-    rows = [_row("layer", layer.comparison, layer.node) for layer in report.layers]
-    rows += [_row("output", comparison, "") for comparison in report.outputs]
+    compared = [(layer.comparison, layer.node) for layer in report.layers]
+    compared += [(comparison, "") for comparison in report.outputs]
     if not console.is_terminal:
-        for row in rows:
-            _line(console, "  ".join(filter(None, row)))
+        for comparison, node in compared:
+            _line(console, "  ".join(filter(None, _row("layer" if node else "output", comparison, node))))
         return
-    table = Table("", "", "tensor", "node", "shape", "max abs", "max rel", "worst")
-    for kind, verdict, name, node, *numbers in rows:
-        table.add_row(kind, Text(verdict, "green" if verdict == "ok" else "red"), name, node, *numbers)
-    console.print(table)
+    names = [name for comparison, node in compared for name in (comparison.name, node) if name]
+    console.print(fit(console, names, partial(_table, compared), columns=2))
+
+
+def _table(compared: Sequence[tuple[Comparison, str]], names: Mapping[str, str]) -> Table:
+    table = Table("", "tensor", "node", "shape", "max abs", "max rel", "worst", box=None, pad_edge=False)
+    for comparison, node in compared:
+        _, verdict, name, _, shape, _, _, worst = _row("", comparison, node)
+        errors = (f"{comparison.max_absolute:.3g}", f"{comparison.max_relative:.3g}")
+        mark = Text(verdict, "green" if comparison.passed else "red")
+        table.add_row(mark, names[name], names.get(node, "output"), shape, *errors, "" if comparison.passed else worst)
+    return table
 
 
 def _row(kind: str, c: Comparison, node: str) -> Sequence[str]:

@@ -3,19 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.errors import UserError
 from raptor.files import Probe, TensorPlace
 from raptor.layout import Floats, Image, Region
 from validator import engine as compiled
 from validator import machine, reference
+from validator.inputs import named_arrays
 from validator.machine import Machine, Stop
 from validator.options import Engine, Schedule
 from validator.program import Program
 
 UNLIMITED = 2**62
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Result:
 
 def run(
     program: Program,
-    inputs: Mapping[str, Floats],
+    inputs: Mapping[str, Array],
     *,
     engine: Engine = "numba",
     schedule: Schedule = "block",
@@ -51,15 +55,17 @@ def run(
     )
 
 
-def prepare(program: Program, inputs: Mapping[str, Floats], probes: Sequence[Probe] = ()) -> Machine:
+def prepare(program: Program, inputs: Mapping[str, Array], probes: Sequence[Probe] = ()) -> Machine:
     """The machine at start: constants and inputs in global memory."""
     tiles = [tile for probe in probes for tile in probe.tiles]
     sizes = [tile.region.elements(probe.image) for probe in probes for tile in probe.tiles]
+    arrays = named_arrays(program.memory.inputs, inputs)
+    for place in program.memory.inputs:
+        if place.name not in arrays:
+            raise UserError(f"input {place.name!r} is missing")
     state = machine.create(program, tiles, sizes)
     for place in program.memory.inputs:
-        if place.name not in inputs:
-            raise UserError(f"input {place.name!r} is missing")
-        _pack(program, state, place, inputs[place.name])
+        _pack(program, state, place, arrays[place.name])
     return state
 
 
@@ -71,15 +77,20 @@ def execute(state: Machine, *, engine: Engine, schedule: Schedule, max_steps: in
         raise machine.explain(state, fault)
 
 
-def _pack(program: Program, state: Machine, place: TensorPlace, array: Floats) -> None:
+def _pack(program: Program, state: Machine, place: TensorPlace, array: Array) -> None:
     if array.shape != place.shape:
         raise UserError(f"input {place.name!r}: expected shape {list(place.shape)}, got {list(array.shape)}")
-    pixels = place.image.to_pixels(array.astype(np.float32, copy=False))
+    pixels = place.image.to_pixels(_rounded(array))
     for tile in place.tiles:
         start = tile.address // program.memory.element_bytes
         content = pixels[tile.region.index()]
         state.memory[start : start + content.size] = content.ravel()
         state.owners[start : start + content.size] = machine.SHARED
+
+
+def _rounded(array: Array) -> Floats:
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32, copy=False)
 
 
 def _unpack(program: Program, state: Machine, place: TensorPlace) -> Floats:

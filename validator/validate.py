@@ -1,30 +1,34 @@
-"""Executes a compiled model, asks onnxruntime what it should have computed, and compares."""
+"""Executes a compiled model, asks onnxruntime what it should have computed, and compares.
+
+What is off by more than the tolerance is judged a second time, by what float32 can promise (`rounding`).
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy.typing as npt
 
+from raptor import files
+from raptor.arguments import by_name, fault, finite, flag, path, whole, whole_or_none
 from raptor.errors import UserError
-from raptor.layout import Floats
-from validator.compare import Comparison, Deviation, compare, deviation
-from validator.golden import Golden, check_shapes, load_golden
-from validator.inputs import make_inputs
+from raptor.spelling import option
+from validator.compare import Comparison, Doubles, Rounding, Tally, compare, tally, within
+from validator.exact import Exact, UnknownError, load_exact
+from validator.golden import load_golden
 from validator.load import load
-from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
-from validator.program import Program
-from validator.report import LayerComparison, Report
-from validator.run import UNLIMITED, run
+from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule
+from validator.report import LayerComparison, Report, reason
+from validator.rounding import Doubt, judge, worst
+from validator.run import UNLIMITED
+from validator.samples import Samples, Shown, quick_count
 
 Array = npt.NDArray[Any]
-QUICK_INSTRUCTIONS: dict[Engine, int] = {"numba": 300_000, "python": 3000}
-"""Some tenths of a second."""
-BYTES_OF_AN_INSTRUCTION = 100
-"""Of memory, which take as long to fill."""
+MOST_SEED = 2**62
+"""JSON has no larger numbers."""
+_INPUTS = "arrays by name, or a list of files"
 
 
 def validate(
@@ -43,106 +47,140 @@ def validate(
     """Executes a compiled model and compares it with onnxruntime.
 
     `inputs`: arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
-    then from the next seeds: `samples` times, or as often as is quick (`_samples`).
-    `layers`: also compare every tensor of layers.json. Raises `UserError` for bad input, or after about `max_steps`
-    instructions, and `DeadlockError`.
+    then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`quick_count`).
+    `tolerance`: largest error over the values near (`compare.measure`); what is off by more is right if float32 can
+    promise no better, unless the tolerance is 0. `layers`: also compare every tensor of layers.json. Raises `UserError`
+    for bad input, or after about `max_steps` instructions, and `DeadlockError`.
     """
-    _check_options(seed, samples, tolerance)
+    seed = whole("seed", seed, 0, MOST_SEED)
+    samples = whole_or_none("samples", samples, 1)
+    tolerance = finite("tolerance", tolerance, 0)
+    layers = flag("layers", layers)
+    engine, schedule = ENGINE.parse(engine), SCHEDULE.parse(schedule)
+    limit = whole_or_none("max_steps", max_steps, 1, UNLIMITED) or UNLIMITED
+    inputs = _inputs(inputs)
+    if inputs and samples is not None:
+        raise UserError(f"{option('samples', samples)}: not with {option('inputs')}, which gives the one input to run")
     start = perf_counter()
-    program = load(out, check_hashes=check_hashes)
+    program = load(path("out", out), check_hashes=flag("check_hashes", check_hashes))
     if layers and program.layers is None:
-        raise UserError(f"--layers: {out} has no layers.json")
+        raise UserError(f"{option('layers', True)}: {out} has no layers.json")
     loaded = perf_counter()
     golden = load_golden(program, layers=layers)
-    seconds = {"load": loaded - start, "golden": perf_counter() - loaded, "run": 0.0}
-    limit = UNLIMITED if max_steps is None else max_steps
-    tried: list[_Sample] = []
-    for number in range(seed, seed + (1 if inputs else samples or _samples(program, engine))):
-        arrays = make_inputs(program.memory.inputs, golden, inputs, number)
-        begin = perf_counter()
-        wanted = _wanted(program, golden, arrays)
-        known = perf_counter()
-        result = run(program, arrays, engine=engine, schedule=schedule, probes=layers, max_steps=limit)
-        seconds["golden"] += known - begin
-        seconds["run"] += perf_counter() - known
-        tried.append(_Sample(result.instructions, _apart(result.outputs, wanted), _apart(result.probes, wanted)))
-    return _report(program, tried, tolerance, None if inputs else seed, seconds)
+    opened = perf_counter()
+    numbers = range(seed, seed + (1 if inputs else samples or quick_count(program, engine)))
+    tried = Samples(program, golden, inputs, numbers, engine, schedule, layers, limit)
+    found, unknown = judged(tried, tallied(tried), tolerance)
+    seconds = {"load": loaded - start, **tried.seconds, "golden": opened - loaded + tried.seconds["golden"]}
+    return _report(tried, found, tolerance, None if inputs else seed, seconds, unknown)
 
 
-def _check_options(seed: int, samples: int | None, tolerance: float) -> None:
-    if not (tolerance >= 0 and isfinite(tolerance)):
-        raise UserError(f"the tolerance is {tolerance}, must be a finite number, 0 or more")
-    if seed < 0:
-        raise UserError(f"the seed is {seed}, must be 0 or more")
-    if samples is not None and samples < 1:
-        raise UserError(f"samples is {samples}, must be 1 or more")
+def _inputs(given: object) -> Sequence[str] | Mapping[str, Array]:
+    if isinstance(given, Mapping):
+        return by_name("inputs", cast(object, given), _INPUTS)
+    if not isinstance(given, list | tuple):
+        raise fault("inputs", given, _INPUTS)
+    return [str(path("inputs", file)) for file in cast(Sequence[object], given)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """How far off each tensor is for one input, or one for each of several."""
+def tallied(tried: Samples) -> dict[Shown, Tally]:
+    """Runs all samples; by how much each tensor is off."""
+    found: dict[Shown, Tally] = {}
+    for number in tried.numbers:
+        for shown, (got, want) in tried.run(number).items():
+            one = tally(got, want)
+            if shown in found:
+                found[shown].add(one)
+            else:
+                found[shown] = one
+    return found
 
-    instructions: int
-    outputs: Mapping[str, Deviation]
-    probes: Mapping[str, Deviation]
 
+def judged(tried: Samples, tallies: Mapping[Shown, Tally], tolerance: float) -> tuple[dict[Shown, Comparison], str]:
+    """Every tensor, by the tolerance or by float64, and why float64 could not be asked where it had to be.
 
-def _apart(got: Mapping[str, Floats], wanted: Mapping[str, Floats]) -> dict[str, Deviation]:
-    return {name: deviation(tensor, wanted[name]) for name, tensor in got.items() if name in wanted}
-
-
-def _samples(program: Program, engine: Engine) -> int:
-    """As many as are quick, and more than one.
-
-    One input can hide a wrong operand of a maximum, or a clipped value. It seldom does where vectors are long; small
-    programs, whose vectors are short, run often.
+    A tolerance of 0 asks for equal numbers: then rounding is no excuse.
     """
-    memory_bytes = sum(program.memory.local_bytes) + program.memory.size_bytes
-    cost = 1 + program.instruction_count + memory_bytes // BYTES_OF_AN_INSTRUCTION
-    return min(max(QUICK_INSTRUCTIONS[engine] // cost, FEWEST_SAMPLES), MOST_SAMPLES)
+    _check_judged(tallies, len(tried.numbers))
+    found = {shown: compare(shown.tensor, t, tolerance) for shown, t in tallies.items()}
+    if not tolerance or all(c.passed for c in found.values()):
+        return found, ""
+    return _judged_again(tried, tallies, found, tolerance)
 
 
-def _wanted(program: Program, golden: Golden, arrays: Mapping[str, Floats]) -> dict[str, Floats]:
-    names = dict.fromkeys([*(place.name for place in program.memory.outputs), *golden.layers])
-    wanted = golden.run(arrays, list(names))
-    check_shapes(program, wanted)
-    return wanted
-
-
-def _compared(found: Sequence[Mapping[str, Deviation]], tolerance: float) -> tuple[Comparison, ...]:
-    return tuple(compare(name, [sample[name] for sample in found], tolerance) for name in found[0])
-
-
-def _check_judged(outputs: Sequence[Mapping[str, Deviation]]) -> None:
+def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
     """NaN equals NaN, which says nothing if there is nothing else."""
-    for name in outputs[0]:
-        if all(sample[name].largest is None for sample in outputs):
-            count = f"{len(outputs)} {'input' if len(outputs) == 1 else 'inputs'}"
+    for shown, one in found.items():
+        if shown.kind == "output" and not one.finite:
+            count = f"{inputs} {'input' if inputs == 1 else 'inputs'}"
             raise UserError(
-                f"output {name!r}: onnxruntime computes no finite number for it from {count}, so nothing can be "
-                "compared; give others with --input or --seed"
+                f"output {shown.tensor!r}: onnxruntime computes no finite number for it from {count}, so nothing can "
+                f"be compared; give others with {option('inputs')} or {option('seed')}"
             )
 
 
+def _judged_again(
+    tried: Samples, tallies: Mapping[Shown, Tally], found: Mapping[Shown, Comparison], tolerance: float
+) -> tuple[dict[Shown, Comparison], str]:
+    """The comparisons after float64 was asked, and why it could not be, if so."""
+    start = perf_counter()
+    ran = sum(tried.seconds.values())
+    off = {shown: within(tallies[shown], tolerance) for shown, c in found.items() if not c.passed}
+    found_again: dict[Shown, list[Rounding]] = {shown: [] for shown in off}
+    try:
+        exact = load_exact(tried.program.folder / files.MODEL, tried.golden.constants)
+        for number in tried.numbers:
+            for shown, rounding in _one_judged(tried, number, exact, off).items():
+                found_again[shown].append(rounding)
+                if not rounding.passed:
+                    del off[shown]
+    except UnknownError as e:
+        return dict(found), str(e)
+    finally:
+        tried.seconds["float64"] += perf_counter() - start - (sum(tried.seconds.values()) - ran)
+    return {shown: _with(c, found_again.get(shown, ())) for shown, c in found.items()}, ""
+
+
+def _one_judged(tried: Samples, number: int, exact: Exact, off: Mapping[Shown, Doubles]) -> dict[Shown, Rounding]:
+    """The tensors of `off` for one input, if they are off for it."""
+    pairs = tried.run(number) if off else {}
+    doubts = {shown: Doubt(*pairs[shown], most) for shown, most in off.items()}
+    doubts = {shown: doubt for shown, doubt in doubts.items() if doubt.off.any()}
+    return judge(exact, tried.inputs(number), doubts) if doubts else {}
+
+
+def _with(comparison: Comparison, judged: Sequence[Rounding]) -> Comparison:
+    if not judged:
+        return comparison
+    rounding = worst(judged)
+    return replace(comparison, passed=rounding.passed, rounding=rounding)
+
+
 def _report(
-    program: Program, samples: Sequence[_Sample], tolerance: float, seed: int | None, seconds: dict[str, float]
+    tried: Samples,
+    found: Mapping[Shown, Comparison],
+    tolerance: float,
+    seed: int | None,
+    seconds: Mapping[str, float],
+    unknown: str,
 ) -> Report:
-    _check_judged([sample.outputs for sample in samples])
-    outputs = _compared([sample.outputs for sample in samples], tolerance)
+    program = tried.program
+    outputs = tuple(c for shown, c in found.items() if shown.kind == "output")
     nodes = {probe.tensor: probe.node for probe in program.layers.probes} if program.layers else {}
-    probes = _compared([sample.probes for sample in samples], tolerance)
-    layers = tuple(LayerComparison(nodes[c.name], c) for c in probes)
+    layers = tuple(LayerComparison(nodes[s.tensor], c) for s, c in found.items() if s.kind == "layer")
     deviating = next((layer.node for layer in layers if not layer.comparison.passed), None)
     return Report(
-        verdict="pass" if all(c.passed for c in outputs) and deviating is None else "mismatch",
+        verdict="pass" if all(c.passed for c in found.values()) else "mismatch",
         tolerance=tolerance,
         model=program.manifest.model,
         seed=seed,
-        samples=len(samples),
+        samples=len(tried.numbers),
         cores=program.core_count,
-        instructions=samples[0].instructions,
+        instructions=tried.instructions,
         seconds={key: round(value, 6) for key, value in seconds.items()},
         outputs=outputs,
         layers=layers,
         first_deviation=deviating,
+        reason=reason(found.values(), unknown),
+        by_suite=tried.golden.by_suite,
     )

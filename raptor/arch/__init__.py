@@ -1,13 +1,18 @@
 """Architecture files of pimsim-nn: their schema, presets, network tables, and the few numbers the compiler needs."""
 
 from raptor.arch.chip import Arch
-from raptor.arch.loading import load, presets
+from raptor.arch.loading import check_source, load, presets
 from raptor.arch.network import (
+    MESH_FLIT_NS,
     check_network_size,
+    flit_ns,
+    longest_flit_ns,
+    memory_flit_ns,
     mesh_cost,
     mesh_latency,
     mesh_layout,
     network_table,
+    typical_flit_ns,
     write_network,
 )
 from raptor.arch.schema import (
@@ -23,10 +28,12 @@ from raptor.arch.schema import (
     SimConfig,
 )
 from raptor.arch.sources import SOURCES, Source
+from raptor.arch.table import Table
 
 __all__ = [
     "ARCH_LIMIT_BYTES",
     "GLOBAL_MEMORY_ID",
+    "MESH_FLIT_NS",
     "NETWORK_FILE",
     "SOURCES",
     "Arch",
@@ -38,12 +45,18 @@ __all__ = [
     "NetworkConfig",
     "SimConfig",
     "Source",
+    "Table",
     "check_network_size",
+    "check_source",
+    "flit_ns",
     "load",
+    "longest_flit_ns",
+    "memory_flit_ns",
     "mesh_cost",
     "mesh_latency",
     "mesh_layout",
     "network_table",
     "presets",
+    "typical_flit_ns",
     "write_network",
 ]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from raptor.arch.schema import ArchFile, MatrixConfig
+from raptor.arch.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,13 +11,15 @@ class Arch:
     """What the compiler needs to know of a chip.
 
     `memory_size_bytes` is the local memory of a core; `memory_size_enforced` says whether the architecture file names
-    it (then exceeding it is an error) or it is the simulator's default (then it is a warning).
+    it (then exceeding it is an error) or it is the simulator's default (then it is a warning). `table`: the chip's own
+    network table; None for the built-in mesh.
     """
 
     file: ArchFile
     element_bits: int
     memory_size_enforced: bool
     notes: tuple[str, ...] = ()
+    table: Table | None = None
 
     def __hash__(self) -> int:
         """Of little, as costs are cached by chip: hashing the whole file each time would take longer than they do."""
@@ -45,6 +48,11 @@ class Arch:
     def rob_size(self) -> int:
         """Instructions that a core has begun at most; with 1 nothing overlaps."""
         return self.file.chip_config.core_config.rob_size
+
+    @property
+    def memory_id(self) -> int:
+        """The name of the global memory in the network table."""
+        return self.file.chip_config.global_memory_switch_id
 
     @property
     def mesh_cols(self) -> int:

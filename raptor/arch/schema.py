@@ -122,9 +122,11 @@ class NetworkConfig(_Schema):
 
     bus_topology: str = Field(default="mesh", description="no effect in the simulator: the table counts")
     bus_width: Positive = Field(default=16, description="bytes a flit")
-    layout: tuple[Positive, Positive] = Field(description="rows, columns of the mesh; the table is made from it")
+    layout: tuple[Positive, Positive] = Field(
+        description="rows, columns of the built-in mesh; without effect beside a table"
+    )
     net_config_file_path: str = Field(
-        NETWORK_FILE, description="the table, relative to this file; missing pairs cost 0"
+        NETWORK_FILE, description="the table, relative to this file; without it RAPTOR takes the built-in mesh"
     )
 
 

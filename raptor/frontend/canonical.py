@@ -7,7 +7,7 @@ onnxoptimizer) none did all of that.
 
 import re
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from raptor.frontend.libraries import (
     refer_to_file,
     try_out,
 )
-from raptor.frontend.reading import INLINE_BYTES, ORIGINAL, Source
+from raptor.frontend.reading import INLINE_BYTES, ORIGINAL, Source, reads
 from raptor.frontend.registry import is_supported_op
 
 KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
@@ -47,9 +47,9 @@ def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
         folder = Path(name)
         _make_loadable(source.proto)
         source.proto, converted = _move_weights(source.proto)
-        check_sizes(_inferred(source.proto))
+        check_sizes(_inferred(source))
         (folder / "original.onnx").write_bytes(source.proto.SerializeToString())
-        _optimise(source.proto, folder, {ORIGINAL: source.onnx_bytes, CONVERTED: converted})
+        _optimise(source, folder, {ORIGINAL: source.onnx_bytes, CONVERTED: converted})
         del converted
         canonical = read_without_weights(folder / "canonical.onnx")
         yield infer_shapes(canonical), folder
@@ -71,11 +71,11 @@ def blaming_the_model(folder: Path) -> Generator[None]:
         raise
 
 
-def _inferred(proto: ModelProto) -> ModelProto:
+def _inferred(source: Source) -> ModelProto:
     try:
-        return infer_shapes(proto)
+        return infer_shapes(source.proto)
     except (InvalidTypes, ValueError) as error:
-        raise_if_unsupported(proto)
+        raise_if_unsupported(source.proto, source.reasons)
         raise UserError(f"not a valid ONNX model: {first_line(error)}") from None
 
 
@@ -101,19 +101,10 @@ def _drop_unused(proto: ModelProto) -> None:
     for node in reversed(proto.graph.node):
         if not needed.isdisjoint(node.output) or not is_supported_op(node.domain, node.op_type):
             kept.append(node)
-            needed.update(_operands(node))
+            needed.update(reads(node))
     if len(kept) < len(proto.graph.node):
         del proto.graph.node[:]
         proto.graph.node.extend(reversed(kept))
-
-
-def _operands(node: NodeProto) -> Iterator[str]:
-    """What a node reads, its branches and bodies included."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            yield from (value.name for value in graph.output)
-            yield from (name for inner in graph.node for name in _operands(inner))
 
 
 def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
@@ -128,7 +119,7 @@ def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
     return ModelProto.FromString(proto.SerializeToString()), converted
 
 
-def _optimise(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
+def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
     original, target = folder / "original.onnx", folder / "canonical.onnx"
     run = partial(optimise, inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
     try:
@@ -144,7 +135,7 @@ def _optimise(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | b
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
         if "bad_alloc" in str(error) or "bad allocation" in str(error):
             raise MemoryError from None
-        raise_if_unsupported(proto)
+        raise_if_unsupported(source.proto, source.reasons)
         reason = first_line(error).replace(f"Load model from {original} failed:", "").replace(f"{folder}/", "")
         raise UserError(f"onnxruntime refuses the model: {STATUS.sub('', reason)}") from None
 

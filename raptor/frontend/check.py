@@ -2,10 +2,11 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from raptor.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.graph import Constant, ConstantTensor, Filter, Floats, Graph, Map, Operator, Stencil
@@ -16,6 +17,22 @@ from raptor.frontend.registry import is_supported_op, op_reason
 MOST_ELEMENTS = 2**28
 """Of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
+INDICES = frozenset(
+    (
+        TensorProto.BOOL,
+        TensorProto.STRING,
+        TensorProto.INT16,
+        TensorProto.INT32,
+        TensorProto.INT64,
+        TensorProto.UINT16,
+        TensorProto.UINT32,
+        TensorProto.UINT64,
+    )
+)
+"""Types of what is no data: lengths, flags, names. (Those of 8 bits are images, or quantised.)"""
+_CHOOSING: Mapping[str, tuple[int, ...]] = MappingProxyType({"Gather": (1,), "OneHot": (0,)})
+"""Operators and which of their inputs are indices of rows."""
+_MOVES = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "Clip", "Slice"))
 
 
 def check_model(source: Source) -> None:
@@ -39,8 +56,8 @@ def _small(proto: ModelProto) -> ModelProto:
     return small
 
 
-def raise_if_unsupported(proto: ModelProto) -> None:
-    """Raises `UnsupportedError` with all nodes whose operator has no lowering.
+def raise_if_unsupported(proto: ModelProto, reasons: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Raises `UnsupportedError` with all nodes whose operator has no lowering; `reasons`: by first output, if known.
 
     Nodes that depend on weights and shapes only are left out: the canonicaliser computes them.
     """
@@ -50,18 +67,66 @@ def raise_if_unsupported(proto: ModelProto) -> None:
         if node.op_type in ("Shape", "Size") or all(i in fixed for i in node.input if i):
             fixed.update(node.output)
         elif not is_supported_op(node.domain, node.op_type):
-            unsupported.append(UnsupportedNode(label(node), node.op_type, op_reason(node.domain, node.op_type)))
+            known = reasons.get(node.output[0]) if node.output else None
+            unsupported.append(
+                UnsupportedNode(label(node), node.op_type, known or op_reason(node.domain, node.op_type))
+            )
     if unsupported:
         raise UnsupportedError(unsupported)
 
 
-def check_types(proto: ModelProto) -> None:
-    """Inputs and weights are floats of 16, 32 or 64 bits; integers are welcome as shapes, axes and indices."""
+def check_inputs(proto: ModelProto, constants: Collection[str], *, keep_integers: bool = False) -> None:
+    """Raises `UserError` with all inputs that cannot be fed.
+
+    Those that may still become constants (`is_settable`) can; with `keep_integers`, everything that is a tensor.
+    """
+    inputs = {n: v for n, v in model_inputs(proto).items() if n not in constants and not is_settable(proto, v)}
+    if keep_integers:
+        inputs = {n: v for n, v in inputs.items() if v.type.tensor_type.elem_type == TensorProto.UNDEFINED}
+    found = [f"input '{n}' is {fault}" for n, v in inputs.items() if (fault := input_fault(proto, v))]
+    if found:
+        raise UserError("\n".join(found))
+
+
+def model_inputs(proto: ModelProto) -> dict[str, ValueInfoProto]:
+    """By name. Up to IR 3 weights are inputs as well; they are left out."""
     weights = {t.name for t in proto.graph.initializer}
-    for value in proto.graph.input:
-        kind = value.type.tensor_type.elem_type
-        if value.name not in weights and kind not in FLOATS - {TensorProto.BFLOAT16}:
-            raise UserError(f"input '{value.name}' is {_type_name(kind)}, must be float32")
+    return {v.name: v for v in proto.graph.input if v.name not in weights}
+
+
+def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
+    """Why an input cannot be fed: its type, and what to do. Empty if it can."""
+    kind = value.type.tensor_type.elem_type
+    if kind in FLOATS - {TensorProto.BFLOAT16}:
+        return ""
+    if kind in INDICES and _are_token_ids(proto, value):
+        advice = "feed the embedding's output, or one-hot rows (docs/faq.md#token-ids)"
+        return f"{type_name(kind)}: token ids are not supported; {advice}"
+    constant = f", or a constant (--set {value.name}=VALUE)" if kind in INDICES else ""
+    return f"{type_name(kind)}, must be float32{constant}"
+
+
+def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
+    """Whether an input is a flag or a number of something, which can only be a constant."""
+    kind, rank = value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
+    return kind in INDICES and rank <= 1 and not _are_token_ids(proto, value)
+
+
+def _are_token_ids(proto: ModelProto, value: ValueInfoProto) -> bool:
+    """Whether an input, a vector at least, chooses rows of a table."""
+    if not value.type.tensor_type.shape.dim:
+        return False
+    same = {value.name}
+    for node in proto.graph.node:
+        if any(node.input[i] in same for i in _CHOOSING.get(node.op_type, ()) if i < len(node.input)):
+            return True
+        if node.op_type in _MOVES and node.input and node.input[0] in same:
+            same.update(node.output)
+    return False
+
+
+def check_types(proto: ModelProto) -> None:
+    """Weights are floats of 16, 32 or 64 bits; integers are welcome as shapes, axes and indices."""
     for tensor in proto.graph.initializer:
         if tensor.data_type == TensorProto.BFLOAT16:
             raise UserError(f"weights '{tensor.name}' are bfloat16, must be float32")
@@ -139,7 +204,7 @@ def _users(proto: ModelProto) -> defaultdict[str, set[str]]:
     return users
 
 
-def _type_name(elem_type: int) -> str:
+def type_name(elem_type: int) -> str:
     if elem_type == TensorProto.UNDEFINED:
         return "not a tensor"
     known = TensorProto.DataType.values()

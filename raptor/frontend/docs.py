@@ -47,13 +47,20 @@ A test compares this with what the importers do.
 
 HEAD = """# Operators
 
-Written by `make docs-generate` from the table of importers (`raptor/frontend/operators`). Every tensor is float32,
-every shape is static. Nodes that depend on constants and shapes only are computed while compiling, whatever they are.
-Operators that ONNX defines by others, such as GroupNormalization from version 21 on, are taken apart first.
+Written by `make docs-generate` from the table of importers (`raptor/frontend/operators`). Every tensor is computed in
+float32; models of float16 and float64 compile, and their weights are converted. Every shape is fixed (`--dim`,
+`--shape`). Nodes that depend only on constants and shapes are computed while compiling, whatever their operator is. So
+are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant). Integers are possible there, but not
+as [data](faq.md#token-ids). Operators that ONNX defines by others, such as GroupNormalization from version 21 on, are
+replaced by these first.
 
-*since*: the first version of the operator set the importer reads; later ones too, until the next line of the operator.
-*extended*: instructions beyond the published set ([design](design.md#instructions)); `--isa base` refuses nodes that
-need them.
+- *since*: the first version of the operator set that is read. Later versions are read too, until the next row of the
+  same operator.
+- *extended*: instructions that the operator needs beyond the published set ([design](design.md#instructions)).
+  `--isa base` refuses nodes that need them.
+- *limits*: what must hold for the node.
+
+<div class="stacked"></div>
 
 | operator | since | what it computes | extended | limits |
 |---|---|---|---|---|

@@ -41,12 +41,14 @@ class Origin:
     node_names: frozenset[str]
     producers: Mapping[str, str]
     """Tensor -> label of the node that makes it."""
+    reasons: Mapping[str, str]
+    """First output of a node -> why it cannot be lowered, where that is known already."""
 
     @classmethod
-    def of(cls, proto: ModelProto) -> "Origin":
+    def of(cls, proto: ModelProto, reasons: Mapping[str, str]) -> "Origin":
         nodes = proto.graph.node
         names = frozenset(n.name for n in nodes if n.name)
-        return cls(names, {output: label(n) for n in nodes for output in n.output if output})
+        return cls(names, {output: label(n) for n in nodes for output in n.output if output}, reasons)
 
     def label(self, node: NodeProto) -> str:
         """The original node behind a canonical one, which may be fused from several."""
@@ -207,7 +209,9 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
     read = {i for n in graph.node for i in n.input if i}
     context.used = frozenset(read) | frozenset(v.name for v in graph.output)
     for value in inputs:
-        context.input(value)
+        with suppress(Refusal):  # of an input that is not float32, which `survey` tells of
+            context.input(value)
+    inputs = [value for value in inputs if value in context.tensors]
     refused = _import_nodes(graph, context, origin, version)
     outputs = tuple(dict.fromkeys(v.name for v in graph.output))
     for output in outputs:
@@ -221,7 +225,7 @@ def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, ver
     for proto in graph.node:
         node = NodeView.of(proto, origin.label(proto), version)
         try:
-            _import_node(node, proto.domain, context)
+            _import_node(node, proto.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
         except Refusal as refusal:
             if str(refusal):
                 refused.append(UnsupportedNode(node.name, node.op_type, str(refusal), _needs(node, refusal)))
@@ -234,11 +238,11 @@ def _needs(node: NodeView, refusal: Refusal) -> tuple[str, ...]:
     return (refusal.name,) if isinstance(refusal, NeedsConstantError) else tuple(i for i in node.inputs[1:] if i)
 
 
-def _import_node(node: NodeView, domain: str, context: ImportContext) -> None:
-    """Raises `Refusal`, without a reason if that of a node above is enough."""
+def _import_node(node: NodeView, domain: str, context: ImportContext, reason: str | None) -> None:
+    """Raises `Refusal`, without a reason if that of a node above is enough; `reason`: known already."""
     found = find_importer(node.op_type, node.version) if domain in STANDARD_DOMAINS else None
     if found is None:
-        raise Refusal(op_reason(domain, node.op_type))
+        raise Refusal(reason or op_reason(domain, node.op_type))
     if not all(context.is_known(i) for i in node.inputs if i):
         raise Refusal
     unneeded = [o for o in node.outputs[1:] if o in context.used]

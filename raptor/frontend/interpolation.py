@@ -14,7 +14,10 @@ import numpy.typing as npt
 from raptor.frontend.graph import Floats, Indices
 from raptor.frontend.registry import Refusal
 
+Coordinates = npt.NDArray[np.float32 | np.float64]
 Mask = npt.NDArray[np.bool_]
+WHOLE = 1e-4
+"""A length this near to a whole one is that: the product of a size and a scale that was rounded to float32."""
 HALF_WAY = 1e-6
 """A coordinate this near to the middle is rounded as if it were there."""
 
@@ -36,6 +39,20 @@ class Axis:
     new_size: int
     scale: float
     roi: tuple[float, float] = (0.0, 1.0)
+    by_sizes: bool = False
+
+    @property
+    def length(self) -> float:
+        """Of the new axis, a fraction where a scale says so."""
+        exact = float(np.float32(self.scale)) * self.size
+        return self.new_size if self.by_sizes or abs(exact - self.new_size) < WHOLE else exact
+
+    def aligns_to_a_fraction(self, method: "Method") -> bool:
+        """Whether corners are aligned to a length that is not whole, as in ONNX's own suite.
+
+        NOTE: onnxruntime rounds the length first, as torch does.
+        """
+        return method.coordinates == "align_corners" and self.length != self.new_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +76,8 @@ class Method:
 
 def taps(axis: Axis, method: Method) -> Taps:
     """Raises `Refusal` for an unknown mode."""
-    if axis.scale == 1 or (method.keeps_equal_sizes and axis.size == axis.new_size):
+    fraction = axis.aligns_to_a_fraction(method)
+    if axis.scale == 1 or (method.keeps_equal_sizes and axis.size == axis.new_size and not fraction):
         # onnxruntime keeps such an axis as it is, even where another would be cropped.
         return _kept(axis.size)
     at = _coordinates(axis, method.coordinates)
@@ -79,7 +97,7 @@ def _kept(size: int) -> Taps:
     return Taps(np.arange(size)[:, None], np.ones((size, 1), np.float32), np.zeros(size, np.bool_))
 
 
-def _coordinates(axis: Axis, mode: str) -> Floats:
+def _coordinates(axis: Axis, mode: str) -> Coordinates:
     """Where each new element lies among the old ones."""
     new, size, new_size, scale = np.arange(axis.new_size, dtype=np.float32), axis.size, axis.new_size, axis.scale
     one = np.float32(1)
@@ -94,6 +112,9 @@ def _coordinates(axis: Axis, mode: str) -> Floats:
         case "tf_half_pixel_for_nn":
             return (new + half) / factor
         case "align_corners":
+            if axis.length != new_size:
+                # In float64, as the suite computes it.
+                return new.astype(np.float64) * (size - 1) / (axis.length - 1)
             return new * np.float32(size - 1) / np.float32(new_size - 1) if new_size > 1 else 0 * new
         case "half_pixel_symmetric":
             adjustment = np.float32(new_size) / (factor * np.float32(size))
@@ -107,7 +128,7 @@ def _coordinates(axis: Axis, mode: str) -> Floats:
             raise Refusal(f"coordinate_transformation_mode {mode} is unknown")
 
 
-def _rounded(at: Floats, mode: str, axis: Axis) -> Indices:
+def _rounded(at: Coordinates, mode: str, axis: Axis) -> Indices:
     # In float64: the largest float32 below a half, plus a half, is 1.
     exact = at.astype(np.float64)
     half_way = np.abs(exact - np.floor(exact) - 0.5) < HALF_WAY
@@ -125,7 +146,7 @@ def _rounded(at: Floats, mode: str, axis: Axis) -> Indices:
     return rounded[mode].astype(np.int64)
 
 
-def _require_certain(at: Floats, nearest: Indices, mode: str, axis: Axis) -> None:
+def _require_certain(at: Coordinates, nearest: Indices, mode: str, axis: Axis) -> None:
     """onnxruntime's order of float32 operations is unknown here; for powers of two nothing is rounded."""
     if math.frexp(axis.scale)[0] == 0.5:
         return
@@ -135,7 +156,7 @@ def _require_certain(at: Floats, nearest: Indices, mode: str, axis: Axis) -> Non
             raise Refusal("half_pixel_symmetric: a coordinate lies on the edge of rounding to the nearest element")
 
 
-def _interpolated(at: Floats, axis: Axis, method: Method) -> tuple[Indices, npt.NDArray[np.float64]]:
+def _interpolated(at: Coordinates, axis: Axis, method: Method) -> tuple[Indices, npt.NDArray[np.float64]]:
     """Positions, which may lie outside, and weights, as far as the kernel reaches."""
     if method.mode not in ("linear", "cubic"):
         raise Refusal(f"mode {method.mode} is unknown")

@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,6 +52,16 @@ def try_out(path: Path) -> None:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     session.run(None, {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()})
+
+
+def evaluate(proto: ModelProto) -> Any:
+    """The first output of a small model without inputs. Raises one of a dozen exceptions if onnxruntime cannot."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    return session.run(None, {})[0]
 
 
 def optimise(

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from raptor.errors import UnsupportedError, UnsupportedNode
+from raptor.frontend.fixed import Fixed
 from raptor.frontend.graph import Graph
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
     from raptor.frontend.reading import Source
 
-NO_SHAPES: Mapping[str, Sequence[int]] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +31,8 @@ class Model:
     name: str
     notes: tuple[str, ...]
     """What the user should hear once."""
+    constants: Mapping[str, npt.NDArray[Any]]
+    """The inputs that are none, because the user gave their values."""
 
     def __str__(self) -> str:
         return str(self.graph)
@@ -46,60 +51,94 @@ class Survey:
     parameters: int
     graph: Graph
     unsupported: tuple[UnsupportedNode, ...]
+    notes: tuple[str, ...]
 
 
-def load(source: str | Path | ModelProto, *, shapes: Mapping[str, Sequence[int]] = NO_SHAPES) -> Model:
-    """The model of an ONNX file (or proto, which is left as it is) with its inputs bound to `shapes`.
+def load(
+    source: str | Path | ModelProto,
+    *,
+    shapes: Mapping[str, Sequence[int]] = NOTHING,
+    dims: Mapping[str, int] = NOTHING,
+    constants: Mapping[str, Any] = NOTHING,
+) -> Model:
+    """The model of an ONNX file (or proto, which is left as it is).
 
-    Raises `UserError` for a bad file, shape or weight, and `UnsupportedError` with every node that has no lowering.
+    Its inputs have the `shapes`, its dimensions with names the sizes `dims`; those of `constants` become these.
+    Raises `UserError` for a bad file, shape, value or weight, `IncompleteError` with all sizes and values that are
+    missing, and `UnsupportedError` with every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
     from raptor.frontend import canonical, check, importing, reading
 
     model = reading.read(source)
     onnx_bytes, name = model.onnx_bytes, model.name
-    notes = _check(model, shapes)
-    origin = importing.Origin.of(model.proto)
+    ready = _prepare(model, Fixed(shapes, dims, constants))
+    origin = importing.Origin.of(model.proto, model.reasons)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
         graph = importing.import_graph(proto, folder, name, origin)
         graph.verify()
     check.check_finite(graph)
-    return Model(graph, onnx_bytes, name, notes)
+    return Model(graph, onnx_bytes, name, ready.notes, ready.constants)
 
 
-def survey(source: str | Path | ModelProto, *, shapes: Mapping[str, Sequence[int]] = NO_SHAPES) -> Survey:
-    """What is in the model. Raises `UserError` as `load` does, but lists unsupported nodes instead of raising."""
+def survey(
+    source: str | Path | ModelProto,
+    *,
+    shapes: Mapping[str, Sequence[int]] = NOTHING,
+    dims: Mapping[str, int] = NOTHING,
+    constants: Mapping[str, Any] = NOTHING,
+) -> Survey:
+    """What is in the model.
+
+    Raises `UserError` as `load` does, but lists unsupported nodes, and inputs that are no floats, instead of raising.
+    """
     from raptor.frontend import canonical, counting, importing, reading
 
     model = reading.read(source)
-    operators = counting.count_operators(model.proto)
+    operators, parameters = counting.count_operators(model.proto), 0
+    graph, unsupported, notes = Graph(model.name, {}, (), (), ()), (), ()
     try:
+        ready = _prepare(model, Fixed(shapes, dims, constants), keep_integers=True)
+        notes, operators = ready.notes, counting.count_operators(model.proto)
         parameters = counting.count_parameters(model.proto)
-    except (IndexError, TypeError, ValueError):
-        _check(model, shapes)  # says what is wrong with the model
-        raise
-    graph, unsupported = Graph(model.name, {}, (), (), ()), ()
-    try:
-        _check(model, shapes)
-        origin = importing.Origin.of(model.proto)
+        origin = importing.Origin.of(model.proto, model.reasons)
         with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
             graph, refused = importing.survey_graph(proto, folder, model.name, origin)
+            refused = [*ready.inputs, *refused]
             if not refused:
                 graph.verify()
         unsupported = tuple(refused)
     except UnsupportedError as error:  # an operator that not even onnxruntime knows
         unsupported = error.nodes
-    return Survey(model.name, operators, parameters, graph, unsupported)
+        parameters = counting.count_parameters(model.proto)
+    return Survey(model.name, operators, parameters, graph, unsupported, notes)
 
 
-def _check(model: Source, shapes: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-    """Binds the inputs to `shapes`; returns notes for the user."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ready:
+    """Of a model whose inputs are bound. `inputs` are those that cannot be fed."""
+
+    constants: Mapping[str, npt.NDArray[Any]]
+    notes: tuple[str, ...]
+    inputs: tuple[UnsupportedNode, ...]
+
+
+def _prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> _Ready:
+    """Checks the model, binds its inputs and resolves its branches; in place."""
     from raptor.frontend import check
+    from raptor.frontend.control import resolve
     from raptor.frontend.precision import to_float32
-    from raptor.frontend.shapes import bind_shapes
+    from raptor.frontend.shapes import bind_inputs, require_complete
 
     check.check_model(model)
+    check.check_inputs(model.proto, fixed.constants, keep_integers=keep_integers)
+    bound = bind_inputs(model.proto, fixed)
+    if not keep_integers:
+        require_complete(model.proto)
+    faults = ((v.name, check.input_fault(model.proto, v)) for v in check.model_inputs(model.proto).values())
+    inputs = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
+    model.reasons = resolve(model.proto)
     check.check_types(model.proto)
-    notes = (*to_float32(model.proto), *bind_shapes(model.proto, shapes))
+    notes = (*to_float32(model.proto), *bound.notes)
     check.check_weights(model)
-    return notes
+    return _Ready(bound.constants, notes, inputs)

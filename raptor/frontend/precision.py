@@ -11,7 +11,7 @@ from raptor.frontend.libraries import InvalidTypes, check_operand_types
 
 CONVERTED: Mapping[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64"}
 TOLERANCE: Mapping[int, str] = {
-    TensorProto.FLOAT16: "onnxruntime rounds to float16, so validate with --tolerance 0.01",
+    TensorProto.FLOAT16: "onnxruntime rounds to float16, so validate with a tolerance of 0.01",
     TensorProto.DOUBLE: "validate with the tolerance of a float32 model",
 }
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype"})

@@ -1,15 +1,16 @@
 """Reading an ONNX file and the files it refers to."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from raptor import arguments
 from raptor.errors import UserError
 from raptor.frontend.libraries import refer_to_file
 from raptor.frontend.wire import without_weights
@@ -28,12 +29,14 @@ ORIGINAL = "original"
 class Source:
     """`onnx_bytes` is the self-contained original; `proto` a copy of it that the front end may change and drop.
 
-    Its larger float32 weights are external data in `ORIGINAL`, which is `onnx_bytes`.
+    Its larger float32 weights are external data in `ORIGINAL`, which is `onnx_bytes`. `reasons`: why a node of the
+    proto cannot be compiled, by its first output, where the front end knows more than the operator tells.
     """
 
     proto: ModelProto
     onnx_bytes: bytes
     name: str
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def values(self, tensor: TensorProto) -> npt.NDArray[Any]:
         """The value of a constant. Raises `ValueError` or `TypeError` if the data does not fill its shape."""
@@ -48,7 +51,7 @@ def read(source: str | Path | ModelProto) -> Source:
     """Raises `UserError` if the source is not one complete ONNX model of less than 2 GiB."""
     if isinstance(source, ModelProto):
         return _from_proto(source)
-    path = Path(source)
+    path = arguments.path("model", source, expected="the path of an ONNX file, or an onnx.ModelProto")
     return _source(_read_file(path), path.stem, str(path), path)
 
 
@@ -93,16 +96,37 @@ def _parse(data: bytes, where: str) -> ModelProto:
 
 
 def _names(proto: ModelProto) -> Iterator[object]:
-    graph = proto.graph
-    yield graph.name
     yield from (o.domain for o in proto.opset_import)
-    yield from (t.name for t in graph.initializer)
-    for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        yield from (a.name for a in node.attribute)
-    for value in (*graph.input, *graph.output):
-        yield value.name
-        yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
+    for graph in graphs_of(proto.graph):
+        yield graph.name
+        yield from (t.name for t in graph.initializer)
+        for node in graph.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (a.name for a in node.attribute)
+        for value in (*graph.input, *graph.output):
+            yield value.name
+            yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
+
+
+def graphs_of(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph, and those of its branches and loops."""
+    yield graph
+    for inner in (g for node in graph.node for g in subgraphs(node)):
+        yield from graphs_of(inner)
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The branches of an If, the body of a loop."""
+    for attribute in node.attribute:
+        yield from (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """The tensors that a node reads, its branches and bodies included."""
+    yield from (name for name in node.input if name)
+    for graph in subgraphs(node):
+        yield from (value.name for value in graph.output)
+        yield from (name for inner in graph.node for name in reads(inner))
 
 
 def _read_file(path: Path) -> bytes:
@@ -125,9 +149,9 @@ def _is_external(proto: ModelProto) -> bool:
 
 
 def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    yield from proto.graph.initializer
-    for node in proto.graph.node:
-        yield from (a.t for a in node.attribute if a.HasField("t"))
+    for graph in graphs_of(proto.graph):
+        yield from graph.initializer
+        yield from (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
 
 
 def _embedded(proto: ModelProto, model: Path, model_bytes: int) -> bytes:

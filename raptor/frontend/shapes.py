@@ -1,70 +1,189 @@
-"""Binding the shapes of the inputs: the chip needs them fixed."""
+"""Binding the inputs: the chip needs their shapes fixed, and knows no numbers but floats."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from onnx import ModelProto, TensorShapeProto, ValueInfoProto
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, ValueInfoProto, numpy_helper
 
-from raptor.errors import UserError
+from raptor.errors import IncompleteError, UserError
+from raptor.frontend.check import MOST_ELEMENTS, input_fault, is_settable, model_inputs
+from raptor.frontend.declared import UNNAMED, Dim, dims_of, names, placeholders, text, write_dims
+from raptor.frontend.fixed import Fixed
+from raptor.frontend.values import to_constant
+from raptor.spelling import name as spelled
+from raptor.spelling import option
 
-Dim = int | str
-"""A fixed size, or the name of an open one (`?` if it has none)."""
+Array = npt.NDArray[Any]
+_SHOWN_VALUES = 8
 
 
-def bind_shapes(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-    """Writes `shapes` into the inputs of `proto`; afterwards every input is static. Returns notes for the user.
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """`constants`: the inputs that became constants. `notes`: for the user."""
 
-    An open dimension with a name (`batch`) has one size throughout, so binding it in one input binds it in all.
-    Raises `UserError` for unknown inputs, wrong ranks, conflicts with fixed sizes, and sizes still open.
+    constants: Mapping[str, Array]
+    notes: tuple[str, ...]
+
+
+def bind_inputs(proto: ModelProto, fixed: Fixed) -> Bound:
+    """Writes what is fixed into `proto`; afterwards every input has a static shape, and constants are none.
+
+    An open dimension with a name (`batch`) has one size throughout, so binding it in one input binds it in all. A first
+    dimension that is open is taken for the batch, which is 1.
+    Raises `UserError` for unknown names, wrong ranks and conflicts, `IncompleteError` with all that is missing.
     """
-    initializers = {t.name for t in proto.graph.initializer}
-    inputs = {v.name: v for v in proto.graph.input if v.name not in initializers}
-    unknown = [name for name in shapes if name not in inputs]
-    if unknown:
-        raise UserError(f"--shape: no input '{unknown[0]}'; the inputs are {', '.join(inputs) or 'none'}")
-    named: dict[str, int] = {}
-    for name, shape in shapes.items():
-        _bind(inputs[name], shape, named)
-    for value in inputs.values():
-        _fill_named(value, named)
-        _require_static(value)
+    inputs = model_inputs(proto)
+    _check_names(inputs, fixed)
+    sizes = _named_sizes(inputs, fixed)
+    constants = {n: _constant(inputs[n], value, sizes) for n, value in fixed.constants.items()}
+    _make_constants(proto, constants)
+    data = model_inputs(proto)
+    for value in data.values():
+        write_dims(value, fixed.shapes.get(value.name) or [_sized(d, sizes) for d in dims_of(value)])
+    notes = [f"input '{n}' bound to {text(fixed.shapes[n])}" for n in data if n in fixed.shapes]
+    notes += [f"input '{n}' is the constant {_shown(constants[n])}" for n in constants]
+    notes += _bind_batch(data)
+    _require_sizes(proto)
     _forget_derived_shapes(proto)
-    return tuple(f"input '{n}' bound to {_text(shapes[n])}" for n in inputs if n in shapes)
+    return Bound(constants, tuple(notes))
 
 
-def _bind(value: ValueInfoProto, shape: Sequence[int], named: dict[str, int]) -> None:
-    name = value.name
-    declared = _dims(value)
-    if len(shape) != len(declared):
-        raise UserError(f"--shape {name}={_text(shape)}: the model has {len(declared)} dimensions: {_text(declared)}")
-    for d, (size, old) in enumerate(zip(shape, declared, strict=True)):
-        if size < 1:
-            raise UserError(f"--shape {name}={_text(shape)}: sizes must be at least 1")
-        fixed = named.setdefault(old, size) if isinstance(old, str) and old != "?" else old
-        if fixed not in (size, "?"):
-            raise UserError(f"--shape {name}={_text(shape)}: dimension {d} is {fixed} in the model ({_text(declared)})")
-    _write(value, shape)
-
-
-def _fill_named(value: ValueInfoProto, named: Mapping[str, int]) -> None:
-    _write(value, [named.get(d, d) if isinstance(d, str) else d for d in _dims(value)])
-
-
-def _require_static(value: ValueInfoProto) -> None:
-    dims = _dims(value)
-    for d, size in enumerate(dims):
-        if isinstance(size, str):
+def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> None:
+    for keyword, given in (("shapes", fixed.shapes), ("constants", fixed.constants)):
+        unknown = [name for name in given if name not in inputs]
+        if unknown:
             raise UserError(
-                f"input '{value.name}': dimension {d} ({size}) has no size; give it with "
-                f"--shape {value.name}={_suggestion(dims)}"
+                f"{spelled(keyword)}: no input '{unknown[0]}'; the inputs are {', '.join(inputs) or 'none'}"
             )
-        if size < 1:
-            raise UserError(f"input '{value.name}': dimension {d} is {size}, there is nothing to compute")
+    both = [name for name in fixed.shapes if name in fixed.constants]
+    if both:
+        why = f"{spelled('constants')} makes this input a constant, which has the shape of its value"
+        raise UserError(f"{spelled('shapes')} {both[0]}: {why}")
+    known = dict.fromkeys(d for v in inputs.values() for d in names(dims_of(v)))
+    unknown = [name for name in fixed.dims if name not in known]
+    if unknown:
+        without = f"those of the inputs have no names; use {spelled('shapes')}"
+        there = f"the inputs have {', '.join(known)}" if known else without
+        raise UserError(f"{spelled('dims')}: no dimension '{unknown[0]}'; {there}")
 
 
-def _suggestion(dims: Sequence[Dim]) -> str:
-    """The shape to give: 1 for an open batch, plausible names for other open sizes."""
-    names = ["1", "C", "H", "W"] if len(dims) == 4 else ["1", *(f"D{d}" for d in range(1, len(dims)))]
-    return ",".join(names[d] if isinstance(size, str) else str(size) for d, size in enumerate(dims))
+def _named_sizes(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> dict[str, int]:
+    """The sizes of dimensions with names, by what is said of them and of whole shapes."""
+    for name, size in fixed.dims.items():
+        _check_size(option("dims", {name: size}), size)
+    sizes = dict(fixed.dims)
+    for name, shape in fixed.shapes.items():
+        _match(option("shapes", {name: tuple(shape)}), inputs[name], shape, sizes)
+    return sizes
+
+
+def _check_size(given: str, size: int) -> None:
+    if not 1 <= size <= MOST_ELEMENTS:
+        raise UserError(f"{given}: sizes must be at least 1 and at most {MOST_ELEMENTS}")
+
+
+def _match(given: str, value: ValueInfoProto, shape: Sequence[int], sizes: dict[str, int]) -> None:
+    """Checks a shape against the model, and adds the sizes of its named dimensions."""
+    declared = dims_of(value)
+    if len(shape) != len(declared):
+        raise UserError(f"{given}: the model has {len(declared)} dimensions: {text(declared) or 'a scalar'}")
+    for d, (size, old) in enumerate(zip(shape, declared, strict=True)):
+        _check_size(given, size)
+        wanted = sizes.setdefault(old, size) if isinstance(old, str) and old != UNNAMED else old
+        if wanted not in (size, UNNAMED):
+            raise UserError(f"{given}: dimension {d} is {wanted} in the model ({text(declared)})")
+
+
+def _constant(value: ValueInfoProto, given: object, sizes: dict[str, int]) -> Array:
+    """The constant that an input becomes; its shape may tell the sizes of named dimensions."""
+    dims = [_sized(d, sizes) for d in dims_of(value)]
+    constant = to_constant(value.name, given, value.type.tensor_type.elem_type, dims)
+    _match(f"{spelled('constants')} {value.name}", value, constant.shape, sizes)
+    return constant
+
+
+def _sized(dim: Dim, sizes: Mapping[str, int]) -> Dim:
+    return sizes.get(dim, dim) if isinstance(dim, str) else dim
+
+
+def _shown(values: Array) -> str:
+    shown = ",".join(str(v) for v in values.flat[:_SHOWN_VALUES])
+    return f"{shown},..." if values.size > _SHOWN_VALUES else shown
+
+
+def _bind_batch(inputs: Mapping[str, ValueInfoProto]) -> list[str]:
+    """Gives open first dimensions the size 1. Returns notes. (That of a vector is its length.)"""
+    notes: list[str] = []
+    for name, value in inputs.items():
+        first, *others = dims_of(value) or (1,)
+        if not others or isinstance(first, int) or not _is_batch(first, inputs):
+            continue
+        if first == UNNAMED:
+            again = f"--shape {name}={text(('SIZE', *placeholders((1, *others))[1:]))}"
+            notes.append(f"the first dimension of input '{name}' is taken as 1; for another: {again}")
+            write_dims(value, (1, *others))
+        else:
+            notes.append(
+                f"dimension {first}, the first of input '{name}', is taken as 1; for another: --dim {first}=SIZE"
+            )
+            for other in inputs.values():
+                write_dims(other, [1 if d == first else d for d in dims_of(other)])
+    return notes
+
+
+def _is_batch(dim: str, inputs: Mapping[str, ValueInfoProto]) -> bool:
+    """Whether no other input has another meaning for the name: behind an open size, or twice.
+
+    Behind a fixed one it may be: states of recurrent layers are [layers, batch, size].
+    """
+    shapes = [dims_of(value) for value in inputs.values()]
+    return dim == UNNAMED or all(s.count(dim) < 2 and (dim not in s[1:] or isinstance(s[0], int)) for s in shapes)
+
+
+def _require_sizes(proto: ModelProto) -> None:
+    """Raises `IncompleteError` with all that is missing if it is more than values."""
+    if any(isinstance(d, str) for v in model_inputs(proto).values() if not is_settable(proto, v) for d in dims_of(v)):
+        require_complete(proto)
+
+
+def require_complete(proto: ModelProto) -> None:
+    """Raises `IncompleteError` with every size that is missing, and every input that can only be a constant."""
+    inputs = model_inputs(proto)
+    values = [name for name, value in inputs.items() if is_settable(proto, value)]
+    unsized = {n: dims_of(v) for n, v in inputs.items() if n not in values and _is_open(dims_of(v))}
+    lines = [f"  input '{n}' ({text(dims)}): {_open_sizes(dims)}" for n, dims in unsized.items()]
+    lines += [f"  input '{n}' is {input_fault(proto, inputs[n])}" for n in values]
+    if lines:
+        options = [*_size_options(unsized), *(word for n in values for word in ("--set", f"{n}=VALUE"))]
+        raise IncompleteError("\n".join(["the model leaves open what the chip needs fixed:", *lines]), options)
+
+
+def _is_open(dims: Sequence[Dim]) -> bool:
+    return any(isinstance(d, str) for d in dims)
+
+
+def _open_sizes(dims: Sequence[Dim]) -> str:
+    found = names(dims) + [f"dimension {d}" for d, size in enumerate(dims) if size == UNNAMED]
+    return f"{', '.join(dict.fromkeys(found))} {'have' if len(set(found)) > 1 else 'has'} no size"
+
+
+def _size_options(unsized: Mapping[str, Sequence[Dim]]) -> list[str]:
+    """Whole shapes where a size has no name, else the names that these do not cover."""
+    whole = {name: dims for name, dims in unsized.items() if UNNAMED in dims}
+    covered = {d for dims in whole.values() for d in names(dims)}
+    named = dict.fromkeys(d for dims in unsized.values() for d in names(dims) if d not in covered)
+    shapes = [("--shape", f"{name}={text(placeholders(dims))}") for name, dims in whole.items()]
+    return [word for pair in (*shapes, *(("--dim", f"{d}=SIZE") for d in named)) for word in pair]
+
+
+def _make_constants(proto: ModelProto, constants: Mapping[str, Array]) -> None:
+    kept = [v for v in proto.graph.input if v.name not in constants]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items())
 
 
 def _forget_derived_shapes(proto: ModelProto) -> None:
@@ -72,24 +191,3 @@ def _forget_derived_shapes(proto: ModelProto) -> None:
     proto.graph.ClearField("value_info")
     for value in proto.graph.output:
         value.type.tensor_type.ClearField("shape")
-
-
-def _dims(value: ValueInfoProto) -> tuple[Dim, ...]:
-    return tuple(
-        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in value.type.tensor_type.shape.dim
-    )
-
-
-def _write(value: ValueInfoProto, dims: Sequence[Dim]) -> None:
-    shape = TensorShapeProto()
-    for size in dims:
-        dim = shape.dim.add()
-        if isinstance(size, int):
-            dim.dim_value = size
-        elif size != "?":
-            dim.dim_param = size
-    value.type.tensor_type.shape.CopyFrom(shape)
-
-
-def _text(dims: Sequence[Dim]) -> str:
-    return ",".join(map(str, dims))

@@ -1,7 +1,10 @@
 """Models of older and newer standards than onnxruntime and the importers read."""
 
+from typing import Any
+
+import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, helper, numpy_helper
 
 from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.registry import STANDARD_DOMAINS
@@ -18,6 +21,7 @@ def convert_version(model: ModelProto) -> ModelProto:
     version = next((o.version for o in copy.opset_import if o.domain in STANDARD_DOMAINS), OLDEST)
     if version < 7:
         _align_slopes(copy)
+    _write_out_orders(copy)
     wanted = min(max(version, OLDEST), NEWEST)
     converted = copy if wanted == version else onnx.version_converter.convert_version(copy, wanted)
     converted.ir_version = min(max(converted.ir_version, OLDEST_IR), NEWEST_IR)
@@ -39,3 +43,35 @@ def _align_slopes(model: ModelProto) -> None:
         for value in (v for v in graph.input if v.name == slope and ranks[slope] == 1):
             for _ in range(ranks[data] - 2):
                 value.type.tensor_type.shape.dim.add().dim_value = 1
+
+
+def _write_out_orders(model: ModelProto) -> None:
+    """Replaces a SpaceToDepth of mode CRD, new in opset 28, by one of mode DCR whose channels are put in order.
+
+    The version converter of onnx refuses it.
+    """
+    graph = model.graph
+    found = [n for n in graph.node if n.op_type == "SpaceToDepth" and _attributes(n).get("mode") == b"CRD"]
+    inferred = infer_shapes(model).graph if found else graph
+    values = {v.name: v.type.tensor_type.shape.dim for v in (*inferred.input, *inferred.value_info)}
+    for node in found:
+        channels = values[node.input[0]][1].dim_value if node.input[0] in values else 0
+        if channels:
+            _gather_channels(graph, node, channels)
+
+
+def _gather_channels(graph: onnx.GraphProto, node: onnx.NodeProto, channels: int) -> None:
+    """Channels of mode DCR are (place in the block, channel), those of CRD (channel, place in the block)."""
+    mode = next(a for a in node.attribute if a.name == "mode")
+    node.attribute.remove(mode)
+    places = int(_attributes(node)["blocksize"]) ** 2
+    order = np.arange(places * channels, dtype=np.int64).reshape(places, channels).T.reshape(-1)
+    result, index = node.output[0], f"{node.output[0]}.order"
+    node.output[0] = f"{result}.dcr"
+    graph.initializer.append(numpy_helper.from_array(order, index))
+    gather = helper.make_node("Gather", [node.output[0], index], [result], name=f"{node.name or result}.order", axis=1)
+    graph.node.insert(list(graph.node).index(node) + 1, gather)
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}

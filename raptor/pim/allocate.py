@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raptor.arch import Arch
-from raptor.errors import UserError
+from raptor.errors import CapacityError
 from raptor.pim.ir import (
     ApplyFilters,
     ApplyLine,
@@ -23,6 +23,7 @@ from raptor.pim.ir import (
     Step,
     Vector,
 )
+from raptor.spelling import option
 
 GAP_ELEMENTS = 1
 """Left free after each buffer: the simulator takes adjacent buffers for overlapping ones (both ends inclusive)."""
@@ -104,13 +105,43 @@ def _renamed(op: Operation, home: Mapping[Buffer, Buffer]) -> Operation:
 def allocate(program: PimProgram, arch: Arch) -> PimProgram:
     """Gives every buffer an address in local memory.
 
-    Raises `UserError` where a core needs more than the `memory_size` that the architecture file names.
+    Raises `CapacityError` where a core needs more than the `memory_size` that the architecture file names.
     """
     cores = {i: _allocate_core(core) for i, core in program.cores.items()}
     placed = replace(program, cores=cores)
-    if arch.memory_size_enforced and (over := memory_warnings(placed, arch)):
-        raise UserError(f"{over[0]}; try a larger memory_size, fewer --xbars-per-core, or a smaller image (--shape)")
+    if arch.memory_size_enforced and (over := _largest(placed, arch)):
+        raise CapacityError(
+            "bytes of local memory",
+            over.bytes,
+            arch.memory_size_bytes,
+            where=f"core {over.core}, the fullest of {over.count} that need more, mostly for {over.node}",
+            levers=(
+                "a larger memory_size in the architecture file",
+                f"fewer {option('xbars_per_core')}",
+                f"a smaller {option('shapes')}",
+            ),
+        )
     return placed
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """Cores that need more local memory than there is: how many, the fullest, and the node most of it is for."""
+
+    count: int
+    core: int
+    bytes: int
+    node: str
+
+
+def _largest(program: PimProgram, arch: Arch) -> _Over | None:
+    sizes = {i: core.local_elements * arch.element_bytes for i, core in program.cores.items()}
+    over = {i: size for i, size in sizes.items() if size > arch.memory_size_bytes}
+    if not over:
+        return None
+    worst = max(over, key=lambda i: (over[i], -i))
+    nodes = Counter(step.node for step in program.cores[worst].steps)
+    return _Over(len(over), worst, over[worst], nodes.most_common(1)[0][0])
 
 
 def memory_warnings(program: PimProgram, arch: Arch) -> tuple[str, ...]:
@@ -118,17 +149,12 @@ def memory_warnings(program: PimProgram, arch: Arch) -> tuple[str, ...]:
 
     Only a warning where the architecture file does not name it: the simulator's default of 1 MiB is not enforced.
     """
-    limit = arch.memory_size_bytes
-    needed = {i: core.local_elements * arch.element_bytes for i, core in program.cores.items()}
-    over = {i: size for i, size in needed.items() if size > limit}
-    if not over:
+    over = _largest(program, arch)
+    if over is None:
         return ()
-    worst = max(over, key=lambda i: (over[i], -i))
-    nodes = Counter(step.node for step in program.cores[worst].steps)
-    default = "" if arch.memory_size_enforced else " (the simulator's default, which it does not enforce)"
     return (
-        f"local memory: {len(over)} of {len(needed)} cores need more than {limit} bytes{default}; "
-        f"core {worst} needs {over[worst]}, mostly for {nodes.most_common(1)[0][0]}",
+        f"local memory: {over.count} of {len(program.cores)} cores need more than {arch.memory_size_bytes} bytes (the "
+        f"simulator's default, which it does not enforce); core {over.core} needs {over.bytes}, mostly for {over.node}",
     )
 
 

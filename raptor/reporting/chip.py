@@ -253,7 +253,7 @@ def crossbars(found: Profile, filled: Crossbars) -> Figure:
         "hovertemplate": "core %{x}, crossbar %{y}: %{hovertext}<extra></extra>",
     }
     layout = {
-        "xaxis": axis("core", type="category", showgrid=False, nticks=16, tickangle=0),
+        "xaxis": axis("core (those with crossbars)", type="category", showgrid=False, nticks=16, tickangle=0),
         "yaxis": axis("crossbar of the core", autorange="reversed", showgrid=False),
     }
     return Figure("crossbars", [trace], layout, texts_of(texts))
@@ -285,9 +285,8 @@ def fills(filled: Crossbars) -> Figure:
     return Figure("fills", [trace], layout)
 
 
-def layers_side_by_side(outputs: Sequence[tuple[str, Profile]]) -> Figure:
-    """Share of each layer in the latency of its output."""
-    names = list(dict.fromkeys(p.name for _, found in outputs for p in found.parts if p.critical_ns))
+def layers_side_by_side(outputs: Sequence[tuple[str, Profile]], names: Sequence[str]) -> Figure:
+    """Share of each layer in the latency of its output, in the order of `names`."""
     data: list[dict[str, Any]] = []
     for k, (name, found) in enumerate(outputs):
         latency = found.estimate.latency_ns if found.estimate else 0.0

@@ -1,20 +1,22 @@
 """Several outputs side by side, on a terminal and as a page. Ratios are to the first of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from rich.table import Table as Terminal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from raptor import files
 from raptor.console import Console
+from raptor.names import shorten
 from raptor.reporting import summary, text
 from raptor.reporting.chip import layers_side_by_side
-from raptor.reporting.facts import Facts
+from raptor.reporting.columns import show_columns
+from raptor.reporting.facts import Facts, Layer
 from raptor.reporting.page import render
 from raptor.reporting.summary import Figure
 from raptor.reporting.tables import Cell, Column, Table
 from validator.simulate.report import time_text
 
+_SHARE_WIDTH = 10
+"""Columns of a share and of the frame around it."""
 _WORDS = ("model", "compiled by", "options", "chip", "validation")
 
 
@@ -28,8 +30,14 @@ class Row:
 
 
 def rows(outputs: Sequence[Facts]) -> list[Row]:
-    """What every output has a line for, in the order of the report."""
-    return [_row(line) for line in zip(*map(summary.figures, outputs), strict=True)]
+    """What any output has a line for, in the order of the report."""
+    lines = [{f.key: f for f in summary.figures(facts)} for facts in outputs]
+    longest = max(lines, key=len)
+    return [_row(tuple(line.get(key) or _unknown(longest[key]) for line in lines)) for key in longest]
+
+
+def _unknown(figure: Figure) -> Figure:
+    return replace(figure, value=None, shown="not known", source="", short="")
 
 
 def _row(line: tuple[Figure, ...]) -> Row:
@@ -60,21 +68,29 @@ def _model(facts: Facts) -> str:
 
 def show(outputs: Sequence[Facts], console: Console) -> None:
     """A table: each output a column, with its ratio to the first."""
-    table = Terminal()
-    table.add_column("")
-    for facts in outputs:
-        table.add_column(facts.name, justify="right", overflow="fold")
-    for row in rows(outputs):
-        others = zip(row.figures[1:], row.ratios[1:], strict=True)
-        table.add_row(row.name, row.figures[0].shown, *(_shown(f, r) for f, r in others))
-    table.add_row("slowest layer", *map(_slowest, outputs))
-    console.print(table)
+    found, names = rows(outputs), [facts.name for facts in outputs]
+    slowest = _slowest_cells(outputs, console.width // (1 + len(outputs)) - _SHARE_WIDTH)
+    wide = [(row.name, *_cells_of(row, short=False)) for row in found]
+    wide.append(("slowest layer", *slowest))
+    narrow = [(row.name, *_cells_of(row, short=True)) for row in found]
+    if not show_columns(names, wide, narrow, console):
+        for facts, cell in zip(outputs, slowest, strict=True):
+            console.print(f"slowest layer of {facts.name}: {cell}", soft_wrap=True)
     for note in notes(outputs):
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _shown(figure: Figure, ratio: float | None) -> str:
-    return figure.shown if ratio is None else f"{figure.shown}  {times(ratio)}"
+def _slowest_cells(outputs: Sequence[Facts], width: int) -> list[str]:
+    """The slowest layer of each output, names cut to `width`, no two alike."""
+    slowest = [summary.slowest(facts) for facts in outputs]
+    names = shorten([most[0].name for most in slowest if most], width)
+    return [_slowest(most, names) for most in slowest]
+
+
+def _cells_of(row: Row, *, short: bool) -> Iterator[str]:
+    for k, (figure, ratio) in enumerate(zip(row.figures, row.ratios, strict=True)):
+        shown = (figure.short or figure.shown) if short else figure.shown
+        yield f"{shown}  {times(ratio)}" if k and ratio is not None else shown
 
 
 def times(ratio: float) -> str:
@@ -82,22 +98,23 @@ def times(ratio: float) -> str:
     return f"x{ratio:.3g}"
 
 
-def _slowest(facts: Facts) -> str:
-    most = summary.slowest(facts)
-    return "not known" if most is None else f"{most[0].name} {text.share(most[1])}"
+def _slowest(most: tuple[Layer, float] | None, names: Mapping[str, str]) -> str:
+    return "not known" if most is None else f"{names[most[0].name]} {text.share(most[1])}"
 
 
 def compare_page(outputs: Sequence[Facts]) -> str:
     """The page of `raptor compare -o`."""
     layers = len({f.profile.parts_are for f in outputs}) == 1 and all(f.profile.estimate for f in outputs)
-    figures = [layers_side_by_side([(f.name, f.profile) for f in outputs])] if layers else []
+    names = _timed_layers(outputs)
+    figures = [layers_side_by_side([(f.name, f.profile) for f in outputs], names)] if layers else []
     return render(
         "compare.html",
         figures,
         title=", ".join(f.name for f in outputs),
         compared=_table(outputs),
         words=_words(outputs),
-        layers=_layer_table(outputs) if layers else None,
+        layers=_layer_table(outputs, names) if layers else None,
+        untimed=len(_layers(outputs)) - len(names),
         notes=notes(outputs),
         not_modelled=summary.NOT_MODELLED,
     )
@@ -131,10 +148,20 @@ def _cells(row: Row) -> tuple[Cell, ...]:
     return tuple(cells)
 
 
-def _layer_table(outputs: Sequence[Facts]) -> Table:
-    """Time on the critical path of every layer that any of them has."""
+def _layers(outputs: Sequence[Facts]) -> list[str]:
+    """Every layer that any of them has, in the order of the first."""
+    return list(dict.fromkeys(layer.name for facts in outputs for layer in facts.layers))
+
+
+def _timed_layers(outputs: Sequence[Facts]) -> list[str]:
+    """Those that are on the critical path of any of them."""
+    timed = {p.name for facts in outputs for p in facts.profile.parts if p.critical_ns}
+    return [name for name in _layers(outputs) if name in timed]
+
+
+def _layer_table(outputs: Sequence[Facts], names: Sequence[str]) -> Table:
+    """Time on the critical path."""
     found = [{p.name: p.critical_ns or 0.0 for p in f.profile.parts} for f in outputs]
-    names = dict.fromkeys(layer.name for facts in outputs for layer in facts.layers)
     columns = [Column("layer", number=False)]
     for k, facts in enumerate(outputs):
         columns += [Column(facts.name, "time on the critical path"), *((Column("ratio"),) if k else ())]

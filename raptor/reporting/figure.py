@@ -31,6 +31,7 @@ FROM_NOTHING = (
 )
 """The same scale, but nothing has the colour of nothing."""
 
+_NAMED_ROWS = 64
 _CLEAR = "rgba(0, 0, 0, 0)"
 _MARGIN = {"l": 60, "r": 20, "t": 50, "b": 50}
 
@@ -114,6 +115,29 @@ def texts_of(rows: Sequence[Sequence[str]]) -> Texts:
 def scaled(values: npt.NDArray[Any]) -> list[Any]:
     """Four digits are enough for a colour; not a number is a cell without one."""
     return [[None if v != v else float(f"{v:.4g}") for v in row] for row in values.tolist()]
+
+
+def round_ticks(largest: float, most: int = 6) -> list[float]:
+    """Round numbers from 0 to at most `largest`: steps of 1, 2 or 5 times a power of ten."""
+    if largest <= 0:
+        return [0.0]
+    power = 10.0 ** np.floor(np.log10(largest / most))
+    step = next(power * k for k in (1, 2, 5, 10) if largest / (power * k) <= most - 1 + 1e-9)
+    return [float(f"{k * step:.12g}") for k in range(int(largest / step + 1e-9) + 1)]
+
+
+def core_rows(cores: Sequence[int]) -> dict[str, Any]:
+    """The axis of a table with a row for each core that has work: every one is named while there is room."""
+    every = -(-len(cores) // _NAMED_ROWS)
+    return axis(
+        "core (those with work)",
+        autorange="reversed",
+        type="category",
+        showgrid=False,
+        tickmode="array",
+        tickvals=[str(core) for core in cores[::every]],
+        tickfont={"size": 10},
+    )
 
 
 def time_unit(ns: float) -> tuple[str, float]:

@@ -1,21 +1,21 @@
 """The main figures of an output: the head of its page, and the lines of a comparison."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from raptor.arch import ArchFile
+from raptor.arch_figures import NOT_MODELLED as NOT_MODELLED_OF_CHIPS
 from raptor.reporting import text
 from raptor.reporting.facts import Facts, Layer
 from validator.profile.facts import GLOBAL_MEMORY, Estimate, Profile
-from validator.simulate.report import energy_text, time_text
+from validator.simulate.efficiency import Efficiency
+from validator.simulate.report import energy_text, number_text, time_text
 
 NOT_MODELLED = (
-    "contention in the network: the table has a time for each pair of cores, whoever else sends",
-    "static power of crossbars, converters and network; dynamic power of dispatcher and reorder buffer",
-    "writing the weights into the crossbars; refresh, drift, faults",
-    "data: time and energy do not depend on values; the resolution of converters has no price",
+    *NOT_MODELLED_OF_CHIPS,
     "instructions that pimsim-nn does not have are charged like one of the same shape (see the warnings)",
 )
 """In short; docs/energy.md and docs/simulation.md have it all."""
@@ -23,17 +23,28 @@ NOT_MODELLED = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number and how it is written; None where it is not known. `source`: what counted or estimated it."""
+    """A number in `unit` and how it is written; None where it is not known. `source`: what counted or estimated it.
+
+    `short`: the same in less space, if there is one.
+    """
 
     name: str
     value: float | None
     shown: str
     source: str = ""
+    unit: str = ""
+    short: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its name for programs, unit included: `latency_ns`."""
+        words = f"{self.name} {self.unit}".replace("/", " per ").lower()
+        return "_".join(re.findall(r"[a-z0-9]+", words))
 
 
 def figures(facts: Facts) -> list[Figure]:
-    """What can be compared between outputs."""
-    return [*_estimates(facts.profile), *_resources(facts), *_traffic(facts.profile)]
+    """What can be compared between outputs. Without multiply-accumulates, which only a compiler knows, fewer."""
+    return [*_estimates(facts.profile), *_efficiency(facts), *_resources(facts), *_traffic(facts.profile)]
 
 
 def _resources(facts: Facts) -> Iterator[Figure]:
@@ -51,10 +62,12 @@ def _resources(facts: Facts) -> Iterator[Figure]:
     yield _count("products (mvmul)", products)
     skipped = sum(layer.products_skipped for layer in facts.report.layers) if facts.report else None
     shown = "not known" if skipped is None else f"{skipped:,} ({text.share(skipped / max(skipped + products, 1))})"
-    yield Figure("products skipped", skipped, shown, "of the compiler: all that they read is padding")
+    note = "of the compiler: all that they read is padding"
+    yield Figure("products skipped", skipped, shown, note, short=_maybe(skipped, lambda n: f"{n:,.0f}"))
     local = [c.local_bytes for c in found.cores if c.local_bytes is not None]
     most = max(local) if local else None
-    yield Figure("local memory", most, _maybe(most, text.size), "in the fullest core, as the compiler laid it out")
+    note = "in the fullest core, as the compiler laid it out"
+    yield Figure("local memory", most, _maybe(most, text.size), note, "bytes")
 
 
 def _traffic(found: Profile) -> Iterator[Figure]:
@@ -71,22 +84,43 @@ def _traffic(found: Profile) -> Iterator[Figure]:
 def _estimates(found: Profile) -> Iterator[Figure]:
     known = found.estimate
     if known is None:
-        yield from (Figure(name, None, "not known", found.untimed) for name in ("latency", "samples/s", "energy"))
+        unknown = {"latency": "ns", "samples/s": "", "energy": "pJ", "energy when streaming": "pJ"}
+        yield from (Figure(name, None, "not known", found.untimed, unit) for name, unit in unknown.items())
         return
     by = known.estimator
-    yield Figure("latency", known.latency_ns, time_text(known.latency_ns), f"{by}, one sample alone")
+    yield Figure("latency", known.latency_ns, time_text(known.latency_ns), f"{by}, one sample alone", "ns")
     yield _rate(known)
     for label, parts in (("energy", known.energy_pj), ("energy when streaming", known.interval_energy_pj)):
         total = sum(parts.values()) if parts else None
         note = f"{by}; {_shares(parts)}" if parts else known.no_interval
-        yield Figure(label, total, _maybe(total, energy_text), note)
+        yield Figure(label, total, _maybe(total, energy_text), note, "pJ")
 
 
 def _rate(known: Estimate) -> Figure:
     if known.samples_per_s is None:
         return Figure("samples/s", None, "not known", known.no_interval)
     note = f"{known.estimator}, streams looping, {known.samples} samples begun"
-    return Figure("samples/s", known.samples_per_s, f"{known.samples_per_s:,.4g}", note)
+    return Figure("samples/s", known.samples_per_s, _four_digits(known.samples_per_s), note)
+
+
+def _efficiency(facts: Facts) -> Iterator[Figure]:
+    """At the rate of samples when streaming, with the energy that they have then."""
+    macs, known = facts.report.macs if facts.report else None, facts.profile.estimate
+    if not macs:
+        return
+    found = Efficiency.of(macs, known.interval_ns, sum(known.interval_energy_pj.values())) if known else None
+    note = f"when streaming; {macs:,} multiply-accumulates a sample, 2 operations each"
+    for name, unit, value in (
+        ("effective TOPS", "", found.tops if found else None),
+        ("effective TOPS/W", "", found.tops_per_w if found else None),
+        ("energy of a MAC", "pJ", found.pj_per_mac if found else None),
+    ):
+        shown = "not known" if value is None else f"{_four_digits(value)} {unit}".strip()
+        yield Figure(name, value, shown, note, unit)
+
+
+def _four_digits(value: float) -> str:
+    return number_text(value, 4)
 
 
 def _shares(parts: Mapping[str, float]) -> str:
@@ -96,7 +130,7 @@ def _shares(parts: Mapping[str, float]) -> str:
 
 def _part(name: str, used: int, available: int | None) -> Figure:
     shown = f"{used:,}" if available is None else f"{used:,} of {available:,} ({text.share(used / available)})"
-    return Figure(name, used, shown, "")
+    return Figure(name, used, shown, short=f"{used:,}")
 
 
 def _count(name: str, number: int) -> Figure:
@@ -147,6 +181,7 @@ def _validation(facts: Facts) -> tuple[str, str]:
         return "no verdict", facts.no_verdict
     worst = max((c.max_relative for c in verdict.outputs), default=0.0)
     shown = f"largest relative error {worst:.3g}, tolerance {verdict.tolerance:g}"
+    shown += f"; {verdict.reason}" if verdict.reason else ""
     return verdict.verdict.upper(), f"executed and compared with onnxruntime, random input; {shown}"
 
 

@@ -10,15 +10,18 @@ from validator.profile.facts import GLOBAL_MEMORY, Flow
 from validator.simulate.report import energy_text, time_text
 
 MOST_FLOWS = 200
+FEW_ROWS = 20
+"""Of a table that folds; page.css says so, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`hint`: what the figure means, shown on the heading."""
+    """`hint`: what the figure means, shown on the heading. `detail`: shown when all columns are asked for."""
 
     name: str
     hint: str = ""
     number: bool = True
+    detail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,21 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`foot`: rows below, which are not sorted."""
+    """`foot`: rows below, which are not sorted. `folds`: of more than `FEW_ROWS` the others are seen when asked for."""
 
     id: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     foot: tuple[tuple[Cell, ...], ...] = ()
+    folds: bool = False
+
+    @property
+    def has_details(self) -> bool:
+        return any(column.detail for column in self.columns)
+
+    @property
+    def folded(self) -> bool:
+        return self.folds and len(self.rows) > FEW_ROWS
 
 
 _NONE = Cell("", -1)
@@ -46,8 +58,8 @@ _NONE = Cell("", -1)
 _COUNTED = (
     Column("time", "share of the critical path: the chain of instructions that takes the whole latency"),
     Column("energy", "share of the energy of one sample; what belongs to no layer is below"),
-    Column("busy", "time that units work for it, all cores together"),
-    Column("waiting", "time that cores wait in its send, recv and wait"),
+    Column("Σ busy", "time that units work for it, summed over all cores: often more than the latency"),
+    Column("Σ waiting", "time that cores wait in its send, recv and wait, summed over all cores"),
     Column("cores", "that have instructions of it; the mouse on a number lists them"),
     Column("instructions"),
     Column("products", "mvmul: one array group and one input vector"),
@@ -55,14 +67,14 @@ _COUNTED = (
     Column("global", "bytes loaded from and stored to global memory"),
 )
 _NOTED = (
-    Column("skipped", "products not emitted because all that they read is padding"),
+    Column("skipped", "products not emitted because all that they read is padding", detail=True),
     Column("crossbars"),
     Column("utilisation", "cells that hold weights, of its crossbars"),
-    Column("matrices", "of all copies"),
-    Column("copies", "replicas of its matrices"),
-    Column("unfolding", "how its kernel became matrices; vector: on the vector unit", number=False),
-    Column("in", "shapes of what it reads, weights left out", number=False),
-    Column("out", "shape of its result", number=False),
+    Column("matrices", "of all copies", detail=True),
+    Column("copies", "replicas of its matrices", detail=True),
+    Column("unfolding", "how its kernel became matrices; vector: on the vector unit", number=False, detail=True),
+    Column("in", "shapes of what it reads, weights left out", number=False, detail=True),
+    Column("out", "shape of its result", number=False, detail=True),
 )
 
 
@@ -140,8 +152,8 @@ def _foot(facts: Facts, columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
     if known:
         energy, of_parts = sum(known.energy_pj.values()), sum(p.energy_pj or 0.0 for p in parts)
         found["time"] = _share(sum(p.critical_ns or 0.0 for p in parts), known.latency_ns, time_text)
-        found["busy"] = _time(sum(p.busy_ns or 0.0 for p in parts))
-        found["waiting"] = _time(sum(p.waited_ns or 0.0 for p in parts))
+        found["Σ busy"] = _time(sum(p.busy_ns or 0.0 for p in parts))
+        found["Σ waiting"] = _time(sum(p.waited_ns or 0.0 for p in parts))
         found["energy"] = _share(of_parts, energy, energy_text)
         left = _share(max(energy - of_parts, 0.0), energy, energy_text)
         rest["energy"] = replace(left, hint=f"{left.hint}: static energy, decode, registers, scalar unit")
@@ -164,7 +176,7 @@ def flow_table(facts: Facts) -> Table:
         Column("flit", "time of a flit in the network table"),
     )
     largest = sorted(facts.profile.traffic, key=lambda f: (-f.bytes, f.source, f.to))[:MOST_FLOWS]
-    return Table("flows", columns, tuple(map(_flow_row, largest)))
+    return Table("flows", columns, tuple(map(_flow_row, largest)), folds=True)
 
 
 def _flow_row(flow: Flow) -> tuple[Cell, ...]:

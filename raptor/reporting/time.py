@@ -13,6 +13,8 @@ from raptor.reporting.figure import (
     buttons,
     byte_unit,
     bytes_of,
+    core_rows,
+    round_ticks,
     texts_of,
     time_unit,
 )
@@ -75,7 +77,7 @@ def timeline(found: Profile, line: Timeline) -> Figure:
     ]
     layout = {
         "xaxis": axis(unit, showgrid=False),
-        "yaxis": axis("core", autorange="reversed", type="category", showgrid=False),
+        "yaxis": core_rows(line.cores),
         "updatemenus": buttons(["what a core does most", *(name for name, _ in amounts)]),
     }
     return Figure("timeline", data, layout, texts_of(_texts(found, line, shares, mostly)), height=_height(line.cores))
@@ -125,7 +127,7 @@ def memory(found: Profile, used: LocalMemory) -> Figure:
     # NOTE: 250 steps of the largest value are enough for a colour, and one byte a cell.
     step = max(float(used.bytes.max(initial=0)), 1.0) / 250
     texts = [[text.size(float(f"{v:.2g}")) for v in row] for row in used.bytes.tolist()]
-    ticks = np.linspace(0, 250, 6)
+    ticks = round_ticks(250 * step / size_scale)
     trace = {
         "type": "heatmap",
         "x0": 0,
@@ -138,14 +140,14 @@ def memory(found: Profile, used: LocalMemory) -> Figure:
         "colorbar": {
             "title": {"text": size_unit, "side": "right"},
             "thickness": 14,
-            "tickvals": ticks.tolist(),
-            "ticktext": [f"{t * step / size_scale:.3g}" for t in ticks],
+            "tickvals": [t * size_scale / step for t in ticks],
+            "ticktext": [f"{t:g}" for t in ticks],
         },
         "hovertemplate": f"core %{{y}}, %{{x:.4g}} {unit}: %{{hovertext}}<extra></extra>",
     }
     layout = {
         "xaxis": axis(unit, showgrid=False),
-        "yaxis": axis("core", autorange="reversed", type="category", showgrid=False),
+        "yaxis": core_rows(used.cores),
     }
     return Figure("memory", [trace], layout, texts_of(texts), height=_height(used.cores))
 
@@ -155,7 +157,7 @@ def _rows(cores: tuple[int, ...]) -> list[str]:
 
 
 def _height(cores: tuple[int, ...]) -> int:
-    return min(760, max(320, 130 + 16 * len(cores)))
+    return min(920, max(320, 130 + 13 * len(cores)))
 
 
 def _unit(found: Profile) -> tuple[str, float]:

@@ -52,6 +52,15 @@ class LayerLines:
     outs: Parts
     xbar: tuple[int, int]
 
+    @property
+    def whole(self) -> bool:
+        """Whether every core makes all channels of its pixels, so that runs span pixels.
+
+        Runs that span pixels are added in another order than those of a pixel each, so it is one or the other for all
+        cores: equal columns of weights give equal outputs.
+        """
+        return set(self.chosen.outs) <= set(self.outs)
+
     def lower(self, computes: list[Compute], piece: _Piece) -> Iterator[_Result]:
         groups = len(self.chosen.ins)
         for s, cols in enumerate(self.chosen.cols):
@@ -195,7 +204,8 @@ class _CoreLines:
 
     def find_runs(self, p: int, met: _Met) -> Ints:
         """Where the products of the bands met contribute to the part's channels."""
-        low, high = self.layer.outs[p]
+        layer = self.layer
+        low, high = layer.outs[p]
         own, width = high - low, self.outs[1] - self.outs[0]
         found: list[tuple[int, int, int, int]] = []
         first_source = 0
@@ -206,7 +216,7 @@ class _CoreLines:
                 count = q.block.outs[1] - q.block.outs[0]
                 at = q.at + (i * count + a - q.block.outs[0]) * width + low - self.outs[0]
                 source = first_source + q.step
-                if a < b and own == width:
+                if a < b and layer.whole:
                     found.append(((a - self.cols[0]) * own, source, at, (b - a) * own))
                 else:
                     found += (((x - self.cols[0]) * own, source, at + (x - a) * width, own) for x in range(a, b))

@@ -1,6 +1,6 @@
-"""SpatialIR to SpatialIR: cores that talk get places close to each other on the mesh.
+"""SpatialIR to SpatialIR: cores that talk get places close to each other.
 
-A mapping numbers its cores layer by layer, and a message takes longer for each router that it passes. The cores of a
+A mapping numbers its cores layer by layer, and a message takes longer the farther it goes. The cores of a
 chip are alike, so they may swap places: each core in turn swaps with the one that shortens the way of all flits most.
 """
 
@@ -16,6 +16,7 @@ from raptor.mapping import Mapping
 from raptor.spatial.ir import Bring, SpatialGraph, Tile
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 SWEEPS = 10
 """Rounds over all cores at most. Four are enough for 144 cores; for 1000 the tenth gains a hundredth, in 0.1 s."""
@@ -65,7 +66,15 @@ def places_of(messages: Ints, arch: Arch) -> Ints:
     weights = np.bincount(index, np.concatenate([flits, flits])).astype(np.int64)
     first = np.searchsorted(pairs, np.arange(count + 1) * count)
     places = np.arange(count)
-    # The way of a flit takes as much longer as there are rows and columns between; a table of all pairs may not fit.
+    # On a mesh a flit takes as much longer as there are rows and columns between; a table of all pairs may not fit.
     rows, cols = np.divmod(places, arch.mesh_cols)
-    swap_places(places, rows, cols, first, pairs % count, weights, SWEEPS)
+    swap_places(places, rows, cols, _both_ways_ns(arch), first, pairs % count, weights, SWEEPS)
     return places
+
+
+def _both_ways_ns(arch: Arch) -> Floats:
+    """[cores, cores]: there and back, as every message is asked for; empty for a mesh."""
+    if arch.table is None:
+        return np.zeros((0, 0))
+    latency_ns = arch.table.latency_ns[:-1, :-1]
+    return latency_ns + latency_ns.T

@@ -1,12 +1,13 @@
 """A layer's matrices become computes: products, and partial sums that cascade from core to core (thesis, 4.4)."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from raptor.frontend.graph import Filter, Node
 from raptor.layout import Image
-from raptor.mapping import FilterMapping, Matrix, filter_key
+from raptor.mapping import FilterMapping, Matrix, Range, filter_key
 from raptor.spatial.ir import ApplyFilters, BodyOp, Compute, Part, Tile, Vector, tile_name
 
 
@@ -15,6 +16,10 @@ class Cascade:
     """One layer: the partial sum so far of each output tile, and how many of its matrices are still to come.
 
     `source`: parts of the layer's input; `image`: of its output, cut into tiles of `tile` channels.
+
+    With `xbar_rows`, all outputs are summed in one order, so that equal columns of weights give equal results: where
+    the products of one tile with the same input rows go on on another core, those of all tiles are added up until
+    there. The reference mappings do without, as in the thesis.
     """
 
     node: Node
@@ -23,13 +28,30 @@ class Cascade:
     source: tuple[Part, ...]
     image: Image
     tile: int
+    xbar_rows: int | None = None
     partial: dict[tuple[int, int], Tile] = field(default_factory=dict[tuple[int, int], Tile])
     remaining: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     stages: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    cuts: dict[tuple[int, int], list[int]] = field(default_factory=dict[tuple[int, int], list[int]])
+    """By row block: the kernel positions before which products are added up, for every output tile."""
 
     def __post_init__(self) -> None:
         for matrix in self.mapping.matrices:
             self.remaining[matrix.cols] = self.remaining.get(matrix.cols, 0) + 1
+        if self.xbar_rows is not None:
+            placed = pairwise(zip(self.mapping.matrices, self.mapping.cores, strict=True))
+            found = {(*self.block(m), m.tap) for (_, before), (m, core) in placed if core != before}
+            for tile, block, tap in sorted(found):
+                self.cuts.setdefault((tile, block), []).append(tap)
+
+    def block(self, matrix: Matrix) -> tuple[int, int]:
+        """Input tile and row block in it. Those of a grouped convolution may begin later."""
+        tile, row = divmod(matrix.rows[0], self.tile)
+        return tile, row // (self.xbar_rows or self.tile)
+
+    def run(self, matrix: Matrix) -> tuple[Range, Range, int]:
+        """What matrices have in common whose products are added up before they are added to what came before."""
+        return matrix.rows, matrix.cols, bisect_right(self.cuts.get(self.block(matrix), ()), matrix.tap)
 
     def computes(self) -> Iterator[Compute]:
         """The layer's matrices, cut where the core changes: computes that cascade their partial sums."""
@@ -40,8 +62,7 @@ class Cascade:
     def compute(self, matrices: tuple[Matrix, ...], core: int) -> Compute:
         body: list[BodyOp] = []
         touched: dict[tuple[int, int], None] = {}
-        numbered = list(enumerate(matrices))
-        for (rows, cols), run in groupby(numbered, key=lambda pair: (pair[1].rows, pair[1].cols)):
+        for (rows, cols, _), run in groupby(enumerate(matrices), key=lambda pair: self.run(pair[1])):
             indices, group = zip(*run, strict=True)
             self.remaining[cols] -= len(group)
             self.apply(body, rows, cols, indices, tuple(m.tap for m in group))

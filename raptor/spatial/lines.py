@@ -78,6 +78,18 @@ class LineLowering(Lowering):
 
     def finish(self) -> None:
         self.settle()
+        self.drop_copies()
+
+    def drop_copies(self) -> None:
+        """Copies that nobody reads go, such as the lines of an input that no window of a stride meets."""
+        used = {part.tile.name for tensor in self.tensors.values() for part in tensor.parts}
+        kept: list[Compute] = []
+        for compute in reversed(self.computes):
+            copies = all(isinstance(op, Bring | MoveTile) for op in compute.body)
+            if not copies or any(tile.name in used for tile in compute.results):
+                used.update(tile.name for op in compute.body for tile in op.reads)
+                kept.append(compute)
+        self.computes = kept[::-1]
 
     def settle(self) -> None:
         """Every compute gets its core: one without matrices runs where its first input is, as in `pim.place`."""
@@ -399,25 +411,22 @@ class LineLowering(Lowering):
         if name not in self.grids or node.output not in self.parts_of or operator.weights.shape[0] > 1:
             return False
         grid = self.grid(name)
+        found = [(p, cols, cell) for p, cells in enumerate(grid.lines[0]) for cols, cell in _pool_cells(window, cells)]
+        if not all(_reads_everywhere(window, cols) for _, cols, _ in found):
+            return False
         made: _Made = {}
-        for p, cells in enumerate(grid.lines[0]):
-            for cols, cell in _pool_cells(window, cells):
-                if not self.stencil_cells(node, operator, p, cols, self.home(cell.tile) or 0, made):
-                    return False
+        for p, cols, cell in found:
+            self.stencil_cells(node, operator, p, cols, self.home(cell.tile) or 0, made)
         return self.bind_made(node, grid.parts, made)
 
-    def stencil_cells(self, node: Node, operator: Stencil, p: int, cols: Range, core: int, made: _Made) -> bool:
-        """All lines of some columns, each from a copy of the lines it reads; False where it reads nothing."""
+    def stencil_cells(self, node: Node, operator: Stencil, p: int, cols: Range, core: int, made: _Made) -> None:
+        """All lines of some columns, each from a copy of the lines it reads."""
         window, (name,), part = operator.window, node.inputs, self.grid(node.inputs[0]).parts[p]
         assert isinstance(window, Window)
         known: dict[Window, StencilTile] = {}
         pixels = input_range(window, cols)
         for y in range(window.out_dims[0]):
-            first = y * window.strides[0] - window.pads[0]
-            last = first + (window.kernel[0] - 1) * window.dilations[0] + 1
-            lines = max(0, first), min(last, window.in_dims[0])
-            if lines[0] >= lines[1] or pixels[0] >= pixels[1]:
-                return False
+            first, lines = y * window.strides[0] - window.pads[0], _lines_read(window, y)
             local = replace(
                 window,
                 in_dims=(lines[1] - lines[0], pixels[1] - pixels[0]),
@@ -433,7 +442,6 @@ class LineLowering(Lowering):
             body, position = (replace(known[local], result=tile, input=given),), y / window.out_dims[0]
             self.computes.append(Compute(node.name, node.op_type, node.output, (), core, body, (tile,), position))
             made.setdefault((y, p), []).append(Cell(cols, tile))
-        return True
 
     def concat_lines(self, node: Node, _: Concat) -> bool:
         if node.output not in self.parts_of or not all(n in self.grids for n in node.inputs):
@@ -461,6 +469,19 @@ _BY_LINE: dict[type[Operator], Callable[[LineLowering, Node, Any], bool]] = {
     Stencil: LineLowering.stencil_lines,
 }
 """Each returns False where it cannot work on lines."""
+
+
+def _lines_read(window: Window, y: int) -> Range:
+    """Input lines under the window of output line y."""
+    first = y * window.strides[0] - window.pads[0]
+    last = first + (window.kernel[0] - 1) * window.dilations[0] + 1
+    return max(0, first), min(last, window.in_dims[0])
+
+
+def _reads_everywhere(window: Window, cols: Range) -> bool:
+    """Whether every output of these columns has an input that is not padding."""
+    spans = [input_range(window, cols), *(_lines_read(window, y) for y in range(window.out_dims[0]))]
+    return all(first < last for first, last in spans)
 
 
 def cell_name(tensor: str, y: int, p: int, cols: Range) -> str:

@@ -258,7 +258,8 @@ class Lowering:
     def lower_filter(self, node: Node, operator: Filter) -> None:
         image = self.graph.tensors[node.output].image
         chosen = self.mapping.filters[filter_key(node)]
-        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.mapping.tile)
+        xbar_rows = self.mapping.xbar and self.mapping.xbar[0]
+        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.mapping.tile, xbar_rows)
         self.computes += layer.computes()
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 

@@ -79,6 +79,7 @@ class _Schedule:
             core,
             peer,
             times.request_ns,
+            times.grant_ns,
             times.sender_ns + ISSUE_NS,
             times.wire_ns,
             np.where(peer >= 0, times.receiver_ns + ISSUE_NS, local_ns),
@@ -125,7 +126,7 @@ class _Schedule:
         elements = op.elements if isinstance(op, Bring) else tile.elements
         made = self.makers.get(tile.name)
         if made is None:
-            return -1, elements, load_ns(self.arch, elements)
+            return -1, elements, load_ns(self.arch, elements, compute.core)
         source = self.computes[made[0]].core
         if source is None or source == compute.core:
             return -1, elements, copy_ns(self.arch, elements)

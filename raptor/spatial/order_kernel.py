@@ -18,6 +18,7 @@ def list_schedule(
     core: Ints,
     peer: Ints,
     request_ns: Floats,
+    grant_ns: Floats,
     sender_ns: Floats,
     wire_ns: Floats,
     receiver_ns: Floats,
@@ -57,7 +58,7 @@ def list_schedule(
             continue
         if peer[i] >= 0:
             now = max(now, switch[peer[i]]) + request_ns[i]
-            now = max(now, switch[core[i]]) + request_ns[i]
+            now = max(now, switch[core[i]]) + grant_ns[i]
             free[peer[i]] = now + sender_ns[i]
             switch[peer[i]] = now + sender_ns[i] + wire_ns[i]
         now += receiver_ns[i] + work_ns[i]

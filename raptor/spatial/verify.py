@@ -55,6 +55,20 @@ def verify(graph: SpatialGraph, arch: Arch) -> None:
     _check_sources(graph)
     verify_lines(graph)
     verify_dense(graph)
+    _check_used(graph)
+
+
+def _check_used(graph: SpatialGraph) -> None:
+    """Nothing is computed in vain: what is read nowhere is a part of a tensor, and can be compared.
+
+    Copies are no computation: the references make some that nobody reads, and their streams stay as they are.
+    """
+    used = {part.tile.name for tensor in graph.tensors.values() for part in tensor.parts}
+    used.update(tile.name for compute in graph.computes for op in compute.body for tile in op.reads)
+    for compute in graph.computes:
+        for op in compute.body:
+            if op.result.name not in used and not isinstance(op, Bring | Gather | MoveTile):
+                raise VerifyError(f"spatial: {compute.node}: {op.result} is computed, and nobody reads it")
 
 
 def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None:

@@ -26,9 +26,6 @@ def resize(b: Builder) -> None:
     if attributes["coordinate_transformation_mode"] == "tf_crop_and_resize":
         # With scales, onnx infers the size of the part and onnxruntime that of the whole.
         by_sizes = True
-        # Of channels last, onnxruntime extrapolates others than those that lie outside.
-        axis_by_axis = attributes["mode"] == "cubic" or "antialias" in attributes
-        b.need(not axis_by_axis or len(shape) != 4 or shape[1] == sizes[1])
         # Fractions of 8: of others, the rounding of onnxruntime decides which element is the nearest.
         low, high = b.pick([(0.0, 1.0), (0.125, 0.75), (0.25, 1.25)])
         roi = b.given([low] * len(shape) + [high] * len(shape))

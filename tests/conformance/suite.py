@@ -57,16 +57,6 @@ def passing() -> frozenset[str]:
     return frozenset(line for line in PASSING.read_text().split() if line)
 
 
-def sample(count: int) -> list[str]:
-    """About `count` cases, every operator among them: every n-th of each operator's, the first always."""
-    by_op: dict[str, list[str]] = {}
-    for case in cases().values():
-        if case.category != "real":
-            by_op.setdefault(case.ops, []).append(case.name)
-    step = max(1, sum(map(len, by_op.values())) // max(1, count - len(by_op) // 2))
-    return sorted(name for names in by_op.values() for name in names[::step])
-
-
 def run(case: Case, home: Path) -> Outcome:
     """Runs one case as the suite does, with its tolerances and types. `home`: a scratch folder."""
     start = time.perf_counter()
@@ -137,4 +127,4 @@ def _suite() -> tuple[type[unittest.TestCase], ...]:
     return tuple(runner.test_cases.values())
 
 
-__all__ = ["Case", "Outcome", "cases", "passing", "run", "sample"]
+__all__ = ["Case", "Outcome", "cases", "passing", "run"]

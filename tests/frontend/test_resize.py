@@ -4,12 +4,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import ModelProto, TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
+import raptor
+from raptor.console import Console
 from raptor.errors import UnsupportedError
 from raptor.frontend import load
+from raptor.frontend.evaluate import evaluate
 from raptor.frontend.graph import Move, Stencil
-from tests.frontend.support import compare, make_model, node
+from tests.frontend.support import Array, compare, golden, make_model, node, random
 from tests.pipeline import check
+from validator import standard
+from validator.report import show
 
 CHIP = {"xbar": 4, "xbars_per_core": 16, "cores": 40}
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
@@ -192,3 +199,83 @@ def test_computed_scales_are_refused():
     model = make_model([node("Resize", "x - s")], {"x": (1, 1, 2, 2), "s": (4,)}, ["y"])
     with pytest.raises(UnsupportedError, match=r"'s' must be a constant|shape of 'y'"):
         load(model)
+
+
+def _by_reference(model: ModelProto) -> tuple[Array, Array]:
+    """What the graph computes, and what the reference implementation of ONNX's own suite does."""
+    graph = load(model).graph
+    x = random(*graph.tensors["x"].shape)
+    (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
+    return evaluate(graph, {"x": x})["y"], wanted
+
+
+LENGTHS_THAT_ARE_NOT_WHOLE = [(1, 1, 0.6, 0.6), (1, 1, 1.5, 1.3), (1, 1, 2.3, 1), (1, 1, 1.1, 1.1)]
+
+
+@pytest.mark.parametrize("scales", LENGTHS_THAT_ARE_NOT_WHOLE)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_corners_are_aligned_as_the_suite_does(scales: tuple[float, ...], mode: str):
+    """onnxruntime rounds the length down first."""
+    model = resize((1, 2, 7, 9), scales=scales, mode=mode, coordinate_transformation_mode="align_corners")
+    got, wanted = _by_reference(model)
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+    x = random(1, 2, 7, 9)
+    assert mode == "nearest" or np.abs(golden(model, {"x": x})["y"] - wanted).max() > 1e-2
+
+
+CROPPED = (0, 0.6, -0.2, 0, 1, 1.5, 0.9, 1)
+CHANNELS_LAST: dict[str, dict[str, Any]] = {
+    "cubic": {"mode": "cubic"},
+    "cubic antialias": {"mode": "cubic", "antialias": 1},
+    "linear antialias": {"mode": "linear", "antialias": 1, "exclude_outside": 1},
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS_LAST)
+def test_a_crop_of_channels_last(name: str):
+    """onnxruntime extrapolates other elements than those that lie outside."""
+    model = resize((1, 4, 5, 2), sizes=(1, 7, 4, 2), roi=CROPPED, **CHANNELS_LAST[name], **CROP)
+    got, wanted = _by_reference(model)
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["aligned", "cropped"])
+def test_the_suite_judges_where_onnxruntime_departs_from_it(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    aligned = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    models = {
+        "aligned": resize((1, 2, 7, 9), scales=(1, 1, 0.6, 0.6), **aligned),
+        "cropped": resize((1, 4, 5, 2), sizes=(1, 7, 8, 2), roi=CROPPED, mode="cubic", **CROP),
+    }
+    program = raptor.compile(models[model], **CHIP)
+    verdict = program.validate(layers=True)
+    assert verdict.passed
+    assert verdict.by_suite == ("my_resize",)
+    show(verdict, Console())
+    assert "node my_resize: judged by ONNX's own suite, from which onnxruntime departs\n" in capsys.readouterr().out
+    monkeypatch.setattr(standard, "follow_suite", lambda *_: ())
+    assert program.validate().verdict == "mismatch"
+
+
+def test_onnxruntime_judges_all_else():
+    model = resize((1, 2, 6, 6), scales=(1, 1, 0.5, 1.5), mode="linear", coordinate_transformation_mode="align_corners")
+    before = model.SerializeToString()
+    assert standard.follow_suite(model, {"x": (1, 2, 6, 6)}) == ()
+    assert model.SerializeToString() == before
+
+
+@pytest.mark.parametrize("kind", ["initializer", "Constant", "float16"])
+def test_scales_of_a_rewritten_node(kind: str):
+    """Scales may be a node's result, and numbers of another type."""
+    model = resize((1, 2, 7, 9), scales=(1, 1, 0.6, 0.6), mode="linear", coordinate_transformation_mode="align_corners")
+    graph = model.graph
+    if kind == "Constant":
+        graph.node.insert(0, helper.make_node("Constant", [], ["s"], value=graph.initializer.pop()))
+    if kind == "float16":
+        for value in (*graph.input, *graph.output):
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    x = random(1, 2, 7, 9).astype(np.float16 if kind == "float16" else np.float32)
+    (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
+    assert standard.follow_suite(model, {"x": x.shape}) == ("my_resize",)
+    np.testing.assert_allclose(golden(model, {"x": x})["y"], wanted, atol=5e-3 if kind == "float16" else 1e-5)

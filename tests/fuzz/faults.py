@@ -15,11 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
 
 from raptor import cli
+from raptor.stopping import INTERRUPTED, TERMINATED
 from tests.fuzz import programs
 from tests.fuzz.bases import bases
 from tests.fuzz.campaign import BrokenError, Part
@@ -30,7 +32,6 @@ Content = dict[str, bytes]
 Fault = Callable[[Path, Random], str]
 NOBODY = 65534
 ROOT = Path(__file__).parents[2]
-INTERRUPTED = 130
 
 
 def content(folder: Path) -> Content | None:
@@ -128,22 +129,37 @@ def killed(folder: Path, rng: Random) -> str:
 
 def interrupted(folder: Path, rng: Random) -> str:
     old = _old(folder, rng)
-    delay = 0.01 + rng.uniform(0.0, 1.1) * new()[1]
-
-    def strike(child: int) -> None:
-        time.sleep(delay)
-        os.kill(child, signal.SIGINT)
-
-    outcome = isolated(lambda: cli.main(compiling(folder / "out")), during=strike)
+    outcome = _struck(folder, rng, signal.SIGINT)
     if outcome.status == INTERRUPTED and outcome.err != "raptor: error: interrupted\n":
         raise BrokenError(f"interrupted, but says {outcome.err!r}")
     return _judge(outcome, folder, old, statuses=(0, INTERRUPTED))
 
 
+def terminated(folder: Path, rng: Random) -> str:
+    old = _old(folder, rng)
+    outcome = _struck(folder, rng, signal.SIGTERM)
+    if outcome.status == -signal.SIGTERM:  # before the command looked after it, or when it had ended
+        outcome = replace(outcome, status=TERMINATED, err="raptor: error: terminated\n")
+    if outcome.status == TERMINATED and outcome.err != "raptor: error: terminated\n":
+        raise BrokenError(f"terminated, but says {outcome.err!r}")
+    return _judge(outcome, folder, old, statuses=(0, TERMINATED))
+
+
+def _struck(folder: Path, rng: Random, number: signal.Signals) -> Outcome:
+    """A compilation that gets a signal at any time."""
+    delay = 0.01 + rng.uniform(0.0, 1.1) * new()[1]
+
+    def strike(child: int) -> None:
+        time.sleep(delay)
+        os.kill(child, number)
+
+    return isolated(lambda: cli.main(compiling(folder / "out")), during=strike)
+
+
 def validation_stopped(folder: Path, rng: Random) -> str:
     good = rng.choice(bases())
     shutil.copytree(good, folder / "out")
-    number = rng.choice((signal.SIGINT, signal.SIGKILL))
+    number = rng.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
     delay = rng.uniform(0.005, 0.15)
 
     def strike(child: int) -> None:
@@ -153,7 +169,8 @@ def validation_stopped(folder: Path, rng: Random) -> str:
     report = folder / "report.json"
     arguments = ["validate", str(folder / "out"), "--layers", "--json", str(report), "-q"]
     outcome = isolated(lambda: cli.main(arguments), during=strike)
-    if outcome.status != -signal.SIGKILL and (fault := outcome.fault((0, INTERRUPTED))):
+    died = outcome.status in (-signal.SIGKILL, -signal.SIGTERM)  # by the latter before the command looked after it
+    if not died and (fault := outcome.fault((0, INTERRUPTED, TERMINATED))):
         raise BrokenError(fault)
     if content(folder / "out") != content(good):
         raise BrokenError("validate changed what it read")
@@ -316,7 +333,7 @@ def little_memory(folder: Path, rng: Random) -> str:
 
 
 def two_at_once(folder: Path, rng: Random) -> str:
-    """The same directory: both end, and one of them has written all of it."""
+    """The same directory: one has written all of it; the other is refused, or came later."""
     old = _old(folder, rng)
     delay = rng.uniform(0.0, 0.3) * new()[1]
     others: list[Outcome] = []
@@ -336,7 +353,7 @@ def two_at_once(folder: Path, rng: Random) -> str:
 
 
 FAULTS: tuple[Fault, ...] = (
-    killed, killed, killed, killed, interrupted, interrupted, interrupted, interrupted, validation_stopped,
+    killed, killed, killed, killed, interrupted, interrupted, terminated, terminated, terminated, validation_stopped,
     validation_stopped, file_size_limit, full_disk, read_only, vanishing, little_memory, little_memory, two_at_once,
     limited_from_the_start, limited_from_the_start, no_cache,
 )  # fmt: skip

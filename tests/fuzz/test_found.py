@@ -197,10 +197,14 @@ def test_places_of_many_cores_need_no_table_of_all_pairs():
 
 
 def test_a_global_memory_of_two_names(tmp_path: Path):
-    """What was written could not be simulated; the table has a name of its own."""
+    """What was written could not be simulated; now it is refused, and one name of the user's own is used as it is."""
     chip = json.loads((Path(raptor.__file__).parent / "presets" / "bench.json").read_text())
     chip["chip_config"]["global_memory_switch_id"] = -9
     path = tmp_path / "arch.json"
+    path.write_text(json.dumps(chip))
+    with pytest.raises(UserError, match="global_memory_switch_id -9 in chip_config, -10 in core_config"):
+        raptor.compile(conv_model((1, 3, 4, 4), 3), arch=path)
+    chip["chip_config"]["core_config"]["global_memory_switch_id"] = -9
     path.write_text(json.dumps(chip))
     out = raptor.compile(conv_model((1, 3, 4, 4), 3), arch=path).save(tmp_path / "out")
     assert not check(out)
@@ -337,7 +341,7 @@ def test_an_output_that_is_never_a_number(tmp_path: Path):
 
 @pytest.mark.parametrize("option", [{"tolerance": float("inf")}, {"tolerance": -1}, {"samples": 0}, {"seed": -1}])
 def test_options_that_prove_nothing(tmp_path: Path, option: dict[str, Any]):
-    with pytest.raises(UserError, match=f"{next(iter(option))} is .*, must be"):
+    with pytest.raises(UserError, match=f"{next(iter(option))}=.*: expected a "):
         validate(tmp_path, **option)
 
 
@@ -345,7 +349,7 @@ def test_options_that_prove_nothing(tmp_path: Path, option: dict[str, Any]):
 def test_an_input_without_a_type(tmp_path: Path, content: bytes):
     path = tmp_path / "x.pb"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"--input .*x\.pb: cannot be read: not an ONNX tensor"):
+    with pytest.raises(UserError, match=r"inputs=.*x\.pb': cannot be read: not an ONNX tensor"):
         validate(raptor.compile(conv_model((1, 3, 4, 4), 3)).save(tmp_path / "out"), inputs=[str(path)])
 
 
@@ -355,7 +359,7 @@ def test_an_input_whose_header_does_not_end(tmp_path: Path):
     path = tmp_path / "x.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     out = raptor.compile(conv_model((1, 3, 4, 4), 3)).save(tmp_path / "out")
-    with pytest.raises(UserError, match=r"--input .*x\.npy: cannot be read"):
+    with pytest.raises(UserError, match=r"inputs=.*x\.npy': cannot be read"):
         validate(out, inputs=[str(path)])
 
 
@@ -624,7 +628,7 @@ def test_a_limit_below_what_libraries_need(mib: int):
     """They abort, exit, interrupt themselves or, of some sizes, wait for ever."""
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({mib} << 20, {mib} << 20)); "
     code = f"{limit} from raptor import cli; cli.main(['check', 'nowhere'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False)
     assert (done.returncode, done.stderr) == (
         2,
         f"raptor: error: out of memory: ulimit -v is {mib * 1024} KiB, RAPTOR and its libraries need 1048576\n",
@@ -660,7 +664,7 @@ def test_onnxruntime_reports_to_nobody(tmp_path: Path):
     home.mkdir()
     code = f"import raptor; assert raptor.compile({str(model)!r}, xbar=4).validate().passed"
     environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"} | {"HOME": str(home)}
-    subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, timeout=120, check=True)
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, timeout=900, check=True)
     assert not list(home.iterdir())
 
 

@@ -274,10 +274,10 @@ def test_unknown_model() -> None:
     [
         ({"heads": "x"}, "model resnet18 has no option heads; its options are: head, image_size, classes, width"),
         ({"head": "x"}, "option head is 'x', must be one of: reduce_mean, global_average_pool"),
-        ({"image_size": 0}, "option image_size is 0, must be a whole number, at least 1"),
-        ({"image_size": 32.5}, "option image_size is 32.5, must be a whole number, at least 1"),
-        ({"classes": "ten"}, "option classes is 'ten', must be a whole number, at least 1"),
-        ({"width": "inf"}, "option width is 'inf', must be a number, at least 0.01"),
+        ({"image_size": 0}, "option image_size is 0, must be a whole number, 1 to 100000"),
+        ({"image_size": 32.5}, "option image_size is 32.5, must be a whole number, 1 to 100000"),
+        ({"classes": "ten"}, "option classes is 'ten', must be a whole number, 1 to 100000"),
+        ({"width": "inf"}, "option width is 'inf', must be a number, 0.01 to 100000"),
     ],
 )
 def test_wrong_option(options: Options, message: str) -> None:
@@ -292,7 +292,7 @@ def test_size_must_be_a_multiple(name: str, step: int) -> None:
 
 
 def test_wrong_seed() -> None:
-    with pytest.raises(ValueError, match=r"^seed is -1, must be at least 0$"):
+    with pytest.raises(ValueError, match=r"^seed is -1, must be a whole number, at least 0$"):
         models.build("mlp", seed=-1)
 
 

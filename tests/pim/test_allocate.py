@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raptor
-from raptor.errors import UserError
+from raptor.errors import CapacityError
 from raptor.pim import PimProgram, allocate, memory_warnings, reuse_operands, verify
 from raptor.pim.allocate import Lifetime, lifetimes
 from raptor.pim.ir import Buffer, CoreProgram, Load, Operation, Repeat, Step, Store, Vector
@@ -180,5 +180,8 @@ def test_a_core_exactly_full_is_no_warning():
 def test_more_memory_than_the_architecture_file_names_is_an_error(tmp_path: Path):
     path = arch_file(tmp_path, memory_size=100)
     model = make_model([node("Relu", "x")], {"x": (1, 8, 5, 5)}, ["y"])
-    with pytest.raises(UserError, match=r"need more than 100 bytes; core 0 needs 201, mostly for my_relu; try"):
+    wanted = (
+        "core 0, the fullest of 1 that need more, mostly for my_relu: bytes of local memory: need 201, have 100; try"
+    )
+    with pytest.raises(CapacityError, match=wanted):
         raptor.compile(model, arch=path, mapping="raptor")

@@ -5,15 +5,15 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
 from time import perf_counter, sleep
 from typing import Any
 
-import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+
+from tests.chromium import Chromium
 
 _FLAGS = (
     "--headless",
@@ -77,18 +77,15 @@ class Browser:
 
 
 @contextmanager
-def browser() -> Generator[Browser]:
-    """Chromium, driven; a test without one fails rather than not run."""
-    chromium, driver = which("chromium") or which("google-chrome"), which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.fail("the report is tested in a browser: apt-get install chromium chromium-driver", pytrace=False)
+def browser(paths: Chromium) -> Generator[Browser]:
+    """Chromium, driven."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = webdriver.ChromeOptions()
-        options.binary_location = chromium
+        options.binary_location = paths.program
         for flag in (*_FLAGS, f"--user-data-dir={profile}"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        running = webdriver.Chrome(options=options, service=Service(driver))
+        running = webdriver.Chrome(options=options, service=Service(paths.driver))
         try:
             yield Browser(running)
         finally:

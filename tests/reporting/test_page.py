@@ -12,6 +12,8 @@ import raptor
 from raptor.reporting.comparison import compare_page
 from raptor.reporting.facts import gather
 from raptor.reporting.page import report_page
+from raptor.reporting.tables import FEW_ROWS
+from tests.chromium import Chromium
 from tests.frontend.support import make_model, random
 from tests.reporting.browser import Browser, browser
 from tests.validator.simulate.programs import SETBW, recv, send, write
@@ -22,8 +24,8 @@ CHIP = {"xbar": 32, "cores": 60}
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Generator[Browser]:
-    with browser() as running:
+def chromium(chromium_paths: Chromium) -> Generator[Browser]:
+    with browser(chromium_paths) as running:
         yield running
 
 
@@ -140,6 +142,81 @@ def test_the_page_fits_its_window(chromium: Browser, pages: dict[str, Path], wid
         chromium.open(pages[page])
         assert chromium.run("return document.documentElement.scrollWidth <= innerWidth")
     chromium.driver.set_window_size(1280, 900)
+
+
+@pytest.fixture
+def telephone(chromium: Browser) -> Generator[Browser]:
+    """A window of 400 pixels, narrower than a window manager allows."""
+    size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    chromium.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield chromium
+    chromium.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_telephone_shows_everything(telephone: Browser, pages: dict[str, Path]):
+    """Nothing of a figure lies over its tools, and the plot has most of the width."""
+    telephone.open(pages["rows"])
+    assert telephone.errors() == []
+    assert telephone.run("return document.documentElement.scrollWidth <= innerWidth")
+    over = """
+        const box = e => e.getBoundingClientRect(), found = [];
+        for (const plot of document.querySelectorAll('.js-plotly-plot')) {
+          const tools = box(plot.querySelector('.modebar-group')), inside = box(plot);
+          for (const e of plot.querySelectorAll('.updatemenu-header-group, .updatemenu-button, .legend .traces')) {
+            const b = box(e);
+            if (!b.width) continue;
+            const beside = b.right <= tools.left || b.left >= tools.right;
+            const apart = beside || b.bottom <= tools.top || b.top >= tools.bottom;
+            if (!apart || b.right > inside.right + 1) found.push(plot.id);
+          }
+        }
+        return found"""
+    assert telephone.run(over) == []
+    widths = (
+        "return [...document.querySelectorAll('.js-plotly-plot .nsewdrag')].map(e => e.getBoundingClientRect().width)"
+    )
+    assert min(telephone.run(widths)) > 0.4 * 400
+    timeline = telephone.run("return document.querySelector('#timeline .nsewdrag').getBoundingClientRect().width")
+    assert timeline > 0.7 * 400
+    assert telephone.run("return document.querySelector('#table-layers').parentElement.classList.contains('more')")
+
+
+def test_the_layers_fit_and_have_more_columns(chromium: Browser, pages: dict[str, Path]):
+    chromium.open(pages["rows"])
+    fits = "const s = document.querySelector('#table-layers').parentElement; return s.scrollWidth <= s.clientWidth"
+    heads = (
+        "return [...document.querySelectorAll('#table-layers th')].filter(h => h.offsetWidth).map(h => h.textContent)"
+    )
+    assert chromium.run(fits)
+    assert "unfolding" not in chromium.run(heads)
+    chromium.click(chromium.one("button.turn[data-turns=brief]"))
+    assert {"unfolding", "in", "out", "Σ busy"} <= set(chromium.run(heads))
+    chromium.click(chromium.one("button.turn[data-turns=brief]"))
+    assert chromium.run(fits)
+
+
+def test_flows_are_folded(chromium: Browser, pages: dict[str, Path]):
+    chromium.open(pages["rows"])
+    rows = "return [...document.querySelectorAll('#table-flows tbody tr')].filter(r => r.offsetHeight).length"
+    every = chromium.run("return document.querySelectorAll('#table-flows tbody tr').length")
+    assert chromium.run(rows) == FEW_ROWS < every
+    button = chromium.one("button.turn[data-turns=folded]")
+    assert button.text == f"Show all {every}"
+    chromium.click(button)
+    assert chromium.run(rows) == every
+    chromium.click(button)
+    assert chromium.run(rows) == FEW_ROWS
+
+
+def test_figures_can_be_saved_as_svg(chromium: Browser, pages: dict[str, Path]):
+    chromium.open(pages["rows"])
+    chromium.run("Plotly.downloadImage = (plot, options) => { window.saved = options; }")
+    chromium.click(chromium.one("#timeline .modebar-btn[data-title='Download as SVG']"))
+    saved = chromium.run("return window.saved")
+    assert (saved["format"], saved["filename"]) == ("svg", "timeline")
+    image = chromium.run("return Plotly.toImage(document.getElementById('timeline'), {format: 'svg'})")
+    assert image.startswith("data:image/svg+xml")
+    assert chromium.errors() == []
 
 
 def test_compare_is_drawn(chromium: Browser, pages: dict[str, Path]):

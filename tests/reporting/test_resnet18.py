@@ -8,19 +8,20 @@ import models
 import raptor
 from raptor.reporting.facts import gather
 from raptor.reporting.page import report_page
+from tests.chromium import Chromium
 from tests.reporting.browser import browser
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("mapping", ["raptor", "rows"])
-def test_the_page_is_small_and_soon_there(tmp_path: Path, mapping: str):
+def test_the_page_is_small_and_soon_there(chromium_paths: Chromium, tmp_path: Path, mapping: str):
     program = raptor.compile(models.build("resnet18", seed=0), xbar=128, cores=200, mapping=mapping)
     out = program.save(tmp_path / "out", stream_format="pim", weight_format="npz")
     page = tmp_path / "page.html"
     page.write_text(report_page(gather(out)))
     assert page.stat().st_size < 8e6
-    with browser() as chromium:
+    with browser(chromium_paths) as chromium:
         seconds = min(chromium.open(page) for _ in range(3))
         assert chromium.errors() == []
     assert seconds < 3

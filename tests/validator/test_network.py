@@ -4,11 +4,13 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raptor import arch as architectures
 from raptor.errors import UserError
 from validator.network import KINDS, FileTable, MeshTable
+from validator.simulate import chip
 
 PARTS = ("0", "1", "8", "11", "12", "-10", "-9")
 
@@ -65,3 +67,28 @@ def test_only_rows_asked_for_are_read(tmp_path: Path) -> None:
     assert table.cost("latency", "0", "1") == 2.5
     assert table.cost("energy", "0", "1") is None
     assert table.cost("latency", "7", "1") is None
+
+
+def test_the_simulator_keeps_the_pairs_that_talk() -> None:
+    """Of 4000 cores a table of all pairs would take 270 MB."""
+    arch = architectures.load(cores=4000).file
+    cores = np.arange(0, 4000, 2)
+    pairs = np.array([[0, 1], [0, 2000], [5, 0], [5, 1999], [1999, 2000]])
+    network = chip.network_of(chip.Target(arch, MeshTable(arch), "bench", ()), cores, pairs)
+    kept = (network.first, network.to, network.latency_ns, network.energy_pj, network.missing)
+    assert sum(array.nbytes for array in kept) < 20_000
+    for source, to in pairs.tolist():
+        ends = [-10 if end == 2000 else int(cores[end]) for end in (source, to)]
+        latency, energy = architectures.mesh_cost(arch, *ends) or (0.0, 0.0)
+        assert network.flit_ns(source, to) == latency
+        assert energy in network.energy_pj
+
+
+def test_a_pair_that_the_table_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "network.json"
+    path.write_text('{"latency": {"0": {"1": 3}}, "energy": {"0": {"1": 4}}}')
+    target = chip.Target(architectures.load(cores=4).file, FileTable(path), "bench", ())
+    network = chip.network_of(target, np.arange(2), np.array([[0, 1], [1, 0]]))
+    assert (network.flit_ns(0, 1), network.flit_ns(1, 0)) == (3.0, None)
+    assert network.latency_ns.tolist() == [3.0, 0.0]
+    assert network.missing.tolist() == [False, True]

@@ -1,4 +1,4 @@
-"""Static analysis of programs for pimsim-nn, anyone's: what its simulator will do without saying so (docs/checks.md).
+"""Static analysis of programs of any compiler for pimsim-nn: problems that it accepts silently (docs/checks.md).
 
 A rule is a function in one of the modules imported below, registered with `findings.rule`; see `findings.Rule`.
 """
@@ -6,16 +6,17 @@ A rule is a function in one of the modules imported below, registered with `find
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from raptor.arch import ArchFile
+from raptor import arguments
+from raptor.arch import ArchFile, check_source, presets
 from raptor.files import ARCH, Config, Memory
 from raptor.isa import Records
 from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
 from validator.checks.chip import chip_of
 from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule
-from validator.checks.loading import load_subject
+from validator.checks.loading import load_subject, read_network
 from validator.checks.subject import Chip, Shapes, Subject
 
-__all__ = ["RULES", "Finding", "Rule", "Severity", "check", "check_chip", "check_output", "check_subject"]
+__all__ = ["RULES", "Finding", "Rule", "Severity", "Topic", "check", "check_chip", "check_output", "check_subject"]
 
 _MODULES = (sources, streams, groups, memory, messages, hazards, architecture)
 """Importing them fills `RULES`, in the order of docs/checks.md."""
@@ -38,7 +39,8 @@ def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ..
     `arch`: an architecture file or preset; without it `arch.json` beside the streams. Without any, rules that need one
     do not apply. Raises `UserError` for what cannot be read.
     """
-    return check_subject(load_subject(path, arch))
+    chip = None if arch is None else check_source(arch)
+    return check_subject(load_subject(arguments.path("path", path), chip))
 
 
 def check_output(
@@ -65,13 +67,16 @@ def check_output(
             memory=memory,
             shapes=shapes,
             extended=extended,
+            compiled=True,
         )
     )
 
 
 def check_chip(chip: Chip) -> tuple[Finding, ...]:
-    """The rules on architecture files alone."""
-    subject = Subject(streams=(), groups=(), instantiated=(), source=Path(chip.path), chip=chip)
+    """The rules on architecture files alone, and on the network table that one names: complete for all its cores."""
+    subject = Subject(streams=(), groups=(), instantiated=(), source=Path(chip.path), chip=chip, alone=True)
+    if "chip_config.network_config.net_config_file_path" in chip.named and chip.path not in presets():
+        read_network(subject, chip)
     return _sorted(_findings(subject, [r for r in RULES.values() if r.topic is Topic.ARCHITECTURE]))
 
 

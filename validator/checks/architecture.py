@@ -6,7 +6,7 @@ import numpy as np
 
 from validator.checks.findings import Hit, Severity, Topic, rule
 from validator.checks.subject import Chip, Subject
-from validator.network import KINDS
+from validator.network import KINDS, Kind, NetworkTable
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 TOPIC = Topic.ARCHITECTURE
@@ -86,6 +86,21 @@ def arch_dac_count(subject: Subject) -> Iterator[Hit]:
     matrix = _chip(subject).file.chip_config.core_config.matrix_config
     if matrix.dac_count > matrix.xbar_size[0]:
         yield _hit(subject, f"dac_count {matrix.dac_count}, {matrix.xbar_size[0]} rows")
+
+
+@rule(
+    "arch-dac-passes",
+    NOTE,
+    TOPIC,
+    "Fewer DACs than rows",
+    effect="a product takes that many times the time and energy; compare it with chips that need as many passes",
+    advice="set matrix_config.dac_count to the rows of a crossbar for one pass; raptor arch show says what it comes to",
+)
+def arch_dac_passes(subject: Subject) -> Iterator[Hit]:
+    matrix = _chip(subject).file.chip_config.core_config.matrix_config
+    rows, passes = matrix.xbar_size[0], matrix.xbar_size[0] // matrix.dac_count
+    if passes > 1:
+        yield _hit(subject, f"{passes} passes: {rows} rows by {matrix.dac_count} DAC{'s' * (matrix.dac_count > 1)}")
 
 
 @rule(
@@ -216,13 +231,24 @@ def network_file(subject: Subject) -> Iterator[Hit]:
 def network_pair(subject: Subject) -> Iterator[Hit]:
     if subject.network is None:
         return
-    needed = sorted(_needed_pairs(subject))
     for kind in KINDS:
-        missing = [pair for pair in needed if subject.network.cost(kind, *pair) is None]
+        missing = _missing_pairs(subject, subject.network, kind)
         if missing:
             src, dst = missing[0]
             more = f" and {len(missing) - 1} more pairs" if len(missing) > 1 else ""
             yield _hit(subject, f"{kind} from {src} to {dst}{more}", count=len(missing))
+
+
+def _missing_pairs(subject: Subject, network: NetworkTable, kind: Kind) -> list[tuple[str, str]]:
+    pairs = _all_pairs(_chip(subject)) if subject.alone else sorted(_needed_pairs(subject))
+    return [pair for pair in pairs if network.cost(kind, *pair) is None]
+
+
+def _all_pairs(chip: Chip) -> Iterator[tuple[str, str]]:
+    """What any program may need: each two cores, and each core and the global memory."""
+    cores = list(map(str, range(chip.file.chip_config.core_cnt)))
+    memory = str(chip.file.chip_config.global_memory_switch_id)
+    return ((a, b) for a in cores for b in (*cores, memory) if a != b)
 
 
 def _needed_pairs(subject: Subject) -> set[tuple[str, str]]:

@@ -22,7 +22,7 @@ def read_chip(source: str | Path) -> Chip:
     if str(source) in architectures.presets():
         return chip_of(architectures.load(str(source)).file, str(source))
     try:
-        raw = json.loads(Path(source).read_text())
+        raw = json.loads(Path(source).read_text(encoding="utf-8"))
     except OSError as e:
         raise UserError(f"architecture {source}: {e.strerror or e}") from e
     except (ValueError, RecursionError) as e:

@@ -54,6 +54,11 @@ def _units(spec: Instruction) -> int:
     return list(Unit).index(spec.unit)
 
 
+def _and_like_these(*names: str) -> Mask:
+    """Flags of these instructions, and of those that are simulated as one of them."""
+    return flags_of(*names, *(s.name for s in INSTRUCTIONS if s.simulated_as in names))
+
+
 ROLES = _roles()
 UNIT = _table(0, {spec.name: _units(spec) for spec in INSTRUCTIONS})
 SCALAR, MATRIX, VECTOR, TRANSFER = range(4)
@@ -66,8 +71,8 @@ HAS_OFFSET = flags_of(
         if any(o.name == "offset_value" and o.slot == "c" and s.unit is not Unit.SCALAR for o in s.operands)
     )
 )
-WRITES_OUTPUT_WIDTH = flags_of("vvmul", "vvdmul", "vvsll", "vvsra", "vavg", "vtanh", "vsigm", "vrsu", "vrsl")
-WRITES_ONE = flags_of("vvdmul", "vavg")
+WRITES_OUTPUT_WIDTH = _and_like_these("vvmul", "vvdmul", "vvsll", "vvsra", "vavg", "vtanh", "vsigm", "vrsu", "vrsl")
+WRITES_ONE = _and_like_these("vvdmul", "vavg")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

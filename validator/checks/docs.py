@@ -6,18 +6,19 @@ _HEAD = """# What `raptor check` finds
 
 Written by `make docs-generate` from the rules (`validator/checks`); do not edit.
 
-`raptor check OUT` reads a program directory or a single-file program (JSON, JSON.gz, `.pim` streams), of RAPTOR or of
-anyone, and says what the simulator pimsim-nn (HEAPLab's fork) will do to it without a word. Nothing is simulated;
-deadlock is decided exactly by running sends, receives, syncs and waits alone. Equal findings are shown once, at the
-first place, with their number. `--json FILE` and `--sarif FILE` write them for programs.
+`raptor check OUT` finds problems that the simulator pimsim-nn (HEAPLab's fork) would accept silently. It reads
+programs of RAPTOR or of any other compiler: a directory, or a single file (JSON, JSON.gz, `.pim` streams). Nothing is
+simulated. Only sends, receives, syncs and waits are run, which decides exactly whether there is a deadlock. Equal
+findings are shown once, at the first place, with their number. `--json FILE` and `--sarif FILE` write them for other
+tools.
 
 Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a program that cannot be read.
 
 - **error**: the simulator refuses, hangs or crashes, or the program is not the one that was meant;
-- **warning**: it runs, but time, energy or rounds mislead, or real hardware would differ;
-- **note**: worth knowing.
+- **warning**: the program runs, but time, energy or rounds are misleading, or real hardware would behave differently;
+- **note**: good to know.
 
-Rules on the architecture apply where there is one: `arch.json` beside the streams, or `--arch FILE`.
+Rules on the architecture are used if there is one: `arch.json` beside the streams, or `--arch FILE`.
 """
 
 

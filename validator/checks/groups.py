@@ -9,8 +9,9 @@ from raptor.arch import MatrixConfig
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
 
-ERROR, WARNING = Severity.ERROR, Severity.WARNING
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 TOPIC = Topic.GROUPS
+_PADDING = "nothing needs to change: these weights meet nothing but padding; --mapping rows places them on no crossbar"
 
 
 def _matrix(subject: Subject) -> MatrixConfig | None:
@@ -76,6 +77,8 @@ def group_range(subject: Subject) -> Iterator[Hit]:
     advice="drop the group from array_group_map, or use it",
 )
 def group_unused(subject: Subject) -> Iterator[Hit]:
+    """A note in programs of RAPTOR: its mapping `raptor` places the weights of every kernel position, as the thesis's
+    does, also of one that meets nothing but padding."""
     s, first = subject.columns, subject.group_starts
     products = _in_range(subject)
     used = np.zeros(int(first[-1]), np.bool_)
@@ -84,7 +87,9 @@ def group_unused(subject: Subject) -> Iterator[Hit]:
     if len(unused):
         cores = np.searchsorted(first, unused, side="right") - 1
         core, group = int(cores[0]), int(unused[0] - first[cores[0]])
-        yield Hit(f"group {group} of core {core} has no mvmul", core=core, count=len(unused))
+        severity, advice = (NOTE, _PADDING) if subject.compiled else (None, None)
+        fact = f"group {group} of core {core} has no mvmul"
+        yield Hit(fact, core=core, count=len(unused), severity=severity, advice=advice)
 
 
 def _in_range(subject: Subject) -> Indices:

@@ -46,8 +46,8 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
     subject.chip = _chip(source, arch)
     if source.is_dir() and (source / files.MEMORY).is_file():
         subject.memory = files.read(files.Memory, source, files.MEMORY)
-    if subject.chip is not None:
-        _read_network(subject, subject.chip, str(arch) in architectures.presets())
+    if subject.chip is not None and str(arch) not in architectures.presets():  # whose table is made complete
+        read_network(subject, subject.chip)
     return subject
 
 
@@ -57,7 +57,7 @@ def _subject(program: RawProgram, whole: bytes) -> Subject:
     entries = config.get("array_group_map")
     named = cast(dict[str, object], entries) if isinstance(entries, dict) else {}
     groups = [g if isinstance(named.get(f"core{k}"), list) else None for k, g in enumerate(program.groups)]
-    folder = program.source.is_dir()
+    folder, manifest = program.source.is_dir(), _manifest(program.source)
     names = sorted(p.name for p in program.source.iterdir() if p.name.startswith("core_")) if folder else []
     return Subject(
         streams=program.records,
@@ -70,7 +70,8 @@ def _subject(program: RawProgram, whole: bytes) -> Subject:
         names=names,
         ignored=[] if folder else _ignored(program, whole),
         load_faults=program.faults,
-        extended=_is_extended(program.source),
+        extended=manifest is not None and manifest.options.get("isa") == "extended",
+        compiled=manifest is not None,
     )
 
 
@@ -89,14 +90,14 @@ def _ignored(program: RawProgram, whole: bytes) -> list[str]:
     return [name for name in members(whole) if name.startswith("core") and name not in known]
 
 
-def _is_extended(folder: Path) -> bool:
-    """Whether the compiler's user allowed instructions that pimsim-nn does not have."""
+def _manifest(folder: Path) -> files.Manifest | None:
+    """What RAPTOR says of its own output; None for programs of other compilers."""
     if not (folder / files.MANIFEST).is_file():
-        return False
+        return None
     try:
-        return files.read(files.Manifest, folder, files.MANIFEST).options.get("isa") == "extended"
+        return files.read(files.Manifest, folder, files.MANIFEST)
     except UserError:
-        return False
+        return None
 
 
 # What needs no records starts while they are read.
@@ -110,7 +111,7 @@ def _start_early(pool: Threads, source: Path) -> dict[str, Future[Any]]:
         if path.is_file():
             started[path.name] = pool.submit(_scan_file, path)
     if (source / files.WEIGHTS).is_dir():
-        started["shapes"] = pool.submit(_shapes, source)
+        started["shapes"] = pool.submit(matrix_shapes, source)
     return started
 
 
@@ -138,7 +139,7 @@ def _text(program: RawProgram, early: Mapping[str, Future[Any]], whole: bytes) -
 # Weights: only the sizes of the matrices.
 
 
-def _shapes(folder: Path) -> Shapes | None:
+def matrix_shapes(folder: Path) -> Shapes | None:
     """Rows and columns of every group's matrix, None where unknown; None altogether if there are no weights."""
     config = orjson.loads(files.read_bytes(folder, files.CONFIG, limit_bytes=2**30))
     shapes: list[Sequence[tuple[int, int]] | None] = []
@@ -203,10 +204,8 @@ def _chip(source: Path, arch: str | Path | None) -> Chip | None:
     return chips.read_chip(beside) if beside is not None and beside.is_file() else None
 
 
-def _read_network(subject: Subject, chip: Chip, preset: bool) -> None:
-    """A preset's table is made complete when it is used."""
-    if preset:
-        return
+def read_network(subject: Subject, chip: Chip) -> None:
+    """Reads the network table beside an architecture file, or says why it cannot be read."""
     path = Path(chip.path).parent / chip.file.chip_config.network_config.net_config_file_path
     try:
         subject.network = FileTable(path)

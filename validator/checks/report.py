@@ -1,7 +1,7 @@
 """Findings for people, as JSON, and as SARIF 2.1.0 for continuous integration."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -52,10 +52,18 @@ def show(findings: Sequence[Finding], console: Console, *, quiet: bool = False) 
     console.print(summary(findings))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The JSON report; `version` changes with its fields. `clean`: nothing is worse than a note."""
+
+    version: int = 1
+    clean: bool
+    findings: tuple[Finding, ...]
+
+
 def to_json(findings: Sequence[Finding]) -> bytes:
-    """`version` changes with the fields."""
-    report = {"version": 1, "clean": is_clean(findings), "findings": [asdict(f) for f in findings]}
-    return orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n"
+    report = Findings(clean=is_clean(findings), findings=tuple(findings))
+    return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def to_sarif(findings: Sequence[Finding]) -> bytes:

@@ -119,7 +119,7 @@ def json_unknown_key(subject: Subject) -> Iterator[Hit]:
     WARNING,
     TOPIC,
     "Number with a fraction",
-    effect="the simulator cuts the fraction off without a word",
+    effect="the simulator cuts the fraction off silently",
     advice="write integers",
 )
 def json_fraction(subject: Subject) -> Iterator[Hit]:
@@ -135,7 +135,7 @@ def json_fraction(subject: Subject) -> Iterator[Hit]:
     ERROR,
     TOPIC,
     "Integer beyond 32 bits",
-    effect="the simulator keeps the low 32 bits without a word: 4294967301 becomes 5",
+    effect="the simulator keeps the low 32 bits silently: 4294967301 becomes 5",
     advice="keep operands within -2147483648 to 2147483647; the low word of a global address is written as a signed "
     "number",
 )

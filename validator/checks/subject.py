@@ -49,7 +49,9 @@ class Subject:
 
     `streams` has one entry per core; `groups` None where the array_group_map has no entry. `load_faults` is what the
     simulator refuses to load. `network`: None if it was not read, for the reason `network_fault`. `shapes`: rows and
-    columns of the matrix of each array group, from the weights.
+    columns of the matrix of each array group, from the weights. `extended`: the compiler's user allowed instructions
+    that pimsim-nn does not have. `compiled`: by RAPTOR, whose user cannot change the streams. `alone`: a chip without a
+    program.
     `computed` keeps what several rules of one module share.
     """
 
@@ -68,6 +70,8 @@ class Subject:
     shapes: Shapes | None = None
     text: Mapping[int, TextFaults] = field(default_factory=dict[int, TextFaults])
     extended: bool = False
+    compiled: bool = False
+    alone: bool = False
     network: NetworkTable | None = None
     network_fault: str = ""
     computed: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -19,6 +19,7 @@ from validator.profile.facts import Estimate
 from validator.programs import RawProgram
 from validator.simulate import builtin, chip, energy, layers, model
 from validator.simulate.chip import Target
+from validator.simulate.geometry import check_geometry
 from validator.simulate.layers import Provenance
 from validator.simulate.model import Machine, Run
 
@@ -51,7 +52,7 @@ def read(path: str | Path, arch: str | Path | None) -> Source:
     program = _raw(subject)
     source = _arch(Path(path), arch)
     target = _assumed(program) if source is None else chip.read_target(source)
-    machine = model.build(program, target)
+    machine = model.build(program, target, () if source is None else check_geometry(program, target))
     run, untimed = None, "no architecture: neither arch.json beside the streams nor --arch"
     if source is not None:
         run, untimed = _run(machine)

@@ -38,14 +38,13 @@ def _flow(read: Source, mesh: Mesh, source: int, to: int, messages: int, size: i
     ends = [GLOBAL_MEMORY if end == memory else int(machine.cores[end]) for end in (source, to)]
     # Loads ask in the direction core to memory, which is the one the table has.
     row, col = (to, source) if source == memory else (source, to)
-    known = read.chip is not None and not machine.network.missing[row, col]
     return Flow(
         source=ends[0],
         to=ends[1],
         messages=messages,
         bytes=size,
         hops=None if memory in (source, to) else mesh.hops(*ends),
-        flit_ns=float(machine.network.latency_ns[row, col]) if known else None,
+        flit_ns=machine.network.flit_ns(row, col) if read.chip is not None else None,
     )
 
 

@@ -7,8 +7,10 @@ Independent of the compiler, like the rest of `validator`. Read in this order:
     kernels         the cycle model, compiled
     model           program and chip -> tables -> times
     energy          energy by part (docs/energy.md)
+    efficiency      operations a second and a joule
     layers, path    ONNX node of each instruction; the critical path
     trace           the run as a Chrome trace
+    what_if         the same with one part twice as fast
     blocked         what a program that does not end waits for
     builtin, pimsim the two engines; report, cli
 """

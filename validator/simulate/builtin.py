@@ -1,19 +1,23 @@
 """`simulate` with our own model: latency, throughput, energy, use of cores, critical path."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
 
+from raptor import arguments
 from raptor.arch import ArchFile
 from raptor.errors import UserError
-from validator.network import MeshTable
-from validator.options import Mode
+from validator.network import MeshTable, NetworkTable
+from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
 from validator.programs import RawProgram, read_program
 from validator.simulate import chip, energy, layers, model, path, trace
 from validator.simulate.blocked import deadlock
+from validator.simulate.efficiency import Efficiency, macs_of
+from validator.simulate.geometry import check_geometry
 from validator.simulate.model import Machine, Run
 from validator.simulate.report import CoreUse, Report
 from validator.simulate.state import Core, Stop
@@ -26,17 +30,25 @@ ESTIMATOR = f"raptor-cycle-model {MODEL_VERSION}"
 
 
 def simulate(
-    program: Path, arch: str | Path, *, mode: Mode = "latency", samples: int = 16, trace_file: Path | None = None
+    program: str | Path,
+    arch: str | Path | None = None,
+    *,
+    mode: Mode = "latency",
+    samples: int = 16,
+    trace_file: str | Path | None = None,
 ) -> Report:
     """Simulates a program (a directory or a single file) on a chip: an architecture file, or a preset.
 
+    Without `arch` the `arch.json` in, or beside, the program.
     `samples`: in throughput mode, how many samples each core begins; the interval is measured over the later half.
     Raises `UserError` for bad input and `DeadlockError` with every blocked core.
     """
+    mode, samples = MODE.parse(mode), arguments.whole("samples", samples, FEWEST_ROUNDS, MOST_ROUNDS)
+    program, trace_file = arguments.path("program", program), arguments.new_file("trace_file", trace_file)
     begin = perf_counter()
+    target = chip.read_target(chip.beside(program) if arch is None else arch)
     raw = read_program(program)
-    target = chip.read_target(arch)
-    machine = model.build(raw, target)
+    machine = model.build(raw, target, check_geometry(raw, target))
     of = layers.provenance(raw, machine)
     loaded = perf_counter()
     counting = energy.needs_counting(target.file)
@@ -50,6 +62,7 @@ def simulate(
         interval_ns, shares, accesses = steady_state(machine, samples, counting)
         used = energy.energy_of(machine, counts * shares[:, None], accesses, interval_ns)
     ran = perf_counter()
+    effective = Efficiency.of(macs_of(program), interval_ns or latency_ns, used.total)
     credit = path.critical_ps(machine, run)
     if trace_file is not None:
         trace.write(trace_file, machine, run, of)
@@ -60,9 +73,10 @@ def simulate(
         mode=mode,
         latency_ns=latency_ns,
         interval_ns=interval_ns,
-        samples_per_s=1e9 / (interval_ns or latency_ns) if interval_ns or latency_ns else None,
+        samples_per_s=1e9 / interval_ns if interval_ns else None,
         energy_pj=used.total,
         energy_parts_pj=used.parts(),
+        **(asdict(effective) if effective else {}),
         instructions=raw.instruction_count,
         cores=core_uses(machine, run, counts, latency_ns),
         xbars_used=int(machine.xbars.sum()),
@@ -75,12 +89,13 @@ def simulate(
     )
 
 
-def estimate(raw: RawProgram, arch: ArchFile, samples: int) -> tuple[float, float, float]:
-    """Latency and interval of a sample in ns, energy of a sample in pJ, of a program in memory on a mesh.
+def estimate(raw: RawProgram, arch: ArchFile, table: NetworkTable | None, samples: int) -> tuple[float, float, float]:
+    """Latency and interval of a sample in ns, energy of a sample in pJ, of a program in memory.
 
-    `samples`: as for `simulate`; 0: only the latency is wanted, the interval and the energy are those of one sample.
+    `table`: of the network; None: that of a mesh. `samples`: as for `simulate`; 0: only the latency is wanted, the
+    interval and the energy are those of one sample.
     """
-    machine = model.build(raw, chip.Target(arch, MeshTable(arch), "", ()))
+    machine = model.build(raw, chip.Target(arch, table or MeshTable(arch), "", ()))
     counting = energy.needs_counting(arch)
     counts = energy.counts(machine)
     run = model.run(machine, counting=counting)
@@ -105,8 +120,6 @@ def steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float,
 
     As the simulator counts, a sample is done when the slowest core is; cores that nothing holds run ahead.
     """
-    if samples < 2:
-        raise UserError(f"--samples {samples}: at least 2 are needed to see an interval")
     run = model.run(machine, rounds=samples, counting=counting)
     check_ended(machine, run)
     first = samples // 2 - 1

@@ -13,10 +13,12 @@ from raptor import arch as architectures
 from raptor import files
 from raptor.arch import ARCH_LIMIT_BYTES, ArchFile, MatrixConfig
 from raptor.errors import UserError
+from raptor.spelling import option
 from raptor.strict import faults
 from validator.network import KINDS, FileTable, MeshTable, NetworkTable
 from validator.simulate.state import Chip
 
+Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _PS = 1000.0
@@ -35,18 +37,43 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """The table of the cores of one program: row and column i are `cores[i]`; the last column is global memory."""
+    """What a flit costs between the cores of one program that talk: a table of all pairs would have 270 MB for 4000.
 
+    The pairs that begin at core i, counted as in the program, are `first[i]` to `first[i + 1]`; `to` is where each
+    ends, ascending, with the number of cores for global memory. `missing`: the table lacks the pair.
+    """
+
+    first: Ints
+    to: Ints
     latency_ns: Floats
     energy_pj: Floats
     missing: npt.NDArray[np.bool_]
+
+    @property
+    def latencies(self) -> tuple[Ints, Ints, Floats]:
+        """For the kernels, which look pairs up."""
+        return self.first, self.to, self.latency_ns
+
+    @property
+    def energies(self) -> tuple[Ints, Ints, Floats]:
+        """The same for energy."""
+        return self.first, self.to, self.energy_pj
+
+    def flit_ns(self, source: int, to: int) -> float | None:
+        """Of a pair that talks; None if the table lacks it."""
+        low, high = self.first[source : source + 2]
+        at = int(low + np.searchsorted(self.to[low:high], to))
+        return None if self.missing[at] else float(self.latency_ns[at])
 
 
 def read_target(source: str | Path) -> Target:
     """Reads an architecture file and, relative to its folder, its network table; or takes a preset.
 
+    The network of a preset, and of a file that names no table, is the built-in mesh.
+
     Fields that the simulator does not know are ignored with a warning, as it ignores them silently.
     """
+    source = architectures.check_source(source)
     if is_preset(source):
         preset = architectures.load(source).file
         return Target(preset, MeshTable(preset), str(source), ())
@@ -55,8 +82,18 @@ def read_target(source: str | Path) -> Target:
         presets = ", ".join(architectures.presets())
         raise UserError(f"architecture {source}: no such file; give a file or one of: {presets}")
     arch, warnings = _validate(_parse(path), path)
+    if "net_config_file_path" not in arch.chip_config.network_config.model_fields_set:
+        return Target(arch, MeshTable(arch), str(path), tuple(warnings))
     table = FileTable(path.parent / arch.chip_config.network_config.net_config_file_path)
     return Target(arch, table, str(path), tuple(warnings))
+
+
+def beside(program: Path) -> Path:
+    """The `arch.json` in, or beside, a program. Raises `UserError` if there is none."""
+    path = (program if program.is_dir() else program.parent) / files.ARCH
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give the architecture with {option('arch')}")
+    return path
 
 
 def is_preset(source: str | Path) -> bool:
@@ -147,15 +184,16 @@ def stage_cycles(matrix: MatrixConfig) -> tuple[int, int]:
 def network_of(target: Target, cores: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> Network:
     """The latencies and energies of the pairs of cores (indices into `cores`, or len(cores) for memory) that talk.
 
-    Pairs that the table lacks cost nothing in the simulator, nor here; they are marked as missing.
+    `pairs`: different ones, in order. Those that the table lacks cost nothing in the simulator, nor here; they are
+    marked as missing.
     """
-    count = len(cores)
-    latency, energy = np.zeros((count, count + 1)), np.zeros((count, count + 1))
-    missing = np.zeros((count, count + 1), np.bool_)
     memory = str(target.file.chip_config.core_config.global_memory_switch_id)
     names = [*map(str, cores), memory]
-    for source, to in cast(list[tuple[int, int]], sorted(pairs.tolist())):
-        time, work = (target.table.cost(kind, names[source], names[to]) for kind in KINDS)
-        missing[source, to] = time is None or work is None
-        latency[source, to], energy[source, to] = time or 0.0, work or 0.0
-    return Network(latency, energy, missing)
+    found = [
+        tuple(target.table.cost(kind, names[source], names[to]) for kind in KINDS)
+        for source, to in cast(list[tuple[int, int]], pairs.tolist())
+    ]
+    latency, energy = np.array([[cost or 0.0 for cost in pair] for pair in found], np.float64).reshape(-1, 2).T.copy()
+    missing = np.array([None in pair for pair in found], np.bool_)
+    first = np.searchsorted(pairs[:, 0], np.arange(len(cores) + 1)).astype(np.int64)
+    return Network(first, pairs[:, 1].copy(), latency, energy, missing)

@@ -6,19 +6,26 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from raptor.errors import UserError
-from validator.options import Mode
+from raptor.together import refuse_given
+from validator.options import FEWEST_ROUNDS, MOST_ROUNDS, Mode
 
 if TYPE_CHECKING:
     from validator.simulate.report import Report
 
 
 def command(
+    context: typer.Context,
     out: Annotated[Path, typer.Argument(help="Program: directory or single file.", show_default=False)],
     arch: Annotated[
-        str | None, typer.Option(help="Architecture file, or preset.", show_default="arch.json of the program")
+        str | None,
+        typer.Option(
+            metavar="FILE|PRESET", help="Architecture file, or preset.", show_default="arch.json of the program"
+        ),
     ] = None,
     mode: Annotated[Mode, typer.Option(help="One sample, or many one after another.")] = "latency",
-    samples: Annotated[int, typer.Option(min=2, help="Samples each core begins, in throughput mode.")] = 16,
+    samples: Annotated[
+        int, typer.Option(min=FEWEST_ROUNDS, max=MOST_ROUNDS, help="Samples each core begins, in throughput mode.")
+    ] = 16,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (for Perfetto) to this file.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     engine: Annotated[
@@ -39,9 +46,12 @@ def command(
     from raptor.console import Console
     from validator.simulate.report import show, to_json
 
-    chip = arch or str(default_arch(out))
+    if mode == "latency":
+        refuse_given(context, {"samples"}, "only with --mode throughput")
+    if engine == "builtin":
+        refuse_given(context, {"pimsim"}, "only with --engine pimsim")
     with Console(stderr=True).status("simulating (the first run on a computer compiles the model, some 20 s) ..."):
-        report = _simulate(out, chip, mode, samples, trace, engine, pimsim)
+        report = _simulate(out, arch, mode, samples, trace, engine, pimsim)
     if json is not None:
         files.print_or_write("--json", json, to_json(report))
     if not files.is_terminal(json):
@@ -49,7 +59,7 @@ def command(
 
 
 def _simulate(
-    out: Path, arch: str, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
+    out: Path, arch: str | None, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
 ) -> "Report":
     if engine == "builtin":
         from validator.simulate.builtin import simulate
@@ -59,16 +69,7 @@ def _simulate(
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
     if trace is not None:
         raise UserError("--trace needs --engine builtin")
+    from validator.simulate.chip import beside
     from validator.simulate.pimsim import simulate as run_pimsim
 
-    return run_pimsim(out, arch, pimsim, mode=mode, samples=samples)
-
-
-def default_arch(out: Path) -> Path:
-    """arch.json in, or beside, a program."""
-    from raptor import files
-
-    path = (out if out.is_dir() else out.parent) / files.ARCH
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; give the architecture with --arch")
-    return path
+    return run_pimsim(out, arch or beside(out), pimsim, mode=mode, samples=samples)

@@ -49,16 +49,30 @@ def count(chip, words, first, group_first, xbars, index, flit_pj, rows, out) -> 
                 flits = _beats(d, chip.bus_width)
                 if code == _LD:
                     row[_GLOBAL_READ] += _beats(d, chip.global_width)
-                    row[_NETWORK] += flit_pj[c, cores]
+                    row[_NETWORK] += _cost(flit_pj, c, cores)
                 elif code == _ST:
                     row[_GLOBAL_WRITE] += _beats(d, chip.global_width)
-                    row[_NETWORK] += flits * flit_pj[c, cores]
+                    row[_NETWORK] += flits * _cost(flit_pj, c, cores)
                 elif code == _SEND:
-                    row[_NETWORK] += (1 + flits) * flit_pj[c, index[a]]
+                    row[_NETWORK] += (1 + flits) * _cost(flit_pj, c, index[a])
                 elif code in (_RECV, _SYNC):
-                    row[_NETWORK] += flit_pj[c, index[a]]
+                    row[_NETWORK] += _cost(flit_pj, c, index[a])
 
 
 @helper
 def _beats(size, width):
     return (size + width - 1) // width
+
+
+@helper
+def _cost(network, source, to):
+    """Of a flit from one core to another (`chip.Network`); nothing for a pair that does not talk."""
+    first, partners, costs = network
+    low, high = first[source], first[source + 1]
+    while low < high:
+        middle = (low + high) >> 1
+        if partners[middle] < to:
+            low = middle + 1
+        else:
+            high = middle
+    return costs[low] if low < first[source + 1] and partners[low] == to else 0.0

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.arch import ArchFile, CoreConfig, MatrixConfig
-from validator.simulate import chip
 from validator.simulate.model import Machine, index_of
 from validator.simulate.state import Count, Port
 
@@ -61,11 +60,10 @@ def counts_by(machine: Machine, rows: Ints, count: int) -> Floats:
     from validator.simulate.count_kernels import count as add_counts  # pyright: ignore[reportUnknownVariableType]
 
     out = np.zeros((count, len(Count)), np.float64)
-    numbers = chip.timing(machine.target.file, counting=False)
-    flit_pj = machine.network.energy_pj
+    flit_pj = machine.network.energies
     add_counts(
-        numbers, machine.words, machine.first, machine.group_first, machine.xbars, index_of(machine.cores), flit_pj,
-        rows, out,
+        machine.numbers, machine.words, machine.first, machine.group_first, machine.xbars, index_of(machine.cores),
+        flit_pj, rows, out,
     )  # fmt: skip
     return out
 
@@ -109,14 +107,21 @@ def _decode_mw(core: CoreConfig) -> float:
 
 def pass_pj(matrix: MatrixConfig) -> float:
     """One pass of one crossbar: the rows of one DAC pass and one slice of the input bits, all columns."""
-    period = matrix.period
-    front = period * matrix.dac_dynamic_power * matrix.dac_latency_cycle * matrix.dac_count
-    front += matrix.xbar_read_power * matrix.xbar_latency
-    front += period * matrix.sample_hold_dynamic_power * matrix.sample_hold_latency_cycle * matrix.xbar_size[1]
-    conversion = matrix.adc_dynamic_power * matrix.adc_latency_cycle * matrix.adc_count
-    conversion += matrix.shift_adder_dynamic_power * matrix.shift_adder_latency_cycle
-    conversion += matrix.output_buffer_dynamic_power * matrix.output_buffer_latency_cycle
-    return front + matrix.xbar_size[1] // matrix.adc_count * period * conversion
+    return sum(pass_parts_pj(matrix).values())
+
+
+def pass_parts_pj(matrix: MatrixConfig) -> dict[str, float]:
+    """The same by part of the crossbar and its periphery."""
+    period, columns = matrix.period, matrix.xbar_size[1]
+    turns = columns // matrix.adc_count * period
+    return {
+        "DAC": period * matrix.dac_dynamic_power * matrix.dac_latency_cycle * matrix.dac_count,
+        "crossbar read": matrix.xbar_read_power * matrix.xbar_latency,
+        "sample and hold": period * matrix.sample_hold_dynamic_power * matrix.sample_hold_latency_cycle * columns,
+        "ADC": turns * matrix.adc_dynamic_power * matrix.adc_latency_cycle * matrix.adc_count,
+        "shift and add": turns * matrix.shift_adder_dynamic_power * matrix.shift_adder_latency_cycle,
+        "output buffer": turns * matrix.output_buffer_dynamic_power * matrix.output_buffer_latency_cycle,
+    }
 
 
 def static_mw(arch: ArchFile, cores: int) -> float:

@@ -25,7 +25,7 @@ from raptor.jit import bare_helper, bare_kernel
 from validator.simulate import state
 from validator.simulate.state import Core, Demand, Global, Op, Port, Step, Stop
 
-_LAYOUT = 2
+_LAYOUT = 3
 
 _NOP, _SLDI, _SLD, _SADD, _SSUB, _SMUL = (OPCODE[n] for n in ("nop", "sldi", "sld", "sadd", "ssub", "smul"))
 _SADDI, _SMULI, _SETBW, _MVMUL = (OPCODE[n] for n in ("saddi", "smuli", "setbw", "mvmul"))
@@ -435,7 +435,7 @@ def _prepare(chip, words, tables, core, c, pc, op):  # noqa: C901 one branch for
 
 
 @bare_kernel
-def demands(chip, words, tables, latency_ns, op, out) -> None:
+def demands(chip, words, tables, network, op, out) -> None:
     """Fills a row of `out` (columns `Demand`) for each instruction, as if nothing else were in its way."""
     core = tables[0]
     memory = core.shape[0]
@@ -451,21 +451,35 @@ def demands(chip, words, tables, latency_ns, op, out) -> None:
             local, other = op[_READ] + op[_WRITE], op[_OTHER]
             time = local + op[_COMPUTE]
             if code in (_LD, _ST):
-                time += _wire_ps(latency_ns, c, memory, op[_SIZE]) + op[_VALUE]
+                time += _wire_ps(network, c, memory, op[_SIZE]) + op[_VALUE]
                 out[pc, _D_GLOBAL] = op[_VALUE]
             elif code == _SEND:
-                time += _wire_ps(latency_ns, c, other, 1) + _wire_ps(latency_ns, other, c, 1)
+                time += _wire_ps(network, c, other, 1) + _wire_ps(network, other, c, 1)
             elif code == _RECV:
                 size = np.int64(words[pc, 4])
-                time += _wire_ps(latency_ns, c, other, 1) + _local_read(chip, size)
-                time += _wire_ps(latency_ns, other, c, _beats(size, chip.bus_width))
+                time += _wire_ps(network, c, other, 1) + _local_read(chip, size)
+                time += _wire_ps(network, other, c, _beats(size, chip.bus_width))
             out[pc, _D_TIME], out[pc, _D_LOCAL] = time, local
 
 
 @bare_helper
-def _wire_ps(latency_ns, source, to, flits):
+def _wire_ps(network, source, to, flits):
     """The simulator cuts the product to whole nanoseconds."""
-    return np.int64(float(flits) * latency_ns[source, to]) * 1000
+    return np.int64(float(flits) * _cost(network, source, to)) * 1000
+
+
+@bare_helper
+def _cost(network, source, to):
+    """Of a flit from one core to another (`chip.Network`); nothing for a pair that does not talk."""
+    first, partners, costs = network
+    low, high = first[source], first[source + 1]
+    while low < high:
+        middle = (low + high) >> 1
+        if partners[middle] < to:
+            low = middle + 1
+        else:
+            high = middle
+    return costs[low] if low < first[source + 1] and partners[low] == to else 0.0
 
 
 @bare_helper
@@ -734,7 +748,7 @@ def _switch(chip, tables, log, g, t):
     core[c, _HEAD] += 1
     thread[t, _STATE] = _ON_WIRE
     # The simulator cuts the product to whole nanoseconds.
-    ns = np.int64(float(message[_Q_FLITS]) * tables[15][c, message[_Q_TO]])
+    ns = np.int64(float(message[_Q_FLITS]) * _cost(tables[15], c, message[_Q_TO]))
     _sleep(g, tables, t, ns * 1000)
 
 

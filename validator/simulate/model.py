@@ -1,5 +1,6 @@
 """Program and chip -> times: the typed face of the compiled model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from validator.errors import ProgramError
 from validator.programs import RawProgram
 from validator.simulate import chip, state
 from validator.simulate.chip import Network, Target
-from validator.simulate.state import Core, Demand, Global, Op, Port, Stop
+from validator.simulate.state import Chip, Core, Demand, Global, Op, Port, Stop
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.int32]
@@ -21,15 +22,7 @@ _QUEUE = 64
 # More edges of the clock than an instruction waits for on its way through the pipeline.
 _EDGES = 16
 _DAY_PS = 86400e12
-# What the simulator does not know costs as much as an instruction of the same shape that it does know.
-_STAND_INS = {
-    "vsoftmax": "vsigm",
-    "vexp": "vsigm",
-    "vlog": "vsigm",
-    "vsqrt": "vsigm",
-    "verf": "vsigm",
-    "vvdiv": "vvmul",
-}
+_STAND_INS = {i.name: i.simulated_as for i in isa.INSTRUCTIONS if i.simulated_as}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +31,7 @@ class Machine:
 
     Core i has the words `first[i]` to `first[i + 1]`, five to an instruction, and the threads of its array groups
     from `group_first[i]`, of which `xbars` holds the crossbars. Instructions outside the simulator's set are replaced
-    by their stand-ins.
+    by their stand-ins. `numbers` and `network` are what time depends on.
     """
 
     cores: Ints
@@ -48,6 +41,7 @@ class Machine:
     group_first: Ints
     xbars: Ints
     network: Network
+    numbers: Chip
     target: Target
     warnings: tuple[str, ...]
 
@@ -93,8 +87,8 @@ class Run:
     last_tick: int
 
 
-def build(program: RawProgram, target: Target) -> Machine:
-    """Lays out the cores that the program instantiates.
+def build(program: RawProgram, target: Target, warnings: Sequence[str] = ()) -> Machine:
+    """Lays out the cores that the program instantiates. `warnings`: what is known already.
 
     Raises `ProgramError` for an instruction on which the simulator would crash, `UserError` for a program that does
     not fit the chip.
@@ -106,7 +100,7 @@ def build(program: RawProgram, target: Target) -> Machine:
     for at, core in zip(first, cores, strict=False):
         stream = program.records[core]
         words[at : at + len(stream)] = np.ascontiguousarray(stream).view("<i4").reshape(-1, 5)
-    warnings = _use_stand_ins(words)
+    found = [*target.warnings, *program.faults, *warnings, *_use_stand_ins(words)]
     groups = np.array([len(program.groups[i]) for i in cores], np.int64)
     _check_fit(program, target)
     _check_instructions(words, first, cores, groups)
@@ -116,9 +110,9 @@ def build(program: RawProgram, target: Target) -> Machine:
     for i, core in enumerate(cores):
         xbars[group_first[i] : group_first[i] + groups[i]] = program.groups[core]
     network = chip.network_of(target, cores, _talking_pairs(words, first, cores))
-    warnings += [*_missing_pairs(network, cores), *_missing_widths(words, first, cores)]
-    found = (*target.warnings, *program.faults, *warnings)
-    return Machine(cores, words, first, groups, group_first, xbars, network, target, found)
+    found += [*_missing_pairs(network, cores), *_missing_widths(words, first, cores)]
+    numbers = chip.timing(target.file, counting=False)
+    return Machine(cores, words, first, groups, group_first, xbars, network, numbers, target, tuple(found))
 
 
 def _use_stand_ins(words: Words) -> list[str]:
@@ -199,7 +193,8 @@ def _talking_pairs(words: Words, first: Ints, cores: Ints) -> Ints:
 
 
 def _missing_pairs(network: Network, cores: Ints) -> list[str]:
-    missing = np.argwhere(network.missing)
+    sources = np.repeat(np.arange(len(cores)), np.diff(network.first))
+    missing = np.stack([sources, network.to], axis=1)[network.missing]
     if not len(missing):
         return []
     names = [*map(str, cores), "global memory"]
@@ -233,7 +228,7 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
     from validator.simulate.kernels import simulate  # pyright: ignore[reportUnknownVariableType] a kernel
 
     _check_time(machine, rounds)
-    numbers = chip.timing(machine.target.file, counting=counting)
+    numbers = machine.numbers._replace(counting=int(counting))
     live = np.diff(machine.first) > 0
     if rounds:
         # Cores without work for a unit would turn in no time and nobody waits for them.
@@ -270,7 +265,7 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
         np.zeros((int(queue_first[-1]), 5), np.int64),
         rob,
         queue_first,
-        machine.network.latency_ns,
+        machine.network.latencies,
         np.zeros((machine.count, REGISTER_COUNT), np.int64),
         port,
     )
@@ -322,8 +317,7 @@ def demands(machine: Machine) -> Ints:
     # At the places where `run` has them too.
     tables = (*[core] * 8, index_of(machine.cores), machine.group_first, machine.xbars)
     out = np.zeros((len(machine.words), len(Demand)), np.int64)
-    numbers = chip.timing(machine.target.file, counting=False)
-    fill(numbers, machine.words, tables, machine.network.latency_ns, np.zeros(len(Op), np.int64), out)
+    fill(machine.numbers, machine.words, tables, machine.network.latencies, np.zeros(len(Op), np.int64), out)
     return out
 
 

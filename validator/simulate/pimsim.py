@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,10 +17,13 @@ from raptor.arch import NETWORK_FILE
 from raptor.errors import RaptorError, UserError
 from raptor.isa import RECORD
 from validator.errors import Blocked, DeadlockError
+from validator.network import MeshTable
 from validator.options import Mode
 from validator.programs import RawProgram, read_program
 from validator.simulate import chip, model
 from validator.simulate.builtin import simulate as estimate
+from validator.simulate.efficiency import Efficiency, macs_of
+from validator.simulate.geometry import check_geometry
 from validator.simulate.report import Report
 
 ESTIMATOR = "pimsim-nn"
@@ -34,37 +38,41 @@ def simulate(program: Path, arch: str | Path, binary: Path, *, mode: Mode = "lat
     Raises `UserError` when it cannot be run or refuses the program, `DeadlockError` when it does not end.
     """
     raw = read_program(program)
-    machine = model.build(raw, chip.read_target(arch))
+    wanted = chip.read_target(arch)
+    machine = model.build(raw, wanted, check_geometry(raw, wanted))
     expected = _expected(program, arch, mode, samples)
     with tempfile.TemporaryDirectory(prefix="raptor-pimsim-") as name:
         folder = Path(name)
-        (folder / "arch.json").write_bytes(_arch(_own_files(arch, folder), mode, samples, expected))
+        (folder / "arch.json").write_bytes(_arch(_own_files(arch, wanted, folder), mode, samples, expected))
         target = _without_extensions(raw, machine, folder / "program")
         begin = perf_counter()
         text = _run([str(binary), str(target), str(folder / "arch.json")])
         seconds = perf_counter() - begin
     ns = _figure(text, "latency" if mode == "latency" else "average latency") * 1e6
+    energy_pj = _figure(text, "average energy")
+    effective = Efficiency.of(macs_of(program), ns, energy_pj)
     return Report(
         program=str(program),
         estimator=ESTIMATOR,
         mode=mode,
         latency_ns=ns if mode == "latency" else None,
         interval_ns=ns if mode == "throughput" else None,
-        samples_per_s=1e9 / ns if ns else None,
-        energy_pj=_figure(text, "average energy"),
+        samples_per_s=1e9 / ns if ns and mode == "throughput" else None,
+        energy_pj=energy_pj,
+        **(asdict(effective) if effective else {}),
         instructions=raw.instruction_count,
         seconds={"run": seconds},
         warnings=machine.warnings,
     )
 
 
-def _own_files(arch: str | Path, folder: Path) -> Path:
-    """A file of the architecture, written to `folder` for a preset."""
-    if not chip.is_preset(arch):
+def _own_files(arch: str | Path, wanted: chip.Target, folder: Path) -> Path:
+    """A file of the architecture, written to `folder` with its table where the network is the built-in mesh."""
+    if not isinstance(wanted.table, MeshTable):
         return Path(arch)
     preset = architectures.load(arch)
     path = folder / "preset.json"
-    path.write_text(preset.file.model_dump_json())
+    path.write_text(preset.file.model_dump_json(), encoding="utf-8")
     with (folder / NETWORK_FILE).open("wb") as stream:
         stream.writelines(architectures.write_network(preset))
     return path

@@ -2,16 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Literal
 
 import orjson
 from rich.table import Table
 
 from raptor.console import Console
+from raptor.names import shorten
+from raptor.strict import WallTimes
 from validator.options import Mode
 
 _BUSIEST = 5
 _LAYERS = 12
+_BEFORE_NAMES = len("critical path") + 2 + len("100.0%") + 2 + 12 + 2
+"""Columns of a line of the critical path: what it is, the share, the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +43,32 @@ class CoreUse:
 class Report:
     """The JSON report; `version` changes with its fields. What an engine does not say is null or empty.
 
-    `latency_ns`: one sample alone. `interval_ns`: between samples in the steady state, cores looping their streams.
-    `energy_pj`: of one sample, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction where nodes
-    are not known.
+    `latency_ns`: one sample alone. `interval_ns`: between samples in the steady state, cores looping their streams, and
+    `samples_per_s` there; neither in latency mode. `energy_pj`: of one sample, in the mode simulated. `macs`: of a
+    sample, where the compiler noted them; `tops` (2 operations each; in the mode simulated, as the next two),
+    `tops_per_w` and `pj_per_mac` follow. `critical_path_ns`: by ONNX node, or by instruction where nodes are not known.
     """
 
     program: str
     estimator: str
     mode: Mode
-    version: int = 1
+    version: int = 2
     latency_ns: float | None = None
     interval_ns: float | None = None
     samples_per_s: float | None = None
     energy_pj: float | None = None
     energy_parts_pj: Mapping[str, float] = field(default_factory=dict[str, float])
+    macs: int | None = None
+    tops: float | None = None
+    tops_per_w: float | None = None
+    pj_per_mac: float | None = None
     instructions: int = 0
     cores: tuple[CoreUse, ...] = ()
     xbars_used: int = 0
     xbars_available: int = 0
     critical_path_by: Literal["node", "instruction"] = "instruction"
     critical_path_ns: Mapping[str, float] = field(default_factory=dict[str, float])
-    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    seconds: WallTimes = field(default_factory=dict[str, float])
     warnings: tuple[str, ...] = ()
 
 
@@ -74,7 +84,8 @@ def show(report: Report, console: Console, *, quiet: bool = False) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    for name, value in _rows(report):
+    names = shorten([name for name, _ in _slowest(report)], console.width - _BEFORE_NAMES)
+    for name, value in _rows(report, names):
         table.add_row(name, value)
     console.print(table)
     for warning in report.warnings:
@@ -86,19 +97,29 @@ def _summary(report: Report) -> str:
     if report.latency_ns is not None:
         figures.append(f"latency {time_text(report.latency_ns)},")
     if report.samples_per_s is not None:
-        figures.append(f"{report.samples_per_s:.6g} samples/s,")
+        figures.append(f"{number_text(report.samples_per_s)} samples/s,")
     figures.append(f"energy {energy_text(report.energy_pj or 0.0)}")
     return " ".join(figures)
 
 
-def _rows(report: Report) -> list[tuple[str, str]]:
+def _slowest(report: Report) -> list[tuple[str, float]]:
+    """Parts of the critical path that are shown."""
+    return sorted(report.critical_path_ns.items(), key=lambda item: -item[1])[:_LAYERS]
+
+
+def _rows(report: Report, names: Mapping[str, str]) -> list[tuple[str, str]]:
     rows = [("estimator", report.estimator)]
     if report.latency_ns is not None:
         rows.append(("latency", f"{time_text(report.latency_ns)}  ({report.instructions:,} instructions)"))
     if report.interval_ns is not None:
-        rows.append(("throughput", f"{report.samples_per_s:.6g} samples/s, one each {time_text(report.interval_ns)}"))
+        rate = number_text(report.samples_per_s or 0.0)
+        rows.append(("throughput", f"{rate} samples/s, one each {time_text(report.interval_ns)}"))
     if report.energy_pj is not None:
         rows.append(("energy", f"{energy_text(report.energy_pj)} a sample{_parts(report.energy_parts_pj)}"))
+    if report.tops is not None and report.tops_per_w is not None and report.pj_per_mac is not None:
+        figures = (number_text(value, 4) for value in (report.tops, report.tops_per_w, report.pj_per_mac))
+        shown = "{} TOPS, {} TOPS/W, {} pJ a MAC".format(*figures)
+        rows.append(("effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"))
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
         rows.append(("crossbars", f"{report.xbars_used:,} of {report.xbars_available:,} ({share:.1%})"))
@@ -108,11 +129,10 @@ def _rows(report: Report) -> list[tuple[str, str]]:
     for k, core in enumerate(busiest[:_BUSIEST]):
         rows.append(("busiest cores" if k == 0 else "", _use(core)))
     latency = report.latency_ns or 1.0
-    path = sorted(report.critical_path_ns.items(), key=lambda item: -item[1])
-    for k, (name, ns) in enumerate(path[:_LAYERS]):
-        rows.append(("critical path" if k == 0 else "", f"{ns / latency:6.1%}  {time_text(ns):>12}  {name}"))
-    if len(path) > _LAYERS:
-        rows.append(("", f"        and {len(path) - _LAYERS} more"))
+    for k, (name, ns) in enumerate(_slowest(report)):
+        rows.append(("critical path" if k == 0 else "", f"{ns / latency:6.1%}  {time_text(ns):>12}  {names[name]}"))
+    if len(report.critical_path_ns) > _LAYERS:
+        rows.append(("", f"        and {len(report.critical_path_ns) - _LAYERS} more"))
     return rows
 
 
@@ -135,6 +155,11 @@ def _use(core: CoreUse) -> str:
     }
     shown = ", ".join(f"{name} {ns / whole:.0%}" for name, ns in shares.items() if ns / whole >= 0.005)
     return f"{core.core}: until {time_text(core.finish_ns)}, {shown}"
+
+
+def number_text(value: float, digits: int = 6) -> str:
+    """With so many digits, thousands apart: `14,570`, not `1.457e+04`."""
+    return f"{Decimal(f'{value:.{digits}g}'):,f}"
 
 
 def time_text(ns: float) -> str:

@@ -98,12 +98,13 @@ def _lower(
     inferred = tuple(int(np.float32(scale) * np.float32(n)) for scale, n in zip(scales, x.shape, strict=True))
     if not by_sizes and inferred != new:
         raise Refusal(f"the standard infers the shape {new}, onnxruntime {inferred}: scales on the edge of rounding")
-    if new == x.shape:
+    roi = roi or [(0.0, 1.0)] * len(new)
+    axes = [Axis(*axis, by_sizes) for axis in zip(x.shape, new, scales, roi, strict=True)]
+    if new == x.shape and not any(axis.aligns_to_a_fraction(method) for axis in axes):
         # As onnxruntime does, whatever the scales and the crop.
         build.finish(x)
         return
-    roi = roi or [(0.0, 1.0)] * len(new)
-    found = [taps(Axis(*axis), method) for axis in zip(x.shape, new, scales, roi, strict=True)]
+    found = [taps(axis, method) for axis in axes]
     result = _moved(build, x, found) if method.mode == "nearest" else _interpolated(build, x, found)
     build.finish(_extrapolated(build, result, new, found, node.number("extrapolation_value", 0.0)))
 

@@ -478,6 +478,11 @@ def dacs(seed: Seed) -> None:
     seed.matrix()["dac_count"] = 200
 
 
+@defect("arch-dac-passes")
+def few_dacs(seed: Seed) -> None:
+    seed.matrix()["dac_count"] = 64
+
+
 @defect("arch-adc-count")
 def adcs(seed: Seed) -> None:
     seed.matrix()["adc_count"] = 200

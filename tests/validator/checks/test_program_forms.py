@@ -12,6 +12,7 @@ from models import MODELS
 from raptor import streams
 from raptor.errors import UserError
 from raptor.isa import OPCODE
+from tests.pipeline import conv_model
 from tests.validator.checks.seeds import Seed, i, send, sldi
 from validator.checks import RULES, check
 from validator.checks.__main__ import main
@@ -151,3 +152,17 @@ def test_a_program_before_and_after_it_is_written(tmp_path: Path) -> None:
     before = {finding.rule for finding in program.check()}
     after = {finding.rule for finding in check(program.save(tmp_path / "out"))}
     assert {"width-unset", "nop"} <= before == after
+
+
+def test_weights_that_meet_padding_only_are_a_note_in_programs_of_ours(tmp_path: Path) -> None:
+    """On an image of 1x1 pixels, 8 of 9 kernel positions; in anyone else's program it is worth a warning."""
+    program = raptor.compile(conv_model((1, 4, 1, 1), 4, pads=(1, 1, 1, 1)), mapping="raptor", cores=4)
+    out = program.save(tmp_path / "out")
+    for found in (program.check(), check(out)):
+        (finding,) = found
+        assert (finding.rule, finding.severity, finding.count) == ("group-unused", "note", 8)
+        assert is_clean(found)
+    (out / "manifest.json").unlink()
+    (finding,) = check(out)
+    assert (finding.rule, finding.severity) == ("group-unused", "warning")
+    assert "drop the group" in finding.advice

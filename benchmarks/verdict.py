@@ -1,0 +1,319 @@
+"""How often each rule of `raptor validate` is wrong: false alarms for right programs, defects missed in wrong ones.
+
+`python benchmarks/verdict.py PART --first N --count N -o FILE` appends a line for each program to FILE; without a part
+it prints the table of docs/verdict.md from FILE. Parts: zoo, conformance, graphs, planted. A program is right as the
+compiler makes it; wrong ones come of it by changes of a weight or of an output, or of a defect planted in the compiler.
+`make bench-verdict` runs all of it.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import ROOT
+
+sys.path.insert(0, str(ROOT))
+TOLERANCE = 1e-4
+TIMES_OWN = 4
+"""Of onnxruntime's own error, that the rule `own` allows."""
+RULES = ("old", "own", "local", "new")
+"""By the largest value of the tensor; by onnxruntime's own error too; by the largest values near; by float64 too, as
+`validate` does."""
+RIGHT = "right"
+Pair = tuple[Any, Any]
+Change = Callable[[Any, Any], Any]
+
+
+# What is wrong: (got, want) -> got
+
+
+def _swapped(got: Any, _: Any) -> Any:
+    """Two neighbours along the dimension of channels, or the last."""
+    axis = 1 if got.ndim > 2 else got.ndim - 1
+    if got.ndim == 0 or got.shape[axis] < 2:
+        return got
+    order = np.arange(got.shape[axis])
+    order[:2] = 1, 0
+    return np.take(got, order, axis)
+
+
+def _small(percent: float) -> Change:
+    """The element in the middle of the smaller half is off by a part of itself."""
+
+    def change(got: Any, want: Any) -> Any:
+        at = np.argsort(np.abs(want).ravel(), kind="stable")[want.size // 4]
+        moved = got.copy()
+        moved.ravel()[at] *= np.float32(1 + percent / 100)
+        return moved
+
+    return change
+
+
+def _faint(got: Any, want: Any) -> Any:
+    """The channel (or last index) whose values are smallest is off by a tenth of itself."""
+    axis = 1 if got.ndim > 2 else got.ndim - 1
+    if got.ndim == 0 or got.shape[axis] < 2:
+        return got
+    others = tuple(a for a in range(got.ndim) if a != axis)
+    at = int(np.abs(want).max(axis=others).argmin())
+    moved = got.copy()
+    moved[(slice(None),) * axis + (at,)] *= np.float32(1.1)
+    return moved
+
+
+CHANGES: dict[str, Change] = {
+    "two channels swapped": _swapped,
+    "smallest channel off by 10 %": _faint,
+    "a small element off by 1 %": _small(1),
+    "a small element off by 100 %": _small(100),
+}
+WEIGHT = "a weight off by 0.1 %"
+
+
+def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
+    """A line for the program as it is, of all its tensors; one of its outputs for each change that changes any."""
+    from dataclasses import replace
+
+    from validator.validate import tallied
+
+    yield {"defect": RIGHT, **_judged(tried)}
+    if not wrong:
+        return
+    tried = replace(tried, layers=False, golden=replace(tried.golden, layers=()))
+    runs = {number: tried.run(number) for number in tried.numbers}
+    for name, change in CHANGES.items():
+        changed = {n: {s: (change(g, w), w) for s, (g, w) in run.items()} for n, run in runs.items()}
+        if any((a[s][0] != b[s][0]).any() for a, b in zip(changed.values(), runs.values(), strict=True) for s in a):
+            yield {"defect": name, **_judged(_replayed(tried, changed))}
+    weights = tried.program.weights
+    if weights.values.size:
+        values = weights.values.copy()
+        values[np.random.default_rng(0).integers(values.size)] *= np.float32(1.001)
+        other = replace(tried, program=replace(tried.program, weights=replace(weights, values=values)))
+        if any(t.error.any() for t in tallied(other).values()):
+            yield {"defect": WEIGHT, **_judged(other)}
+
+
+def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
+    """The same samples with other results."""
+    from validator.samples import Samples
+
+    class Replayed(Samples):
+        def run(self, number: int) -> Any:
+            return runs[number]
+
+    names = ("program", "golden", "given", "numbers", "engine", "schedule", "layers", "max_steps")
+    return Replayed(*(getattr(tried, name) for name in names))
+
+
+def _judged(tried: Any) -> dict[str, Any]:
+    """Whether each rule passes, and what decided."""
+    from validator.compare import compare
+    from validator.validate import judged, tallied
+
+    tallies = tallied(tried)
+    scales = {s: float(t.largest.max(initial=0)) or 1.0 for s, t in tallies.items()}
+    old = {s: bool(t.error.max() <= TOLERANCE * scales[s]) for s, t in tallies.items()}
+    local = {s: compare(s.tensor, t, TOLERANCE).passed for s, t in tallies.items()}
+    found, unknown = judged(tried, tallies, TOLERANCE)
+    ratios = [c.rounding.ratio for c in found.values() if c.rounding]
+    return {
+        "old": all(old.values()),
+        "own": all(old.values()) or _own(tried, {s: scales[s] for s, passed in old.items() if not passed}),
+        "local": all(local.values()),
+        "new": all(c.passed for c in found.values()),
+        "asked": not all(local.values()),
+        "ratio": max(ratios, default=0.0),
+        "unknown": unknown,
+        "error": max(c.max_relative for c in found.values()),
+        "seconds": tried.seconds["float64"],
+    }
+
+
+def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
+    """Whether what is off by more than the tolerance is off from float64 by not much more than onnxruntime is."""
+    from raptor import files
+    from validator.compare import errors
+    from validator.exact import UnknownError, load_exact
+
+    try:
+        exact = load_exact(tried.program.folder / files.MODEL, tried.golden.constants)
+        for number in tried.numbers:
+            pairs, known = tried.run(number), exact.run(tried.inputs(number), [s.tensor for s in scales])
+            for shown, scale in scales.items():
+                ours, its = (float(errors(a, known[shown.tensor]).max()) for a in pairs[shown])
+                if not ours <= max(TOLERANCE * scale, TIMES_OWN * its if np.isfinite(its) else 0.0):
+                    return False
+    except UnknownError:
+        return False
+    return True
+
+
+def _samples(out: Path, *, inputs: Mapping[str, Any] | None = None, layers: bool = True, most: int = 100) -> Any:
+    """As `validate` tries them, if not more than `most`."""
+    from validator.golden import load_golden
+    from validator.load import load
+    from validator.run import UNLIMITED
+    from validator.samples import Samples, quick_count
+
+    program = load(out)
+    numbers = range(1 if inputs else min(most, quick_count(program, "numba")))
+    golden = load_golden(program, layers=layers)
+    return Samples(program, golden, inputs or (), numbers, "numba", "block", layers, UNLIMITED)
+
+
+# Programs
+
+
+def zoo(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
+    """The models at the small sizes of the tests."""
+    import models
+    from tests.models.test_models import small_options
+    from tests.pipeline import compile_to_fit
+
+    for name in list(models.MODELS)[first : first + count]:
+        with tempfile.TemporaryDirectory() as folder:
+            program = compile_to_fit(models.build(name, seed=0, **small_options(name)))
+            out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
+            for line in _rules(_samples(out), wrong=wrong):
+                yield {"case": name, **line}
+
+
+def graphs(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
+    """The random graphs and chips of the campaign of these seeds, on random inputs as `validate` makes them."""
+    from raptor.errors import RaptorError
+    from tests.fuzz.graphs import MOST_NODES, compiled, made
+
+    for number in range(first, first + count):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                program = compiled(made(number, MOST_NODES), Path(folder))
+                out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
+                for line in _rules(_samples(out, most=16), wrong=wrong):
+                    yield {"case": number, **line}
+            except RaptorError as e:
+                yield {"case": number, "defect": "refused", "why": str(e)[:200]}
+
+
+def conformance(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
+    """The cases of ONNX's suite that pass and have a model of their own, on the inputs of the suite."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    from raptor.errors import RaptorError
+    from tests.conformance import suite
+
+    made = {case.name: case for case in collect_testcases()}
+    for name in sorted(suite.passing() & made.keys())[first : first + count]:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                for line in _rules(_suite_case(made[name], Path(folder)), wrong=wrong):
+                    yield {"case": name, **line}
+            except RaptorError as e:
+                yield {"case": name, "defect": "refused", "why": str(e)[:200]}
+
+
+def _suite_case(case: Any, folder: Path) -> Any:
+    """Inputs that the backend compiles as constants are constants of the model."""
+    from onnx import numpy_helper
+
+    from raptor import backend
+    from raptor.frontend.versions import convert_version
+    from tests.pipeline import compile_to_fit
+
+    arrays, _ = case.data_sets[0]
+    rep, model = backend.prepare(case.model), convert_version(case.model)
+    rep.run(list(arrays))
+    values = dict(zip([v.name for v in model.graph.input], map(np.asarray, arrays), strict=False))
+    bound = {name: values.pop(name) for name in rep.bound}
+    inputs = [v for v in model.graph.input if v.name in values]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in bound.items())
+    shapes = {name: a.shape for name, a in values.items()}
+    program = compile_to_fit(model, shapes=shapes)
+    out = program.save(folder / "out", stream_format="pim", weight_format="npz")
+    return _samples(out, inputs=values, layers=False)
+
+
+def planted(first: int, count: int, **_: bool) -> Iterator[dict[str, Any]]:
+    """Defects of the compiler: what catches a case of them besides the rules counts as caught by every rule."""
+    from tests.fuzz.defects import DEFECTS
+    from tests.fuzz.isolation import isolated
+    from tests.fuzz.planted import plant, prepare
+
+    prepare()
+    for number in range(first, min(first + count, len(DEFECTS))):
+
+        def find(number: int = number) -> None:
+            plant(DEFECTS[number])
+            print(json.dumps(_caught()), end="")
+
+        outcome = isolated(find, seconds=300)
+        yield {"case": number, "defect": "planted in the compiler", **json.loads(outcome.out.splitlines()[-1])}
+
+
+def _caught() -> dict[str, Any]:
+    """Whether all cases pass by each rule, by the compiler as it is now."""
+    import raptor
+    from tests.fuzz import planted as cases
+
+    passed = dict.fromkeys(RULES, True)
+    for name, options in cases.CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                program = raptor.compile(getattr(cases, name)(), **options)
+                out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
+                verdict = _judged(_samples(out))
+            except Exception as error:  # of whatever class: the modules were imported anew
+                return dict.fromkeys(RULES, False) | {"by": type(error).__name__}
+        passed = {rule: passed[rule] and verdict[rule] for rule in RULES}
+        if not any(passed.values()):
+            break
+    return passed | {"by": "verdict"}
+
+
+PARTS = {f.__name__: f for f in (zoo, conformance, graphs, planted)}
+
+
+# The table
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """False alarms of right programs; of wrong ones how many pass."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for line in lines:
+        if "old" in line:
+            groups[line["part"], line["defect"]].append(line)
+    yield f"| programs | | count | {' | '.join(RULES)} |"
+    yield "|---|---|---:|" + "---:|" * len(RULES)
+    for (part, defect), group in groups.items():
+        wrong = [sum(line[rule] != (defect == RIGHT) for line in group) for rule in RULES]
+        yield f"| {part} | {defect} | {len(group)} | {' | '.join(map(str, wrong))} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=PARTS)
+    parser.add_argument("--first", type=int, default=0, help="number of the first program")
+    parser.add_argument("--count", type=int, default=10_000, help="programs at most")
+    parser.add_argument("--right", action="store_true", help="right programs only")
+    parser.add_argument("-o", "--output", type=Path, default=Path("verdict.jsonl"), help="file of the lines")
+    args = parser.parse_args()
+    if args.part is None:
+        print(*table([json.loads(line) for line in args.output.read_text().splitlines()]), sep="\n")
+        return
+    with args.output.open("a") as file:
+        for line in PARTS[args.part](args.first, args.count, wrong=not args.right):
+            print(json.dumps({"part": args.part, **line}), file=file, flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

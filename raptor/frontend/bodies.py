@@ -1,0 +1,131 @@
+"""Branches and bodies as pieces of the graph around them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from raptor.frontend.reading import graphs_of, subgraphs
+from raptor.frontend.registry import STANDARD_DOMAINS
+
+_NUMBERS: Mapping[str, npt.DTypeLike] = MappingProxyType(
+    {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+)
+"""Attributes of a Constant that are no tensors, and the type of what it makes of them."""
+
+
+class Names:
+    """The names of tensors and nodes that a graph has; new ones keep theirs where no other has it."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self._tensors = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        self._tensors |= {name for node in graph.node for name in node.output}
+        self._nodes = {node.name for node in graph.node}
+        self._copies: dict[str, int] = {}
+
+    def tensor(self, name: str) -> str:
+        return self._fresh(name, self._tensors)
+
+    def node(self, name: str) -> str:
+        return self._fresh(name, self._nodes) if name else ""
+
+    def _fresh(self, name: str, taken: set[str]) -> str:
+        found = name
+        while found in taken:
+            self._copies[name] = self._copies.get(name, 1) + 1
+            found = f"{name}.{self._copies[name]}"
+        taken.add(found)
+        return found
+
+
+def hoist_constants(graph: GraphProto, names: Names) -> list[TensorProto]:
+    """Takes the constants out of all branches and bodies, so that a loop does not multiply them."""
+    return [tensor for inner in list(graphs_of(graph))[1:] for tensor in _hoisted(inner, names)]
+
+
+def _hoisted(graph: GraphProto, names: Names) -> Iterator[TensorProto]:
+    found = {t.name: t for t in graph.initializer}
+    found |= {n.output[0]: t for n in graph.node if n.output and (t := _constant(n)) is not None}
+    outputs = {v.name for v in graph.output}
+    nodes = [n for n in graph.node if not (n.output and n.output[0] in found)]
+    renamed: dict[str, str] = {}
+    for name, tensor in found.items():
+        hoisted = TensorProto()
+        hoisted.CopyFrom(tensor)
+        # An output must be made in the graph itself.
+        hoisted.name = names.tensor(f"{name}.constant" if name in outputs else name)
+        yield hoisted
+        if name in outputs:
+            nodes.insert(0, helper.make_node("Identity", [hoisted.name], [name]))
+        if hoisted.name != name:
+            renamed[name] = hoisted.name
+    del graph.initializer[:]
+    _set_nodes(graph, nodes)
+    for node in graph.node:
+        rename_reads(node, {k: v for k, v in renamed.items() if k not in outputs})
+
+
+def _constant(node: NodeProto) -> TensorProto | None:
+    if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    if attribute.name == "value" and attribute.HasField("t"):
+        return attribute.t
+    if attribute.name in _NUMBERS:
+        value = np.asarray(helper.get_attribute_value(attribute), _NUMBERS[attribute.name])
+        return numpy_helper.from_array(value)
+    return None
+
+
+def rename_reads(node: NodeProto, names: Mapping[str, str]) -> None:
+    """Changes what a node reads, its branches and bodies included, in place."""
+    for position, name in enumerate(node.input):
+        if name in names:
+            node.input[position] = names[name]
+    for graph in subgraphs(node):
+        own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        own |= {name for inner in graph.node for name in inner.output}
+        others = {k: v for k, v in names.items() if k not in own}
+        for inner in graph.node:
+            rename_reads(inner, others)
+
+
+def inline(
+    body: GraphProto, inputs: Mapping[str, str], names: Names, wanted: Sequence[str] = ()
+) -> tuple[list[NodeProto], list[str]]:
+    """The nodes of a body, for which `inputs` names its own inputs, and the names of its outputs.
+
+    `wanted`: the names that the first outputs shall have.
+    """
+    made = {name for node in body.node for name in node.output if name}
+    renamed = dict(inputs)
+    outputs = [v.name for v in body.output]
+    for own, name in zip(outputs, wanted, strict=False):
+        if name and own in made and own not in renamed:
+            renamed[own] = name
+    for name in (o for node in body.node for o in node.output if o and o not in renamed):
+        renamed[name] = names.tensor(name)
+    nodes = [_copy(node, renamed, names) for node in body.node]
+    found = [renamed.get(own, own) for own in outputs]
+    for position, name in enumerate(wanted):
+        if name and found[position] != name:
+            nodes.append(helper.make_node("Identity", [found[position]], [name]))
+    return nodes, [*(w or f for w, f in zip(wanted, found, strict=False)), *found[len(wanted) :]]
+
+
+def _copy(node: NodeProto, renamed: Mapping[str, str], names: Names) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.name = names.node(node.name)
+    rename_reads(copy, renamed)
+    for position, name in enumerate(node.output):
+        copy.output[position] = renamed.get(name, name)
+    return copy
+
+
+def _set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+    kept = list(nodes)
+    del graph.node[:]
+    graph.node.extend(kept)

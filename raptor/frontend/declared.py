@@ -1,0 +1,45 @@
+"""The shapes that a model declares for its inputs."""
+
+from collections.abc import Sequence
+
+from onnx import TensorShapeProto, ValueInfoProto
+
+Dim = int | str
+"""A fixed size, or the name of an open one (`UNNAMED` if it has none)."""
+UNNAMED = "?"
+
+
+def dims_of(value: ValueInfoProto) -> tuple[Dim, ...]:
+    """Exporters write an open size as a name, an empty one, `?`, -1, or 0: an input without elements is of no use."""
+    dims = value.type.tensor_type.shape.dim
+    return tuple(d.dim_value if d.dim_value > 0 else d.dim_param or UNNAMED for d in dims)
+
+
+def write_dims(value: ValueInfoProto, dims: Sequence[Dim]) -> None:
+    shape = TensorShapeProto()
+    for size in dims:
+        dim = shape.dim.add()
+        if isinstance(size, int):
+            dim.dim_value = size
+        elif size != UNNAMED:
+            dim.dim_param = size
+    value.type.tensor_type.shape.CopyFrom(shape)
+
+
+def text(dims: Sequence[Dim]) -> str:
+    return ",".join(map(str, dims))
+
+
+def names(dims: Sequence[Dim]) -> list[str]:
+    """Those of the open sizes."""
+    return [d for d in dims if isinstance(d, str) and d != UNNAMED]
+
+
+def placeholders(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The shape to give, with 1 for an open batch and letters for other open sizes."""
+    letters = ["1", *(f"D{d}" for d in range(1, len(dims)))]
+    if len(dims) == 4:
+        # Channels are hardly ever left open: where the last size is all that is fixed, it is theirs.
+        last = isinstance(dims[3], int) and isinstance(dims[1], str)
+        letters = ["1", "H", "W", "C"] if last else ["1", "C", "H", "W"]
+    return tuple(letters[d] if isinstance(size, str) else size for d, size in enumerate(dims))

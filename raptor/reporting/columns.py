@@ -1,0 +1,73 @@
+"""A comparison on a terminal: a column for each output, as wide as the terminal allows."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from raptor.console import Console
+from raptor.printable import printable
+
+_GAP = 2
+
+Line = tuple[str, ...]
+"""The name of a figure, and what each output has there."""
+
+
+def show_columns(names: Sequence[str], wide: Sequence[Line], narrow: Sequence[Line], console: Console) -> bool:
+    """`wide` where it fits, else `narrow`; what does not fit even so comes in several tables, one below the other.
+
+    Outputs whose names are too long for a heading are numbered there, and named above. Returns whether `wide` fitted.
+    """
+    fits = _width(wide) <= console.width
+    lines = wide if fits else narrow
+    for chosen in _blocks(lines, console.width):
+        heads = _heads([names[k - 1] for k in chosen], lines, chosen, console.width)
+        if heads is None:
+            for k in chosen:
+                console.print(f"{k}: {names[k - 1]}", soft_wrap=True)
+            heads = [str(k) for k in chosen]
+        console.print(_table(heads, lines, chosen))
+    return fits
+
+
+def _column(lines: Sequence[Line], k: int) -> int:
+    return max(cell_len(line[k]) for line in lines)
+
+
+def _width(lines: Sequence[Line]) -> int:
+    return sum(_column(lines, k) + _GAP for k in range(len(lines[0]))) - _GAP
+
+
+def _blocks(lines: Sequence[Line], width: int) -> Iterator[list[int]]:
+    """Outputs (counted from 1) that fit beside each other; one at least."""
+    left, block = width - _column(lines, 0), list[int]()
+    room = left
+    for k in range(1, len(lines[0])):
+        need = _GAP + _column(lines, k)
+        if block and need > room:
+            yield block
+            room, block = left, []
+        block.append(k)
+        room -= need
+    yield block
+
+
+def _heads(names: Sequence[str], lines: Sequence[Line], chosen: Sequence[int], width: int) -> Sequence[str] | None:
+    """The names, if they fit; a name in two words may take two lines."""
+    shown = [printable(name, keep="") for name in names]
+    widest = (max(map(cell_len, name.split()), default=0) for name in shown)
+    need = sum(_GAP + max(w, _column(lines, k)) for w, k in zip(widest, chosen, strict=True))
+    return shown if _column(lines, 0) + need <= width else None
+
+
+def _table(heads: Sequence[str], lines: Sequence[Line], chosen: Sequence[int]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    table.add_column("", no_wrap=True)
+    for head, k in zip(heads, chosen, strict=True):
+        widest = max(map(cell_len, head.split()), default=0)
+        table.add_column(Text(head), justify="right", min_width=max(widest, _column(lines, k)))
+    for line in lines:
+        table.add_row(line[0], *(Text(line[k], no_wrap=True) for k in chosen))
+    return table

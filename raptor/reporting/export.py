@@ -1,0 +1,148 @@
+"""Figures for programs and for papers: JSON, CSV and Markdown. Numbers as they are, units in the heads."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import BaseModel
+
+from raptor.report import LayerReport
+from raptor.reporting import summary
+from raptor.reporting.comparison import notes, rows
+from raptor.reporting.facts import Facts
+from raptor.reporting.text import SPACE
+from validator.checks.findings import Finding
+from validator.profile.facts import Part
+from validator.simulate.report import number_text
+
+VERSION = 1
+_WORDS = ("model", "compiled by", "chip")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNumbers:
+    """A layer: `counted` in the streams, `noted` by the compiler; null where there is none."""
+
+    name: str
+    counted: Part | None
+    noted: LayerReport | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """What the page of a program says in numbers; null is not known. Units are in the names of `figures`."""
+
+    program: str
+    model: str
+    compiled_by: str
+    chip: str
+    options: Mapping[str, Any] | None
+    verdict: str | None
+    figures: Mapping[str, float | None]
+    layers_are: str
+    layers: tuple[LayerNumbers, ...]
+    findings: tuple[Finding, ...]
+    not_known: tuple[str, ...]
+    not_modelled: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportNumbers(Numbers):
+    """What `report --json` writes; `version` changes with the fields."""
+
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedNumbers(Numbers):
+    """One program of several; `ratios`: of its figures to those of the first."""
+
+    ratios: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonNumbers:
+    """What `compare --json` writes; `version` changes with the fields."""
+
+    version: int = VERSION
+    programs: tuple[ComparedNumbers, ...]
+    notes: tuple[str, ...]
+
+
+def report_json(facts: Facts) -> bytes:
+    """What `report --json` writes."""
+    return _json(ReportNumbers(**_output(facts)))
+
+
+def compare_json(outputs: Sequence[Facts]) -> bytes:
+    """What `compare --json` writes: the numbers of each output, and their ratios to those of the first."""
+    found = rows(outputs)
+    ratios = [{row.figures[0].key: row.ratios[k] for row in found} for k in range(len(outputs))]
+    programs = tuple(ComparedNumbers(**_output(f), ratios=r) for f, r in zip(outputs, ratios, strict=True))
+    return _json(ComparisonNumbers(programs=programs, notes=tuple(notes(outputs))))
+
+
+def compare_csv(outputs: Sequence[Facts]) -> bytes:
+    """A row for each output; what is not known is empty."""
+    found = rows(outputs)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["program", *(word.replace(" ", "_") for word in _WORDS), *(row.figures[0].key for row in found)])
+    for k, facts in enumerate(outputs):
+        table.writerow([facts.profile.program, *_words(facts).values(), *(row.figures[k].value for row in found)])
+    return text.getvalue().encode()
+
+
+def compare_markdown(outputs: Sequence[Facts]) -> bytes:
+    """A row for each figure, a column for each output; six digits."""
+    lines = [["figure", *(_cell(f.name) for f in outputs)], ["---", *("---:" for _ in outputs)]]
+    for row in rows(outputs):
+        first = row.figures[0]
+        name = f"{first.name}, {first.unit}" if first.unit else first.name
+        lines.append([name, *(_plain(figure.value) for figure in row.figures)])
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return (text + "".join(f"\n{_cell(note)}\n" for note in notes(outputs))).encode()
+
+
+def _cell(name: str) -> str:
+    """A name from a file: neither a column nor a line of its own."""
+    return " ".join(name.replace("\\", "\\\\").replace("|", "\\|").split())
+
+
+def _plain(value: float | None) -> str:
+    """Without an exponent, so that it can be pasted anywhere."""
+    return "" if value is None else number_text(value).replace(",", "")
+
+
+def _json(value: ReportNumbers | ComparisonNumbers) -> bytes:
+    return orjson.dumps(value, default=_plain_model, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _plain_model(value: BaseModel) -> dict[str, Any]:
+    return value.model_dump(mode="json")
+
+
+def _words(facts: Facts) -> dict[str, str]:
+    known = {f.name: f.shown.replace(SPACE, " ") for f in summary.head(facts)}
+    return {word.replace(" ", "_"): known[word] for word in _WORDS}
+
+
+def _output(facts: Facts) -> dict[str, Any]:
+    """The fields of `Numbers`."""
+    return {
+        "program": facts.profile.program,
+        **_words(facts),
+        "options": facts.manifest.options if facts.manifest else None,
+        "verdict": facts.verdict.verdict if facts.verdict else None,
+        "figures": {f.key: f.value for f in summary.figures(facts)},
+        "layers_are": facts.profile.parts_are,
+        "layers": tuple(LayerNumbers(layer.name, layer.counted, layer.noted) for layer in facts.layers),
+        "findings": tuple(facts.profile.findings),
+        "not_known": (*facts.missing, *([facts.profile.untimed] if facts.profile.untimed else [])),
+        "not_modelled": tuple(summary.NOT_MODELLED),
+        "warnings": tuple(facts.profile.warnings),
+    }

@@ -1,0 +1,70 @@
+"""How messages spell options: as keywords of Python, or as flags while the command line runs.
+
+Whoever raises names an option by its keyword in the API, `option("cores", 12)`, and need not know who asked.
+"""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+_FLAGS = {
+    "base_isa": "--isa base",
+    "constants": "--set",
+    "dims": "--dim",
+    "element_bits": "--bits",
+    "folder": "-o",
+    "inputs": "--input",
+    "shapes": "--shape",
+    "stream_format": "--format",
+    "trace_file": "--trace",
+    "weight_format": "--weights",
+}
+"""Flags that are not the keyword with dashes."""
+
+_by_flags = False
+
+
+@contextmanager
+def flags() -> Generator[None]:
+    """Flags in every message, also of other threads: a process is a command line or it is not."""
+    global _by_flags
+    before, _by_flags = _by_flags, True
+    try:
+        yield
+    finally:
+        _by_flags = before
+
+
+def in_flags() -> bool:
+    """Whether a command line runs."""
+    return _by_flags
+
+
+def name(keyword: str) -> str:
+    """`cores`, or `--cores`."""
+    return _FLAGS.get(keyword, f"--{keyword.replace('_', '-')}") if _by_flags else keyword
+
+
+def option(keyword: str, *value: Any) -> str:
+    """`cores=12`, or `--cores 12`; without a value `cores=`, or `--cores`. A flag is given as True."""
+    if not _by_flags:
+        return f"{keyword}={''.join(map(_python_value, value))}"
+    return name(keyword) if value in ((), (True,)) else f"{name(keyword)} {_flag_value(*value)}"
+
+
+def _flag_value(value: Any) -> str:
+    """As one types it: 8x4 for a crossbar, x=1,3 for a shape, H=8 for a dimension."""
+    if isinstance(value, Mapping):
+        entries = cast(Mapping[str, Any], value).items()
+        return " ".join(f"{key}={_joined(entry, ',')}" for key, entry in entries)
+    return _joined(value, "x")
+
+
+def _joined(value: Any, by: str) -> str:
+    """The parts of a tuple, or the value itself."""
+    return by.join(map(str, cast(tuple[Any, ...], value))) if isinstance(value, tuple) else str(value)
+
+
+def _python_value(value: Any) -> str:
+    return repr(str(value) if isinstance(value, Path) else value)

@@ -1,0 +1,328 @@
+"""An option acts or is refused: alone, and beside every other option of its command.
+
+Every command runs with one option, with another, and with both, in the same states of a folder. With both, something
+must differ from each alone (exit status, standard output, files, what the engine was told), or the command must end
+with status 2 and a sentence. A new option without a value here fails the test of completeness.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import raptor
+from raptor import arch as architectures
+from raptor import cli
+from raptor.errors import UserError
+from tests.frontend.support import make_model, node, random
+from validator import samples
+
+
+@dataclass(frozen=True)
+class Command:
+    """`words` come before the options; `options`: by their name, the words to give."""
+
+    words: tuple[str, ...]
+    options: dict[str, tuple[str, ...]]
+
+
+COMPILE = {
+    "--output": ("-o", "elsewhere"),
+    "--xbar": ("--xbar", "8"),
+    "--cores": ("--cores", "9"),
+    "--xbars-per-core": ("--xbars-per-core", "3"),
+    "--bits": ("--bits", "4"),
+    "--cell-bits": ("--cell-bits", "4"),
+    "--arch": ("--arch", "chip.json"),
+    "--shape": ("--shape", "x=2,4,6,6"),
+    "--dim": ("--dim", "N=3"),
+    "--set": ("--set", "scale=2"),
+    "--format": ("--format", "pim"),
+    "--weights": ("--weights", "npz"),
+    "--mapping": ("--mapping", "raptor"),
+    "--optimize": ("--optimize", "energy"),
+    "--effort": ("--effort", "2"),
+    "--emit-mapping": ("--emit-mapping", "mapping.json"),
+    "--isa": ("--isa", "base"),
+    "--dump-ir": ("--dump-ir", "ir"),
+    "--stop-after": ("--stop-after", "map"),
+    "--force": ("--force",),
+    "--verbose": ("--verbose",),
+    "--quiet": ("--quiet",),
+}
+COMMANDS = {
+    "compile": Command(("compile", "model.onnx"), COMPILE),
+    "inspect": Command(
+        ("inspect", "model.onnx"),
+        {
+            **{k: COMPILE[k] for k in ("--xbar", "--xbars-per-core", "--bits", "--cell-bits", "--arch")},
+            **{k: COMPILE[k] for k in ("--shape", "--dim", "--set", "--quiet")},
+            "--json": ("--json", "found.json"),
+        },
+    ),
+    "models": Command(
+        ("models",),
+        {
+            "NAME": ("mlp",),
+            "--output": ("-o", "other.onnx"),
+            "--seed": ("--seed", "3"),
+            "--option": ("--option", "width=0.25"),
+            "--force": ("--force",),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "validate": Command(
+        ("validate", "out"),
+        {
+            "--input": ("--input", "x.npy"),
+            "--seed": ("--seed", "4000"),
+            "--samples": ("--samples", "3"),
+            "--tolerance": ("--tolerance", "1e-30"),
+            "--layers": ("--layers",),
+            "--engine": ("--engine", "python"),
+            "--schedule": ("--schedule", "round-robin"),
+            "--json": ("--json", "found.json"),
+            "--max-steps": ("--max-steps", "1000000"),
+            "--no-hash": ("--no-hash",),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "check": Command(
+        ("check", "out"),
+        {
+            "--arch": ("--arch", "small.json"),
+            "--json": ("--json", "found.json"),
+            "--sarif": ("--sarif", "found.sarif"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "simulate": Command(
+        ("simulate", "out"),
+        {
+            "--arch": ("--arch", "fast.json"),
+            "--mode": ("--mode", "throughput"),
+            "--samples": ("--samples", "2"),
+            "--trace": ("--trace", "trace.json"),
+            "--json": ("--json", "found.json"),
+            "--engine": ("--engine", "pimsim"),
+            "--pimsim": ("--pimsim", "no-such-program"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "report": Command(
+        ("report", "out"),
+        {
+            "--output": ("-o", "page.html"),
+            "--json": ("--json", "found.json"),
+            "--arch": ("--arch", "fast.json"),
+            "--validate": ("--validate",),
+            "--open": ("--open",),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "compare": Command(
+        ("compare", "out", "out"),
+        {
+            "--output": ("-o", "page.html"),
+            "--json": ("--json", "found.json"),
+            "--csv": ("--csv", "found.csv"),
+            "--markdown": ("--markdown", "found.md"),
+            "--arch": ("--arch", "fast.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "explain": Command(
+        ("explain", "out"),
+        {"--what-if": ("--what-if",), "--json": ("--json", "found.json"), "--quiet": ("--quiet",)},
+    ),
+    "arch list": Command(("arch", "list"), {}),
+    "arch show": Command(("arch", "show", "isaac"), {"--json": ("--json",), "--bits": ("--bits", "4")}),
+    "arch check": Command(("arch", "check", "small.json"), {"--quiet": ("--quiet",)}),
+    "arch new": Command(
+        ("arch", "new"),
+        {
+            "--output": ("-o", "mine.json"),
+            "--from": ("--from", "isaac"),
+            **{k: COMPILE[k] for k in ("--cores", "--xbars-per-core", "--xbar", "--cell-bits")},
+            "--force": ("--force",),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "help": Command(("help",), {"COMMAND": ("compile",)}),
+}
+"""Values that act alone, where anything can."""
+
+ALWAYS_REFUSED = {
+    "--engine": "needs the simulator itself",
+    "--pimsim": "needs the simulator itself",
+    "--isa": "refuses the model, which has an instruction outside the base set: that is what it does",
+}
+
+
+def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
+    """The parameters of each command, as the command line has them."""
+    found: dict[str, set[str]] = {}
+    for name, inner in command.commands.items():
+        if hasattr(inner, "commands"):
+            found |= names_of(inner, f"{prefix}{name} ")
+        else:
+            found[prefix + name] = {max(p.opts, key=len) for p in inner.params if p.param_type_name == "option"}
+    return found
+
+
+def test_every_option_of_every_command_has_a_value_here():
+    for name, options in names_of(cli.command()).items():
+        given = {option for option in COMMANDS[name].options if option.startswith("-")}
+        assert given == {o for o in options if o not in ("--help", "--debug", "--version")}, name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, what it compiles to, the same with a wrong hash, chips, inputs."""
+    folder = tmp_path_factory.mktemp("options")
+    nodes = [
+        node("Conv", "x w", "c", pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
+        node("Mul", "c scale", "m"),
+        node("Sigmoid", "m", "s"),
+        node("Exp", "s", "y"),
+    ]
+    model = make_model(nodes, {"x": ("N", 4, 6, 6), "scale": (1,)}, ["y"], {"w": random(200, 4, 3, 3)})
+    onnx.save(model, str(folder / "model.onnx"))
+    for name, cycles in (("fast.json", 2), ("small.json", 3)):
+        write_chip(folder / name, adc_latency_cycle=cycles, adc_count=3 if name == "small.json" else 16)
+    write_chip(folder / "chip.json", adc_latency_cycle=5, xbar_array_count=40)
+    raptor.compile(model, arch=folder / "chip.json", constants={"scale": 2.0}).save(folder / "out")
+    shutil.copytree(folder / "out", folder / "spoilt")
+    report = folder / "spoilt" / "report.json"
+    report.write_text(report.read_text().rstrip("\n") + " ")
+    np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
+    return folder
+
+
+def write_chip(path: Path, **converters: int) -> None:
+    raw = json.loads(architectures.load("bench", cores=12, xbars_per_core=64, xbar=16).file.model_dump_json())
+    del raw["chip_config"]["network_config"]["net_config_file_path"]
+    raw["chip_config"]["core_config"]["matrix_config"] |= converters
+    path.write_text(json.dumps(raw))
+
+
+Observed = tuple[object, ...]
+"""Status, standard output, standard error, files, what was told to the engine."""
+
+
+class Runner:
+    """Runs a command with some of its options, each combination once."""
+
+    def __init__(self, name: str, folder: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.name, self.command, self.folder = name, COMMANDS[name], folder
+        self.copy, self.monkeypatch = scratch / "copy", monkeypatch
+        self.known: dict[frozenset[str], tuple[Observed, ...]] = {}
+
+    def run(self, *options: str) -> tuple[Observed, ...]:
+        """In each state of the folder that an option may depend on."""
+        key = frozenset(options)
+        if key not in self.known:
+            words = [*self.command.words, *(w for option in options for w in self.command.options[option])]
+            self.known[key] = tuple(self.states(words))
+        return self.known[key]
+
+    def states(self, words: list[str]) -> Iterator[Observed]:
+        """A fresh folder; the same once more, when what it writes is there; for `validate` a program with a fault."""
+        shutil.copytree(self.folder, self.copy)
+        self.monkeypatch.chdir(self.copy)
+        try:
+            if self.name == "compile":
+                shutil.rmtree("out")
+            yield self.once(words)
+            if self.name in ("compile", "models", "arch new"):
+                yield self.once(words)
+            if self.name == "validate":
+                yield self.once(["spoilt" if word == "out" else word for word in words])
+        finally:
+            self.monkeypatch.chdir(self.folder)
+            shutil.rmtree(self.copy)
+
+    def once(self, words: list[str]) -> Observed:
+        told: list[object] = []
+        real = samples.run
+
+        def spied(program: Any, inputs: Any, **options: Any) -> Any:
+            told.append(sorted(options.items()))
+            return real(program, inputs, **options)
+
+        out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
+        with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
+            patched.setattr(samples, "run", spied)
+            patched.setattr("webbrowser.open", told.append)
+            with pytest.raises(SystemExit) as ended:
+                cli.main(words)
+        return ended.value.code or 0, written(out), written(err), digest(self.copy), json.dumps(told, default=str)
+
+
+def written(stream: TextIOWrapper) -> str:
+    """What was printed, without wall times."""
+    stream.flush()
+    lines = stream.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
+    return "\n".join(line for line in lines if not line.startswith("seconds") and " s, tolerance" not in line)
+
+
+def digest(folder: Path) -> str:
+    """Names and contents of all files, without wall times."""
+    found = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        content = path.read_bytes()
+        if path.name == "found.json":
+            content = json.dumps(json.loads(content) | {"seconds": 0}).encode()
+        found.update(f"{path.relative_to(folder)} {len(content)} ".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def refused(result: tuple[Observed, ...]) -> bool:
+    """Whether it ended with a sentence in every state."""
+    return all(status == 2 and "error: " in str(err) for status, _, err, *_ in result)
+
+
+CASES = [(name, option) for name, command in COMMANDS.items() for option in command.options]
+
+
+@pytest.mark.parametrize(("name", "option"), CASES, ids=[f"{n} {o}" for n, o in CASES])
+def test_it_acts_or_is_refused_beside_every_other(
+    name: str, option: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    runner = Runner(name, folder, tmp_path, monkeypatch)
+    alone, without = runner.run(option), runner.run()
+    assert alone != without, "it does nothing alone"
+    acted = not refused(alone)
+    for other in runner.command.options:
+        if other == option:
+            continue
+        both = runner.run(option, other)
+        if refused(both):
+            continue
+        acted = True
+        # What only changes words has nothing to change where no words are wanted, or none are said.
+        silent = other == "--quiet" or (option == "--quiet" and not any(out for _, out, *_ in runner.run(other)))
+        if not silent:
+            assert both != runner.run(other), f"it does nothing beside {other}"
+    assert acted or option in ALWAYS_REFUSED, "it is always refused"
+
+
+def test_the_mapping_file_of_a_misspelt_option_is_not_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """What went without a word before."""
+    monkeypatch.chdir(folder)
+    for options, fault in (
+        ({"mapping": "missing.json", "optimize": "latency"}, "mapping=: not with optimize="),
+        ({"effort": 9}, "effort=: only with optimize="),
+    ):
+        with pytest.raises(UserError, match=fault):
+            raptor.compile("model.onnx", constants={"scale": 1.0}, **options)

@@ -1,0 +1,199 @@
+"""The model in float64: what computes a node, that it is right, and what the errors put in amount to."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from raptor.errors import UserError
+from tests.frontend.support import Array, golden, make_model, node, random
+from validator import exact as module
+from validator.exact import HALF_UNIT, Exact, UnknownError, load_exact
+
+
+def loaded(model: onnx.ModelProto, folder: Path) -> Exact:
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return load_exact(path, {})
+
+
+def computed(model: onnx.ModelProto, folder: Path, x: Array) -> tuple[Array, Array]:
+    """By float64 and by onnxruntime in float32."""
+    return loaded(model, folder).run({"x": x}, ["y"])["y"], golden(model, {"x": x})["y"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "attributes"),
+    [
+        ((2, 4, 9, 7), (6, 4, 3, 2), {"strides": [2, 1], "pads": [1, 0, 2, 1]}),
+        ((1, 4, 9, 7), (6, 2, 3, 3), {"group": 2, "dilations": [2, 1]}),
+        ((1, 4, 9, 8), (4, 1, 2, 3), {"group": 4, "auto_pad": "SAME_UPPER", "strides": [2, 3]}),
+        ((1, 4, 9, 8), (4, 4, 2, 4), {"auto_pad": "SAME_LOWER"}),
+        ((1, 3, 9), (5, 3, 4), {"auto_pad": "VALID"}),
+        ((1, 2, 5, 4, 3), (3, 2, 2, 2, 2), {"pads": [1, 0, 0, 0, 1, 0]}),
+    ],
+)
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolution(
+    tmp_path: Path, shape: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any], bias: bool
+) -> None:
+    constants = {"w": random(*kernel), "b": random(kernel[0], seed=1)}
+    nodes = [node("Conv", "x w b" if bias else "x w", **attributes)]
+    x = random(*shape, seed=2)
+    y, single = computed(make_model(nodes, {"x": shape}, {"y": len(shape)}, constants), tmp_path, x)
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y, single, rtol=1e-5, atol=1e-5)
+    assert (y != single).any()
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "scale", "attributes"),
+    [
+        ("InstanceNormalization", "x s b", (4,), {"epsilon": 0.01}),
+        ("LayerNormalization", "x s b", (3, 5), {"axis": -2}),
+        ("LayerNormalization", "x s", (5,), {"epsilon": 0.1}),
+        ("LayerNormalization", "x s", (1,), {}),
+        ("MeanVarianceNormalization", "x", (), {"axes": [1, 3]}),
+        ("MeanVarianceNormalization", "x", (), {}),
+    ],
+)
+def test_normalisations_in_steps(
+    tmp_path: Path, op: str, inputs: str, scale: tuple[int, ...], attributes: dict[str, Any]
+) -> None:
+    """Every step rounds: of two nearly equal numbers little is known after the mean is taken off."""
+    constants = {"s": random(*scale), "b": random(*scale, seed=1)}
+    model = make_model([node(op, inputs, **attributes)], {"x": (2, 4, 3, 5)}, ["y"], constants)
+    x = random(2, 4, 3, 5)
+    exact = loaded(model, tmp_path)
+    y = exact.run({"x": x}, ["y"])["y"]
+    np.testing.assert_allclose(y, golden(model, {"x": x})["y"], rtol=1e-5, atol=1e-5)
+    far = x + np.float32(1000)
+    apart = exact.run({"x": far}, ["y"], np.random.default_rng(0))["y"] - exact.run({"x": far}, ["y"])["y"]
+    assert 1e-6 < np.abs(apart).max() < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "function"),
+    [
+        ("Sigmoid", {}, lambda x: 1 / (1 + np.exp(-x))),
+        ("Softplus", {}, lambda x: np.log1p(np.exp(x))),
+        ("Elu", {"alpha": 0.5}, lambda x: np.where(x > 0, x, 0.5 * np.expm1(x))),
+        ("Atan", {}, np.arctan),
+        ("Tanh", {}, np.tanh),
+    ],
+)
+def test_functions_have_the_digits_of_float64(tmp_path: Path, op: str, attributes: Any, function: Any) -> None:
+    x = random(3, 40)
+    y, _ = computed(make_model([node(op, "x", **attributes)], {"x": (3, 40)}, {"y": 2}), tmp_path, x)
+    np.testing.assert_allclose(y, function(x.astype(np.float64)), rtol=1e-14)
+
+
+def test_a_wrong_kernel_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime's float32 kernel serves then."""
+    monkeypatch.setattr(module, "convolve", lambda *_: np.zeros((1, 2, 3, 3)))
+    model = make_model([node("Conv", "x w")], {"x": (1, 1, 3, 3)}, ["y"], {"w": random(2, 1, 1, 1)})
+    y, single = computed(model, tmp_path, random(1, 1, 3, 3))
+    assert (y.astype(np.float32) == single).all()
+
+
+def test_large_results_of_the_reference_come_from_the_float32_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REFERENCE_ELEMENTS", 10)
+    y, single = computed(make_model([node("Atan", "x")], {"x": (3, 4)}, {"y": 2}), tmp_path, random(3, 4))
+    assert (y.astype(np.float32) == single).all()
+
+
+def test_what_follows_from_constants_is_what_float32_says(tmp_path: Path) -> None:
+    """A tenth times thirty is 3 in float32 and a little more in float64: sizes come of such numbers."""
+    nodes = [node("Mul", "tenth thirty", "t"), node("Ceil", "t", "c"), node("Add", "x c")]
+    constants = {"tenth": np.float32(0.1), "thirty": np.float32(30)}
+    y, single = computed(make_model(nodes, {"x": (2,)}, {"y": 1}, constants), tmp_path, np.zeros(2, np.float32))
+    assert y.tolist() == single.tolist()
+
+
+@pytest.mark.parametrize("given", ["sizes", "scales"])
+def test_empty_operands_are_none(tmp_path: Path, given: str) -> None:
+    """Exporters give a tensor without elements for a parameter of Resize that they do not mean."""
+    constants = {"roi": np.zeros(0, np.float32), "scales": np.zeros(0, np.float32), "sizes": np.zeros(0, np.int64)}
+    constants |= {"sizes": np.array([1, 1, 6, 8])} if given == "sizes" else {"scales": np.float32([1, 1, 2, 2])}
+    nodes = [node("Resize", "x roi scales sizes" if given == "sizes" else "x roi scales", mode="linear")]
+    model = make_model(nodes, {"x": (1, 1, 3, 4)}, ["y"], constants)
+    y, single = computed(model, tmp_path, random(1, 1, 3, 4))
+    np.testing.assert_allclose(y, single, rtol=1e-5, atol=1e-6)
+
+
+def test_graphs_inside_of_nodes_and_functions(tmp_path: Path) -> None:
+    """A branch that reads a tensor and a constant from outside, and has a constant of its own."""
+    third = numpy_helper.from_array(np.float32(1 / 3), "third")
+    branches = [
+        helper.make_graph(
+            [helper.make_node("twice", ["x"], ["d"], domain="own"), helper.make_node("Mul", ["d", "third"], ["r"])]
+            if taken
+            else [helper.make_node("Neg", ["x"], ["r"])],
+            "branch",
+            [],
+            [helper.make_tensor_value_info("r", TensorProto.FLOAT, [3])],
+            [third] if taken else [],
+        )
+        for taken in (True, False)
+    ]
+    model = make_model(
+        [node("If", "yes", "y", then_branch=branches[0], else_branch=branches[1])],
+        {"x": (3,)},
+        {"y": 1},
+        {"yes": np.array(True)},
+    )
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    twice = helper.make_node("Add", ["a", "a"], ["b"])
+    model.functions.append(helper.make_function("own", "twice", ["a"], ["b"], [twice], model.opset_import[:1]))
+    x = random(3)
+    y, _ = computed(model, tmp_path, x)
+    np.testing.assert_allclose(y, 2 * x.astype(np.float64) * np.float64(np.float32(1 / 3)), rtol=1e-15)
+
+
+def test_errors_are_those_of_one_rounding(tmp_path: Path) -> None:
+    """A product of two numbers: two operands and the result, each off by half a unit at most, evenly."""
+    exact = loaded(make_model([node("Mul", "x w")], {"x": (1000,)}, {"y": 1}, {"w": random(1000)}), tmp_path)
+    x = random(1000, seed=1)
+    y = exact.run({"x": x}, ["y"])["y"]
+    moved = exact.run({"x": x}, ["y"], np.random.default_rng(0))["y"]
+    off = (moved - y) / y
+    assert np.abs(off).max() <= 3 * HALF_UNIT
+    assert off.std() == pytest.approx(HALF_UNIT, rel=0.1)  # sqrt(3) of HALF_UNIT / sqrt(3)
+
+
+def test_what_rounds_nothing_has_no_errors(tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "r"), node("Transpose", "r", "t"), node("Concat", "t t", axis=0)]
+    exact = loaded(make_model(nodes, {"x": (4, 5)}, {"y": 2}), tmp_path)
+    one, two = (exact.run({"x": random(4, 5)}, ["y"], rng)["y"] for rng in (None, np.random.default_rng(0)))
+    assert (one == two).all()
+
+
+def test_inner_tensors_and_only_what_they_need(tmp_path: Path) -> None:
+    nodes = [node("Exp", "x", "e"), node("NoSuchOperator", "e", "n"), node("Neg", "e")]
+    exact = loaded(make_model(nodes, {"x": (3,)}, {"y": 1}), tmp_path)
+    found = exact.run({"x": random(3)}, ["e", "y"])
+    np.testing.assert_allclose(found["e"], np.exp(random(3).astype(np.float64)), rtol=1e-14)
+    assert (found["y"] == -found["e"]).all()
+    with pytest.raises(UnknownError, match="NoSuchOperator"):
+        exact.run({"x": random(3)}, ["n"])
+
+
+def test_models_that_are_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"\xff\xff broken")
+    with pytest.raises(UnknownError, match="DecodeError"):
+        load_exact(broken, {})
+    sparse = make_model([node("Neg", "x")], {"x": (3,)}, {"y": 1})
+    values, indices = (
+        numpy_helper.from_array(np.ones(1, np.float32), "s"),
+        numpy_helper.from_array(np.zeros(1, np.int64)),
+    )
+    sparse.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    with pytest.raises(UnknownError, match="sparse"):
+        loaded(sparse, tmp_path)
+    assert not issubclass(UnknownError, UserError)

@@ -1,0 +1,25 @@
+"""A command of its own, beside `raptor`: `python -m validator`, `python -m validator.checks`."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+import typer
+
+from raptor.errors import RaptorError
+from raptor.printable import printable
+from raptor.spelling import flags
+
+
+@flags()
+def run_alone(command: Callable[..., None], name: str, arguments: Sequence[str] | None = None) -> int:
+    """Runs `command` under a name on the arguments, those of the process unless given; returns its exit status."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    try:
+        app(arguments, prog_name=name)
+    except RaptorError as e:
+        print(f"error: {printable(str(e))}", file=sys.stderr)
+        return e.exit_status
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else 1
+    return 0

@@ -1,0 +1,298 @@
+"""What the model computes without rounding, or nearly: its nodes one by one in float64, and again with errors put in.
+
+Nothing of the compiler is used. A node is computed by the first of these that can:
+
+1. onnxruntime in float64, where it has such a kernel;
+2. a convolution here, or onnx's reference implementation, in float64. Both must agree with onnxruntime's float32 kernel
+   on the operands of the first run, or are not used;
+3. onnxruntime's float32 kernel.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from raptor.errors import RaptorError
+from raptor.layout import Floats
+from validator import golden, widen
+from validator.convolution import convolve
+from validator.steps import OPSET, steps
+
+Array = npt.NDArray[Any]
+Run = Callable[[Mapping[str, Array]], Sequence[Array]]
+Opsets = Sequence[onnx.OperatorSetIdProto]
+HALF_UNIT = 2.0**-24
+"""The largest relative error of one rounding to float32."""
+UNDERFLOW = 2.0**-126
+"""Smaller numbers may become zero in float32."""
+AGREE = 1e-3
+"""Of the largest value: a float64 kernel that is not onnxruntime's may differ by this from its float32 kernel."""
+ROUNDING = 32
+"""Or by this times as much as half a unit in each operand moves its result."""
+REFERENCE_ELEMENTS = 2**16
+"""The reference implementation is slow Python: for larger results the float32 kernel serves."""
+ROUND_NOTHING = frozenset([
+    "Abs", "And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "Constant",
+    "ConstantOfShape", "DepthToSpace", "Dropout", "Equal", "Expand", "Flatten", "Floor", "Gather", "GatherElements",
+    "GatherND", "GlobalMaxPool", "Greater", "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual",
+    "Max", "MaxPool", "Min", "Neg", "NonZero", "Not", "OneHot", "Or", "Pad", "Range", "ReduceMax", "ReduceMin",
+    "Relu", "Reshape", "ReverseSequence", "Round", "ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Slice",
+    "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
+])  # fmt: skip
+"""Operators that move, choose or cut off, and add no error of their own."""
+INNER_ONES = frozenset(
+    ["Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu", "Softplus", "Swish"]
+)
+"""Functions with steps as large as 1, by which results near 0 are off, such as exp(x) - 1."""
+EXACT_PARAMETERS = {"Pow": 1, "Resize": 1, "Upsample": 1}
+"""From which operand on they are parameters: a power of 2 is no power of 2.0000001, and sizes follow from scales."""
+
+
+class UnknownError(RaptorError):
+    """The model cannot be computed in float64; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """How a node is computed. `error`: relative, what is put in; one in float32 would not see half a unit."""
+
+    run: Run
+    error: float = HALF_UNIT
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """`reads`, `writes`: names; `fixed`: of `reads` those that are parameters, as sizes and axes.
+
+    `kernel`, or `steps` instead, and `fixed` are known when the node runs for the first time.
+    """
+
+    proto: NodeProto
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    fixed: tuple[str, ...] = ()
+    kernel: Kernel | None = None
+    steps: "Exact | None" = None
+
+    @property
+    def rounds(self) -> bool:
+        return self.proto.op_type not in ROUND_NOTHING
+
+
+@dataclass(slots=True, eq=False)
+class Exact:
+    """A model to be computed in float64.
+
+    `constants`: what does not depend on inputs, in float32, filled by the first run.
+    """
+
+    nodes: Sequence[_Node]
+    opsets: Opsets
+    constants: dict[str, Array] = field(default_factory=dict[str, Array])
+
+    def run(
+        self, inputs: Mapping[str, Floats], names: Sequence[str], rng: np.random.Generator | None = None
+    ) -> dict[str, Array]:
+        """The tensors `names` in float64. With `rng`, every node that rounds has errors in operands and results.
+
+        They are as large as one rounding to float32 can be, and of random sign and size: what comes out is off by about
+        as much as float32 is. Raises `UnknownError`.
+        """
+        try:
+            with np.errstate(all="ignore"):
+                return self.compute({n: a.astype(np.float64) for n, a in inputs.items()}, names, rng)
+        except MemoryError:
+            raise
+        except Exception as e:  # those of onnx, onnxruntime and numpy have no common base
+            raise UnknownError(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
+
+    def compute(
+        self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
+    ) -> dict[str, Array]:
+        """As `run`, from inputs in float64; raises whatever the libraries raise."""
+        needed = _needed(self.nodes, names)
+        last = {name: k for k, node in enumerate(needed) for name in node.reads}
+        values: dict[str, Array] = {**self.constants, **inputs}
+        for k, node in enumerate(needed):
+            if all(name in self.constants for name in node.writes):
+                continue
+            results = self._computed(node, values, rng)
+            values |= results
+            if all(name in self.constants for name in node.reads):
+                self.constants |= {name: _cast(a, np.float32) for name, a in results.items()}
+            for name in node.reads:
+                if last[name] == k and name not in names:
+                    values.pop(name, None)
+        return {name: _cast(values[name], np.float64) for name in names}
+
+    def _computed(self, node: _Node, values: Mapping[str, Array], rng: np.random.Generator | None) -> dict[str, Array]:
+        """Constants are computed in float32, with errors and without: sizes that follow from them stay as they are."""
+        operands = {name: _cast(values[name], np.float64) for name in node.reads}
+        constant = all(name in self.constants for name in node.reads)
+        if node.kernel is None and node.steps is None:
+            self._choose(node, operands, constant=constant)
+        if node.steps is not None:
+            return node.steps.compute(operands, node.writes, rng)
+        kernel = node.kernel
+        assert kernel is not None
+        if rng is None or constant or not node.rounds:
+            return dict(zip(node.writes, kernel.run(operands), strict=True))
+        kept = frozenset(node.proto.input[EXACT_PARAMETERS.get(node.proto.op_type, len(node.proto.input)) :])
+        disturbed = {n: a if n in kept else _disturbed(a, rng, kernel.error) for n, a in operands.items()}
+        results = zip(node.writes, kernel.run(disturbed), strict=True)
+        inner = float(node.proto.op_type in INNER_ONES)
+        return {name: _underflown(_disturbed(a, rng, kernel.error, inner), rng) for name, a in results}
+
+    def _choose(self, node: _Node, operands: Mapping[str, Array], *, constant: bool) -> None:
+        known = [n for n in node.reads if n in self.constants]
+        node.fixed = tuple(n for n in known if operands[n].dtype.kind != "f" or not operands[n].size)
+        if constant:
+            node.kernel = _single(node, self.opsets, operands)
+        elif protos := steps(node.proto, operands):
+            node.steps = Exact([_node(proto) for proto in protos], [helper.make_opsetid("", OPSET)])
+        else:
+            node.kernel = _kernel(node, self.opsets, operands)
+
+
+def load_exact(path: Path, constants: Mapping[str, Array]) -> Exact:
+    """Reads a model, of which some inputs are `constants`.
+
+    Raises `UnknownError` for one that cannot be computed node by node.
+    """
+    try:
+        model = widen.inlined(onnx.load(str(path)))  # pyright: ignore[reportUnknownMemberType]
+        return _exact(model, constants)
+    except MemoryError:
+        raise
+    except Exception as e:  # those of protobuf and onnx have no common base
+        raise UnknownError(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
+
+
+def _exact(model: ModelProto, inputs: Mapping[str, Array]) -> Exact:
+    if model.graph.sparse_initializer:
+        raise UnknownError("the model has sparse constants")
+    constants = {t.name: numpy_helper.to_array(widen.tensor(t, np.float32)) for t in model.graph.initializer}
+    constants |= {name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in inputs.items()}
+    return Exact([_node(proto) for proto in model.graph.node], list(model.opset_import), constants)
+
+
+def _node(proto: NodeProto) -> _Node:
+    return _Node(proto, widen.reads(proto), tuple(filter(None, proto.output)))
+
+
+def _needed(nodes: Sequence[_Node], names: Sequence[str]) -> list[_Node]:
+    """In the model's order, those that `names` depend on."""
+    wanted, found = set(names), list[_Node]()
+    for node in reversed(nodes):
+        if wanted.intersection(node.writes):
+            wanted.update(node.reads)
+            found.append(node)
+    return found[::-1]
+
+
+def _disturbed(array: Array, rng: np.random.Generator, error: float, least: float = 0.0) -> Array:
+    """Each element by up to `error` of it, or of `least` if that is more: zeros, which are exact, stay."""
+    if array.dtype.kind != "f":
+        return array
+    size = array if not least else np.where(array == 0, 0.0, np.maximum(np.abs(array), least))
+    moved = size * (rng.random(array.shape, np.float32) - np.float32(0.5))
+    moved *= 2 * error
+    moved += array
+    return np.asarray(moved)  # numpy makes another thing of a scalar
+
+
+def _underflown(array: Array, rng: np.random.Generator) -> Array:
+    """A result so small that float32 may make zero of it, or move it by as much."""
+    small = (array != 0) & (np.abs(array) < UNDERFLOW / HALF_UNIT) if array.dtype.kind == "f" else np.False_
+    return np.where(small, array + UNDERFLOW * rng.uniform(-1, 1, array.shape), array) if small.any() else array
+
+
+# Kernels
+
+
+def _kernel(node: _Node, opsets: Opsets, operands: Mapping[str, Array]) -> Kernel:
+    try:
+        kernel = Kernel(_onnxruntime(node, opsets, operands, np.float64))
+        kernel.run(operands)
+        return kernel
+    except MemoryError:
+        raise
+    except Exception:  # no such kernel
+        single = _single(node, opsets, operands)
+    wanted = single.run(operands)
+    try:
+        double = _of_onnx(node, opsets, operands, wanted)
+        return double if double is not None and _agrees(double, operands, wanted) else single
+    except MemoryError:
+        raise
+    except Exception:  # the reference does not know the operator, or this version of it
+        return single
+
+
+def _of_onnx(node: _Node, opsets: Opsets, operands: Mapping[str, Array], wanted: Sequence[Array]) -> Kernel | None:
+    if node.proto.op_type == "Conv" and not node.proto.domain:
+        return Kernel(lambda values: [convolve(node.proto, [values[n] if n else None for n in node.proto.input])])
+    if sum(w.size for w in wanted) > REFERENCE_ELEMENTS:
+        return None
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator: Any = ReferenceEvaluator(_model(node, opsets, operands, np.float64))
+    return Kernel(lambda values: [np.asarray(a) for a in evaluator.run(None, dict(values))])
+
+
+def _agrees(kernel: Kernel, operands: Mapping[str, Array], wanted: Sequence[Array]) -> bool:
+    """With what onnxruntime computes in float32, but for rounding."""
+    found = kernel.run(operands)
+    if any((a.shape, a.dtype) != (w.shape, w.dtype) for a, w in zip(found, wanted, strict=True)):
+        return False
+    off = [_apart(a, w) > AGREE * _apart(w, np.zeros_like(w)) for a, w in zip(found, wanted, strict=True)]
+    if not any(off):
+        return True
+    moved = kernel.run({n: _disturbed(a, np.random.default_rng(0), kernel.error) for n, a in operands.items()})
+    within = (_apart(a, w) <= ROUNDING * _apart(a, m) for a, w, m in zip(found, wanted, moved, strict=True))
+    return all(near or not far for near, far in zip(within, off, strict=True))
+
+
+def _apart(one: Array, two: Array) -> float:
+    both = np.isfinite(one) & np.isfinite(two)
+    return float(np.abs(one[both].astype(np.float64) - two[both].astype(np.float64)).max(initial=0))
+
+
+def _onnxruntime(node: _Node, opsets: Opsets, operands: Mapping[str, Array], dtype: type[np.floating]) -> Run:
+    model = _model(node, opsets, operands, dtype)
+    names = [value.name for value in model.graph.input]
+    session = golden.session(model.SerializeToString(), Path(node.proto.name))
+    return lambda values: cast(Sequence[Array], session.run(None, {name: values[name] for name in names}))
+
+
+def _single(node: _Node, opsets: Opsets, operands: Mapping[str, Array]) -> Kernel:
+    inner = _onnxruntime(node, opsets, operands, np.float32)
+
+    def run(values: Mapping[str, Array]) -> Sequence[Array]:
+        results = inner({n: _cast(a, np.float32) for n, a in values.items()})
+        return [_cast(a, np.float64) for a in results]
+
+    return Kernel(run, 2 * HALF_UNIT)
+
+
+def _cast(array: Array, dtype: type[np.floating]) -> Array:
+    return array.astype(dtype) if array.dtype.kind == "f" else array
+
+
+def _model(node: _Node, opsets: Opsets, operands: Mapping[str, Array], dtype: type[np.floating]) -> ModelProto:
+    """The node alone, with its `fixed` operands as constants."""
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(_cast(a, dtype).dtype), [None] * a.ndim)
+        for n, a in operands.items()
+        if n not in node.fixed
+    ]
+    fixed = [numpy_helper.from_array(_cast(operands[n], dtype), n) for n in node.fixed]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.writes]
+    graph = helper.make_graph([widen.node(node.proto, dtype)], "node", inputs, outputs, fixed)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)

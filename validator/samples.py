@@ -1,0 +1,81 @@
+"""Runs a program and onnxruntime on the same inputs, one input after the other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
+
+import numpy.typing as npt
+
+from raptor.layout import Floats
+from validator.golden import Golden, check_shapes
+from validator.inputs import make_inputs
+from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
+from validator.program import Program
+from validator.run import run
+
+Array = npt.NDArray[Any]
+QUICK_INSTRUCTIONS: dict[Engine, int] = {"numba": 300_000, "python": 3000}
+"""Some tenths of a second."""
+BYTES_OF_AN_INSTRUCTION = 100
+"""Of memory, which take as long to fill."""
+
+
+class Shown(NamedTuple):
+    """A tensor as the program shows it: an output may be an inner tensor as well."""
+
+    kind: Literal["output", "layer"]
+    tensor: str
+
+
+@dataclass(slots=True, eq=False)
+class Samples:
+    """The inputs to try: those given, or those of the seeds `numbers`.
+
+    `seconds`: time by what took it; `instructions`: of the last run.
+    """
+
+    program: Program
+    golden: Golden
+    given: Sequence[str] | Mapping[str, Array]
+    numbers: Sequence[int]
+    engine: Engine
+    schedule: Schedule
+    layers: bool
+    max_steps: int
+    seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0, "float64": 0.0})
+    instructions: int = 0
+
+    def inputs(self, number: int) -> dict[str, Floats]:
+        return make_inputs(self.program.memory.inputs, self.golden, self.given, number)
+
+    def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]:
+        """What was computed and what onnxruntime wants, both in its shape; the same whenever it is called."""
+        inputs, start = self.inputs(number), perf_counter()
+        wanted = self._wanted(inputs)
+        known = perf_counter()
+        options: Any = {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
+        result = run(self.program, inputs, probes=self.layers, **options)
+        self.seconds["golden"] += known - start
+        self.seconds["run"] += perf_counter() - known
+        self.instructions = result.instructions
+        found = {Shown("output", n): a for n, a in result.outputs.items()}
+        found |= {Shown("layer", n): a for n, a in result.probes.items() if n in wanted}
+        return {s: (got.reshape(wanted[s.tensor].shape), wanted[s.tensor]) for s, got in found.items()}
+
+    def _wanted(self, inputs: Mapping[str, Floats]) -> dict[str, Floats]:
+        names = dict.fromkeys([*(place.name for place in self.program.memory.outputs), *self.golden.layers])
+        wanted = self.golden.run(inputs, list(names))
+        check_shapes(self.program, wanted)
+        return wanted
+
+
+def quick_count(program: Program, engine: Engine) -> int:
+    """As many inputs as are quick, and more than one.
+
+    One input can hide a wrong operand of a maximum, or a clipped value. It seldom does where vectors are long; small
+    programs, whose vectors are short, run often.
+    """
+    memory_bytes = sum(program.memory.local_bytes) + program.memory.size_bytes
+    cost = 1 + program.instruction_count + memory_bytes // BYTES_OF_AN_INSTRUCTION
+    return min(max(QUICK_INSTRUCTIONS[engine] // cost, FEWEST_SAMPLES), MOST_SAMPLES)

@@ -1,0 +1,202 @@
+"""Resize as ONNX's own suite computes it, where onnxruntime computes something else.
+
+onnxruntime is the judge, but it departs from the suite's reference implementation (`onnx.reference`)
+
+1. with `align_corners` and scales that give no whole length: it takes the length rounded down, the suite the product;
+2. with `tf_crop_and_resize` of channels last, linear with antialias or cubic: it extrapolates other elements than those
+   that lie outside.
+
+Resize is linear along each axis. So such a node becomes one product an axis, with the matrix that the reference
+implementation computes from the unit matrix; everything else of the model stays with onnxruntime. What cannot be
+rewritten, because sizes are not constants, or very large, is left to onnxruntime too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+Array = npt.NDArray[Any]
+_ROUNDING = 1e-4
+_MARKS = (b"align_corners", b"tf_crop_and_resize")
+
+
+_MOST_ELEMENTS = 2**24
+"""Of a matrix; a node with larger ones is left to onnxruntime."""
+
+
+def may_depart(path: Path) -> bool:
+    """Whether a file names what onnxruntime departs in. Quick: large models need not be parsed."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return any(content.find(mark) >= 0 for mark in _MARKS)
+
+
+def follow_suite(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+    """Rewrites the nodes in which onnxruntime departs from the suite; returns their names. `shapes`: of the inputs."""
+    known = _Known.of(model, shapes)
+    rewritten: list[str] = []
+    nodes: list[NodeProto] = []
+    numbers = count()
+    for node in model.graph.node:
+        resize = _Resize.of(node, known) if node.op_type == "Resize" else None
+        if resize is None or not resize.departs:
+            nodes.append(node)
+            continue
+        rewritten.append(node.name or node.output[0])
+        nodes += _Products(model, resize, f"{node.output[0]}.as_suite.{next(numbers)}").make()
+    if rewritten:
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+    return tuple(rewritten)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Shapes, element types and constants of a model's tensors, as far as they are known."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    types: Mapping[str, int]
+    constants: Mapping[str, Array]
+
+    @staticmethod
+    def of(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> "_Known":
+        bound = ModelProto.FromString(model.SerializeToString())
+        for value in bound.graph.input:
+            if value.name in shapes:
+                info = helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shapes[value.name])
+                value.CopyFrom(info)
+        inferred = onnx.shape_inference.infer_shapes(bound, data_prop=True).graph
+        values = {
+            v.name: v.type.tensor_type
+            for v in (*inferred.input, *inferred.value_info, *inferred.output)
+            if all(d.HasField("dim_value") for d in v.type.tensor_type.shape.dim)
+        }
+        found = {name: tuple(d.dim_value for d in value.shape.dim) for name, value in values.items()}
+        types = {name: value.elem_type for name, value in values.items()}
+        constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if np.prod(t.dims) <= 64}
+        for node in model.graph.node:
+            value = next((a.t for a in node.attribute if a.name == "value"), None)
+            if node.op_type == "Constant" and value is not None:
+                constants[node.output[0]] = numpy_helper.to_array(value)
+        return _Known(found, types, constants)
+
+
+@dataclass(frozen=True, slots=True)
+class _Resize:
+    """A Resize whose input and scales, or sizes, are known. `factors`: one an axis, of sizes None."""
+
+    node: NodeProto
+    attributes: Mapping[str, Any]
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+    factors: tuple[float | None, ...]
+    roi: tuple[tuple[float, float], ...]
+    dtype: npt.DTypeLike
+
+    @staticmethod
+    def of(node: NodeProto, known: _Known) -> "_Resize | None":
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if attributes.get("coordinate_transformation_mode") not in _MARKS:
+            return None
+        old, new = known.shapes.get(node.input[0]), known.shapes.get(node.output[0])
+        names = [*node.input, "", "", ""][1:4]
+        if old is None or new is None or any(name and name not in known.constants for name in names):
+            return None
+        roi, scales, _ = (known.constants.get(name, np.zeros(0)).tolist() for name in names)
+        axes = [axis % len(old) for axis in attributes.get("axes", range(len(old)))]
+        factors: list[float | None] = [1.0 if a == b else None for a, b in zip(old, new, strict=True)]
+        spans = [(0.0, 1.0)] * len(old)
+        for i, axis in enumerate(axes):
+            factors[axis] = scales[i] if scales else factors[axis]
+            spans[axis] = (roi[i], roi[i + len(axes)]) if roi else spans[axis]
+        dtype = helper.tensor_dtype_to_np_dtype(known.types[node.input[0]])
+        return _Resize(node, attributes, old, new, tuple(factors), tuple(spans), dtype)
+
+    def attribute(self, name: str, default: str) -> str:
+        return cast(bytes, self.attributes.get(name, default.encode())).decode()
+
+    @property
+    def departs(self) -> bool:
+        if self.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+            return False
+        if any(a * max(a, b) > _MOST_ELEMENTS for a, b in zip(self.old, self.new, strict=True)):
+            return False
+        coordinates = self.attribute("coordinate_transformation_mode", "half_pixel")
+        if coordinates == "align_corners":
+            return any(self.scaled(axis) for axis in range(len(self.old)))
+        by_axis = self.attribute("mode", "nearest") == "cubic" or self.attributes.get("antialias", 0)
+        channels_last = len(self.old) == 4 and self.old[1] != self.new[1]
+        return coordinates == "tf_crop_and_resize" and bool(by_axis) and channels_last
+
+    def scaled(self, axis: int) -> bool:
+        """Whether corners are aligned to a length that is not whole; one that was rounded to float32 is whole."""
+        aligned = self.attribute("coordinate_transformation_mode", "") == "align_corners"
+        factor = self.factors[axis]
+        return aligned and factor is not None and abs(factor * self.old[axis] - self.new[axis]) > _ROUNDING
+
+    @property
+    def changed(self) -> Iterator[int]:
+        """The axes that do not stay as they are."""
+        return (a for a in range(len(self.old)) if self.old[a] != self.new[a] or self.scaled(a))
+
+    def along(self, axis: int, rows: Array, outside: float) -> Array:
+        """[rows, old] -> [rows, new] by the reference implementation, which gives `outside` to what lies outside."""
+        from onnx.reference import ReferenceEvaluator
+
+        scaled, (low, high) = self.scaled(axis), self.roi[axis]
+        given: dict[str, Array] = {"roi": np.array([0, low, 1, high], np.float32)}
+        if scaled:
+            given["scales"] = np.array([1, self.factors[axis]], np.float32)
+        else:
+            given["sizes"] = np.array([len(rows), self.new[axis]], np.int64)
+        names = ["x", "roi", "scales"] if scaled else ["x", "roi", "", "sizes"]
+        node = helper.make_node("Resize", names, ["y"], extrapolation_value=outside)
+        node.attribute.extend(a for a in self.node.attribute if a.name not in ("axes", "extrapolation_value"))
+        reference: Any = ReferenceEvaluator(node)
+        return np.asarray(reference.run(None, {"x": rows, **given})[0], np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """Makes the nodes that compute a Resize. `stem`: begins the names of new tensors."""
+
+    model: ModelProto
+    resize: _Resize
+    stem: str
+
+    def make(self) -> Iterator[NodeProto]:
+        resize = self.resize
+        name, rank = resize.node.input[0], len(resize.old)
+        outside = np.zeros(resize.new, np.bool_)
+        for axis in resize.changed:
+            matrix = resize.along(axis, np.eye(resize.old[axis], dtype=np.float32), 0.0)
+            beyond = resize.along(axis, np.zeros((1, resize.old[axis]), np.float32), 1.0)[0] == 1
+            outside |= beyond.reshape(-1, *(1,) * (rank - axis - 1))
+            order = [*(a for a in range(rank) if a != axis), axis]
+            last, product, result = (f"{self.stem}.{axis}.{what}" for what in ("last", "product", "result"))
+            yield helper.make_node("Transpose", [name], [last], perm=order)
+            yield helper.make_node("MatMul", [last, self.constant(f"{axis}.matrix", matrix)], [product])
+            yield helper.make_node("Transpose", [product], [result], perm=np.argsort(order).tolist())
+            name = result
+        yield from self.extrapolate(name, outside)
+
+    def extrapolate(self, name: str, outside: Array) -> Iterator[NodeProto]:
+        value = np.float32(self.resize.attributes.get("extrapolation_value", 0.0))
+        kept = self.constant("kept", np.where(outside, np.float32(0), np.float32(1)))
+        filled = self.constant("filled", np.where(outside, value, np.float32(0)))
+        yield helper.make_node("Mul", [name, kept], [f"{self.stem}.inside"])
+        yield helper.make_node("Add", [f"{self.stem}.inside", filled], [self.resize.node.output[0]])
+
+    def constant(self, name: str, values: Array) -> str:
+        tensor = numpy_helper.from_array(values.astype(self.resize.dtype), f"{self.stem}.{name}")
+        self.model.graph.initializer.append(tensor)
+        return tensor.name

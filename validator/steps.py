@@ -1,0 +1,74 @@
+"""The steps of normalisations as nodes, so that each of them rounds.
+
+(x - mean) / deviation is the same whatever is added to x: errors in x and in the result alone do not show that float32
+rounds the mean.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, helper, numpy_helper
+
+OPSET = 13
+"""Of the nodes."""
+
+
+def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[NodeProto]:
+    """Of a node with these operands; empty if the operator is none of those, or has other results wanted."""
+    if proto.domain or sum(map(bool, proto.output)) != 1:
+        return []
+    given: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+    shape = operands[proto.input[0]].shape if proto.input else ()
+    rank, epsilon = len(shape), given.get("epsilon", 1e-5)
+    match proto.op_type:
+        case "InstanceNormalization":
+            return _normalised(proto, list(range(2, rank)), inner=epsilon) + _affine(proto, rank - 2)
+        case "LayerNormalization":
+            axis = int(given.get("axis", -1)) % rank
+            return _normalised(proto, list(range(axis, rank)), inner=epsilon) + _affine(proto, 0)
+        case "MeanVarianceNormalization":
+            return [*_normalised(proto, given.get("axes", [0, 2, 3]), outer=1e-9), _copy("_normal", proto.output[0])]
+        case _:
+            return []
+
+
+def _normalised(proto: NodeProto, axes: list[int], *, inner: float = 0.0, outer: float = 0.0) -> list[NodeProto]:
+    """`inner` is added to the variance, `outer` to its root."""
+    image = proto.input[0]
+    return [
+        helper.make_node("ReduceMean", [image], ["_mean"], axes=axes),
+        helper.make_node("Sub", [image, "_mean"], ["_apart"]),
+        helper.make_node("Mul", ["_apart", "_apart"], ["_square"]),
+        helper.make_node("ReduceMean", ["_square"], ["_variance"], axes=axes),
+        _constant("_inner", np.float32(inner)),
+        helper.make_node("Add", ["_variance", "_inner"], ["_positive"]),
+        helper.make_node("Sqrt", ["_positive"], ["_root"]),
+        _constant("_outer", np.float32(outer)),
+        helper.make_node("Add", ["_root", "_outer"], ["_deviation"]),
+        helper.make_node("Div", ["_apart", "_deviation"], ["_normal"]),
+    ]
+
+
+def _affine(proto: NodeProto, pixels: int) -> list[NodeProto]:
+    """Times the scale, plus the bias if there is one; so many dimensions of 1 follow theirs."""
+    scale, bias = (*proto.input[1:], "")[:2]
+    axes = list(range(1, pixels + 1))
+    nodes = [
+        _constant("_axes", np.array(axes, np.int64)),
+        helper.make_node("Unsqueeze", [scale, "_axes"], ["_scale"]),
+        helper.make_node("Mul", ["_normal", "_scale"], ["_scaled"]),
+    ]
+    if not bias:
+        return [*nodes, _copy("_scaled", proto.output[0])]
+    moved = helper.make_node("Unsqueeze", [bias, "_axes"], ["_bias"])
+    return [*nodes, moved, helper.make_node("Add", ["_scaled", "_bias"], [proto.output[0]])]
+
+
+def _constant(name: str, value: Any) -> NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value)))
+
+
+def _copy(source: str, target: str) -> NodeProto:
+    return helper.make_node("Identity", [source], [target])

@@ -1,0 +1,76 @@
+"""An ONNX model with float64 where it has other floats: constants, attributes and graphs inside of nodes alike."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+_FLOATS = frozenset((TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE))
+_TYPES = frozenset(("to", "dtype"))
+"""Attributes that name the type of a result."""
+
+
+def tensor(proto: TensorProto, dtype: type[np.floating]) -> TensorProto:
+    """The same tensor; floats become `dtype`."""
+    if proto.data_type not in _FLOATS:
+        return proto
+    return numpy_helper.from_array(numpy_helper.to_array(proto).astype(dtype), proto.name)
+
+
+def node(proto: NodeProto, dtype: type[np.floating]) -> NodeProto:
+    """A copy of the node that computes in `dtype`."""
+    copy = NodeProto.FromString(proto.SerializeToString())
+    del copy.attribute[:]
+    copy.attribute.extend(_attribute(a, dtype, constant=proto.op_type == "Constant") for a in proto.attribute)
+    if proto.op_type == "ConstantOfShape" and not proto.attribute:
+        copy.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1, dtype))))
+    return copy
+
+
+def _attribute(proto: AttributeProto, dtype: type[np.floating], *, constant: bool) -> AttributeProto:
+    if constant and proto.name in ("value_float", "value_floats"):  # which say float32
+        values = np.asarray(proto.f if proto.name == "value_float" else list(proto.floats), dtype)
+        return helper.make_attribute("value", numpy_helper.from_array(values))
+    copy = AttributeProto.FromString(proto.SerializeToString())
+    if proto.type == AttributeProto.TENSOR:
+        copy.t.CopyFrom(tensor(proto.t, dtype))
+    elif proto.type == AttributeProto.GRAPH:
+        copy.g.CopyFrom(_graph(proto.g, dtype))
+    elif proto.name in _TYPES and proto.type == AttributeProto.INT and proto.i in _FLOATS:
+        copy.i = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return copy
+
+
+def _graph(proto: GraphProto, dtype: type[np.floating]) -> GraphProto:
+    copy = GraphProto.FromString(proto.SerializeToString())
+    for field, new in (("node", node), ("initializer", tensor)):
+        del getattr(copy, field)[:]
+        getattr(copy, field).extend(new(item, dtype) for item in getattr(proto, field))
+    del copy.value_info[:]
+    for value in (*copy.input, *copy.output):
+        if value.type.tensor_type.elem_type in _FLOATS:
+            value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return copy
+
+
+def reads(proto: NodeProto) -> tuple[str, ...]:
+    """The tensors that a node needs: its inputs, and what graphs inside of it take from outside."""
+    inner = (name for a in proto.attribute if a.type == AttributeProto.GRAPH for name in _captured(a.g))
+    return tuple(dict.fromkeys([*filter(None, proto.input), *inner]))
+
+
+def _captured(graph: GraphProto) -> Iterator[str]:
+    own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    own |= {name for n in graph.node for name in n.output}
+    yield from (name for n in graph.node for name in reads(n) if name not in own)
+    yield from (v.name for v in graph.output if v.name not in own)
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without functions of its own."""
+    if not model.functions:
+        return model
+    import onnx.inliner
+
+    return onnx.inliner.inline_local_functions(model)
