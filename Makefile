@@ -10,7 +10,7 @@ NIGHT ?= nightly
 NIGHTLY ?= test-slow test-release test-browser check-conformance planted fuzz-night check-tables
 FUZZ_PARTS := graphs relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -57,6 +57,9 @@ docs: $(READY)  ## the documentation as a site; fails on a dead link
 
 docs-generate: $(READY)  ## write the pages, schemas and drawings of docs/ that are made from the code
 	$(BIN)/python -m docgen
+
+replay: $(READY)  ## what the working tree compiles against BASE=COMMIT, byte for byte; REPLAY="--full" for full sizes
+	$(BIN)/python -m tests.replay $(or $(BASE),HEAD) --jobs $(JOBS) $(REPLAY)
 
 notebook: $(READY)  ## run the notebook and store what it prints
 	$(BIN)/python -m tests.notebook examples/tour.ipynb --update
@@ -110,7 +113,7 @@ format: $(READY)  ## ruff format, and what ruff can mend
 	$(BIN)/ruff format .
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(DEMO) $(NIGHT) out site dist
+	rm -rf $(VENV) $(DEMO) $(NIGHT) .replay out site dist
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "RAPTOR needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'

@@ -82,7 +82,7 @@ def _run(args: list[str], *, debug: bool) -> NoReturn:
         _fail(_OUT_OF_MEMORY, UserError.exit_status)
     except OSError as e:  # a full disk for temporary files, say
         _fail(_OUT_OF_MEMORY if e.errno == errno.ENOMEM else str(e), UserError.exit_status)
-    except Exception as e:
+    except Exception as e:  # whatever it is, it is our bug: the user reads so, not a traceback
         _fail_unexpectedly(e, debug=debug)
     sys.exit(0)
 

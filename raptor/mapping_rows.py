@@ -58,12 +58,14 @@ class Knobs:
 
     `step_ns`: how long a core multiplies at most before it can meet another: what a sender waits for a busy receiver.
     `patience_ns`: as in `Mapping`, on the built-in mesh; longer where flits take longer. `share`: of the cores, to be
-    used; fewer multiply fewer columns twice.
+    used; fewer multiply fewer columns twice. `products`: how many times its time a product is taken to last beside all
+    else, which the estimates see worse: another weight gives layers other numbers of cores and other blocks.
     """
 
     step_ns: float = 10_000
     patience_ns: float = 1_500
     share: float = 1.0
+    products: float = 1.0
 
 
 def fronts(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> dict[str, list[Plan]]:
@@ -79,7 +81,7 @@ def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]
     for node in graph.nodes:
         if isinstance(node.operator, Filter) and _by_line(graph, node, node.operator) and node.inputs[0] in parts:
             extra = extra_ns.get(filter_key(node), 0.0)
-            plans = list(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs.step_ns))
+            plans = list(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs))
             if plans:
                 found[filter_key(node)] = plans
     return found
@@ -188,7 +190,7 @@ def loading(image: Image, arch: Arch) -> Iterator[Plan]:
         yield Plan(cols, ((),), ((0, 0),), 1, 1, 0, 1, 0, image.rows * (load_ns(arch, share) + pieces * message))
 
 
-def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, step_ns: float) -> Iterator[Plan]:
+def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, knobs: Knobs) -> Iterator[Plan]:
     """Every grid of cores that holds the layer, with every way to form blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
@@ -202,11 +204,12 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, step_n
             for groups in _groupings(parts):
                 for chosen in _groupings(outs):
                     ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
-                    cost = _Cost(window, arch, phases, ranges, extra_ns / (len(cols) * len(groups) * len(ranges)))
+                    extra = extra_ns / (len(cols) * len(groups) * len(ranges))
+                    cost = _Cost(window, arch, phases, ranges, extra, knobs.products)
                     xbars = max(cost.xbars(blocks, group) for group in groups)
                     if xbars <= arch.xbars_per_core:
                         core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for group in groups)
-                        step = max(1, int(step_ns / cost.block_ns(blocks, parts[0])))
+                        step = max(1, int(knobs.step_ns / cost.block_ns(blocks, parts[0])))
                         # As many products as the core can have begun at once.
                         copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
                         yield Plan(cols, groups, ranges, height, pixels, outputs, step, xbars, core_ns, copies)
@@ -242,13 +245,14 @@ def _phases(window: Window, height: int) -> dict[BandShape, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """What a core of a grid holds and how long it works. `outs`: output channels of the cores."""
+    """What a core of a grid holds and how long it works. `outs`: output channels of the cores. `products`: as knob."""
 
     window: Window
     arch: Arch
     phases: dict[BandShape, int]
     outs: tuple[Range, ...]
     extra_ns: float
+    products: float
 
     @property
     def widest(self) -> int:
@@ -291,7 +295,7 @@ class _Cost:
         for band, count in self.phases.items():
             for block in blocks:
                 elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
-                product = _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
+                product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
                 total += count * (product + elements * _vector_element_ns(self.arch))
         return total
 

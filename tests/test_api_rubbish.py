@@ -146,7 +146,7 @@ def test_rubbish(name: str, parameter: str, saved: Path, folder: Path) -> None:
 def _raised(call: Callable[[], object]) -> Exception | None:
     try:
         call()
-    except Exception as error:
+    except Exception as error:  # which class it is of is what the test asks
         return error
     return None
 

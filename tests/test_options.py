@@ -36,7 +36,7 @@ class Command:
 
 
 SCALES = range(1, 37)
-"""For every pixel another: an input of this shape is mapped, so that even `--stop-after map` shows whether it is one."""
+"""A value for each pixel: an input of this shape is mapped, so that even `--stop-after map` shows it."""
 
 COMPILE = {
     "--output": ("-o", "elsewhere"),

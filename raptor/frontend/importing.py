@@ -252,7 +252,7 @@ def _import_node(node: NodeView, domain: str, context: ImportContext, reason: st
         found.function(node, context)
     except (Refusal, RaptorError, MemoryError, OSError):
         raise
-    except Exception as error:
+    except Exception as error:  # a bug of an importer: it names the node, and keeps the cause
         raise InternalError(f"import of {node.name} ({node.op_type}) failed: {error!r}") from error
 
 

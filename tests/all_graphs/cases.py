@@ -46,7 +46,7 @@ class Case:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 self._check(Path(folder))
-        except Exception as error:
+        except Exception as error:  # every failure, of whatever class, says how to try it again, and goes on
             error.add_note(self.script(Path(tempfile.gettempdir()) / f"raptor-failing-graph-{os.getpid()}"))
             raise
 

@@ -66,7 +66,7 @@ def run(case: Case, home: Path) -> Outcome:
             reason = _bound_too_much(case)
         except unittest.SkipTest as skip:
             reason = f"skipped: {skip}"
-        except Exception as error:
+        except Exception as error:  # any failure is the case's outcome, listed with its words
             reason = explain(error)
     return Outcome(case, reason, time.perf_counter() - start)
 

@@ -20,8 +20,10 @@ TINY = float(np.finfo(np.float32).tiny)
 @importer("BatchNormalization", since=7, limits="inference; constant statistics")
 def import_batch_normalization(node: NodeView, ctx: ImportContext) -> None:
     """A multiplication and an addition per channel, unless the optimiser has folded it into a convolution."""
-    if node.integer("training_mode", 0) or not node.integer("spatial", 1):
-        raise Refusal("training_mode 1 and spatial 0 are not supported")
+    if node.integer("training_mode", 0):
+        raise Refusal("training_mode must be 0: export the model for inference")
+    if not node.integer("spatial", 1):
+        raise Refusal("spatial must be 1")
     build = Builder(node, ctx)
     x = ctx.tensor(node.inputs[0])
     gamma, beta, mean, variance = (ctx.weights(i).astype(np.float64) for i in node.inputs[1:5])

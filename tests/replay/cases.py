@@ -1,0 +1,55 @@
+"""What is compiled at both commits: as data, because another commit's code must understand it."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import models
+from tests.models.test_models import small_options
+
+CHIPS = "lenet5", "resnet18", "mobilenet_v2", "bert_tiny"
+"""One of each kind: compiled for other chips, in other formats, and by search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model of the zoo, and arguments of `raptor.compile` and `Program.save`. `change`: of the benchmark chip."""
+
+    name: str
+    model: str
+    sizes: dict[str, Any]
+    compiled: dict[str, Any] = field(default_factory=dict[str, Any])
+    saved: dict[str, Any] = field(default_factory=dict[str, Any])
+    change: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def cases(*, full: bool) -> Iterator[Case]:
+    """Each model, small, by every mapping; some for other chips, in other formats, by search. Full: all as they are."""
+    for model, mapping in itertools.product(models.MODELS, ("rows", "raptor")):
+        yield Case(f"{model} {mapping}", model, small_options(model), {"mapping": mapping, "cores": 2000})
+    for model, (name, more) in itertools.product(CHIPS, _VARIANTS.items()):
+        yield Case(f"{model} {name}", model, small_options(model), **more)
+    yield from (Case(f"{m} pixelwise", m, small_options(m), {"mapping": "pixelwise"}) for m in ("lenet5", "mlp"))
+    if full:
+        for model, mapping in itertools.product(models.MODELS, ("rows", "raptor")):
+            yield Case(f"full {model} {mapping}", model, {}, {"mapping": mapping, "cores": 4000})
+        yield Case("full resnet18 of the README", "resnet18", {}, {"xbar": 128, "cores": 200})
+
+
+_LARGE = {"cores": 1000}
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "few cores": {"compiled": {"cores": 60, "xbars_per_core": 128}},
+    "crossbars of 64x32": {"compiled": {**_LARGE, "xbar": [64, 32]}},
+    "cells of 2 bits": {"compiled": {**_LARGE, "cell_bits": 2}},
+    "elements of 16 bits": {"compiled": {**_LARGE, "bits": 16}},
+    "isaac": {"compiled": {**_LARGE, "arch": "isaac"}},
+    "eight in flight": {"compiled": {"arch": "chip.json"}, "change": {"rob_size": 8}},
+    "pim and npz": {"compiled": _LARGE, "saved": {"stream_format": "both", "weight_format": "npz"}},
+    "latency": {"compiled": {**_LARGE, "optimize": "latency", "effort": 3}},
+    "throughput, few cores": {"compiled": {"cores": 144, "optimize": "throughput", "effort": 3}},
+    "energy": {"compiled": {**_LARGE, "optimize": "energy", "effort": 3}},
+}
