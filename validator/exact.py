@@ -20,8 +20,9 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.errors import RaptorError
 from raptor.layout import Floats
-from validator import golden, widen
+from validator import widen
 from validator.convolution import convolve
+from validator.session import session as open_session
 from validator.steps import OPSET, steps
 
 Array = npt.NDArray[Any]
@@ -267,7 +268,7 @@ def _apart(one: Array, two: Array) -> float:
 def _onnxruntime(node: _Node, opsets: Opsets, operands: Mapping[str, Array], dtype: type[np.floating]) -> Run:
     model = _model(node, opsets, operands, dtype)
     names = [value.name for value in model.graph.input]
-    session = golden.session(model.SerializeToString(), Path(node.proto.name))
+    session = open_session(model.SerializeToString(), Path(node.proto.name))
     return lambda values: cast(Sequence[Array], session.run(None, {name: values[name] for name in names}))
 
 

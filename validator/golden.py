@@ -14,12 +14,7 @@ from raptor.layout import Floats
 from validator import standard
 from validator.constants import constant_inputs
 from validator.program import Program
-
-_DTYPES: dict[str, type[np.generic]] = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-}
+from validator.session import DTYPES, session
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +32,7 @@ class Golden:
 
     def input_dtype(self, name: str) -> npt.DTypeLike:
         """The element type that the model takes for an input."""
-        return _DTYPES[next(i.type for i in self.session.get_inputs() if i.name == name)]
+        return DTYPES[next(i.type for i in self.session.get_inputs() if i.name == name)]
 
     def run(self, inputs: Mapping[str, Floats], names: Sequence[str]) -> dict[str, Floats]:
         """The tensors `names` (outputs, or of `layers`) as float32; inputs are cast to the model's types."""
@@ -95,20 +90,6 @@ def _of_any_size(model: str | bytes, path: Path) -> Any:
     return session(proto.SerializeToString(), path)
 
 
-def session(model: str | bytes, path: Path) -> Any:
-    import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
-
-    ort: Any = onnxruntime
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    try:
-        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as e:  # onnxruntime's exceptions have no common base
-        raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
-
-
 def _prepared(
     path: Path, names: Sequence[str], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -153,7 +134,7 @@ def _check(golden: Golden, program: Program, path: Path, added: Sequence[str]) -
     for place in program.memory.inputs:
         if place.name not in given:
             raise UserError(f"{path}: has no input {place.name!r}, which {files.MEMORY} names")
-        if given[place.name].type not in _DTYPES:
+        if given[place.name].type not in DTYPES:
             raise UserError(f"{path}: input {place.name!r} is a {given[place.name].type}, expected floats")
     extra = sorted(given.keys() - {place.name for place in program.memory.inputs} - golden.constants.keys())
     if extra:

@@ -23,6 +23,8 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from validator.session import infer
+
 Array = npt.NDArray[Any]
 _ROUNDING = 1e-4
 _MARKS = (b"align_corners", b"tf_crop_and_resize")
@@ -64,7 +66,7 @@ class _Known:
     """Shapes, element types and constants of a model's tensors, as far as they are known."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    types: Mapping[str, int]
+    types: Mapping[str, np.dtype[Any]]
     constants: Mapping[str, Array]
 
     @staticmethod
@@ -81,13 +83,24 @@ class _Known:
             if all(d.HasField("dim_value") for d in v.type.tensor_type.shape.dim)
         }
         found = {name: tuple(d.dim_value for d in value.shape.dim) for name, value in values.items()}
-        types = {name: value.elem_type for name, value in values.items()}
+        types = {name: helper.tensor_dtype_to_np_dtype(value.elem_type) for name, value in values.items()}
+        resized = [n for n in model.graph.node if n.op_type == "Resize" and _coordinates(n) in _MARKS]
+        missing = sorted({name for n in resized for name in (n.input[0], n.output[0])} - found.keys())
+        if missing:
+            more = infer(bound, missing)
+            found |= {name: shape for name, (shape, _) in more.items()}
+            types |= {name: np.dtype(dtype) for name, (_, dtype) in more.items()}
         constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if np.prod(t.dims) <= 64}
         for node in model.graph.node:
             value = next((a.t for a in node.attribute if a.name == "value"), None)
             if node.op_type == "Constant" and value is not None:
                 constants[node.output[0]] = numpy_helper.to_array(value)
         return _Known(found, types, constants)
+
+
+def _coordinates(node: NodeProto) -> bytes:
+    found = (a.s for a in node.attribute if a.name == "coordinate_transformation_mode")
+    return next(found, b"half_pixel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +118,7 @@ class _Resize:
     @staticmethod
     def of(node: NodeProto, known: _Known) -> "_Resize | None":
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        if attributes.get("coordinate_transformation_mode") not in _MARKS:
+        if _coordinates(node) not in _MARKS:
             return None
         old, new = known.shapes.get(node.input[0]), known.shapes.get(node.output[0])
         names = [*node.input, "", "", ""][1:4]
@@ -118,8 +131,7 @@ class _Resize:
         for i, axis in enumerate(axes):
             factors[axis] = scales[i] if scales else factors[axis]
             spans[axis] = (roi[i], roi[i + len(axes)]) if roi else spans[axis]
-        dtype = helper.tensor_dtype_to_np_dtype(known.types[node.input[0]])
-        return _Resize(node, attributes, old, new, tuple(factors), tuple(spans), dtype)
+        return _Resize(node, attributes, old, new, tuple(factors), tuple(spans), known.types[node.input[0]])
 
     def attribute(self, name: str, default: str) -> str:
         return cast(bytes, self.attributes.get(name, default.encode())).decode()

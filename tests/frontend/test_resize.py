@@ -258,6 +258,29 @@ def test_the_suite_judges_where_onnxruntime_departs_from_it(
     assert program.validate().verdict == "mismatch"
 
 
+def test_the_suite_judges_behind_a_function():
+    """onnx infers no shapes behind this operator, which is a function of others; onnxruntime does."""
+    nodes = [
+        node("GroupNormalization", "x scale bias", "g", num_groups=1),
+        node("ConvTranspose", "g w", "c", kernel_shape=[1]),
+        node(
+            "Resize",
+            "c - factors",
+            "y",
+            mode="nearest",
+            coordinate_transformation_mode="align_corners",
+            name="my_resize",
+        ),
+    ]
+    constants = {"scale": random(3), "bias": random(3), "w": random(3, 3, 1), "factors": np.array([0.5, 1, 1])}
+    model = make_model(
+        nodes, {"x": (7, 3, 2)}, {"y": 3}, {k: v.astype(np.float32) for k, v in constants.items()}, opset=21
+    )
+    verdict = raptor.compile(model, **CHIP).validate()
+    assert verdict.by_suite == ("my_resize",)
+    assert verdict.passed
+
+
 def test_onnxruntime_judges_all_else():
     model = resize((1, 2, 6, 6), scales=(1, 1, 0.5, 1.5), mode="linear", coordinate_transformation_mode="align_corners")
     before = model.SerializeToString()

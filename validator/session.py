@@ -1,0 +1,48 @@
+"""Sessions of onnxruntime, with every graph optimisation off and on one thread, and what they know of a model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, ValueInfoProto
+
+from raptor.errors import UserError
+
+DTYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+}
+"""Element types that are compared, by onnxruntime's names."""
+
+
+def session(model: str | bytes, path: Path) -> Any:
+    """Opens a model, a file's name or its content. Raises `UserError` that names `path`."""
+    import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+
+    ort: Any = onnxruntime
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as e:  # onnxruntime's exceptions have no common base
+        raise UserError(f"{path}: onnxruntime cannot load it: {e}") from e
+
+
+def infer(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+    """Returns shapes and types of tensors as onnxruntime infers them, without those that are open or no floats.
+
+    It goes on behind operators that are functions, where onnx's own inference stops.
+    """
+    asked = ModelProto.FromString(model.SerializeToString())
+    present = {output.name for output in asked.graph.output}
+    asked.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in present)
+    found = {o.name: o for o in session(asked.SerializeToString(), Path(model.graph.name)).get_outputs()}
+    return {
+        name: (tuple(found[name].shape), DTYPES[found[name].type])
+        for name in names
+        if found[name].type in DTYPES and all(isinstance(size, int) for size in found[name].shape)
+    }
