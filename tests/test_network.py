@@ -111,6 +111,16 @@ def test_what_is_no_table_is_refused(table: dict[str, Any] | str | None, fault: 
         architectures.load(write_chip(tmp_path, table))
 
 
+@pytest.mark.parametrize("number", ["-1", "-1e999", "1e999"])
+def test_numbers_from_the_memory_are_looked_at_too(number: str, tmp_path: Path):
+    table = slow_table()
+    table["latency"]["-10"] = {"3": 77777}
+    text = json.dumps(table).replace("77777", number)
+    fault = r"mynet.json: latency from -10( to 3: expected a number from 0|: .*out of range)"
+    with pytest.raises(UserError, match=fault):
+        architectures.load(write_chip(tmp_path, text))
+
+
 @pytest.mark.parametrize("kind", ["latency", "energy"])
 @pytest.mark.parametrize("pair", [("3", "4"), ("39", "-10")])
 def test_a_pair_that_is_missing_is_refused(kind: str, pair: tuple[str, str], tmp_path: Path):

@@ -95,8 +95,9 @@ def _matrix(path: Path, kind: Kind, rows: dict[str, msgspec.Raw], names: Sequenc
             f"table for all {len(names) - 1} cores and the global memory ({names[-1]}), or leave "
             "network_config.net_config_file_path out for the built-in mesh"
         )
-    if not (found[:-1] < np.inf).all() or (found < 0).any():
-        a, b = np.argwhere(~(found[:-1] < np.inf) | (found[:-1] < 0))[0].tolist()
+    wrong = np.argwhere((found < 0) | np.isposinf(found))
+    if len(wrong):
+        a, b = wrong[0].tolist()
         raise UserError(f"network table {path}: {kind} from {names[a]} to {names[b]}: expected a number from 0")
     found[-1] = np.where(np.isnan(found[-1]), 0.0, found[-1])
     return found
