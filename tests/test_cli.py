@@ -544,6 +544,8 @@ def stop(*_):
 output._npy = stop
 cli.main(sys.argv[1:])
 """
+LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""As Python does, unless it is started where SIGINT is ignored: a shell's script that ends in `&` is such a place."""
 
 
 @pytest.mark.parametrize(("name", "word", "status"), [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143)])
@@ -553,7 +555,7 @@ def test_signals_leave_nothing_behind(shell: Shell, model: str, name: str, word:
         shell.run("compile", model, *CHIP, "-q")
         before = shell.listing()
         command = ["compile", model, *CHIP, "-o", output, *options]
-        ended = python("-c", STOPPED.format(name=name), *command, cwd=shell.folder)
+        ended = python("-c", LISTENING + STOPPED.format(name=name), *command, cwd=shell.folder)
         assert (ended.returncode, ended.stderr) == (status, f"raptor: error: {word}\n")
         assert shell.listing() == before
 
