@@ -24,7 +24,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(ROOT))
 import models
-from raptor.options import DEFAULT_STRATEGY
+from raptor.common.options import DEFAULT_STRATEGY
 
 _SAMPLE = 100_000
 _PRODUCTS = 20_000

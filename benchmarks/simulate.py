@@ -20,7 +20,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(ROOT))
 import models
-from raptor.isa import Records
+from raptor.target.isa import Records
 from validator.programs import read_program
 from validator.simulate import builtin
 from validator.simulate.pimsim import simulate as run_pimsim
@@ -102,7 +102,7 @@ def _command(name: str, out: Path, repeat: int) -> Run:
         command = [
             sys.executable,
             "-c",
-            "import raptor.cli; raptor.cli.main()",
+            "import raptor.cli.app; raptor.cli.app.main()",
             name,
             str(out),
             "-q",

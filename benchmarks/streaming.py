@@ -23,11 +23,11 @@ sys.path.insert(0, str(ROOT))
 import models
 import raptor
 from raptor import frontend, spatial
-from raptor.arch import Arch, load
-from raptor.frontend.graph import Graph
-from raptor.mapping import Mapping
-from raptor.mapping_file import write_mapping
-from raptor.mapping_rows import Knobs, map_rows
+from raptor.graph.ir import Graph
+from raptor.mapping.decision import Mapping
+from raptor.mapping.file import write_mapping
+from raptor.mapping.rows import Knobs, map_rows
+from raptor.target.arch import Arch, load
 from validator.programs import read_program
 from validator.simulate import chip, model
 from validator.simulate.work import work_of

@@ -19,7 +19,7 @@ from measure import ROOT
 
 sys.path.insert(0, str(ROOT))
 import models
-from raptor.arch import load
+from raptor.target.arch import load
 
 PERFORMANCE, THESIS = ROOT / "docs" / "performance.md", ROOT / "docs" / "thesis-figures.md"
 END = "<!-- end -->"

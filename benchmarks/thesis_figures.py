@@ -21,8 +21,8 @@ from thesis_drawing import LOWERINGS, SHOWN
 
 import models
 import raptor
-from raptor import isa
-from raptor.program import Program
+from raptor.api import Program
+from raptor.target import isa
 from validator.simulate import builtin
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

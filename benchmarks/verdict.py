@@ -139,7 +139,7 @@ def _judged(tried: Any) -> dict[str, Any]:
 
 def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
     """Whether what is off by more than the tolerance is off from float64 by not much more than onnxruntime is."""
-    from raptor import files
+    from raptor.output import files
     from validator.compare import errors
     from validator.exact import UnknownError, load_exact
 
@@ -188,7 +188,7 @@ def zoo(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
 
 def graphs(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
     """The random graphs and chips of the campaign of these seeds, on random inputs as `validate` makes them."""
-    from raptor.errors import RaptorError
+    from raptor.common.errors import RaptorError
     from tests.fuzz.graphs import MOST_NODES, compiled, made
 
     for number in range(first, first + count):
@@ -206,7 +206,7 @@ def conformance(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, An
     """The cases of ONNX's suite that pass and have a model of their own, on the inputs of the suite."""
     from onnx.backend.test.case.node import collect_testcases
 
-    from raptor.errors import RaptorError
+    from raptor.common.errors import RaptorError
     from tests.conformance import suite
 
     made = {case.name: case for case in collect_testcases()}

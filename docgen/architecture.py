@@ -4,12 +4,12 @@ import io
 
 from docgen import schema_table
 from docgen.markdown import NOTE, code, table
-from raptor import arch as architectures
-from raptor.arch.schema import ArchFile
-from raptor.arch.sources import SOURCES
-from raptor.arch_figures import figures_of
-from raptor.arch_view import show_figures
-from raptor.console import Console
+from raptor.analysis.arch_figures import figures_of
+from raptor.cli.arch_view import show_figures
+from raptor.common.console import Console
+from raptor.target import arch as architectures
+from raptor.target.arch.schema import ArchFile
+from raptor.target.arch.sources import SOURCES
 
 HEAD = f"""# Architecture files
 

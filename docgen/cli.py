@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import raptor.cli
+import raptor.cli.app
 from docgen.markdown import NOTE, code, table
 
 ORDER = ("models", "inspect", "compile", "validate", "simulate", "check", "arch")
@@ -25,7 +25,7 @@ The examples of this page work in an empty directory, from top to bottom.
 
 
 def page() -> str:
-    group = _commands(raptor.cli.command())
+    group = _commands(raptor.cli.app.command())
     names = [*(name for name in ORDER if name in group), *(name for name in group if name not in ORDER)]
     return "\n".join([HEAD, *(_section(f"raptor {name}", group[name]) for name in names)])
 

@@ -1,6 +1,6 @@
 """The list of generated files."""
 
-from docgen import architecture, cli, drawings, formats, instructions, outputs
+from docgen import architecture, cli, drawings, floors, formats, instructions, outputs
 from raptor import schemas
 from raptor.frontend import docs as operators
 from validator.checks import docs as checks
@@ -18,6 +18,7 @@ def files() -> dict[str, bytes]:
         "outputs.md": outputs.page(),
     }
     texts = pages | {f"drawings/{name}.svg": drawing for name, drawing in drawings.all_drawings().items()}
+    texts["drawings/packages.svg"] = str(floors.drawing())
     return {name: text.encode() for name, text in texts.items()} | {
         f"schemas/{name}": content for name, content in schemas.all_schemas().items()
     }

@@ -6,11 +6,12 @@ from pydantic import BaseModel
 
 from docgen import schema_table
 from docgen.markdown import NOTE
-from raptor import files, schemas
+from raptor import schemas
+from raptor.output import files
 
 HEAD = f"""# JSON files, field by field
 
-{NOTE.format("`raptor/files.py` and `raptor/report.py`")}
+{NOTE.format("`raptor/output/files.py` and `raptor/output/compile_report.py`")}
 What each file is for, and the formats that are not JSON: [files of an output directory](files.md). `arch.json` has a
 [page of its own](architecture.md).
 """

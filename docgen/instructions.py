@@ -1,11 +1,16 @@
-"""docs/instructions.md: the instruction set, from raptor/isa.py."""
+"""docs/instructions.md: the instruction set, from raptor/target/isa.py."""
 
 from docgen.markdown import NOTE, code, table
-from raptor.isa import INSTRUCTIONS, Instruction, Operand, Unit
+from raptor.target.isa import (
+    INSTRUCTIONS,
+    Instruction,
+    Operand,
+    Unit,
+)
 
 HEAD = f"""# Instructions
 
-{NOTE.format("`raptor/isa.py`")}
+{NOTE.format("`raptor/target/isa.py`")}
 A core has 32 registers of 32 bits, a local memory, crossbars in array groups, and four units that execute
 instructions: scalar, matrix, vector and transfer. Addresses count bytes. Lengths count elements (`len` of vector
 instructions) or bytes (`size`). A vector instruction and `mvmul` read their operands from local memory, at the

@@ -10,7 +10,7 @@ from typing import Any
 
 import models
 import raptor
-from raptor.arch import load
+from raptor.target.arch import load
 from validator.checks import check_chip
 from validator.checks.chip import read_chip
 from validator.simulate.builtin import simulate

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from raptor.errors import UserError
+from raptor.common.errors import UserError
 from validator.checks import check
 from validator.simulate.builtin import simulate
 

@@ -13,11 +13,22 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from raptor.errors import CapacityError, InternalError, RaptorError, UnsupportedError, UserError
+from raptor.common.errors import (
+    CapacityError,
+    InternalError,
+    RaptorError,
+    UnsupportedError,
+    UserError,
+)
 
 if TYPE_CHECKING:
-    from raptor.inspection import inspect
-    from raptor.program import Program, compile, load, simulate
+    from raptor.analysis.inspection import inspect
+    from raptor.api import (
+        Program,
+        compile,
+        load,
+        simulate,
+    )
 
 # onnxruntime would write below ~/.cache/Microsoft and report to its makers.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -38,7 +49,9 @@ __all__ = [
     "simulate",
 ]
 
-_HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.program") | {"inspect": "raptor.inspection"}
+_HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api") | {
+    "inspect": "raptor.analysis.inspection"
+}
 
 
 def __getattr__(name: str) -> Any:

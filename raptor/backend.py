@@ -30,11 +30,11 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 import raptor
-from raptor.arguments import fault, whole
-from raptor.errors import CapacityError, UnsupportedError, UserError
+from raptor.common.arguments import fault, whole
+from raptor.common.errors import CapacityError, UnsupportedError, UserError
+from raptor.common.packages import require_own
 from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.versions import convert_version
-from raptor.packages import require_own
 
 if TYPE_CHECKING:
     from validator.program import Program

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from raptor.arguments import OneOf, path_or_none
-from raptor.errors import InternalError, RaptorError, UserError
-from raptor.spelling import option
+from raptor.common.arguments import OneOf, path_or_none
+from raptor.common.errors import InternalError, RaptorError, UserError
+from raptor.common.spelling import option
 
 P = ParamSpec("P")
 R = TypeVar("R")

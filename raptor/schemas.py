@@ -10,13 +10,13 @@ from pydantic import BaseModel, TypeAdapter
 
 import validator.report
 import validator.simulate.report
-from raptor import files
-from raptor.arch import ArchFile
-from raptor.arch_view import ShownChip
-from raptor.explain import Explanation
-from raptor.inspection import Inspection
-from raptor.report import Report
+from raptor.analysis.explain import Explanation
+from raptor.analysis.inspection import Inspection
+from raptor.cli.arch_view import ShownChip
+from raptor.output import files
+from raptor.output.compile_report import Report
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
+from raptor.target.arch import ArchFile
 from validator.checks.report import Findings
 
 SCHEMAS: dict[str, type[BaseModel]] = {

@@ -7,23 +7,24 @@ the result is never worse than it by the simulator's own measure.
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from raptor import isa
-from raptor.arch import Arch
 from raptor.codegen import Streams
-from raptor.errors import CapacityError
-from raptor.frontend.graph import Graph
-from raptor.mapping import Mapping, map_raptor
-from raptor.mapping_rows import Knobs, map_rows
-from raptor.options import Objective
-from raptor.packages import require_own
+from raptor.common.errors import CapacityError
+from raptor.common.options import Objective
+from raptor.common.packages import require_own
+from raptor.graph.ir import Graph
+from raptor.mapping.decision import Mapping, map_raptor
+from raptor.mapping.rows import Knobs, map_rows
+from raptor.mapping.trial import Trial
 from raptor.pim import PimProgram
+from raptor.target import isa
+from raptor.target.arch import Arch
 
 EFFORT = 4
 """Mappings tried unless the user says otherwise."""
@@ -33,16 +34,6 @@ SAMPLES = 4
 
 Strategy = Callable[[Graph, Arch], Mapping]
 Build = Callable[[Mapping], tuple[PimProgram, Streams]]
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A candidate and what came of it: `cost` in ns or pJ a sample, or the `fault` for which it does not fit."""
-
-    name: str
-    mapping: Mapping | None = None
-    cost: float = float("inf")
-    fault: CapacityError | None = None
 
 
 def search(

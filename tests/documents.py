@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raptor import cli
+from raptor.cli import app
 
 ROOT = Path(__file__).parents[1]
 GIVEN = ROOT / "tests" / "pages"
@@ -134,7 +134,7 @@ def _raptor(args: list[str]) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
-            cli.main(args)
+            app.main(args)
         except SystemExit as e:
             status = e.code
     assert status == 0, f"raptor {' '.join(args)}: status {status}\n{out.getvalue()}"

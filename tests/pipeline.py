@@ -13,16 +13,16 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 import raptor
-from raptor import arch as architectures
-from raptor import isa
-from raptor.arch import Arch
 from raptor.codegen import Streams
+from raptor.common.errors import CapacityError
 from raptor.driver import Driver
-from raptor.errors import CapacityError
-from raptor.frontend.graph import Graph
-from raptor.mapping import Mapping as Placement
+from raptor.graph.ir import Graph
+from raptor.mapping.decision import Mapping as Placement
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import SpatialGraph
+from raptor.target import arch as architectures
+from raptor.target import isa
+from raptor.target.arch import Arch
 from tests.frontend.support import Array, make_model, node, random
 from validator.report import Report
 from validator.validate import validate
@@ -91,7 +91,7 @@ def chip(xbar: tuple[int, int] = (4, 4), *, xbars_per_core: int = 8, cores: int 
 
 def arch_file(folder: Path, *, memory_size: int | None = None, rob_size: int = 1) -> Path:
     """The preset as a file; with `memory_size`, the size of local memory named."""
-    preset = json.loads((resources.files("raptor") / "presets" / "bench.json").read_text())
+    preset = json.loads((resources.files("raptor.target") / "presets" / "bench.json").read_text())
     core = preset["chip_config"]["core_config"]
     core["rob_size"] = rob_size
     if memory_size is not None:

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 import raptor
-from raptor.errors import CapacityError, InternalError, RaptorError, UnsupportedError, UserError
-from raptor.frontend.graph import Graph
+from raptor.common.errors import (
+    CapacityError,
+    InternalError,
+    RaptorError,
+    UnsupportedError,
+    UserError,
+)
+from raptor.graph.ir import Graph
 from tests.frontend.support import golden, make_model, node, random
 from tests.pipeline import THESIS_CHIP, conv_model, thesis_model
 

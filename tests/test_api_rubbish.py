@@ -19,7 +19,7 @@ import pytest
 import models
 import raptor
 from raptor.backend import OPTIONS, RaptorBackend
-from raptor.errors import InternalError, RaptorError
+from raptor.common.errors import InternalError, RaptorError
 from tests.frontend.support import node, random
 from tests.pipeline import conv_model
 
@@ -51,14 +51,14 @@ CASES: dict[str, Case] = {
     "raptor.inspect": Case(lambda _: {"model": MODEL, "xbar": 8}),
     "raptor.load": Case(lambda saved: {"folder": saved}),
     "raptor.simulate": Case(lambda saved: {"program": saved}),
-    "raptor.arch.load": Case(),
-    "raptor.explain.explain": Case(lambda saved: {"folder": saved}),
-    "raptor.program.Program.save": Case(lambda _: {"folder": "saved"}),
-    "raptor.program.Program.run": Case(lambda _: {"inputs": {"x": X}}),
-    "raptor.program.Program.validate": Case(lambda _: {"samples": 1}),
-    "raptor.program.Program.simulate": Case(),
-    "raptor.program.Program.check": Case(),
-    "raptor.program.Program.explain": Case(),
+    "raptor.target.arch.load": Case(),
+    "raptor.analysis.explain.explain": Case(lambda saved: {"folder": saved}),
+    "raptor.api.Program.save": Case(lambda _: {"folder": "saved"}),
+    "raptor.api.Program.run": Case(lambda _: {"inputs": {"x": X}}),
+    "raptor.api.Program.validate": Case(lambda _: {"samples": 1}),
+    "raptor.api.Program.simulate": Case(),
+    "raptor.api.Program.check": Case(),
+    "raptor.api.Program.explain": Case(),
     "raptor.backend.RaptorBackend.is_compatible": Case(lambda _: {"model": MODEL}),
     "raptor.backend.RaptorBackend.prepare": Case(lambda _: {"model": MODEL}, more=COMPILE),
     "raptor.backend.RaptorBackend.run_model": Case(lambda _: {"model": MODEL, "inputs": [X], **CHIP}, more=COMPILE),
@@ -101,14 +101,14 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _bound(name: str) -> Callable[..., Any]:
     """The function; a method is that of an object of its own."""
-    if name.startswith("raptor.program.Program."):
+    if name.startswith("raptor.api.Program."):
         return getattr(raptor.compile(MODEL, **CHIP), name.rpartition(".")[2])
     return RaptorBackend.prepare(MODEL, **CHIP).run if name == "raptor.backend.RaptorRep.run" else resolve_name(name)
 
 
 def test_every_documented_function_is_tried() -> None:
     documented = set(_documented())
-    assert {"raptor.compile", "raptor.program.Program.save", "models.build"} <= documented
+    assert {"raptor.compile", "raptor.api.Program.save", "models.build"} <= documented
     assert documented <= set(CASES)
 
 

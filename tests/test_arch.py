@@ -12,12 +12,21 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from raptor import arch as architectures
-from raptor.arch import GLOBAL_MEMORY_ID, SOURCES, ArchFile, load, mesh_layout, network_table, presets, write_network
-from raptor.arch.schema import field_model
-from raptor.arch_cli import app
-from raptor.errors import UserError
+from raptor.cli.arch import app
+from raptor.common.errors import UserError
 from raptor.schemas import schema
+from raptor.target import arch as architectures
+from raptor.target.arch import (
+    GLOBAL_MEMORY_ID,
+    SOURCES,
+    ArchFile,
+    load,
+    mesh_layout,
+    network_table,
+    presets,
+    write_network,
+)
+from raptor.target.arch.schema import field_model
 from validator.checks import check_chip
 from validator.checks.chip import chip_of, examine
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from raptor import arch as architectures
-from raptor.arch_cli import app
-from raptor.arch_figures import figures_of
-from raptor.cost import port_ns
+from raptor.analysis.arch_figures import figures_of
+from raptor.cli.arch import app
+from raptor.target import arch as architectures
+from raptor.target.timing import port_ns
 from tests.validator.simulate import programs
 from tests.validator.simulate.programs import Stream, mvmul
 from validator.simulate.builtin import simulate

@@ -8,7 +8,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from raptor import backend
 from raptor.backend import RaptorBackend
-from raptor.errors import UnsupportedError, UserError
+from raptor.common.errors import UnsupportedError, UserError
 from tests.frontend.support import golden, make_model, node, random
 
 

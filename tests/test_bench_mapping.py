@@ -6,7 +6,7 @@ import mapping
 from typer.testing import CliRunner
 
 import models
-from raptor.cli import app
+from raptor.cli.app import app
 from validator.simulate.report import number_text
 
 

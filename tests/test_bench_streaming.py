@@ -4,7 +4,7 @@ import pytest
 import streaming
 
 import models
-from raptor.arch import load
+from raptor.target.arch import load
 
 
 def test_the_same_products_in_another_order():

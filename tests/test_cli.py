@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto, helper
 import models
 import raptor
 from docgen.cli import describe
-from raptor import cli
+from raptor.cli import app
 from raptor.driver import PASSES
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import arch_file, conv_model, thesis_model
@@ -43,7 +43,7 @@ class Shell:
 
     def run(self, *args: str) -> Result:
         with pytest.raises(SystemExit) as stopped:
-            cli.main(list(args))
+            app.main(list(args))
         captured = self.capture.readouterr()
         return Result(int(stopped.value.code or 0), captured.out, captured.err)
 
@@ -518,7 +518,7 @@ def test_a_directory_that_is_no_output(shell: Shell, model: str, name: str):
 @pytest.mark.parametrize("flags", [["--debug", "compile", "missing.onnx"], ["compile", "missing.onnx", "--debug"]])
 def test_debug_raises(shell: Shell, flags: list[str]):
     with pytest.raises(raptor.UserError):
-        cli.main(flags)
+        app.main(flags)
 
 
 # A process of its own
@@ -532,17 +532,18 @@ def python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-MAIN = "import raptor.cli; raptor.cli.main()"
+MAIN = "import raptor.cli.app; raptor.cli.app.main()"
 
 
 STOPPED = """
 import os, signal, sys, time
-from raptor import cli, output
+from raptor.cli import app
+from raptor.output import writer
 def stop(*_):
     os.kill(os.getpid(), signal.{name})
     time.sleep(60)
-output._npy = stop
-cli.main(sys.argv[1:])
+writer._npy = stop
+app.main(sys.argv[1:])
 """
 LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 """As Python does, unless it is started where SIGINT is ignored: a shell's script that ends in `&` is such a place."""
@@ -579,9 +580,9 @@ def test_debug_shows_the_traceback(tmp_path: Path):
 def imported(args: Sequence[str], cwd: Path) -> set[str]:
     """The modules that a command imports."""
     script = (
-        "import sys, atexit, raptor.cli\n"
+        "import sys, atexit, raptor.cli.app\n"
         "atexit.register(lambda: print('\\nMODULES', *sys.modules, file=sys.stderr))\n"
-        f"raptor.cli.main({list(args)})\n"
+        f"raptor.cli.app.main({list(args)})\n"
     )
     result = python("-c", script, cwd=cwd)
     assert result.returncode == 0, result.stderr
@@ -706,7 +707,7 @@ def test_help_is_a_command_too(shell: Shell, words: list[str]):
     assert "No such command 'decompile'" in shell.refused("help", "decompile")
 
 
-@pytest.mark.parametrize(("name", "command"), commands(cli.command()))
+@pytest.mark.parametrize(("name", "command"), commands(app.command()))
 def test_help_names_values_as_people_do(name: str, command: Any, shell: Shell):
     """No braces, arguments in capitals, flags without a value, short choices listed."""
     shown = shell.ok(*name.split()[1:], "--help").out
@@ -718,7 +719,7 @@ def test_help_names_values_as_people_do(name: str, command: Any, shell: Shell):
         assert all(choices in shown for choices in ("json|pim|both", "json|npz", "extended|base"))
 
 
-@pytest.mark.parametrize(("name", "command"), commands(cli.command()))
+@pytest.mark.parametrize(("name", "command"), commands(app.command()))
 def test_help_shows_an_example(name: str, command: object):
     """One sentence first; docs/cli.md has the examples, and they are run there."""
     text, example = describe(command)

@@ -13,7 +13,9 @@ from jsonschema import Draft202012Validator
 from typer.main import get_command
 
 import raptor
-from raptor import cli, explain_view, inspection, schemas
+from raptor import schemas
+from raptor.analysis import inspection
+from raptor.cli import app, explain_view
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
 from validator.checks import check
@@ -54,7 +56,7 @@ def written(shop: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.Ca
     def run(command: str, *more: str) -> bytes:
         option = ("--json",) if command == "arch show" else ("--json", "-")
         with pytest.raises(SystemExit):
-            cli.main([*command.split(), *RUNS[command], *option, *more])
+            app.main([*command.split(), *RUNS[command], *option, *more])
         return capsysbinary.readouterr().out
 
     return run
@@ -74,7 +76,7 @@ def _with_json(command: click.Command, name: str = "") -> Iterator[str]:
 
 
 def test_every_command_with_json_has_a_schema() -> None:
-    assert set(_with_json(get_command(cli.app))) == set(schemas.COMMANDS) == set(RUNS)
+    assert set(_with_json(get_command(app.app))) == set(schemas.COMMANDS) == set(RUNS)
 
 
 @pytest.mark.parametrize("command", RUNS)

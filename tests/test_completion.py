@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from raptor.compiler import STRATEGIES
+from raptor.common.options import STRATEGY
 from raptor.driver import PASSES
-from raptor.options import STRATEGY
+from raptor.pipeline import STRATEGIES
 
 COMPLETE = """
 source "$1"

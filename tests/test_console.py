@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import raptor
 import validator
-from raptor import cli
-from raptor.printable import printable
+from raptor.cli import app
+from raptor.common.printable import printable
 
 SHOWN = {
     "[/red]": "[/red]",
@@ -59,7 +59,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "odd.onnx")
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["compile", str(folder / "odd.onnx"), "--xbar", "8", "--cores", "4", "-o", str(folder / "[" / "b]")])
+        app.main(["compile", str(folder / "odd.onnx"), "--xbar", "8", "--cores", "4", "-o", str(folder / "[" / "b]")])
     assert not stopped.value.code
     return folder
 
@@ -73,7 +73,7 @@ def test_names_are_shown_as_they_are(
     monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.setenv("TTY_COMPATIBLE", str(int(terminal)))
     with pytest.raises(SystemExit) as stopped:
-        cli.main([*COMMANDS[command]])
+        app.main([*COMMANDS[command]])
     seen = capfd.readouterr()
     text = STYLE.sub("", seen.out)
     assert not stopped.value.code, seen.err
@@ -95,7 +95,15 @@ def test_spaces_of_any_width_are_no_danger() -> None:
 def test_a_terminal_without_the_letters(odd: Path) -> None:
     """And JSON is UTF-8 whatever the terminal takes."""
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "250"}
-    command = [sys.executable, "-c", "import raptor.cli; raptor.cli.main()", "inspect", "odd.onnx", "--xbar", "8"]
+    command = [
+        sys.executable,
+        "-c",
+        "import raptor.cli.app; raptor.cli.app.main()",
+        "inspect",
+        "odd.onnx",
+        "--xbar",
+        "8",
+    ]
     shown = subprocess.run(command, cwd=odd, env=environment, capture_output=True, check=True)
     assert rb"\xe9 \xfc" in shown.stdout
     told = subprocess.run([*command, "--json", "-"], cwd=odd, env=environment, capture_output=True, check=True)
@@ -105,6 +113,6 @@ def test_a_terminal_without_the_letters(odd: Path) -> None:
 @pytest.mark.parametrize("command", ["inspect", "compile", "validate", "report"])
 def test_a_path_that_is_no_text(command: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        cli.main([command, os.fsdecode(b"m\xff.onnx")])
+        app.main([command, os.fsdecode(b"m\xff.onnx")])
     assert stopped.value.code == 2
     assert r"raptor: error: m\udcff.onnx: not UTF-8" in capfd.readouterr().err

@@ -9,9 +9,9 @@ import pytest
 
 import models
 import raptor
-from raptor import arch as architectures
+from raptor.common.errors import CapacityError, UserError
 from raptor.driver import Driver, Stopped
-from raptor.errors import CapacityError, UserError
+from raptor.target import arch as architectures
 from tests.pipeline import arch_file, conv_model, count_ops, passes
 from validator.simulate.builtin import simulate
 

@@ -12,8 +12,8 @@ import pytest
 
 import raptor
 import validator
-from raptor import errors
-from raptor.errors import (
+from raptor.common import errors
+from raptor.common.errors import (
     CapacityError,
     IncompleteError,
     InternalError,

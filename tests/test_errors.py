@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 import raptor
-from raptor import arch
-from raptor.errors import CapacityError, UnsupportedError, UnsupportedNode, UserError
+from raptor.common.errors import (
+    CapacityError,
+    UnsupportedError,
+    UnsupportedNode,
+    UserError,
+)
+from raptor.target import arch
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import conv_model
 

@@ -14,16 +14,18 @@ import pytest
 
 import models
 import raptor
-from raptor import arch as architectures
-from raptor import cli, compiler, files
-from raptor.arch import Arch
-from raptor.cost import mvmul_ns
-from raptor.explain import Explanation, Layer, explain
-from raptor.frontend.graph import Filter, Graph
-from raptor.isa import OPCODE
-from raptor.mapping import LineMapping, filter_key
-from raptor.mapping import Mapping as Placement
-from raptor.mapping_rows import map_rows
+from raptor import pipeline
+from raptor.analysis.explain import Explanation, Layer, explain
+from raptor.cli import app
+from raptor.graph.ir import Filter, Graph
+from raptor.mapping.decision import LineMapping, filter_key
+from raptor.mapping.decision import Mapping as Placement
+from raptor.mapping.rows import map_rows
+from raptor.output import files
+from raptor.target import arch as architectures
+from raptor.target.arch import Arch
+from raptor.target.isa import OPCODE
+from raptor.target.timing import mvmul_ns
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import passes
 from validator.programs import read_program
@@ -169,7 +171,7 @@ def test_what_another_mapping_chose_is_not_guessed(
         made.append(_lines(graph, mapping))
         return mapping
 
-    monkeypatch.setitem(compiler.STRATEGIES, "rows", single)
+    monkeypatch.setitem(pipeline.STRATEGIES, "rows", single)
     layers = explain(_compiled(squeezenet, tmp_path / "out", mapping="rows")).layers
     unknown = [layer for layer in layers if layer.options.unknown]
     assert unknown
@@ -208,7 +210,7 @@ def test_the_command(
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[Any, str, str]:
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["explain", *map(str, arguments)])
+        app.main(["explain", *map(str, arguments)])
     shown = capsys.readouterr()
     return exit_.value.code, shown.out, shown.err
 

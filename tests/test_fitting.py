@@ -1,11 +1,11 @@
-"""Tables of `raptor.fitting`: a name is whole as long as there is a column to leave out."""
+"""Tables of `raptor.common.fitting`: a name is whole as long as there is a column to leave out."""
 
 import io
 
 import pytest
 
-from raptor.console import Console
-from raptor.fitting import fit
+from raptor.common.console import Console
+from raptor.common.fitting import fit
 
 HEADS = ("layer", "cores", "smaller", "larger")
 ROWS = [("fire2.squeeze", "12", "5: 25.7 us", "7: 13.6 us"), ("conv1", "1", "none", "-")]

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from raptor.errors import VerifyError
-from raptor.frontend.graph import (
+from raptor.common.errors import VerifyError
+from raptor.graph.ir import (
     Concat,
     Constant,
     ConstantTensor,
@@ -23,8 +23,8 @@ from raptor.frontend.graph import (
     Stencil,
     Tensor,
 )
-from raptor.layout import Image
-from raptor.window import Window
+from raptor.graph.window import Window
+from raptor.target.layout import Image
 
 WINDOW = Window((4, 4), (4, 4), (3, 3), (1, 1), (1, 1), (1, 1))
 SHAPE = (1, 3, 4, 4)

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 import models
-from raptor import cli
-from raptor.inspection import Inspection, inspect
+from raptor.analysis.inspection import Inspection, inspect
+from raptor.cli import app
 from tests.frontend.support import make_model, node, random
 
 
@@ -80,7 +80,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, written = tmp_path / "tiny.onnx", tmp_path / "tiny.json"
     onnx.save(_tiny(), path)
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["inspect", str(path), "--xbar", "4", "--json", str(written)])
+        app.main(["inspect", str(path), "--xbar", "4", "--json", str(written)])
     assert exit_.value.code == 0
     shown = capsys.readouterr().out
     assert "crossbars   22 of 4x4 in 22 matrices" in shown
@@ -91,7 +91,7 @@ def test_command_with_an_unsupported_model(tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / "odd.onnx"
     onnx.save(_unsupported(), path)
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["inspect", str(path), "--json", "-"])
+        app.main(["inspect", str(path), "--json", "-"])
     assert exit_.value.code == 2
     shown = capsys.readouterr()
     assert len(json.loads(shown.out)["unsupported"]) == 2
@@ -106,7 +106,7 @@ def test_token_ids_are_listed_and_the_rest_is_counted(tmp_path: Path, capsys: py
     path = tmp_path / "tokens.onnx"
     path.write_bytes(model.SerializeToString())
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["inspect", str(path), "--dim", "length=5"])
+        app.main(["inspect", str(path), "--dim", "length=5"])
     printed = capsys.readouterr()
     assert stopped.value.code == 2
     assert "project  MatMul" in printed.out

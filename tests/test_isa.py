@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from raptor import isa, streams
-from raptor.isa import BY_NAME, INSTRUCTIONS, RECORD, Kind
+from raptor.target import encoding, isa
+from raptor.target.isa import (
+    BY_NAME,
+    INSTRUCTIONS,
+    RECORD,
+    Kind,
+)
 from tests.validator.builder import op, stream
 
 # Written by hand after pimsim-nn's toBinaryRecord (src/isa/Instruction.cpp): opcode, rd, r1, flags, then the int32
@@ -72,7 +77,7 @@ def test_golden_covers_the_table() -> None:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_known_bytes(name: str) -> None:
-    content = streams.to_pim(stream(example(name)))
+    content = encoding.to_pim(stream(example(name)))
     assert content[:12] == b"PIMB" + bytes([1, 0, 0, 0, 1, 0, 0, 0])
     assert content[12:].hex(" ", 4) == GOLDEN[name]
 

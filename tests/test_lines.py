@@ -16,16 +16,24 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor import codegen, isa, pim, spatial
+from raptor import codegen, pim, spatial
 from raptor.codegen import Streams
-from raptor.errors import CapacityError, UserError
-from raptor.frontend.graph import Filter
-from raptor.mapping import Mapping
-from raptor.mapping_file import write_mapping
+from raptor.common.errors import CapacityError, UserError
+from raptor.graph.ir import Filter
+from raptor.graph.window import Window
+from raptor.mapping.decision import Mapping
+from raptor.mapping.file import write_mapping
+from raptor.mapping.line_unfolding import (
+    LineMatrix,
+    band_shape,
+    bands,
+    block_outputs,
+    block_shape,
+    line_blocks,
+)
 from raptor.pim import PimProgram
 from raptor.search import Objective, cost_of, search
-from raptor.unfold import LineMatrix, band_shape, bands, block_outputs, block_shape, line_blocks
-from raptor.window import Window
+from raptor.target import isa
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
 from tests.pipeline import arch_file, check, conv_model, count_ops, passes

@@ -10,9 +10,9 @@ from onnx import ModelProto
 
 import raptor
 from raptor import frontend
-from raptor.arch import Arch
-from raptor.errors import CapacityError
-from raptor.mapping import Matrix, map_raptor, tile_channels
+from raptor.common.errors import CapacityError
+from raptor.mapping.decision import Matrix, map_raptor, tile_channels
+from raptor.target.arch import Arch
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import chip, conv_model, passes, thesis_model
 

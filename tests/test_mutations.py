@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import raptor
-from raptor import cli
-from raptor.errors import RaptorError
+from raptor.cli import app
+from raptor.common.errors import RaptorError
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP
 from validator.validate import validate
@@ -477,7 +477,7 @@ def test_a_model_other_than_the_one_compiled(out: Directory):
 
 def test_a_limit_of_instructions(out: Directory, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["validate", str(out.path), "--max-steps", "100"])
+        app.main(["validate", str(out.path), "--max-steps", "100"])
     assert stopped.value.code == REFUSE
     assert "the limit of instructions is reached" in capsys.readouterr().err
 
@@ -496,7 +496,7 @@ def test_exit_status(
 ):
     mutate(out)
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["validate", str(out.path)])
+        app.main(["validate", str(out.path)])
     assert stopped.value.code == status
     captured = capsys.readouterr()
     assert "Traceback" not in captured.out + captured.err

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raptor
-from raptor import cli
-from raptor.console import Console
-from raptor.inspection import inspect, show
-from raptor.names import ELLIPSIS, LEAST, shorten
+from raptor.analysis.inspection import inspect, show
+from raptor.cli import app
+from raptor.common.console import Console
+from raptor.common.names import ELLIPSIS, LEAST, shorten
 from tests.frontend.support import make_model, node, random
 
 BERT = [
@@ -89,7 +89,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     capsys.readouterr()
     with pytest.raises(SystemExit) as stopped:
-        cli.main(list(args))
+        app.main(list(args))
     assert not stopped.value.code
     return capsys.readouterr().out
 

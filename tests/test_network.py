@@ -9,9 +9,9 @@ import pytest
 
 import models
 import raptor
-from raptor import arch as architectures
-from raptor.errors import UserError
-from raptor.spatial.arrange import places_of
+from raptor.common.errors import UserError
+from raptor.spatial.mesh_placement import places_of
+from raptor.target import arch as architectures
 from validator.simulate.builtin import simulate
 
 CORES = 40
@@ -87,7 +87,7 @@ def _searched(program: raptor.Program) -> list[tuple[str, float | None]]:
 
 
 def test_a_permission_takes_the_way_back(tmp_path: Path):
-    from raptor.cost import message_times
+    from raptor.target.timing import message_times
 
     arch = architectures.load(write_chip(tmp_path, slow_table(_2_3=7.0, _3_2=9.0)))
     times = message_times(arch, np.array([2]), np.array([3]), np.array([64]))

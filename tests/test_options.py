@@ -20,9 +20,9 @@ import onnx
 import pytest
 
 import raptor
-from raptor import arch as architectures
-from raptor import cli
-from raptor.errors import UserError
+from raptor.cli import app
+from raptor.common.errors import UserError
+from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
 from validator import samples
 
@@ -183,7 +183,7 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 def test_every_option_of_every_command_has_a_value_here():
-    for name, options in names_of(cli.command()).items():
+    for name, options in names_of(app.command()).items():
         given = {option for option in COMMANDS[name].options if option.startswith("-")}
         assert given == {o for o in options if o not in ("--help", "--debug", "--version")}, name
 
@@ -267,7 +267,7 @@ class Runner:
             patched.setattr(samples, "run", spied)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:
-                cli.main(words)
+                app.main(words)
         return ended.value.code or 0, written(out), written(err), digest(self.copy), json.dumps(told, default=str)
 
 

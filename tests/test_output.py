@@ -14,9 +14,11 @@ import orjson
 import pytest
 
 import raptor
-from raptor import files, isa, output, streams
-from raptor.errors import UserError
-from raptor.output import StreamFormat, WeightFormat
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files, writer
+from raptor.output.writer import StreamFormat, WeightFormat
+from raptor.target import encoding, isa
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP, conv_model, passes
 
@@ -96,15 +98,15 @@ def test_formats_choose_the_files(tmp_path: Path):
 def test_idle_cores_have_empty_streams(tmp_path: Path):
     out = compiled().save(tmp_path / "out", stream_format="both")
     assert (out / "core_15.json").read_text() == "[]\n"
-    assert len(streams.from_pim((out / "core_15.pim").read_bytes())) == 0
+    assert len(encoding.from_pim((out / "core_15.pim").read_bytes())) == 0
 
 
 def test_json_and_pim_hold_the_same_streams(tmp_path: Path):
     out = compiled().save(tmp_path / "out", stream_format="both")
     recorded = passes(MODEL, **THESIS_CHIP).streams.cores
     for core, stream in recorded.items():
-        text = streams.from_json((out / f"core_{core}.json").read_bytes())
-        binary = streams.from_pim((out / f"core_{core}.pim").read_bytes())
+        text = encoding.from_json((out / f"core_{core}.json").read_bytes())
+        binary = encoding.from_pim((out / f"core_{core}.pim").read_bytes())
         assert [isa.text(r) for r in text] == [isa.text(r) for r in binary] == [isa.text(r) for r in stream.records]
 
 
@@ -130,7 +132,7 @@ def test_both_weight_formats_hold_the_layer_s_weights(tmp_path: Path):
 
 def test_the_manifest_lists_every_other_file(tmp_path: Path):
     out = compiled().save(tmp_path / "out")
-    manifest = files.read(files.Manifest, out, files.MANIFEST)
+    manifest = storage.read(files.Manifest, out, files.MANIFEST)
     assert set(manifest.files) == names(out) - {"manifest.json"}
     assert list(manifest.files) == sorted(manifest.files)
     assert all(entry.size_bytes == (out / name).stat().st_size for name, entry in manifest.files.items())
@@ -238,7 +240,7 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
     def disk_full(*_: object) -> bytes:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(output, "_npy", disk_full)
+    monkeypatch.setattr(writer, "_npy", disk_full)
     with pytest.raises(UserError, match="cannot be written: No space left on device"):
         compiled().save(tmp_path / "out")
     assert everything(tmp_path) == []
@@ -247,7 +249,7 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("reason", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_file_named_by_an_option_is_written_whole_or_not_at_all(tmp_path: Path, reason: BaseException):
     def write(content: bytes) -> None:
-        with files.whole("--json", tmp_path / "report.json") as file:
+        with storage.whole("--json", tmp_path / "report.json") as file:
             file.write(content)
             file.flush()
             if content == b"half":
@@ -265,13 +267,13 @@ def test_a_file_named_by_an_option_is_written_whole_or_not_at_all(tmp_path: Path
 def test_what_is_no_file_is_not_replaced(tmp_path: Path):
     """`--json /dev/stdout`, a pipe that somebody reads, a link to where the file is to be."""
     (tmp_path / "link").symlink_to(tmp_path / "target")
-    files.write_for("--json", tmp_path / "link", b"content")
-    files.write_for("--json", Path(os.devnull), b"content")
+    storage.write_for("--json", tmp_path / "link", b"content")
+    storage.write_for("--json", Path(os.devnull), b"content")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target").read_bytes() == b"content"
     assert not Path(os.devnull).is_file()
     with pytest.raises(UserError, match=r"--json .*: cannot be written: Is a directory"):
-        files.write_for("--json", tmp_path, b"content")
+        storage.write_for("--json", tmp_path, b"content")
 
 
 def test_the_earlier_output_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -280,7 +282,7 @@ def test_the_earlier_output_stays_when_writing_fails(tmp_path: Path, monkeypatch
     def interrupted(*_: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(output, "_npy", interrupted)
+    monkeypatch.setattr(writer, "_npy", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compiled().save(tmp_path / "out", force=True)
     assert content(tmp_path / "out") == before
@@ -313,8 +315,8 @@ def test_a_name_with_a_slash_or_blank_at_the_end(tmp_path: Path):
 
 HOLDER = """
 import sys, pathlib
-from raptor import output
-with output.reserved(pathlib.Path(sys.argv[1]), force=True):
+from raptor.output import writer
+with writer.reserved(pathlib.Path(sys.argv[1]), force=True):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -380,7 +382,7 @@ def test_what_was_written_meanwhile_is_not_replaced(tmp_path: Path, force: bool)
     out = tmp_path / "out"
 
     def write() -> None:
-        with output.replacing(out, force=force):
+        with writer.replacing(out, force=force):
             out.mkdir()
             (out / "thesis.tex").write_text("years of work")
 

@@ -11,10 +11,11 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor import mapping_pixelwise, spatial
-from raptor.errors import CapacityError, UserError, VerifyError
-from raptor.layout import Image
-from raptor.spatial.pixels import one_wide
+from raptor import spatial
+from raptor.common.errors import CapacityError, UserError, VerifyError
+from raptor.mapping import pixelwise
+from raptor.spatial.lower_pixels import one_wide
+from raptor.target.layout import Image
 from tests.all_graphs.cases import Case, cases
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
@@ -116,9 +117,9 @@ def test_too_many_pixels(monkeypatch: pytest.MonkeyPatch):
     model = make_model(nodes, {"x": (1, 4, 5, 5)}, ["y"], {"w": random(4, 4, 1, 1)})
     options = {"xbar": 2, "xbars_per_core": 8, "cores": 1, **PIXELWISE}
     # 25 pixels: four products and additions each, and two tiles of the ReLU
-    monkeypatch.setattr(mapping_pixelwise, "MAX_OPERATIONS", 250)
+    monkeypatch.setattr(pixelwise, "MAX_OPERATIONS", 250)
     raptor.compile(model, **options)
-    monkeypatch.setattr(mapping_pixelwise, "MAX_OPERATIONS", 249)
+    monkeypatch.setattr(pixelwise, "MAX_OPERATIONS", 249)
     with pytest.raises(
         UserError, match=r"250 operations on single pixels, the most is 249; 200 of them are for conv \(Conv\); try"
     ):

@@ -5,7 +5,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raptor.plans import Plan, in_order, pareto, share_cores
+from raptor.mapping.plans import (
+    Plan,
+    in_order,
+    pareto,
+    share_cores,
+)
 
 XBARS = 20
 

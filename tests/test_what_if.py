@@ -10,7 +10,8 @@ import pytest
 
 import models
 import raptor
-from raptor import cli, files
+from raptor.cli import app
+from raptor.output import files
 from tests.validator.simulate import programs
 from validator.simulate import builtin, chip, model
 from validator.simulate.what_if import PARTS, of_product, what_if
@@ -120,7 +121,7 @@ def test_cycles_twice_as_short_and_twice_as_many_change_nothing(matrix: Json, tm
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["explain", *map(str, arguments)])
+        app.main(["explain", *map(str, arguments)])
     shown = capsys.readouterr()
     assert stopped.value.code in (0, None), shown.err
     return shown.out

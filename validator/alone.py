@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from raptor.errors import RaptorError
-from raptor.printable import printable
-from raptor.spelling import flags
+from raptor.common.errors import RaptorError
+from raptor.common.printable import printable
+from raptor.common.spelling import flags
 
 
 @flags()

@@ -8,9 +8,17 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from raptor import isa
-from raptor.arch import ArchFile
-from raptor.isa import BY_OPCODE, INSTRUCTIONS, OPCODE, REGISTER_COUNT, Kind, Records, Unit
+from raptor.target import isa
+from raptor.target.arch import ArchFile
+from raptor.target.isa import (
+    BY_OPCODE,
+    INSTRUCTIONS,
+    OPCODE,
+    REGISTER_COUNT,
+    Kind,
+    Records,
+    Unit,
+)
 from validator.errors import ProgramError
 from validator.program import Indices, Program
 

@@ -24,18 +24,18 @@ def command(
 
     Example: raptor check out --sarif findings.sarif
     """
-    from raptor import files
-    from raptor.console import Console
-    from raptor.errors import UserError
+    from raptor.common import storage
+    from raptor.common.console import Console
+    from raptor.common.errors import UserError
     from validator.checks import check
     from validator.checks.report import is_clean, show, to_json, to_sarif
 
-    if files.is_terminal(json) and files.is_terminal(sarif):
+    if storage.is_terminal(json) and storage.is_terminal(sarif):
         raise UserError("--json - and --sarif -: only one of them can be printed")
     findings = check(out, arch)
     for option, path, form in (("--json", json, to_json), ("--sarif", sarif, to_sarif)):
         if path is not None:
-            files.print_or_write(option, path, form(findings))
-    if not (files.is_terminal(json) or files.is_terminal(sarif)):
+            storage.print_or_write(option, path, form(findings))
+    if not (storage.is_terminal(json) or storage.is_terminal(sarif)):
         show(findings, Console(), quiet=quiet)
     raise typer.Exit(0 if is_clean(findings) else 1)

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from raptor.errors import RaptorError
-from raptor.together import refuse_given
+from raptor.common.errors import RaptorError
+from raptor.common.together import refuse_given
 from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 
 
@@ -48,8 +48,8 @@ def command(
     Example: raptor validate out --layers
     """
     # numpy, pydantic and the engine take half a second to import; `--help` does without.
-    from raptor import files
-    from raptor.console import Console
+    from raptor.common import storage
+    from raptor.common.console import Console
     from validator.errors import DeadlockError
     from validator.report import Report, show, to_json
     from validator.validate import validate
@@ -59,7 +59,7 @@ def command(
 
     def write(report: Report) -> None:
         if json is not None:
-            files.print_or_write("--json", json, to_json(report))
+            storage.print_or_write("--json", json, to_json(report))
 
     try:
         report = validate(
@@ -79,6 +79,6 @@ def command(
         write(Report(verdict, tolerance, message=str(e)))
         raise
     write(report)
-    if not files.is_terminal(json):
+    if not storage.is_terminal(json):
         show(report, Console(), quiet=quiet)
     raise typer.Exit(0 if report.verdict == "pass" else 1)

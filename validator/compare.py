@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.layout import Floats
-from raptor.strict import Figure
+from raptor.common.strict import Figure
+from raptor.target.layout import Floats
 
 Doubles = npt.NDArray[np.float64]
 FEWEST_VALUES = 16

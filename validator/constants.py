@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from raptor import files
-from raptor.errors import UserError
+from raptor.common.errors import UserError
+from raptor.output import files
 
 Array = npt.NDArray[Any]
 _TYPES: Mapping[str, tuple[npt.DTypeLike, str]] = MappingProxyType(

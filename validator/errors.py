@@ -1,8 +1,8 @@
-"""What can be wrong with a program, beyond what `raptor.errors` knows."""
+"""What can be wrong with a program, beyond what `raptor.common.errors` knows."""
 
 from dataclasses import dataclass
 
-from raptor.errors import RaptorError, UserError
+from raptor.common.errors import RaptorError, UserError
 
 
 class ProgramError(UserError):

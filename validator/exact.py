@@ -18,8 +18,8 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from raptor.errors import RaptorError
-from raptor.layout import Floats
+from raptor.common.errors import RaptorError
+from raptor.target.layout import Floats
 from validator import widen
 from validator.convolution import convolve
 from validator.session import session as open_session

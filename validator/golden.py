@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from raptor import files
-from raptor.errors import UserError
-from raptor.layout import Floats
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target.layout import Floats
 from validator import standard
 from validator.constants import constant_inputs
 from validator.program import Program

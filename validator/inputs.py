@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.arguments import by_name
-from raptor.errors import UserError
-from raptor.files import TensorPlace
-from raptor.layout import Floats
-from raptor.spelling import option
+from raptor.common.arguments import by_name
+from raptor.common.errors import UserError
+from raptor.common.spelling import option
+from raptor.output.files import TensorPlace
+from raptor.target.layout import Floats
 from validator.golden import Golden
 
 Array = npt.NDArray[Any]

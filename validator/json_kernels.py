@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raptor.jit import helper, kernel
+from raptor.common.jit import helper, kernel
 
 UNKNOWN_KEY, FRACTION, WRAPPED, OFFSET_VALUE = 1, 2, 4, 8
 BUCKETS = 128

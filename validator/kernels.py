@@ -1,7 +1,7 @@
 """The compiled engine. It does what `reference` does, in the same order of float operations, and checks as much.
 
-Import only where it runs (see `raptor.jit`). Positions in memories are unsigned: indexing with them needs no test for
-negative ones, so that the compiler makes vector code of the small loops. Slices would do too, but take long to make.
+Import only where it runs (`raptor.common.jit`). Positions in memories are unsigned: indexing needs no test for negative
+ones, so that the compiler makes vector code of the small loops. Slices would do too, but take long to make.
 NOTE: numba makes a float of a signed and an unsigned number together.
 NOTE: opcodes and fault codes are constants in cached machine code; they are the simulator's and must not change.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from raptor.isa import OPCODE
-from raptor.jit import helper, kernel
+from raptor.common.jit import helper, kernel
+from raptor.target.isa import OPCODE
 from validator.machine import EVENT_COUNT, UNUSED, Stop
 
 _DONE, _DEADLOCK, _STEPS = int(Stop.DONE), int(Stop.DEADLOCK), int(Stop.STEPS)

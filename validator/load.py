@@ -8,12 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
-from raptor import files, streams
-from raptor.arch import ARCH_LIMIT_BYTES, ArchFile
-from raptor.errors import UserError
-from raptor.files import Config, Layers, Manifest, Memory, TensorPlace
-from raptor.isa import Records
-from raptor.layout import Floats, Image, Region
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.output.files import (
+    Config,
+    Layers,
+    Manifest,
+    Memory,
+    TensorPlace,
+)
+from raptor.target import encoding
+from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile
+from raptor.target.isa import Records
+from raptor.target.layout import Floats, Image, Region
 from validator import check
 from validator.npy import parse_npy
 from validator.program import Program
@@ -33,12 +41,12 @@ def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"{folder}: not a directory")
-    manifest = files.read(Manifest, folder, files.MANIFEST)
+    manifest = storage.read(Manifest, folder, files.MANIFEST)
     _check_files(folder, manifest, check_hashes)
-    config = files.read(Config, folder, _listed(manifest, files.CONFIG))
-    memory = files.read(Memory, folder, _listed(manifest, files.MEMORY))
-    layers = files.read(Layers, folder, files.LAYERS) if files.LAYERS in manifest.files else None
-    arch = files.read(ArchFile, folder, _listed(manifest, files.ARCH), limit_bytes=ARCH_LIMIT_BYTES)
+    config = storage.read(Config, folder, _listed(manifest, files.CONFIG))
+    memory = storage.read(Memory, folder, _listed(manifest, files.MEMORY))
+    layers = storage.read(Layers, folder, files.LAYERS) if files.LAYERS in manifest.files else None
+    arch = storage.read(ArchFile, folder, _listed(manifest, files.ARCH), limit_bytes=ARCH_LIMIT_BYTES)
     _check_memory(memory, config, memory_limit_bytes)
     program = Program(
         folder=folder,
@@ -64,7 +72,7 @@ def _listed(manifest: Manifest, name: str) -> str:
 def _check_files(folder: Path, manifest: Manifest, check_hashes: bool) -> None:
     for name, entry in manifest.files.items():
         path = folder / name
-        files.check_regular(folder, name)
+        storage.check_regular(folder, name)
         size = path.stat().st_size
         if size != entry.size_bytes:
             raise UserError(f"{path}: {size} bytes, but {files.MANIFEST} says {entry.size_bytes}")
@@ -94,9 +102,9 @@ def _load_streams(folder: Path, manifest: Manifest, config: Config) -> tuple[Rec
 def _load_stream(folder: Path, manifest: Manifest, core: int) -> Records:
     binary, text = files.stream_name(core, "pim"), files.stream_name(core, "json")
     name = binary if binary in manifest.files else _listed(manifest, text)
-    content = files.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES)
+    content = storage.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES)
     try:
-        return streams.from_pim(content) if name == binary else streams.from_json(content)
+        return encoding.from_pim(content) if name == binary else encoding.from_json(content)
     except UserError as e:
         raise UserError(f"{folder / name}: {e}") from e
 
@@ -124,7 +132,7 @@ def _load_constants(folder: Path, manifest: Manifest, memory: Memory) -> Floats:
     if elements == 0 and files.CONSTANTS not in manifest.files:
         return np.zeros(0, np.float32)
     name = _listed(manifest, files.CONSTANTS)
-    content = files.read_bytes(folder, name, limit_bytes=elements * _FLOAT_BYTES + 2**16)
+    content = storage.read_bytes(folder, name, limit_bytes=elements * _FLOAT_BYTES + 2**16)
     return parse_npy(content, (elements,), str(folder / name))
 
 

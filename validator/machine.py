@@ -14,11 +14,11 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from raptor import isa
-from raptor.errors import RaptorError
-from raptor.files import ProbeTile
-from raptor.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
-from raptor.layout import Floats
+from raptor.common.errors import RaptorError
+from raptor.output.files import ProbeTile
+from raptor.target import isa
+from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
+from raptor.target.layout import Floats
 from validator.errors import Blocked, DeadlockError, ProgramError
 from validator.program import Indices, Program, Weights
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol, cast
 
 import orjson
 
-from raptor.arch import ArchFile, mesh_cost
-from raptor.errors import UserError
+from raptor.common.errors import UserError
+from raptor.target.arch import ArchFile, mesh_cost
 from validator.members import Span, members
 
 Kind = Literal["latency", "energy"]

@@ -7,8 +7,8 @@ from typing import IO
 
 import numpy as np
 
-from raptor.errors import UserError
-from raptor.layout import Floats
+from raptor.common.errors import UserError
+from raptor.target.layout import Floats
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from raptor.arguments import OneOf
+from raptor.common.arguments import OneOf
 
 Engine = Literal["numba", "python"]
 Schedule = Literal["block", "round-robin"]

@@ -6,9 +6,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from raptor.files import Config, Layers, Manifest, Memory
-from raptor.isa import Records
-from raptor.layout import Floats
+from raptor.output.files import (
+    Config,
+    Layers,
+    Manifest,
+    Memory,
+)
+from raptor.target.isa import Records
+from raptor.target.layout import Floats
 
 Indices = npt.NDArray[np.int64]
 

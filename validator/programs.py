@@ -15,9 +15,11 @@ from typing import Any, cast
 import numpy as np
 import orjson
 
-from raptor import files, streams
-from raptor.errors import UserError
-from raptor.isa import RECORD, Records
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target import encoding
+from raptor.target.isa import RECORD, Records
 from validator.members import Span, members
 
 _LIMIT_BYTES = 16 * 2**30
@@ -63,7 +65,7 @@ def read_program(path: str | Path, content: bytes | None = None) -> RawProgram:
 
 
 def _read_directory(folder: Path) -> RawProgram:
-    content = files.read_bytes(folder, files.CONFIG, limit_bytes=2**30)
+    content = storage.read_bytes(folder, files.CONFIG, limit_bytes=2**30)
     config = _object(_parse(content, folder / files.CONFIG), folder / files.CONFIG)
     count = _core_count(config, folder / files.CONFIG)
     names, faults = _core_files(folder, count)
@@ -99,8 +101,8 @@ def _core_files(folder: Path, count: int) -> tuple[dict[int, str], list[str]]:
 def _read_core(folder: Path, name: str | None) -> Records:
     if name is None:
         return np.zeros(0, RECORD)
-    content = files.read_bytes(folder, name, limit_bytes=_LIMIT_BYTES)
-    read = streams.from_pim if name.endswith(".pim") else streams.from_json
+    content = storage.read_bytes(folder, name, limit_bytes=_LIMIT_BYTES)
+    read = encoding.from_pim if name.endswith(".pim") else encoding.from_json
     try:
         return read(content, lenient=True)
     except UserError as e:
@@ -109,7 +111,7 @@ def _read_core(folder: Path, name: str | None) -> Records:
 
 def read_content(path: Path) -> bytes:
     """A single-file program as text, unpacked if it is gzipped."""
-    content = files.read_bytes(path.parent, path.name, limit_bytes=_LIMIT_BYTES)
+    content = storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT_BYTES)
     if not content.startswith(_GZIP):
         return content
     try:
@@ -150,7 +152,7 @@ def _member_core(content: bytes, spans: Mapping[str, Span], core: int, path: Pat
     if not last:
         return np.zeros(0, RECORD)
     try:
-        return streams.from_json(content[first:last], lenient=True)
+        return encoding.from_json(content[first:last], lenient=True)
     except UserError as e:
         raise UserError(f"{path}: core{core}: {e}") from e
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raptor.isa import OPCODE
-from raptor.layout import Floats
+from raptor.target.isa import OPCODE
+from raptor.target.layout import Floats
 from validator.machine import EVENT_COUNT, SHARED, UNUSED, Fault, Machine, Stop
 
 

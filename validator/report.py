@@ -9,9 +9,9 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from raptor.console import Console
-from raptor.names import fit
-from raptor.strict import Figure, WallTimes
+from raptor.common.console import Console
+from raptor.common.names import fit
+from raptor.common.strict import Figure, WallTimes
 from validator.compare import Comparison, Rounding
 from validator.rounding import ALLOWED
 

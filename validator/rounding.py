@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.layout import Floats
+from raptor.target.layout import Floats
 from validator.compare import Doubles, Rounding, errors
 from validator.exact import Array, Exact, UnknownError
 from validator.samples import Shown

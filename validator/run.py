@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.errors import UserError
-from raptor.files import Probe, TensorPlace
-from raptor.layout import Floats, Image, Region
+from raptor.common.errors import UserError
+from raptor.output.files import Probe, TensorPlace
+from raptor.target.layout import Floats, Image, Region
 from validator import engine as compiled
 from validator import machine, reference
 from validator.inputs import named_arrays

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy.typing as npt
 
-from raptor.layout import Floats
+from raptor.target.layout import Floats
 from validator.golden import Golden, check_shapes
 from validator.inputs import make_inputs
 from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule

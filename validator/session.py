@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from raptor.errors import UserError
+from raptor.common.errors import UserError
 
 DTYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,

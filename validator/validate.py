@@ -11,10 +11,18 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from raptor import files
-from raptor.arguments import by_name, fault, finite, flag, path, whole, whole_or_none
-from raptor.errors import UserError
-from raptor.spelling import option
+from raptor.common.arguments import (
+    by_name,
+    fault,
+    finite,
+    flag,
+    path,
+    whole,
+    whole_or_none,
+)
+from raptor.common.errors import UserError
+from raptor.common.spelling import option
+from raptor.output import files
 from validator.compare import Comparison, Doubles, Rounding, Tally, compare, tally, within
 from validator.exact import Exact, UnknownError, load_exact
 from validator.golden import load_golden

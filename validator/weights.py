@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from raptor import files
-from raptor.errors import UserError
-from raptor.files import Manifest
-from raptor.layout import Floats
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.output.files import Manifest
+from raptor.target.layout import Floats
 from validator.npy import read_data, read_header
 from validator.program import Weights
 
@@ -52,7 +53,7 @@ def _load_core(folder: Path, manifest: Manifest, core: int, groups: list[GroupLi
         if groups:
             raise UserError(f"{where}: missing, but core {core} has {len(groups)} array groups")
         return []
-    content = files.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES)
+    content = storage.read_bytes(folder, name, limit_bytes=_FILE_LIMIT_BYTES)
     if name == npz:
         return _from_npz(content, groups, where, core)
     return _from_json(content, groups, where, core)

@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor import isa
-from raptor.codegen.virtual import NONE, VIRTUAL, Ints, Virtual, set_operand, virtual
-from raptor.errors import VerifyError
+from raptor.codegen.registers import (
+    NONE,
+    VIRTUAL,
+    Ints,
+    Virtual,
+    set_operand,
+    virtual,
+)
+from raptor.common.errors import VerifyError
+from raptor.graph.window import input_pixels
 from raptor.pim import ir
 from raptor.spatial.ir import UNIT_WEIGHT, ZERO_WEIGHT
-from raptor.window import input_pixels
+from raptor.target import isa
 
 # Registers by purpose, so that a value stays where it is for as long as possible.
 ZERO = 0

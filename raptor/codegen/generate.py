@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raptor import isa
-from raptor.arch import Arch
 from raptor.codegen.emit import Emitter
-from raptor.codegen.virtual import VIRTUAL, Ints, Registers
+from raptor.codegen.registers import VIRTUAL, Ints, Registers
 from raptor.pim.ir import CoreProgram, Operation, PimProgram
+from raptor.target import isa
+from raptor.target.arch import Arch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

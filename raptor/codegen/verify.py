@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from raptor import isa
-from raptor.arch import Arch
 from raptor.codegen.generate import Stream, Streams
-from raptor.errors import VerifyError
+from raptor.common.errors import VerifyError
 from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.target import isa
+from raptor.target.arch import Arch
 
 Ints = npt.NDArray[np.int64]
 

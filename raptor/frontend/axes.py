@@ -10,10 +10,10 @@ import numpy as np
 
 from raptor.frontend.building import Builder
 from raptor.frontend.constants import Shape, natural_image
-from raptor.frontend.graph import Pool, Tensor
 from raptor.frontend.moves import c_order, move
-from raptor.layout import Image
-from raptor.window import Window
+from raptor.graph.ir import Pool, Tensor
+from raptor.graph.window import Window
+from raptor.target.layout import Image
 
 
 @dataclass(frozen=True, slots=True)

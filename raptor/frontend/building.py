@@ -7,7 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.frontend.constants import Shape, constant_pixels, natural_image, owned, scalar
-from raptor.frontend.graph import (
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order, move
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import NeedsConstantError, Refusal
+from raptor.graph.ir import (
     Concat,
     Constant,
     ConstantTensor,
@@ -22,12 +26,8 @@ from raptor.frontend.graph import (
     Softmax,
     Tensor,
 )
-from raptor.frontend.importing import ImportContext
-from raptor.frontend.moves import c_order, move
-from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import NeedsConstantError, Refusal
-from raptor.layout import Image
-from raptor.window import Window
+from raptor.graph.window import Window
+from raptor.target.layout import Image
 
 
 @dataclass(frozen=True, slots=True)

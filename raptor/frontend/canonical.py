@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto
 
-from raptor.errors import InternalError, UserError
+from raptor.common.errors import InternalError, UserError
 from raptor.frontend.batchwise import put_time_first
 from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported
 from raptor.frontend.libraries import (

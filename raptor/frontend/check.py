@@ -8,11 +8,20 @@ from types import MappingProxyType
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from raptor.errors import UnsupportedError, UnsupportedNode, UserError
-from raptor.frontend.graph import Constant, ConstantTensor, Filter, Floats, Graph, Map, Operator, Stencil
+from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.libraries import InvalidModel, check_standard
 from raptor.frontend.reading import Source
 from raptor.frontend.registry import is_supported_op, op_reason
+from raptor.graph.ir import (
+    Constant,
+    ConstantTensor,
+    Filter,
+    Floats,
+    Graph,
+    Map,
+    Operator,
+    Stencil,
+)
 
 MOST_ELEMENTS = 2**28
 """Of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.graph import Floats
-from raptor.layout import Image
+from raptor.graph.ir import Floats
+from raptor.target.layout import Image
 
 Shape = tuple[int, ...]
 

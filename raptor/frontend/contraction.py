@@ -20,12 +20,19 @@ import numpy as np
 
 from raptor.frontend.constants import natural_image, owned
 from raptor.frontend.formulas import Formula
-from raptor.frontend.graph import Dot, Filter, Floats, Indices, Operator, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, NodeView
-from raptor.layout import Image
-from raptor.window import Window
+from raptor.graph.ir import (
+    Dot,
+    Filter,
+    Floats,
+    Indices,
+    Operator,
+    Tensor,
+)
+from raptor.graph.window import Window
+from raptor.target.layout import Image
 
 Names = tuple[str, ...]
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from raptor.errors import UserError
+from raptor.common.errors import UserError
 from raptor.frontend.bodies import Names, hoist_constants, inline
 from raptor.frontend.check import label
 from raptor.frontend.decisions import Decisions, UndecidedError

@@ -7,13 +7,20 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.frontend.constants import Shape, constant_pixels, natural_image, owned, scalar
-from raptor.frontend.evaluate import MAP_FUNCTIONS
-from raptor.frontend.graph import Constant, ConstantTensor, Map, MapFunction, Move, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal
-from raptor.layout import Image
+from raptor.graph.evaluate import MAP_FUNCTIONS
+from raptor.graph.ir import (
+    Constant,
+    ConstantTensor,
+    Map,
+    MapFunction,
+    Move,
+    Tensor,
+)
+from raptor.target.layout import Image
 
 Value = Tensor | Constant
 """An operand that meets the image of the result: computed, or constant."""

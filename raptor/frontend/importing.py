@@ -10,10 +10,19 @@ from pathlib import Path
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from raptor.errors import InternalError, RaptorError, UnsupportedError, UnsupportedNode, UserError
+from raptor.common.errors import (
+    InternalError,
+    RaptorError,
+    UnsupportedError,
+    UnsupportedNode,
+    UserError,
+)
 from raptor.frontend.check import label
 from raptor.frontend.constants import constant_pixels, natural_image, owned
-from raptor.frontend.graph import (
+from raptor.frontend.moves import c_order, move
+from raptor.frontend.nodes import Array, Constants, NodeView
+from raptor.frontend.registry import STANDARD_DOMAINS, NeedsConstantError, Refusal, find_importer, op_reason
+from raptor.graph.ir import (
     Constant,
     ConstantTensor,
     Filter,
@@ -26,10 +35,7 @@ from raptor.frontend.graph import (
     Rename,
     Tensor,
 )
-from raptor.frontend.moves import c_order, move
-from raptor.frontend.nodes import Array, Constants, NodeView
-from raptor.frontend.registry import STANDARD_DOMAINS, NeedsConstantError, Refusal, find_importer, op_reason
-from raptor.layout import Image
+from raptor.target.layout import Image
 
 Shape = tuple[int, ...]
 

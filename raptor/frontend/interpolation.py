@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.graph import Floats, Indices
 from raptor.frontend.registry import Refusal
+from raptor.graph.ir import Floats, Indices
 
 Coordinates = npt.NDArray[np.float32 | np.float64]
 Mask = npt.NDArray[np.bool_]

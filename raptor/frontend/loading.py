@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from raptor.errors import UnsupportedError, UnsupportedNode
+from raptor.common.errors import UnsupportedError, UnsupportedNode
 from raptor.frontend.fixed import Fixed
-from raptor.frontend.graph import Graph
+from raptor.graph.ir import Graph
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.graph import Indices, Move
-from raptor.layout import Image
+from raptor.graph.ir import Indices, Move
+from raptor.target.layout import Image
 
 
 def c_order(shape: Sequence[int], first: int = 0) -> Indices:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
-from raptor.errors import UserError
+from raptor.common.errors import UserError
 from raptor.frontend.check import first_line
 from raptor.frontend.libraries import InvalidTypes, check_operand_types
 

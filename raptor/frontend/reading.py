@@ -10,8 +10,8 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from raptor import arguments
-from raptor.errors import UserError
+from raptor.common import arguments
+from raptor.common.errors import UserError
 from raptor.frontend.libraries import refer_to_file
 from raptor.frontend.wire import without_weights
 

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, ValueInfoProto, numpy_helper
 
-from raptor.errors import IncompleteError, UserError
+from raptor.common.errors import IncompleteError, UserError
+from raptor.common.spelling import name as spelled
+from raptor.common.spelling import option
 from raptor.frontend.check import MOST_ELEMENTS, input_fault, is_settable, model_inputs
 from raptor.frontend.declared import UNNAMED, Dim, dims_of, names, placeholders, text, write_dims
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.values import to_constant
-from raptor.spelling import name as spelled
-from raptor.spelling import option
 
 Array = npt.NDArray[Any]
 _SHOWN_VALUES = 8

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
 
-from raptor import spelling
-from raptor.errors import UserError
+from raptor.common import spelling
+from raptor.common.errors import UserError
 from raptor.frontend.check import FLOATS, INDICES, type_name
 from raptor.frontend.declared import Dim, text
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal
-from raptor.layout import Image
-from raptor.window import Window
+from raptor.graph.window import Window
+from raptor.target.layout import Image
 
 
 @dataclass(frozen=True, slots=True)

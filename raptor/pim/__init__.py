@@ -1,9 +1,9 @@
 """SpatialIR to PimIR: cores, channels, buffers with addresses."""
 
 from raptor.pim.allocate import allocate, memory_warnings, reuse_operands
+from raptor.pim.global_memory import GlobalMemory, map_global_memory
 from raptor.pim.ir import PimProgram, Spot
-from raptor.pim.memory import GlobalMemory, map_global_memory
-from raptor.pim.place import place
+from raptor.pim.lower import place
 from raptor.pim.verify import verify
 
 __all__ = [

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raptor.arch import Arch
-from raptor.errors import CapacityError
+from raptor.common.errors import CapacityError
+from raptor.common.spelling import option
 from raptor.pim.ir import (
     ApplyFilters,
     ApplyLine,
@@ -23,7 +23,7 @@ from raptor.pim.ir import (
     Step,
     Vector,
 )
-from raptor.spelling import option
+from raptor.target.arch import Arch
 
 GAP_ELEMENTS = 1
 """Left free after each buffer: the simulator takes adjacent buffers for overlapping ones (both ends inclusive)."""

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.jit import kernel
+from raptor.common.jit import kernel
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.graph import MapFunction, window_text
-from raptor.layout import Image, Region
-from raptor.mapping import Matrix
-from raptor.unfold import LineMatrix
-from raptor.window import Table, Window
+from raptor.graph.ir import MapFunction, window_text
+from raptor.graph.window import Table, Window
+from raptor.mapping.decision import Matrix
+from raptor.mapping.line_unfolding import LineMatrix
+from raptor.target.layout import Image, Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ApplyFilters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApplyLine:
-    """Products of blocks of lines with array groups, one after another in `out` (`raptor.unfold`).
+    """Products of blocks of lines with array groups, one after another in `out` (`raptor.mapping.line_unfolding`).
 
     products: one row a product: array group, index of the line, first element in it, first element in `out`.
     """

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from raptor.arch import Arch
-from raptor.errors import VerifyError
+from raptor.common.errors import VerifyError
 from raptor.pim.allocate import GAP_ELEMENTS, lifetimes, operation_buffers
 from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Receive, Send, span_of
+from raptor.target.arch import Arch
 
 
 def verify(program: PimProgram, arch: Arch) -> None:

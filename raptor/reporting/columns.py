@@ -6,8 +6,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from raptor.console import Console
-from raptor.printable import printable
+from raptor.common.console import Console
+from raptor.common.printable import printable
 
 _GAP = 2
 

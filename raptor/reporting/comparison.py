@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from raptor import files
-from raptor.console import Console
-from raptor.names import shorten
+from raptor.common.console import Console
+from raptor.common.names import shorten
+from raptor.output import files
 from raptor.reporting import summary, text
 from raptor.reporting.chip import layers_side_by_side
 from raptor.reporting.columns import show_columns

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from raptor.report import LayerReport
+from raptor.output.compile_report import LayerReport
 from raptor.reporting import summary
 from raptor.reporting.comparison import notes, rows
 from raptor.reporting.facts import Facts

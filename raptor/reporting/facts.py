@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel
 
-from raptor import files
-from raptor.errors import RaptorError, UserError
-from raptor.report import LayerReport, Report
+from raptor.common import storage
+from raptor.common.errors import RaptorError, UserError
+from raptor.output import files
+from raptor.output.compile_report import LayerReport, Report
 from validator.profile import Profile, profile
 from validator.profile.facts import Part
 
@@ -65,7 +66,7 @@ def _optional(schema: type[T], out: Path, name: str, without: str, missing: list
         missing.append(f"no {name}: {without} are not known")
         return None
     try:
-        return files.read(schema, out, name)
+        return storage.read(schema, out, name)
     except UserError as e:
         missing.append(f"{e}; {without} are not known")
         return None

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raptor.arch import ArchFile
-from raptor.arch_figures import NOT_MODELLED as NOT_MODELLED_OF_CHIPS
+from raptor.analysis.arch_figures import NOT_MODELLED as NOT_MODELLED_OF_CHIPS
 from raptor.reporting import text
 from raptor.reporting.facts import Facts, Layer
+from raptor.target.arch import ArchFile
 from validator.profile.facts import GLOBAL_MEMORY, Estimate, Profile
 from validator.simulate.efficiency import Efficiency
 from validator.simulate.report import energy_text, number_text, time_text

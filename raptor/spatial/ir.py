@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from raptor.frontend.graph import Filter, MapFunction, window_text
-from raptor.layout import Image, Region
-from raptor.mapping import Matrix
-from raptor.unfold import LineMatrix
-from raptor.window import Table, Window
+from raptor.graph.ir import Filter, MapFunction, window_text
+from raptor.graph.window import Table, Window
+from raptor.mapping.decision import Matrix
+from raptor.mapping.line_unfolding import LineMatrix
+from raptor.target.layout import Image, Region
 
 
 def tile_name(tensor: str, index: int) -> str:
@@ -92,7 +92,7 @@ class ApplyFilters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApplyLine:
-    """Products of blocks of an image line with matrices of the compute (`raptor.unfold`), one after another.
+    """Products of blocks of an image line with matrices of the compute, in order (`raptor.mapping.line_unfolding`).
 
     products: one row a product: index of the matrix, index of the line, first element of the block in it, first element
     of the product in the result.

@@ -1,8 +1,8 @@
-"""The compiled loop of `raptor.spatial.runs`; import only where it runs (see `raptor.jit`)."""
+"""The compiled loop of `raptor.spatial.runs`; import only where it runs (see `raptor.common.jit`)."""
 
 from typing import Any
 
-from raptor.jit import helper, kernel
+from raptor.common.jit import helper, kernel
 
 
 @kernel

@@ -9,14 +9,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from raptor.errors import VerifyError
-from raptor.frontend.graph import Filter
-from raptor.layout import Region
-from raptor.mapping import Matrix
-from raptor.spatial.copies import Copies, Places, corner, spread
+from raptor.common.errors import VerifyError
+from raptor.graph.ir import Filter
+from raptor.graph.window import input_pixels
+from raptor.mapping.decision import Matrix
+from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.ir import ApplyLine, Compute, Overlap, SpatialGraph, TensorParts
-from raptor.unfold import LineMatrix
-from raptor.window import input_pixels
+from raptor.spatial.provenance import (
+    Copies,
+    Places,
+    corner,
+    spread,
+)
+from raptor.target.layout import Region
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

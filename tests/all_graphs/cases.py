@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 import raptor
-from raptor.errors import CapacityError
+from raptor.common.errors import CapacityError
 from tests.all_graphs import convolution, elementwise, movement, normalisation, pool, product, recurrent, resize
 from tests.all_graphs.builder import FAMILIES, MAX_ELEMENTS, OPSETS, STEPS, TOLERANCE, Builder, MisfitError
 from tests.frontend.support import Array

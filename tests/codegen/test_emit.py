@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raptor.codegen import generate
-from raptor.errors import VerifyError
-from raptor.mapping import Matrix
+from raptor.common.errors import VerifyError
+from raptor.graph.window import Window
+from raptor.mapping.decision import Matrix
 from raptor.pim.ir import (
     ApplyFilters,
     Buffer,
@@ -26,7 +27,6 @@ from raptor.pim.ir import (
     Store,
     Vector,
 )
-from raptor.window import Window
 from tests.pipeline import Executed, chip, executed
 
 BITS = 16

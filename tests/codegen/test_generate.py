@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from raptor import isa
 from raptor.codegen import Streams, generate, verify_streams
-from raptor.errors import VerifyError
+from raptor.common.errors import VerifyError
 from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.target import isa
 from tests.pipeline import THESIS_CHIP, Passes, chip, executed, passes, thesis_model
 
 ARCH = chip((3, 3), xbars_per_core=5, cores=16)

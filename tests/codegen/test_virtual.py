@@ -6,8 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raptor import isa
-from raptor.codegen.virtual import NONE, Registers, Virtual, set_operand, virtual
+from raptor.codegen.registers import (
+    NONE,
+    Registers,
+    Virtual,
+    set_operand,
+    virtual,
+)
+from raptor.target import isa
 from tests.pipeline import executed
 
 OPERANDS = {"vvadd": 3, "vrelu": 2, "lmv": 2, "lldi": 1, "setbw": 0}

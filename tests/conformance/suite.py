@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raptor.backend import RaptorBackend, RaptorRep
-from raptor.errors import RaptorError
+from raptor.common.errors import RaptorError
 
 FOLDER = Path(__file__).parent
 CASES, PASSING = FOLDER / "cases.txt", FOLDER / "passing.txt"

@@ -8,7 +8,7 @@ import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.frontend import Model, load
-from raptor.frontend.evaluate import evaluate
+from raptor.graph.evaluate import evaluate
 from validator.standard import follow_suite
 
 Array = np.ndarray[Any, Any]

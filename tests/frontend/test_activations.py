@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.errors import UnsupportedError
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.evaluate import evaluate
-from raptor.frontend.graph import EXTENDED, Map
+from raptor.graph.evaluate import evaluate
+from raptor.graph.ir import EXTENDED, Map
 from tests.frontend.support import compare, golden, make_model, node, random, single
 from tests.pipeline import check
 

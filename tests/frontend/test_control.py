@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from raptor.errors import UnsupportedError, UserError
+from raptor.common.errors import UnsupportedError, UserError
 from raptor.frontend import control, load
-from raptor.frontend.evaluate import evaluate
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.shapes import bind_inputs
+from raptor.graph.evaluate import evaluate
 from tests.frontend.support import golden, random
 
 Array = np.ndarray[Any, Any]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from raptor.errors import UnsupportedError
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
 from tests.frontend.support import compare, make_model, node, random
 from tests.pipeline import check

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from raptor.errors import RaptorError
+from raptor.common.errors import RaptorError
 from raptor.frontend import docs, load
-from raptor.frontend.graph import EXTENDED, Graph, Map, Softmax
 from raptor.frontend.registry import importers
+from raptor.graph.ir import (
+    EXTENDED,
+    Graph,
+    Map,
+    Softmax,
+)
 from tests.conformance import suite
 
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.errors import UnsupportedError
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.evaluate import evaluate
-from raptor.frontend.graph import Map, Rename
+from raptor.graph.evaluate import evaluate
+from raptor.graph.ir import Map, Rename
 from tests.frontend.support import Array, compare, golden, make_model, node, random, single
 from tests.pipeline import check
 

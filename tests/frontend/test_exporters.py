@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 import raptor
-from raptor import cli
+from raptor.cli import app
 from tests.frontend.exporters import CASES, Case
 from tests.frontend.support import golden, random
 
@@ -20,7 +20,7 @@ CHIP = ["--xbar", "16", "--cores", "8", "--xbars-per-core", "128"]
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     """The status of a command, and what it says on standard error."""
     with pytest.raises(SystemExit) as stopped:
-        cli.main(list(args))
+        app.main(list(args))
     return int(stopped.value.code or 0), capsys.readouterr().err
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from raptor.errors import UnsupportedError
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.graph import Filter, Map, Rename
+from raptor.graph.ir import Filter, Map, Rename
 from tests.frontend.support import compare, make_model, node, random
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from raptor.errors import IncompleteError, UserError
+from raptor.common.errors import IncompleteError, UserError
+from raptor.common.spelling import flags
 from raptor.frontend import load, survey
-from raptor.spelling import flags
 from tests.frontend.support import make_model, node, random
 
 Dims = tuple[int | str | None, ...]

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from raptor.errors import InternalError, UnsupportedError, UserError
+from raptor.common.errors import InternalError, UnsupportedError, UserError
+from raptor.common.spelling import flags
 from raptor.frontend import load
-from raptor.frontend.evaluate import evaluate
 from raptor.frontend.registry import Importer
-from raptor.spelling import flags
+from raptor.graph.evaluate import evaluate
 from tests.frontend.support import compare, golden, make_model, node, random, single
 
 

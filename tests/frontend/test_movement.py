@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raptor.errors import UnsupportedError
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.graph import Map, Move, Rename
+from raptor.graph.ir import Map, Move, Rename
 from tests.frontend.support import Array, compare, make_model, node, random, single
 from tests.pipeline import check, count_ops, passes
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.errors import UnsupportedError
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
 from tests.frontend.support import compare, make_model, node, random, single
 from tests.pipeline import check

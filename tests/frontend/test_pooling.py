@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from raptor.errors import UnsupportedError
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.graph import Constant, Map, Pool
+from raptor.graph.ir import Constant, Map, Pool
 from tests.frontend.support import compare, make_model, node, single
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from raptor.frontend import load
-from raptor.frontend.graph import Dot, Filter, Move
+from raptor.graph.ir import Dot, Filter, Move
 from tests.frontend.support import compare, make_model, node, random
 from tests.pipeline import check
 

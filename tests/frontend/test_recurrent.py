@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from raptor.errors import UnsupportedError
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.evaluate import evaluate
-from raptor.frontend.graph import Filter
+from raptor.graph.evaluate import evaluate
+from raptor.graph.ir import Filter
 from tests.frontend.support import compare, golden, node, random
 from tests.pipeline import check
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.errors import UnsupportedError
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.graph import Filter, Map, Pool
+from raptor.graph.ir import Filter, Map, Pool
 from tests.frontend.support import Array, golden, make_model, node, random, single
 from tests.frontend.support import compare as compare_with
 from tests.pipeline import check

@@ -8,11 +8,11 @@ from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import raptor
-from raptor.console import Console
-from raptor.errors import UnsupportedError
+from raptor.common.console import Console
+from raptor.common.errors import UnsupportedError
 from raptor.frontend import load
-from raptor.frontend.evaluate import evaluate
-from raptor.frontend.graph import Move, Stencil
+from raptor.graph.evaluate import evaluate
+from raptor.graph.ir import Move, Stencil
 from tests.frontend.support import Array, compare, golden, make_model, node, random
 from tests.pipeline import check
 from validator import standard

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raptor.frontend import load
-from raptor.frontend.graph import Softmax
+from raptor.graph.ir import Softmax
 from tests.frontend.support import compare, make_model, node, single
 from tests.pipeline import check
 

@@ -9,9 +9,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import raptor
-from raptor.errors import UserError
+from raptor.common.errors import UserError
 from raptor.frontend import load
-from raptor.frontend.evaluate import evaluate
+from raptor.graph.evaluate import evaluate
 from tests.frontend.support import compare, golden, make_model, node, random, single
 from tests.pipeline import check, compile_to_fit, validate
 from validator.load import load as load_program

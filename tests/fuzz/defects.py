@@ -30,13 +30,14 @@ class Defect:
         return text.replace(self.old, self.new)
 
 
-EMIT, PLACE, ALLOCATE, MEMORY = (f"raptor/{n}.py" for n in ("codegen/emit", "pim/place", "pim/allocate", "pim/memory"))
-LOWER, CASCADE, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower", "cascade", "lines", "apply"))
-VIRTUAL = "raptor/codegen/virtual.py"
-WINDOW, LAYOUT, UNFOLD, MAPPING, PARTS = (f"raptor/{n}.py" for n in ("window", "layout", "unfold", "mapping", "lines"))
-DENSE, POOLS, ARRANGE = (f"raptor/spatial/{n}.py" for n in ("dense", "pools", "arrange"))
-PLANS = "raptor/plans.py"
-FOLD, DEPTHWISE, COMPILER = (f"raptor/{n}.py" for n in ("spatial/fold", "spatial/depthwise", "compiler"))
+EMIT, VIRTUAL = "raptor/codegen/emit.py", "raptor/codegen/registers.py"
+PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lower", "allocate", "global_memory"))
+LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
+CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
+ARRANGE, COMPILER = "raptor/spatial/mesh_placement.py", "raptor/pipeline.py"
+WINDOW, LAYOUT = "raptor/graph/window.py", "raptor/target/layout.py"
+UNFOLD, MAPPING, PARTS = (f"raptor/mapping/{n}.py" for n in ("line_unfolding", "decision", "streaming"))
+PLANS, FOLD, DEPTHWISE = (f"raptor/mapping/{n}.py" for n in ("plans", "fold_relu", "depthwise"))
 
 DEFECTS: tuple[Defect, ...] = (
     # Instructions

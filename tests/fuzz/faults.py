@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from raptor import cli
-from raptor.stopping import INTERRUPTED, TERMINATED
+from raptor.cli import app
+from raptor.common.stopping import INTERRUPTED, TERMINATED
 from tests.fuzz import programs
 from tests.fuzz.bases import bases
 from tests.fuzz.campaign import BrokenError, Part
@@ -116,7 +116,7 @@ def killed(folder: Path, rng: Random) -> str:
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
 
-    outcome = isolated(lambda: cli.main(compiling(folder / "out")), during=strike)
+    outcome = isolated(lambda: app.main(compiling(folder / "out")), during=strike)
     died = outcome.status == -signal.SIGKILL
     if died:
         outcome = Outcome(INTERRUPTED, "", "", 0, 0)
@@ -153,7 +153,7 @@ def _struck(folder: Path, rng: Random, number: signal.Signals) -> Outcome:
         time.sleep(delay)
         os.kill(child, number)
 
-    return isolated(lambda: cli.main(compiling(folder / "out")), during=strike)
+    return isolated(lambda: app.main(compiling(folder / "out")), during=strike)
 
 
 def validation_stopped(folder: Path, rng: Random) -> str:
@@ -168,7 +168,7 @@ def validation_stopped(folder: Path, rng: Random) -> str:
 
     report = folder / "report.json"
     arguments = ["validate", str(folder / "out"), "--layers", "--json", str(report), "-q"]
-    outcome = isolated(lambda: cli.main(arguments), during=strike)
+    outcome = isolated(lambda: app.main(arguments), during=strike)
     died = outcome.status in (-signal.SIGKILL, -signal.SIGTERM)  # by the latter before the command looked after it
     if not died and (fault := outcome.fault((0, INTERRUPTED, TERMINATED))):
         raise BrokenError(fault)
@@ -189,7 +189,7 @@ def file_size_limit(folder: Path, rng: Random) -> str:
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        cli.main(compiling(folder / "out"))
+        app.main(compiling(folder / "out"))
 
     return _judge(isolated(limited), folder, old, statuses=(0, 2))
 
@@ -206,7 +206,7 @@ def full_disk(folder: Path, rng: Random) -> str:
 
     def compile_() -> None:
         tempfile.tempdir = str(temporary)
-        cli.main(compiling(place / "out"))
+        app.main(compiling(place / "out"))
 
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", str(disk)], check=True)
     try:
@@ -223,7 +223,7 @@ def read_only(folder: Path, rng: Random) -> str:
     def without_rights() -> None:
         if os.geteuid() == 0:
             os.setuid(NOBODY)
-        cli.main(compiling(folder / "out"))
+        app.main(compiling(folder / "out"))
 
     try:
         outcome = isolated(without_rights)
@@ -242,7 +242,7 @@ def vanishing(folder: Path, rng: Random) -> str:
         time.sleep(delay)
         parent.rename(folder / "moved")
 
-    outcome = isolated(lambda: cli.main(compiling(parent / "out")), during=strike)
+    outcome = isolated(lambda: app.main(compiling(parent / "out")), during=strike)
     if fault := outcome.fault((0, 2)):
         raise BrokenError(fault)
     wholes = [content(p / "out") for p in (parent, folder / "moved")]
@@ -284,7 +284,7 @@ def no_cache(folder: Path, rng: Random) -> str:
 
 def _afresh(*arguments: str | Path, surroundings: Mapping[str, str] | None = None, memory_bytes: int = -1) -> Outcome:
     """`raptor` in a process of its own, that has imported nothing yet."""
-    code = "import sys, raptor.cli; raptor.cli.main(sys.argv[1:])"
+    code = "import sys, raptor.cli.app; raptor.cli.app.main(sys.argv[1:])"
     begin = time.monotonic()
     try:
         done = subprocess.run(
@@ -342,7 +342,7 @@ def two_at_once(folder: Path, rng: Random) -> str:
         time.sleep(delay)
         others.append(raptor(*compiling(folder / "out")))
 
-    first = isolated(lambda: cli.main(compiling(folder / "out")), during=other)
+    first = isolated(lambda: app.main(compiling(folder / "out")), during=other)
     for outcome in (first, *others):
         if fault := outcome.fault((0, 2)):
             raise BrokenError(fault)

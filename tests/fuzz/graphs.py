@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 import raptor
-from raptor import files
-from raptor.errors import CapacityError, UserError
-from raptor.report import Report
+from raptor.common import storage
+from raptor.common.errors import CapacityError, UserError
+from raptor.output import files
+from raptor.output.compile_report import Report
 from tests.all_graphs.builder import FAMILIES, TOLERANCE
 from tests.all_graphs.cases import Case, build
 from tests.fuzz import programs
@@ -102,7 +103,9 @@ def replayed(case: Case, program: raptor.Program, folder: Path) -> None:
     options = case.options_in(folder) | {"xbars_per_core": program.artifacts.arch.xbars_per_core}
     options |= {"cores": program.artifacts.arch.core_count, "mapping": folder / "mapping.json"}
     again = raptor.compile(case.model, **{k: v for k, v in options.items() if k not in ("optimize", "effort")})
-    one, two = (files.read(files.Manifest, p, files.MANIFEST) for p in (folder / "text", again.save(folder / "again")))
+    one, two = (
+        storage.read(files.Manifest, p, files.MANIFEST) for p in (folder / "text", again.save(folder / "again"))
+    )
     other = {name for name in one.files.keys() | two.files.keys() if one.files.get(name) != two.files.get(name)}
     assert other <= {files.REPORT}, f"the stored mapping gives other files: {sorted(other)}"
     assert without_search(program.report) == without_search(again.report), "the stored mapping reports otherwise"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from raptor import cli
-from raptor.printable import printable
+from raptor.cli import app
+from raptor.common.printable import printable
 
 GIB = 2**30
 STATUSES = (0, 1, 2, 3)
@@ -58,7 +58,7 @@ def raptor(*arguments: str | Path, seconds: float = 60, memory_bytes: int = 3 * 
 
     def run() -> None:
         os.environ |= {"TTY_COMPATIBLE": str(int(terminal)), "COLUMNS": "1000"}
-        cli.main([str(a) for a in arguments])
+        app.main([str(a) for a in arguments])
 
     return isolated(run, seconds=seconds, memory_bytes=memory_bytes)
 

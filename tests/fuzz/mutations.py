@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from raptor import isa, streams
-from raptor.isa import BY_OPCODE, Records
+from raptor.target import encoding, isa
+from raptor.target.isa import BY_OPCODE, Records
 
 Mutation = Callable[[Path, Random], str]
 ODD_VALUES = (0, 1, -1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63, 2**64, 10**30, 1.5, 1e308)
@@ -191,13 +191,13 @@ def _cores(out: Path) -> list[int]:
 def _read(out: Path, core: int) -> Records:
     binary = out / f"core_{core}.pim"
     if binary.exists():
-        return streams.from_pim(binary.read_bytes())
-    return streams.from_json((out / f"core_{core}.json").read_bytes()).copy()
+        return encoding.from_pim(binary.read_bytes())
+    return encoding.from_json((out / f"core_{core}.json").read_bytes()).copy()
 
 
 def _write(out: Path, core: int, records: Records) -> None:
     """Both forms, where there are both."""
-    for suffix, form in (("json", streams.to_json), ("pim", streams.to_pim)):
+    for suffix, form in (("json", encoding.to_json), ("pim", encoding.to_pim)):
         path = out / f"core_{core}.{suffix}"
         if path.exists():
             path.write_bytes(form(records))

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from zipfile import BadZipFile
 
-from raptor.errors import RaptorError
+from raptor.common.errors import RaptorError
 from tests.fuzz.bases import bases
 from tests.fuzz.campaign import BrokenError, Part
 from tests.fuzz.equivalence import reason

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import ModelProto
 
 import raptor
-from raptor.errors import CapacityError
+from raptor.common.errors import CapacityError
 from tests.all_graphs.cases import build
 from tests.frontend.support import Array, make_model, node
 from tests.fuzz import programs

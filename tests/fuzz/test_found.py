@@ -23,16 +23,17 @@ from onnx.external_data_helper import set_external_data
 from pydantic import BaseModel, ValidationError
 
 import raptor
-from raptor import arch as architectures
-from raptor import cli, isa, streams
-from raptor.arch import ArchFile
-from raptor.errors import RaptorError, UnsupportedError, UserError
-from raptor.inspection import inspect
-from raptor.jit import kernel
-from raptor.mapping_file import MappingFile
+from raptor.analysis.inspection import inspect
+from raptor.cli import app
+from raptor.common.errors import RaptorError, UnsupportedError, UserError
+from raptor.common.jit import kernel
+from raptor.common.threads import Threads
+from raptor.mapping.file import MappingFile
 from raptor.schemas import SCHEMAS
-from raptor.spatial.arrange import places_of
-from raptor.threads import Threads
+from raptor.spatial.mesh_placement import places_of
+from raptor.target import arch as architectures
+from raptor.target import encoding, isa
+from raptor.target.arch import ArchFile
 from tests.frontend.support import Array, make_model, node, random
 from tests.fuzz.campaign import Draw
 from tests.fuzz.graphs import GRAPHS
@@ -146,7 +147,7 @@ def test_names_neither_fill_nor_control_the_terminal(tmp_path: Path, capsys: pyt
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["compile", str(path), "-q", "-o", str(tmp_path / "out")])
+        app.main(["compile", str(path), "-q", "-o", str(tmp_path / "out")])
     message = capsys.readouterr().err
     assert stopped.value.code == 2
     assert "\x1b" not in message
@@ -198,7 +199,7 @@ def test_places_of_many_cores_need_no_table_of_all_pairs():
 
 def test_a_global_memory_of_two_names(tmp_path: Path):
     """What was written could not be simulated; now it is refused, and one name of the user's own is used as it is."""
-    chip = json.loads((Path(raptor.__file__).parent / "presets" / "bench.json").read_text())
+    chip = json.loads((Path(raptor.__file__).parent / "target" / "presets" / "bench.json").read_text())
     chip["chip_config"]["global_memory_switch_id"] = -9
     path = tmp_path / "arch.json"
     path.write_text(json.dumps(chip))
@@ -493,9 +494,9 @@ def test_a_maximum_that_forgets_an_operand(tmp_path: Path, forgotten: int):
     model = make_model([node("MaxPool", "x", kernel_shape=[3, 3])], {"x": (1, 1, 3, 3)}, ["y"])
     out = raptor.compile(model, mapping="raptor", **THESIS_CHIP).save(tmp_path / "out", stream_format="pim")
     path = out / "core_0.pim"
-    records = streams.from_pim(path.read_bytes())
+    records = encoding.from_pim(path.read_bytes())
     maxima = np.flatnonzero(records["opcode"] == isa.OPCODE["vvmax"])
-    path.write_bytes(streams.to_pim(np.delete(records, maxima[forgotten])))
+    path.write_bytes(encoding.to_pim(np.delete(records, maxima[forgotten])))
     seal(out)
     assert validate(out).verdict == "mismatch"
 
@@ -526,9 +527,9 @@ def test_an_interrupt_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("raptor.zoo.show", interrupt)
+    monkeypatch.setattr("raptor.cli.zoo.show", interrupt)
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["models"])
+        app.main(["models"])
     assert stopped.value.code == 130
     assert "raptor: error: interrupted" in capsys.readouterr().err
 
@@ -537,9 +538,9 @@ def test_an_interrupt_that_compiled_code_does_not_see(monkeypatch: pytest.Monkey
     def show(*_: object, **__: object) -> None:
         raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
 
-    monkeypatch.setattr("raptor.zoo.show", show)
+    monkeypatch.setattr("raptor.cli.zoo.show", show)
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["models"])
+        app.main(["models"])
     assert stopped.value.code == 130
 
 
@@ -554,11 +555,11 @@ def test_an_interrupt_that_a_library_drops(monkeypatch: pytest.MonkeyPatch, caps
         time.sleep(5)
 
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr("raptor.zoo.show", show)
+    monkeypatch.setattr("raptor.cli.zoo.show", show)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs with &
     try:
         with pytest.raises(SystemExit) as stopped:
-            cli.main(["models"])
+            app.main(["models"])
     finally:
         signal.signal(signal.SIGINT, before)
     assert stopped.value.code == 130
@@ -599,7 +600,7 @@ def test_a_file_that_appears_while_the_new_output_is_removed(tmp_path: Path, mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(shutil, "rmtree", late_file)
-    monkeypatch.setattr("raptor.output._write_file", interrupt)
+    monkeypatch.setattr("raptor.output.writer._write_file", interrupt)
     with pytest.raises(KeyboardInterrupt):
         program.save(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -618,7 +619,7 @@ def test_no_room_for_temporary_files(
     path = tmp_path / "model.onnx"
     path.write_bytes(conv_model((1, 3, 4, 4), 3).SerializeToString())
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["compile", str(path), "-q", "-o", str(tmp_path / "out")])
+        app.main(["compile", str(path), "-q", "-o", str(tmp_path / "out")])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
 

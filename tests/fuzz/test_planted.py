@@ -15,7 +15,7 @@ def test_the_text_is_there_and_the_change_is_python(defect: Defect):
 
 def test_a_text_that_is_gone_is_told():
     with pytest.raises(BrokenError, match="mend this table"):
-        Defect("raptor/errors.py", "no such text", "").source()
+        Defect("raptor/common/errors.py", "no such text", "").source()
 
 
 def test_all_defects_differ():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raptor
-from raptor.errors import CapacityError
+from raptor.common.errors import CapacityError
 from raptor.pim import PimProgram, allocate, memory_warnings, reuse_operands, verify
 from raptor.pim.allocate import Lifetime, lifetimes
 from raptor.pim.ir import Buffer, CoreProgram, Load, Operation, Repeat, Step, Store, Vector

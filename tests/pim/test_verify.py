@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raptor.errors import VerifyError
+from raptor.common.errors import VerifyError
 from raptor.pim import PimProgram, verify
 from raptor.pim.ir import CoreProgram, Receive, Send, Step
 from tests.pipeline import THESIS_CHIP, Passes, chip, passes, thesis_model

@@ -45,7 +45,7 @@ def record(case: dict[str, Any], folder: Path) -> str:
 
 
 def write_chip(path: Path, change: dict[str, Any]) -> None:
-    from raptor import arch
+    from raptor.target import arch
 
     raw = json.loads(arch.load("bench", cores=500).file.model_dump_json())
     raw["chip_config"]["network_config"].pop("net_config_file_path", None)

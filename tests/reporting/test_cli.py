@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import raptor
-from raptor import cli
-from raptor.inspection import inspect
+from raptor.analysis.inspection import inspect
+from raptor.cli import app
 from tests.pipeline import conv_model, thesis_model
 from validator.simulate.builtin import simulate
 
@@ -30,7 +30,7 @@ def outs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stopped:
-        cli.main(list(map(str, arguments)))
+        app.main(list(map(str, arguments)))
     captured = capsys.readouterr()
     return int(stopped.value.code or 0), captured.out, captured.err
 
@@ -260,6 +260,6 @@ def test_compare_fits_the_terminal(
 
 
 def test_help_loads_nothing_heavy():
-    code = "import sys, raptor.cli; print(*(m for m in ('numpy', 'jinja2', 'plotly', 'numba') if m in sys.modules))"
+    code = "import sys, raptor.cli.app; print(*(m for m in ('numpy', 'jinja2', 'plotly', 'numba') if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import models
-from raptor import arch as architectures
-from raptor import isa
-from raptor.arch import Arch, network_table
-from raptor.cost import message_times
 from raptor.spatial import SpatialGraph
-from raptor.spatial.arrange import places_of, traffic
+from raptor.spatial.mesh_placement import places_of, traffic
+from raptor.target import arch as architectures
+from raptor.target import isa
+from raptor.target.arch import Arch, network_table
+from raptor.target.timing import message_times
 from tests.pipeline import chip, conv_model, passes
 
 Ints = npt.NDArray[np.int64]

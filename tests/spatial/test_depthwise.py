@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from raptor import arch as architectures
-from raptor.cost import mvmul_ns, vector_ns
-from raptor.frontend.graph import Filter, Stencil
+from raptor.graph.ir import Filter, Stencil
+from raptor.target import arch as architectures
+from raptor.target.timing import mvmul_ns, vector_ns
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, count_ops, passes
 
@@ -26,7 +26,7 @@ def model(*, group: int = 10, outs: int = 10, relu: bool = False, batch: int = 1
 @pytest.fixture
 def slow_vectors(tmp_path: Path) -> Path:
     """A chip whose vector unit takes longer than its crossbars."""
-    raw = json.loads((resources.files("raptor") / "presets" / "bench.json").read_text())
+    raw = json.loads((resources.files("raptor.target") / "presets" / "bench.json").read_text())
     raw["chip_config"]["core_config"]["vector_latency_cycle"] = 5000
     path = tmp_path / "slow.json"
     path.write_text(json.dumps(raw))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 import raptor
-from raptor.mapping import Mapping
+from raptor.mapping.decision import Mapping
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import compile_to_fit, conv_model, passes
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.errors import VerifyError
+from raptor.common.errors import VerifyError
 from raptor.spatial import SpatialGraph, verify
 from raptor.spatial.ir import MoveTile
 from tests.frontend.support import make_model, node

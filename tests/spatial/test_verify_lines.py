@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.errors import VerifyError
+from raptor.common.errors import VerifyError
+from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial import SpatialGraph, verify
 from raptor.spatial.ir import ApplyLine, BodyOp, Bring, Compute, MoveTile, Overlap
-from raptor.unfold import LineMatrix
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import Passes, chip, conv_model, passes
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from raptor import isa, streams
-from raptor.isa import BY_NAME, RECORD, Records
+from raptor.target import encoding, isa
+from raptor.target.isa import BY_NAME, RECORD, Records
 
 XBAR = (8, 8)
 
@@ -77,9 +77,9 @@ class Builder:
             self._json("layers.json", {"version": 1, "probes": list(self.probes)})
         for i, records in enumerate(self.cores):
             if self.pim:
-                self.files[f"core_{i}.pim"] = streams.to_pim(records)
+                self.files[f"core_{i}.pim"] = encoding.to_pim(records)
             else:
-                self.files[f"core_{i}.json"] = streams.to_json(records)
+                self.files[f"core_{i}.json"] = encoding.to_json(records)
         for core, matrices in self.matrices.items():
             self._weights(core, matrices)
         buffer = io.BytesIO()

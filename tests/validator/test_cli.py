@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import raptor
-from raptor.errors import UserError
+from raptor.common.errors import UserError
 from tests.frontend.support import make_model, node
 from tests.validator.builder import Builder, address, op, place, seal, stream
 from validator.__main__ import main

@@ -9,8 +9,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import raptor
-from raptor import files
-from raptor.errors import UserError
+from raptor.common.errors import UserError
+from raptor.output import files
 from tests.frontend.support import make_model, node
 from validator.validate import validate
 

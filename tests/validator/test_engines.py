@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raptor.errors import UserError
-from raptor.isa import BY_NAME, INSTRUCTIONS, Records
+from raptor.common.errors import UserError
+from raptor.target.isa import BY_NAME, INSTRUCTIONS, Records
 from tests.validator.builder import Builder, address, op, place, stream
 from validator import reference
 from validator.check import _NOT_FLOAT, _OFFSET_BITS  # pyright: ignore[reportPrivateUsage]

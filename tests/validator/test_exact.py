@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from raptor.errors import UserError
+from raptor.common.errors import UserError
 from tests.frontend.support import Array, golden, make_model, node, random
 from validator import exact as module
 from validator.exact import HALF_UNIT, Exact, UnknownError, load_exact

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raptor import streams
-from raptor.errors import UserError
+from raptor.common.errors import UserError
+from raptor.target import encoding
 from tests.validator.builder import Builder, address, op, place, seal, stream
 from validator.errors import ProgramError
 from validator.load import load
@@ -56,7 +56,7 @@ def test_pim_and_npz_are_read_alike(tmp_path: Path) -> None:
 
 def test_pim_wins_over_json(tmp_path: Path) -> None:
     builder = good().make()
-    builder.files["core_0.pim"] = streams.to_pim(stream(op("nop")))
+    builder.files["core_0.pim"] = encoding.to_pim(stream(op("nop")))
     assert len(load(builder.write(tmp_path)).streams[0]) == 1
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raptor import arch as architectures
-from raptor.errors import UserError
+from raptor.common.errors import UserError
+from raptor.target import arch as architectures
 from validator.network import KINDS, FileTable, MeshTable
 from validator.simulate import chip
 

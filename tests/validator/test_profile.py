@@ -9,8 +9,9 @@ import pytest
 
 import models
 import raptor
-from raptor import files, isa
-from raptor.errors import UserError
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target import isa
 from tests.pipeline import conv_model, thesis_model
 from tests.validator.simulate.programs import SETBW, lldi, mvmul, recv, send, sldi, write
 from validator.profile import Profile, profile

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from raptor import streams
-from raptor.errors import UserError
+from raptor.common.errors import UserError
+from raptor.target import encoding
 from validator.members import members
 from validator.programs import read_program
 
@@ -22,20 +22,20 @@ def write(folder: Path, config: dict[str, Any], **files: Any) -> Path:
 def test_unknown_keys_and_odd_numbers_are_read_as_the_simulator_does():
     plain = b'[{"op":"sldi","rd":3,"imm":4294967301},{"op":"lmv","rd":1,"rs1":2,"len":7,"size":7,"core":9,"x":"y"}]'
     odd = b'[{"op":"sldi","rd":3.0,"imm":5.9,"offset":{"q":[1]}},{"op":"lmv","rd":1,"rs1":2,"len":7}]'
-    a, b = (streams.from_json(text, lenient=True) for text in (plain, odd))
+    a, b = (encoding.from_json(text, lenient=True) for text in (plain, odd))
     assert a["a"].tolist() == b["a"].tolist() == [5, 0]
     assert a["flags"].tolist() == [0, 0]
-    assert b["flags"].tolist() == [0, streams.NO_SIZE]
+    assert b["flags"].tolist() == [0, encoding.NO_SIZE]
     for text in (plain, odd):
         with pytest.raises(UserError):
-            streams.from_json(text)
+            encoding.from_json(text)
 
 
 def test_lenient_and_strict_readers_agree_on_plain_streams():
     text = (
         b'[{"op":"send","rd":1,"rs1":1,"core":2,"offset":{"offset_select":1,"offset_value":4},"size":8},{"op":"nop"}]'
     )
-    assert (streams.from_json(text) == streams.from_json(text, lenient=True)).all()
+    assert (encoding.from_json(text) == encoding.from_json(text, lenient=True)).all()
 
 
 def test_a_directory_without_manifest(tmp_path: Path):
@@ -45,7 +45,7 @@ def test_a_directory_without_manifest(tmp_path: Path):
     assert program.groups == ((1, 2), (4,))
     assert [len(r) for r in program.records] == [0, 1]
     assert program.faults == ()
-    (folder / "core_1.pim").write_bytes(streams.to_pim(program.records[0]) + b"trailing")
+    (folder / "core_1.pim").write_bytes(encoding.to_pim(program.records[0]) + b"trailing")
     assert [len(r) for r in read_program(folder).records] == [0, 0]
 
 

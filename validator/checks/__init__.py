@@ -6,10 +6,10 @@ A rule is a function in one of the modules imported below, registered with `find
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from raptor import arguments
-from raptor.arch import ArchFile, check_source, presets
-from raptor.files import ARCH, Config, Memory
-from raptor.isa import Records
+from raptor.common import arguments
+from raptor.output.files import ARCH, Config, Memory
+from raptor.target.arch import ArchFile, check_source, presets
+from raptor.target.isa import Records
 from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
 from validator.checks.chip import chip_of
 from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule

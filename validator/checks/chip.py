@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from raptor import arch as architectures
-from raptor.arch import ArchFile
-from raptor.arch.schema import field_model
-from raptor.errors import UserError
+from raptor.common.errors import UserError
+from raptor.target import arch as architectures
+from raptor.target.arch import ArchFile
+from raptor.target.arch.schema import field_model
 from validator.checks.subject import Chip
 
 _SMALLEST_LAYOUT = (1, 1)

@@ -6,8 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor import isa
-from raptor.isa import BY_NAME, INSTRUCTIONS, OPCODE, RECORD, Instruction, Kind, Records, Unit
+from raptor.target import isa
+from raptor.target.isa import (
+    BY_NAME,
+    INSTRUCTIONS,
+    OPCODE,
+    RECORD,
+    Instruction,
+    Kind,
+    Records,
+    Unit,
+)
 from validator.checks.findings import Indices
 
 Column = npt.NDArray[np.int32]

@@ -5,7 +5,7 @@ from typing import cast
 
 import numpy as np
 
-from raptor.arch import MatrixConfig
+from raptor.target.arch import MatrixConfig
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
 

@@ -1,6 +1,6 @@
 """Compiled loops over the streams: register values, memory accesses, hazards, communication.
 
-Opcodes are the simulator's and constants in cached machine code; the other tables are arguments (see `raptor.jit`).
+Opcodes are the simulator's and constants in cached machine code; the other tables are arguments (`raptor.common.jit`).
 """
 
 # ruff: noqa: C901, SIM109 loops in one piece, and comparisons, compile to faster code than what reads better
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from raptor.isa import OPCODE
-from raptor.jit import helper, kernel
+from raptor.common.jit import helper, kernel
+from raptor.target.isa import OPCODE
 
 _SLDI, _SLD, _SADD, _SSUB, _SMUL = (OPCODE[n] for n in ("sldi", "sld", "sadd", "ssub", "smul"))
 _SADDI, _SMULI, _SETBW, _MVMUL, _VAVG = (OPCODE[n] for n in ("saddi", "smuli", "setbw", "mvmul", "vavg"))

@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 import orjson
 
-from raptor import arch as architectures
-from raptor import files
-from raptor.errors import UserError
-from raptor.threads import Threads
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.common.threads import Threads
+from raptor.output import files
+from raptor.target import arch as architectures
 from validator.checks import chip as chips
 from validator.checks.subject import Chip, Shapes, Subject
 from validator.checks.text import TextFaults, scan_stream
@@ -45,7 +46,7 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
         subject.shapes = early["shapes"].result() if "shapes" in early else None
     subject.chip = _chip(source, arch)
     if source.is_dir() and (source / files.MEMORY).is_file():
-        subject.memory = files.read(files.Memory, source, files.MEMORY)
+        subject.memory = storage.read(files.Memory, source, files.MEMORY)
     if subject.chip is not None and str(arch) not in architectures.presets():  # whose table is made complete
         read_network(subject, subject.chip)
     return subject
@@ -77,7 +78,7 @@ def _subject(program: RawProgram, whole: bytes) -> Subject:
 
 def _config(program: RawProgram, whole: bytes) -> Mapping[str, Any]:
     if program.source.is_dir():
-        content = files.read_bytes(program.folder, files.CONFIG, limit_bytes=2**30)
+        content = storage.read_bytes(program.folder, files.CONFIG, limit_bytes=2**30)
     else:
         first, last = members(whole).get("config", (0, 0))
         content = whole[first:last]
@@ -95,7 +96,7 @@ def _manifest(folder: Path) -> files.Manifest | None:
     if not (folder / files.MANIFEST).is_file():
         return None
     try:
-        return files.read(files.Manifest, folder, files.MANIFEST)
+        return storage.read(files.Manifest, folder, files.MANIFEST)
     except UserError:
         return None
 
@@ -116,7 +117,7 @@ def _start_early(pool: Threads, source: Path) -> dict[str, Future[Any]]:
 
 
 def _scan_file(path: Path) -> TextFaults:
-    content = files.read_bytes(path.parent, path.name, limit_bytes=_LIMIT)
+    content = storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT)
     return scan_stream(np.frombuffer(content, np.uint8), 0, len(content), len(content) // _LEAST_TEXT + 1)
 
 
@@ -141,7 +142,7 @@ def _text(program: RawProgram, early: Mapping[str, Future[Any]], whole: bytes) -
 
 def matrix_shapes(folder: Path) -> Shapes | None:
     """Rows and columns of every group's matrix, None where unknown; None altogether if there are no weights."""
-    config = orjson.loads(files.read_bytes(folder, files.CONFIG, limit_bytes=2**30))
+    config = orjson.loads(storage.read_bytes(folder, files.CONFIG, limit_bytes=2**30))
     shapes: list[Sequence[tuple[int, int]] | None] = []
     for core in range(int(config.get("core_cnt", 0))):
         npz, text = folder / files.weights_name(core, "npz"), folder / files.weights_name(core, "json")

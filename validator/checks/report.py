@@ -8,7 +8,7 @@ import orjson
 from rich.text import Text
 
 import raptor
-from raptor.console import Console
+from raptor.common.console import Console
 from validator.checks.findings import RULES, Finding, Rule, Severity
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}

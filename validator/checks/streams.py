@@ -4,7 +4,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from raptor.isa import INSTRUCTIONS, INT32_MAX, OPCODE, REGISTER_COUNT, Kind
+from raptor.target.isa import (
+    INSTRUCTIONS,
+    INT32_MAX,
+    OPCODE,
+    REGISTER_COUNT,
+    Kind,
+)
 from validator.checks.columns import (
     HAS_OFFSET,
     NEEDS_WIDTH,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from raptor.arch import ArchFile
-from raptor.files import Memory
-from raptor.isa import Records
+from raptor.output.files import Memory
+from raptor.target.arch import ArchFile
+from raptor.target.isa import Records
 from validator.checks.columns import ROLES, Bytes, Column, Columns, columns_of
 from validator.checks.findings import Indices
 from validator.checks.text import TextFaults

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from raptor.isa import INSTRUCTIONS
+from raptor.target.isa import INSTRUCTIONS
 
 Masks = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

@@ -5,7 +5,8 @@ Independent of the compiler, like the rest of `validator`: anyone's program will
     facts       what is found out, as frozen values
     source      program and chip, read once; the run, if there can be one
     parts       by ONNX node, or by instruction where nodes are not known
-    cores       by core, and the mesh
+    mesh        where the cores are
+    cores       by core
     traffic     who sends to whom
     timeline    by core and time (compiled: kernels)
     memory      bytes of local memory that hold something, by core and time
@@ -26,14 +27,14 @@ def profile(path: str | Path, arch: str | Path | None = None) -> Profile:
     energy, and a program that does not end has none either; `Profile.untimed` says why. Raises `UserError` for what
     cannot be read.
     """
-    from validator.profile import cores, crossbars, memory, parts, source, timeline, traffic
+    from validator.profile import cores, crossbars, memory, mesh, parts, source, timeline, traffic
 
     read = source.read(path, arch)
     return Profile(
         program=str(path),
         instructions=len(read.machine.words),
         chip=read.chip,
-        mesh=cores.mesh_of(read),
+        mesh=mesh.mesh_of(read),
         untimed=read.untimed,
         estimate=source.estimate(read),
         parts_are="node" if read.of.has_nodes else "instruction",

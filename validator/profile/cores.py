@@ -3,8 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.arch import mesh_layout
-from validator.profile.facts import CoreFacts, Mesh
+from validator.profile.facts import CoreFacts
 from validator.profile.parts import mixes, part_names
 from validator.profile.source import Source
 from validator.profile.traffic import partners
@@ -12,16 +11,6 @@ from validator.simulate import builtin, energy
 from validator.simulate.report import CoreUse
 
 Ints = npt.NDArray[np.int64]
-
-
-def mesh_of(read: Source) -> Mesh:
-    """The layout of the architecture file, if all cores find a place in it."""
-    if read.chip is not None:
-        rows, cols = read.chip.chip_config.network_config.layout
-        if rows * cols >= read.chip.chip_config.core_cnt:
-            return Mesh(rows, cols, known=True)
-    count = read.chip.chip_config.core_cnt if read.chip is not None else read.subject.core_count
-    return Mesh(*mesh_layout(count), known=False)
 
 
 def cores_of(read: Source) -> tuple[CoreFacts, ...]:

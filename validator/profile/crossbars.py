@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.isa import OPCODE
+from raptor.target.isa import OPCODE
 from validator.checks.memory import matrix_shapes
 from validator.profile.facts import NOBODY, Crossbars
 from validator.profile.source import Source

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from raptor.arch import ArchFile
+from raptor.target.arch import ArchFile
 from validator.checks import Finding
 from validator.simulate.report import CoreUse
 

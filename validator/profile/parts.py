@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.isa import BY_OPCODE, OPCODE
+from raptor.target.isa import BY_OPCODE, OPCODE
 from validator.profile.facts import Part
 from validator.profile.source import Source
 from validator.simulate import energy, path

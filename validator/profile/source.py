@@ -7,9 +7,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from raptor import files
-from raptor.arch import ArchFile, ChipConfig, NetworkConfig, mesh_layout
-from raptor.errors import UserError
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target.arch import (
+    ArchFile,
+    ChipConfig,
+    NetworkConfig,
+    mesh_layout,
+)
 from validator.checks import Finding, check_subject
 from validator.checks.loading import load_subject
 from validator.checks.subject import Subject

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.isa import OPCODE
+from raptor.target.isa import OPCODE
 from validator.profile.facts import KINDS, NOBODY, Timeline
 from validator.profile.parts import part_count
 from validator.profile.source import Source

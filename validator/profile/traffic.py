@@ -3,8 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.isa import OPCODE
+from raptor.target.isa import OPCODE
 from validator.profile.facts import GLOBAL_MEMORY, NOBODY, Flow, Mesh
+from validator.profile.mesh import mesh_of
 from validator.profile.source import Source
 from validator.simulate.model import index_of
 
@@ -16,8 +17,6 @@ _A, _D = 1, 4
 
 def traffic_of(read: Source) -> tuple[Flow, ...]:
     """Flows by source and destination."""
-    from validator.profile.cores import mesh_of
-
     machine, opcodes = read.machine, read.machine.opcodes
     sends, loads, stores = (np.flatnonzero(opcodes == OPCODE[name]) for name in ("send", "ld", "st"))
     memory = machine.count

@@ -1,7 +1,7 @@
 """Why a program does not end: every core that waits for ever, and for what."""
 
-from raptor import isa
-from raptor.isa import OPCODE
+from raptor.target import isa
+from raptor.target.isa import OPCODE
 from validator.errors import Blocked, DeadlockError
 from validator.simulate.model import Machine, Run
 from validator.simulate.state import THREADS_PER_CORE, TRANSFER, Core, Op, Step

@@ -8,9 +8,9 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from raptor import arguments
-from raptor.arch import ArchFile
-from raptor.errors import UserError
+from raptor.common import arguments
+from raptor.common.errors import UserError
+from raptor.target.arch import ArchFile
 from validator.network import MeshTable, NetworkTable
 from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
 from validator.programs import RawProgram, read_program

@@ -9,12 +9,13 @@ import numpy.typing as npt
 import orjson
 from pydantic import ValidationError
 
-from raptor import arch as architectures
-from raptor import files
-from raptor.arch import ARCH_LIMIT_BYTES, ArchFile, MatrixConfig
-from raptor.errors import UserError
-from raptor.spelling import option
-from raptor.strict import faults
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.common.spelling import option
+from raptor.common.strict import faults
+from raptor.output import files
+from raptor.target import arch as architectures
+from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile, MatrixConfig
 from validator.network import KINDS, FileTable, MeshTable, NetworkTable
 from validator.simulate.state import Chip
 
@@ -101,7 +102,7 @@ def is_preset(source: str | Path) -> bool:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    content = files.read_bytes(path.parent, path.name, limit_bytes=ARCH_LIMIT_BYTES)
+    content = storage.read_bytes(path.parent, path.name, limit_bytes=ARCH_LIMIT_BYTES)
     try:
         raw = orjson.loads(content)
     except orjson.JSONDecodeError as e:

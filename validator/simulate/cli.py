@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from raptor.errors import UserError
-from raptor.together import refuse_given
+from raptor.common.errors import UserError
+from raptor.common.together import refuse_given
 from validator.options import FEWEST_ROUNDS, MOST_ROUNDS, Mode
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def command(
 
     Example: raptor simulate out --trace trace.json
     """
-    from raptor import files
-    from raptor.console import Console
+    from raptor.common import storage
+    from raptor.common.console import Console
     from validator.simulate.report import show, to_json
 
     if mode == "latency":
@@ -53,8 +53,8 @@ def command(
     with Console(stderr=True).status("simulating (the first run on a computer compiles the model, some 20 s) ..."):
         report = _simulate(out, arch, mode, samples, trace, engine, pimsim)
     if json is not None:
-        files.print_or_write("--json", json, to_json(report))
-    if not files.is_terminal(json):
+        storage.print_or_write("--json", json, to_json(report))
+    if not storage.is_terminal(json):
         show(report, Console(), quiet=quiet)
 
 

@@ -6,8 +6,8 @@
 
 import numpy as np
 
-from raptor.isa import OPCODE
-from raptor.jit import helper, kernel
+from raptor.common.jit import helper, kernel
+from raptor.target.isa import OPCODE
 from validator.simulate.state import Count
 
 _SETBW, _MVMUL, _VVADD, _VVSRA = (OPCODE[n] for n in ("setbw", "mvmul", "vvadd", "vvsra"))

@@ -6,8 +6,9 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from raptor import files
-from raptor.errors import UserError
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files
 
 OPS_PER_MAC = 2
 """As everybody counts: a multiplication and an addition."""
@@ -44,6 +45,6 @@ def macs_of(program: Path) -> int | None:
     if not (program.is_dir() and (program / files.REPORT).is_file()):
         return None
     try:
-        return files.read(_Noted, program, files.REPORT).macs
+        return storage.read(_Noted, program, files.REPORT).macs
     except UserError:
         return None  # somebody else's file of this name

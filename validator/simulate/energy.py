@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.arch import ArchFile, CoreConfig, MatrixConfig
+from raptor.target.arch import ArchFile, CoreConfig, MatrixConfig
 from validator.simulate.model import Machine, index_of
 from validator.simulate.state import Count, Port
 

@@ -6,9 +6,10 @@ still fits is simulated with a warning: sizes are part of what the compiler deci
 
 from pydantic import ValidationError
 
-from raptor import files
-from raptor.arch import ARCH_LIMIT_BYTES, ArchFile, MatrixConfig
-from raptor.errors import UserError
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile, MatrixConfig
 from validator.checks.loading import matrix_shapes
 from validator.programs import RawProgram
 from validator.simulate.chip import Target
@@ -42,7 +43,7 @@ def _own_chip(program: RawProgram) -> ArchFile | None:
     if not path.is_file():
         return None
     try:
-        return ArchFile.model_validate_json(files.read_bytes(path.parent, path.name, limit_bytes=ARCH_LIMIT_BYTES))
+        return ArchFile.model_validate_json(storage.read_bytes(path.parent, path.name, limit_bytes=ARCH_LIMIT_BYTES))
     except ValidationError:
         return None  # `raptor check` says what is wrong with it; nothing can be compared
 
@@ -74,7 +75,7 @@ def _check_matrices(program: RawProgram, target: Target, matrix: MatrixConfig) -
     if shapes is None:
         return
     rows, cols = matrix.xbar_size
-    outputs = matrix.cell_precision * cols // files.read(files.Memory, program.folder, files.MEMORY).element_bits
+    outputs = matrix.cell_precision * cols // storage.read(files.Memory, program.folder, files.MEMORY).element_bits
     for core, (groups, found) in enumerate(zip(program.groups, shapes, strict=False)):
         for group, (xbars, shape) in enumerate(zip(groups, found or (), strict=False)):
             if shape[0] > rows or shape[1] > xbars * outputs:

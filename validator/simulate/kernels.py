@@ -10,7 +10,7 @@ With `rob_size` 1 a core has one instruction at a time and addresses do not matt
 stream only to count scalar instructions. Otherwise `_wake` follows dispatcher and reorder buffer of a core, at the
 edges where something may change, and registers are computed for the hazard check.
 
-Over 500 lines because kernels and their helpers share a file (see `raptor.jit`).
+Over 500 lines because kernels and their helpers share a file (see `raptor.common.jit`).
 NOTE: columns and opcodes are constants in cached machine code; raise `_LAYOUT` with any change of `state`.
 """
 
@@ -20,8 +20,8 @@ NOTE: columns and opcodes are constants in cached machine code; raise `_LAYOUT` 
 
 import numpy as np
 
-from raptor.isa import OPCODE
-from raptor.jit import bare_helper, bare_kernel
+from raptor.common.jit import bare_helper, bare_kernel
+from raptor.target.isa import OPCODE
 from validator.simulate import state
 from validator.simulate.state import Core, Demand, Global, Op, Port, Step, Stop
 

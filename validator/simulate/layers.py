@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor import files, isa
-from raptor.errors import UserError
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target import isa
 from validator.programs import RawProgram
 from validator.simulate.model import Machine
 
@@ -34,7 +36,7 @@ def provenance(program: RawProgram, machine: Machine) -> Provenance:
     """Reads steps.json beside the program; a file that does not fit the program is a `UserError`."""
     if not (program.source.is_dir() and (program.source / files.STEPS).is_file()):
         return _by_opcode(machine)
-    steps = files.read(files.Steps, program.source, files.STEPS)
+    steps = storage.read(files.Steps, program.source, files.STEPS)
     step = np.full(len(machine.words), -1, np.int64)
     names: list[str] = []
     node: list[int] = []

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor import isa
-from raptor.errors import UserError
-from raptor.isa import OPCODE, REGISTER_COUNT
+from raptor.common.errors import UserError
+from raptor.target import isa
+from raptor.target.isa import OPCODE, REGISTER_COUNT
 from validator.errors import ProgramError
 from validator.programs import RawProgram
 from validator.simulate import chip, state

@@ -4,8 +4,8 @@
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
-from raptor.isa import OPCODE
-from raptor.jit import helper, kernel
+from raptor.common.jit import helper, kernel
+from raptor.target.isa import OPCODE
 
 _SETBW = OPCODE["setbw"]
 

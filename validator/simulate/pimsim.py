@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from raptor import arch as architectures
-from raptor import files, streams
-from raptor.arch import NETWORK_FILE
-from raptor.errors import RaptorError, UserError
-from raptor.isa import RECORD
+from raptor.common.errors import RaptorError, UserError
+from raptor.output import files
+from raptor.target import arch as architectures
+from raptor.target import encoding
+from raptor.target.arch import NETWORK_FILE
+from raptor.target.isa import RECORD
 from validator.errors import Blocked, DeadlockError
 from validator.network import MeshTable
 from validator.options import Mode
@@ -115,7 +116,7 @@ def _without_extensions(raw: RawProgram, machine: model.Machine, folder: Path) -
     for i, core in enumerate(machine.cores):
         words = np.ascontiguousarray(machine.words[machine.first[i] : machine.first[i + 1]])
         records = words.view(RECORD).reshape(len(words))
-        (folder / files.stream_name(int(core), "json")).write_bytes(streams.to_json(records))
+        (folder / files.stream_name(int(core), "json")).write_bytes(encoding.to_json(records))
     return folder
 
 

@@ -8,9 +8,9 @@ from typing import Literal
 import orjson
 from rich.table import Table
 
-from raptor.console import Console
-from raptor.names import shorten
-from raptor.strict import WallTimes
+from raptor.common.console import Console
+from raptor.common.names import shorten
+from raptor.common.strict import WallTimes
 from validator.options import Mode
 
 _BUSIEST = 5

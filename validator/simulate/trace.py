@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from raptor import files
-from raptor.isa import BY_OPCODE, OPCODE
-from raptor.spelling import option
+from raptor.common import storage
+from raptor.common.spelling import option
+from raptor.target.isa import BY_OPCODE, OPCODE
 from validator.simulate.layers import Provenance
 from validator.simulate.model import Machine, Run
 
@@ -42,7 +42,7 @@ class _Events:
 
 def write(path: Path, machine: Machine, run: Run, of: Provenance) -> None:
     """Writes the trace of a run that has ended. Raises `UserError` if the file cannot be written."""
-    with files.whole(option("trace_file"), path) as file:
+    with storage.whole(option("trace_file"), path) as file:
         file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
         for k, event in enumerate(_all(machine, run, of)):
             file.write((b",\n" if k else b"") + orjson.dumps(event))

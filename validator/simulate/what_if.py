@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from raptor.arch import MatrixConfig
+from raptor.target.arch import MatrixConfig
 from validator.simulate import builtin, chip, model
 from validator.simulate.model import Machine
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.isa import OPCODE
+from raptor.target.isa import OPCODE
 from validator.simulate import model
 from validator.simulate.model import Machine, Run
 from validator.simulate.state import Core, Demand

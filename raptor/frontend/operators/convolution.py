@@ -5,12 +5,12 @@ import numpy.typing as npt
 
 from raptor.frontend.building import Builder
 from raptor.frontend.constants import natural_image, owned
-from raptor.frontend.graph import Filter, Floats, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
 from raptor.frontend.windows import padded_window, spatial_dims
-from raptor.window import Window
+from raptor.graph.ir import Filter, Floats, Tensor
+from raptor.graph.window import Window
 
 Sizes = npt.NDArray[np.int64]
 

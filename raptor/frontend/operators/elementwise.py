@@ -7,10 +7,10 @@ import numpy as np
 
 from raptor.frontend.constants import scalar
 from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.graph import Constant, Floats, Map
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import Refusal, importer
+from raptor.graph.ir import Constant, Floats, Map
 
 LARGEST = float(np.finfo(np.float32).max)
 

@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 from raptor.frontend.building import Builder, axis_of, constant_ints, indices
 from raptor.frontend.constants import Shape
-from raptor.frontend.graph import Indices
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.graph.ir import Indices
 
 
 @importer("Transpose", since=1)

@@ -8,10 +8,10 @@ import numpy.typing as npt
 from raptor.frontend import axes
 from raptor.frontend.axes import View
 from raptor.frontend.building import Builder, axis_of
-from raptor.frontend.graph import Floats, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
+from raptor.graph.ir import Floats, Tensor
 
 CONSTANT = "constant scale and bias"
 TINY = float(np.finfo(np.float32).tiny)

@@ -8,11 +8,17 @@ from raptor.frontend.constants import Shape, natural_image
 from raptor.frontend.contraction import Contraction, Factor
 from raptor.frontend.einsum import parse
 from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.graph import Dot, Filter, Floats, Move, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import Refusal, importer
-from raptor.layout import Image
+from raptor.graph.ir import (
+    Dot,
+    Filter,
+    Floats,
+    Move,
+    Tensor,
+)
+from raptor.target.layout import Image
 
 
 @importer("Gemm", since=7)

@@ -11,15 +11,22 @@ import numpy as np
 
 from raptor.frontend.constants import owned
 from raptor.frontend.formulas import Formula, Value
-from raptor.frontend.graph import Constant, ConstantTensor, Filter, Floats, Indices, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators import activations
 from raptor.frontend.operators.activations import Activation
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
-from raptor.layout import Image
-from raptor.window import Window
+from raptor.graph.ir import (
+    Constant,
+    ConstantTensor,
+    Filter,
+    Floats,
+    Indices,
+    Tensor,
+)
+from raptor.graph.window import Window
+from raptor.target.layout import Image
 
 LIMITS = "constant weights and full sequences"
 

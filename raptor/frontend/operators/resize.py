@@ -7,14 +7,14 @@ import numpy as np
 
 from raptor.frontend.building import Builder, indices
 from raptor.frontend.constants import Shape
-from raptor.frontend.graph import Floats, Stencil, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.interpolation import Axis, Method, Taps, taps
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
-from raptor.layout import Image
-from raptor.window import Table
+from raptor.graph.ir import Floats, Stencil, Tensor
+from raptor.graph.window import Table
+from raptor.target.layout import Image
 
 CONSTANT = "constant scales, sizes and roi"
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from raptor.frontend.building import Builder, axis_of, indices
 from raptor.frontend.constants import natural_image
-from raptor.frontend.graph import Concat, Rename, Tensor
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis, outer_size
 from raptor.frontend.registry import Refusal, importer
-from raptor.layout import Image
+from raptor.graph.ir import Concat, Rename, Tensor
+from raptor.target.layout import Image
 
 
 def _lower_rename(node: NodeView, ctx: ImportContext) -> None:

@@ -2,7 +2,7 @@
 
 import math
 
-from raptor.frontend.graph import Tensor
+from raptor.graph.ir import Tensor
 
 
 def outer_size(shape: tuple[int, ...], axis: int) -> int:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raptor import streams
-from raptor.isa import Records
+from raptor.target import encoding
+from raptor.target.isa import Records
 from tests.validator.builder import op, stream
 
 Instruction = dict[str, Any]
@@ -97,7 +97,7 @@ class Seed:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
         for core, records in self.pim.items():
-            (folder / f"core_{core}.pim").write_bytes(streams.to_pim(records))
+            (folder / f"core_{core}.pim").write_bytes(encoding.to_pim(records))
         return folder
 
     def single(self) -> dict[str, Any]:

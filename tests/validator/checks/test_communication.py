@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import raptor
 from models import MODELS
-from raptor.isa import BY_OPCODE
+from raptor.target.isa import BY_OPCODE
 from tests.validator.builder import op, stream
 from validator.checks import check, check_subject
 from validator.checks.messages import communication

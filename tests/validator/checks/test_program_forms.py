@@ -9,9 +9,9 @@ import pytest
 
 import raptor
 from models import MODELS
-from raptor import streams
-from raptor.errors import UserError
-from raptor.isa import OPCODE
+from raptor.common.errors import UserError
+from raptor.target import encoding
+from raptor.target.isa import OPCODE
 from tests.pipeline import conv_model
 from tests.validator.checks.seeds import Seed, i, send, sldi
 from validator.checks import RULES, check
@@ -70,7 +70,7 @@ def test_oddities_of_text_are_found_in_a_single_file(tmp_path: Path) -> None:
 def test_binary_streams(tmp_path: Path) -> None:
     seed = Seed()
     for core, instructions in enumerate(seed.cores):
-        seed.pim[core] = streams.from_json(json.dumps(instructions).encode())
+        seed.pim[core] = encoding.from_json(json.dumps(instructions).encode())
     assert check(seed.write(tmp_path)) == ()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import models
 import raptor
-from raptor.errors import UserError
+from raptor.common.errors import UserError
 from tests.pipeline import arch_file
 from validator.profile.source import read as read_profile
 from validator.simulate.builtin import simulate

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from raptor import arch as architectures
-from raptor.isa import INSTRUCTIONS, Instruction, Kind, Operand, Unit
+from raptor.target import arch as architectures
+from raptor.target.isa import (
+    INSTRUCTIONS,
+    Instruction,
+    Kind,
+    Operand,
+    Unit,
+)
 from tests.validator.builder import op, stream
 from validator.checks.columns import WRITES_OUTPUT_WIDTH
 from validator.programs import RawProgram

@@ -12,9 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raptor import arch as architectures
-from raptor.arch_view import write_files
-from raptor.errors import UserError
+from raptor.cli.arch_view import write_files
+from raptor.common.errors import UserError
+from raptor.target import arch as architectures
 from tests.validator.simulate.programs import SETBW, arch, lldi, mvmul, recv, send, sldi, write
 from validator.errors import DeadlockError, ProgramError
 from validator.simulate import builtin, pimsim

@@ -1,0 +1,1 @@
+"""Figures and explanations about models, chips and programs."""

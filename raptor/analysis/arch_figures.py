@@ -1,0 +1,236 @@
+"""What a chip can do at best: what follows from its architecture file by the simulator's rules.
+
+A product is an `mvmul`: one input vector and one array group. It is taken alone here, nothing in its way.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from raptor.target.arch import Arch, MatrixConfig
+from raptor.target.timing import mvmul_ns, port_ns, product_bytes
+from validator.simulate.efficiency import OPS_PER_MAC
+from validator.simulate.energy import pass_parts_pj, static_mw
+
+NOT_MODELLED = (
+    "area",
+    "contention in the network: the table has a time for each pair of cores, whoever else sends",
+    "static power of crossbars, converters and network; dynamic power of dispatcher and reorder buffer",
+    "writing the weights into the crossbars; refresh, drift, faults",
+    "data: time and energy do not depend on values; the resolution of converters has no price",
+)
+"""In short; docs/energy.md and docs/simulation.md have it all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a part of the chip adds to a product: time during which nothing else of it goes on, and energy."""
+
+    time_ns: float
+    energy_pj: float
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of `inputs` x `outputs` weights on one crossbar.
+
+    It takes `slices` of the input bits times `passes` of the `rows`, which have `dacs`, and for each of these
+    `conversions` of the `columns`, which have `adcs`. `parts` add up to the whole, which a core notices when its clock
+    ticks next.
+    """
+
+    inputs: int
+    outputs: int
+    slices: int
+    passes: int
+    rows: int
+    dacs: int
+    conversions: int
+    columns: int
+    adcs: int
+    time_ns: float
+    energy_pj: float
+    parts: Mapping[str, Share]
+
+    @property
+    def macs(self) -> int:
+        return self.inputs * self.outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Operations of products alone, on all cores, with array groups of `group_xbars` crossbars, which share one input.
+
+    `power_mw`: of these products, and all static power that is counted. `tops_per_w`: None where the file has no power
+    of crossbars and converters.
+    """
+
+    tops: float
+    tops_per_w: float | None
+    power_mw: float
+    group_xbars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """`crossbars`: each is always busy with a product of its own, whatever the rest of its core can do.
+
+    `port`: as many of these as the one port of local memory can feed. `in_flight`: as many of those as `rob_size`
+    allows at a time. The last two with array groups of the size that is best for them, and at most: groups that take
+    turns at the port get up to a fifth less.
+    """
+
+    crossbars: Peak
+    port: Peak
+    in_flight: Peak
+
+
+@dataclass(frozen=True, slots=True)
+class ChipFigures:
+    """`weights`: that fit, at `bits` each. `static_mw`: of all cores and global memory, as far as it is counted."""
+
+    bits: int
+    product: Product
+    peak: Peaks
+    rob_size: int
+    crossbars: int
+    cells: int
+    weights: int
+    static_mw: float
+    not_modelled: tuple[str, ...] = NOT_MODELLED
+
+
+def figures_of(arch: Arch) -> ChipFigures:
+    """Of a chip at the element width of `arch`."""
+    crossbars = arch.core_count * arch.xbars_per_core
+    return ChipFigures(
+        bits=arch.element_bits,
+        product=product_of(arch),
+        peak=_peaks(arch),
+        rob_size=arch.rob_size,
+        crossbars=crossbars,
+        cells=crossbars * arch.xbar_rows * arch.xbar_cols,
+        weights=crossbars * arch.xbar_rows * arch.outputs_per_xbar,
+        static_mw=static_mw(arch.file, arch.core_count),
+    )
+
+
+def product_of(arch: Arch) -> Product:
+    """Of one crossbar."""
+    matrix = arch.file.chip_config.core_config.matrix_config
+    slices, passes = arch.element_bits // matrix.dac_resolution, arch.xbar_rows // matrix.dac_count
+    times, energies = dict(_parts_ns(arch)), _parts_pj(arch, 1)
+    return Product(
+        inputs=arch.xbar_rows,
+        outputs=arch.outputs_per_xbar,
+        slices=slices,
+        passes=passes,
+        rows=arch.xbar_rows,
+        dacs=matrix.dac_count,
+        conversions=arch.xbar_cols // matrix.adc_count,
+        columns=arch.xbar_cols,
+        adcs=matrix.adc_count,
+        time_ns=mvmul_ns(arch, 1),
+        energy_pj=sum(energies.values()),
+        parts={name: Share(times[name], energies[name]) for name in times},
+    )
+
+
+def _parts_ns(arch: Arch) -> Iterator[tuple[str, float]]:
+    """Two stages in turn: of those that overlap the slower one counts every time, the other one once."""
+    matrix = arch.file.chip_config.core_config.matrix_config
+    rounds = (arch.element_bits // matrix.dac_resolution) * (arch.xbar_rows // matrix.dac_count)
+    front, back = _front_cycles(matrix), _back_cycles(matrix)
+    front_longer = sum(front.values()) > sum(back.values())
+    if rounds == 0:
+        # The simulator's formula then comes to the shorter stage.
+        times = (int(not front_longer), int(front_longer))
+    elif matrix.pipeline_mode:
+        times = (rounds, 1) if front_longer else (1, rounds)
+    else:
+        times = (rounds, rounds)
+    for stage, count in zip((front, back), times, strict=True):
+        for name, cycles in stage.items():
+            yield name, count * cycles * matrix.period
+    yield "local memory", port_ns(arch, 1)
+
+
+def _front_cycles(matrix: MatrixConfig) -> dict[str, int]:
+    return {
+        "DAC": matrix.dac_latency_cycle,
+        "crossbar read": math.ceil(matrix.xbar_latency / matrix.period),
+        "sample and hold": matrix.sample_hold_latency_cycle,
+    }
+
+
+def _back_cycles(matrix: MatrixConfig) -> dict[str, int]:
+    """All columns: of converting and adding the slower one sets the pace."""
+    adc, shift, buffer = (
+        matrix.adc_latency_cycle,
+        matrix.shift_adder_latency_cycle,
+        matrix.output_buffer_latency_cycle,
+    )
+    turns = matrix.xbar_size[1] // matrix.adc_count
+    adcs, adders = (turns, 1) if adc >= shift + buffer else (1, turns)
+    return {"ADC": adcs * adc, "shift and add": adders * shift, "output buffer": adders * buffer}
+
+
+def _parts_pj(arch: Arch, xbars: int) -> dict[str, float]:
+    """Of a product with `xbars` crossbars side by side, which read their input once."""
+    core = arch.file.chip_config.core_config
+    matrix, memory = core.matrix_config, core.local_memory_config
+    rounds = (arch.element_bits // matrix.dac_resolution) * (arch.xbar_rows // matrix.dac_count)
+    found = {name: xbars * rounds * pj for name, pj in pass_parts_pj(matrix).items()}
+    read, write = (math.ceil(size / memory.data_width) for size in product_bytes(arch, xbars))
+    found["local memory"] = read * memory.read_dynamic_energy + write * memory.write_dynamic_energy
+    return found
+
+
+def _peaks(arch: Arch) -> Peaks:
+    return Peaks(
+        crossbars=_peak(arch, 1, _busy_crossbars(arch, 1)),
+        port=_best(_peak(arch, n, _fed(arch, n)) for n in _group_sizes(arch)),
+        in_flight=_best(_peak(arch, n, _in_flight(arch, n)) for n in _group_sizes(arch)),
+    )
+
+
+def _best(peaks: Iterator[Peak]) -> Peak:
+    return max(peaks, key=lambda peak: peak.tops)
+
+
+def _group_sizes(arch: Arch) -> Iterator[int]:
+    """Powers of two, and all crossbars of a core: few, however many a core has."""
+    size = 1
+    while size < arch.xbars_per_core:
+        yield size
+        size *= 2
+    yield arch.xbars_per_core
+
+
+# Products a ns that one core can have, with array groups of `xbars` crossbars.
+
+
+def _busy_crossbars(arch: Arch, xbars: int) -> float:
+    return _per_ns(arch.xbars_per_core // xbars, mvmul_ns(arch, xbars))
+
+
+def _fed(arch: Arch, xbars: int) -> float:
+    return min(_busy_crossbars(arch, xbars), _per_ns(1, port_ns(arch, xbars)))
+
+
+def _in_flight(arch: Arch, xbars: int) -> float:
+    return min(_fed(arch, xbars), _per_ns(arch.rob_size, mvmul_ns(arch, xbars)))
+
+
+def _per_ns(count: int, time_ns: float) -> float:
+    return count / time_ns if time_ns else math.inf
+
+
+def _peak(arch: Arch, xbars: int, per_core: float) -> Peak:
+    products = arch.core_count * per_core
+    energies = _parts_pj(arch, xbars)
+    known = sum(energies.values()) > energies["local memory"]
+    # pJ a ns are mW.
+    power_mw = products * sum(energies.values()) + static_mw(arch.file, arch.core_count)
+    tops = OPS_PER_MAC * products * xbars * arch.xbar_rows * arch.outputs_per_xbar / 1e3
+    return Peak(tops, tops / (power_mw / 1e3) if known else None, power_mw, xbars)

@@ -1,0 +1,357 @@
+"""`raptor explain`: what a mapping chose for each layer, what it might have chosen, and what bounds the time it takes.
+
+Choices are found again from the model in the output directory; those that do not fit the streams are not shown.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from raptor import frontend, spatial
+from raptor.common import arguments, storage
+from raptor.common.errors import UserError
+from raptor.common.strict import Items, Named
+from raptor.graph.ir import Filter, Graph
+from raptor.graph.window import Window
+from raptor.mapping.decision import filter_key
+from raptor.mapping.line_unfolding import bands, block_pixels, line_blocks
+from raptor.mapping.rows import Plan, fronts
+from raptor.mapping.streaming import Parts, line_parts
+from raptor.output import files
+from raptor.output.compile_report import LayerReport, Report, read_report
+from raptor.target import arch as architectures
+from raptor.target.arch import Arch
+from raptor.target.isa import OPCODE
+from validator.programs import read_program
+from validator.simulate import builtin, chip, layers, model
+from validator.simulate.layers import Provenance
+from validator.simulate.model import Machine, Run
+from validator.simulate.state import Core
+from validator.simulate.what_if import WhatIf, what_if
+from validator.simulate.work import Split, Work, split_of, work_of
+
+Ints = npt.NDArray[np.int64]
+
+VERSION = 2
+SAMPLES = 16
+FULL = 0.9
+"""A part of the chip that works more than this share of the interval binds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A grid of cores for a layer: columns of the image x groups of input channels x parts of the outputs.
+
+    `predicted_ns`: what the mapping expects the busiest of these cores to work for a sample.
+    """
+
+    cores: int
+    columns: int
+    inputs: int
+    outputs: int
+    predicted_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the mapping chose, and the next smaller and the next larger grid; None where there is none.
+
+    `unknown`: why nothing is said.
+    """
+
+    chosen: Choice | None = None
+    smaller: Choice | None = None
+    larger: Choice | None = None
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """An ONNX node with weights. `cores` compute with them; `core` is the one that works most, for all its layers.
+
+    `products_ns`: of this layer on all cores together. `work_ns`: what the one core works at least for a sample;
+    `split`: where its time goes when one sample runs alone. `others`: nodes with weights that it serves too.
+    """
+
+    node: str
+    op_type: str
+    unfolding: str
+    cores: tuple[int, ...]
+    xbars: int
+    options: Options
+    products_ns: float
+    core: int
+    work_ns: float
+    finish_ns: float
+    split: Split
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Times below which neither latency nor interval can be with this program, ns.
+
+    `average`: all work, spread evenly over the cores of the chip. `products`: the same of products alone. `busiest`:
+    the work of `core`, which has most, and most of all for `node` (a part `node_share` of it). `port`: loads and stores
+    at the rate of global memory.
+    """
+
+    average: float
+    busiest: float
+    port: float
+    products: float
+    core: int
+    node: str
+    node_share: float
+    cores: int
+
+    @property
+    def largest(self) -> float:
+        return max(self.average, self.busiest, self.port, self.products)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Times in ns. `interval_ns`: between samples in the steady state. `binds`: a sentence for people.
+
+    `what_if`: with one part of the chip twice as fast each; empty unless asked for.
+    """
+
+    program: str
+    model: str
+    strategy: str
+    latency_ns: float
+    interval_ns: float
+    bounds: Bounds
+    binds: str
+    layers: tuple[Layer, ...]
+    warnings: tuple[str, ...]
+    what_if: tuple[WhatIf, ...] = ()
+    version: int = VERSION
+
+
+class _Recorded(BaseModel):
+    """The options of the manifest that say what was compiled."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    bits: int
+    shapes: Named[Items[int]] = {}
+    dims: Named[int] = {}
+    constants: Named[Any] = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Simulated:
+    """A program, a run of one sample, and how much work it is."""
+
+    machine: Machine
+    run: Run
+    work: Work
+    of: Provenance
+
+    def nodes(self, first: str, last: str) -> dict[str, Counter[int]]:
+        """By node: how many of the instructions from opcode `first` to `last` each core (its place) has."""
+        opcodes = self.machine.opcodes
+        chosen = np.flatnonzero((opcodes >= OPCODE[first]) & (opcodes <= OPCODE[last]))
+        found: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        pairs = np.stack([self.of.node[self.of.step[chosen]], self.machine.core_of[chosen]], axis=1)
+        for (node, core), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+            found[self.of.nodes[node]][int(core)] = int(count)
+        return found
+
+    def products_ns(self, node: str) -> float:
+        """Of all products of a node."""
+        serves = self.of.node[self.of.step] == self.of.nodes.index(node)
+        return float(self.work.least[serves & (self.machine.opcodes == OPCODE["mvmul"])].sum()) / 1000
+
+    def most(self, i: int) -> tuple[str, float]:
+        """The node for which core i (its place) works most, and its part of all the core's instructions take."""
+        stream = slice(self.machine.first[i], self.machine.first[i + 1])
+        taken = np.bincount(self.of.node[self.of.step[stream]], weights=self.work.least[stream])
+        return self.of.nodes[int(np.argmax(taken))], float(taken.max() / taken.sum())
+
+
+def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
+    """Simulates the program in an output directory and finds again what its mapping decided.
+
+    `faster`: and again with each part of the chip twice as fast, the program as it is. Writes nothing. Raises
+    `UserError` for a directory that is not a whole output, `DeadlockError` for a program that does not end.
+    """
+    folder, faster = arguments.path("folder", folder), arguments.flag("faster", faster)
+    report, manifest = read_report(folder)
+    for name in (files.ARCH, files.STEPS, files.MODEL):
+        storage.check_regular(folder, name)
+    program = read_program(folder)
+    machine = model.build(program, chip.read_target(folder / files.ARCH))
+    run = model.run(machine)
+    builtin.check_ended(machine, run)
+    done = _Simulated(machine, run, work_of(machine), layers.provenance(program, machine))
+    interval_ns, _, _ = builtin.steady_state(machine, SAMPLES, counting=False)
+    bounds = _bounds(done, report.cores_available)
+    found = tuple(_layers(done, report, _options(folder, manifest, report, done)))
+    return Explanation(
+        program=str(folder),
+        model=manifest.model,
+        strategy=report.strategy,
+        latency_ns=run.last_tick * machine.period_ns,
+        interval_ns=interval_ns,
+        bounds=bounds,
+        binds=_binding(bounds, interval_ns, found),
+        layers=found,
+        warnings=machine.warnings,
+        what_if=what_if(machine, SAMPLES) if faster else (),
+    )
+
+
+def _bounds(done: _Simulated, cores: int) -> Bounds:
+    work, machine = done.work, done.machine
+    busiest = int(np.argmax(work.total))
+    node, share = done.most(busiest)
+    return Bounds(
+        average=float(work.total.sum()) / cores / 1000,
+        busiest=float(work.total[busiest]) / 1000,
+        port=work.port / 1000,
+        products=float(work.products.sum()) / cores / 1000,
+        core=int(machine.cores[busiest]),
+        node=node,
+        node_share=share,
+        cores=cores,
+    )
+
+
+def _layers(done: _Simulated, report: Report, options: Mapping[str, Options]) -> Iterator[Layer]:
+    """The nodes with weights: on crossbars, or on the vector unit."""
+    products, vectors = done.nodes("mvmul", "mvmul"), done.nodes("vvadd", "vrsl")
+    weighted = [
+        (r, (vectors if r.unfolding == "vector" else products).get(r.node)) for r in report.layers if r.unfolding
+    ]
+    on_core: defaultdict[int, list[str]] = defaultdict(list)
+    for layer, cores in weighted:
+        for core in cores or ():
+            on_core[core].append(layer.node)
+    for layer, cores in weighted:
+        if cores:
+            yield _layer(done, layer, sorted(cores), options[layer.node], on_core)
+
+
+def _layer(
+    done: _Simulated, layer: LayerReport, cores: Sequence[int], options: Options, on_core: Mapping[int, Sequence[str]]
+) -> Layer:
+    machine = done.machine
+    busiest = max(cores, key=lambda i: int(done.work.total[i]))
+    return Layer(
+        node=layer.node,
+        op_type=layer.op_type,
+        unfolding=layer.unfolding or "",
+        cores=tuple(int(machine.cores[i]) for i in cores),
+        xbars=layer.xbars,
+        options=options,
+        products_ns=done.products_ns(layer.node),
+        core=int(machine.cores[busiest]),
+        work_ns=float(done.work.total[busiest]) / 1000,
+        finish_ns=float(done.run.core[busiest, Core.FINISH] * machine.period_ns),
+        split=split_of(machine, done.run, done.work, busiest),
+        others=tuple(n for n in on_core[busiest] if n != layer.node),
+    )
+
+
+def _options(folder: Path, manifest: files.Manifest, report: Report, done: _Simulated) -> Mapping[str, Options]:
+    """By node. What is known of the choice of a layer is its plan with as many cores and products as the streams."""
+    if report.strategy != "rows":
+        why = "has one way to place a layer" if report.strategy == "raptor" else "keeps no alternatives"
+        return defaultdict(lambda: Options(unknown=f"strategy {report.strategy} {why}"))
+    graph, arch = _imported(folder, manifest.options)
+    parts, products = line_parts(graph, arch.xbar_rows), done.nodes("mvmul", "mvmul")
+    found: defaultdict[str, Options] = defaultdict(lambda: Options(unknown="not computed by line: placed whole"))
+    plans = fronts(graph, arch)
+    whole = {layer.node for layer in report.layers if layer.unfolding == "kernel"}
+    vector = Options(unknown="on the vector unit, for which there are no grids")
+    found |= {layer.node: vector for layer in report.layers if layer.unfolding == "vector"}
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter) and filter_key(node) in plans and node.name not in whole:
+            counts = products.get(node.name, Counter())
+            front = plans[filter_key(node)]
+            at = _chosen(front, counts, node.operator.window, parts[node.inputs[0]], arch)
+            found[node.name] = _neighbours(front, at)
+    return found
+
+
+def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Arch]:
+    """The graph that the mapping saw, and its chip."""
+    try:
+        options = _Recorded.model_validate(recorded)
+    except ValidationError as e:
+        raise UserError(
+            f"{folder / files.MANIFEST}: options: not those of a compilation: {e.errors()[0]['msg']}"
+        ) from e
+    arch = architectures.load(storage.check_regular(folder, files.ARCH), element_bits=options.bits)
+    model = storage.check_regular(folder, files.MODEL)
+    graph = frontend.load(model, shapes=options.shapes, dims=options.dims, constants=options.constants).graph
+    return spatial.choose_depthwise(spatial.fold_relu(graph, arch), arch), arch
+
+
+def _chosen(front: Sequence[Plan], counts: Counter[int], window: Window, parts: Parts, arch: Arch) -> int | None:
+    """The place of the plan that has been compiled, if it is one of these."""
+    return next(
+        (
+            i
+            for i, plan in enumerate(front)
+            if plan.cores == len(counts) and _products(plan, window, parts, arch) == counts.total()
+        ),
+        None,
+    )
+
+
+def _products(plan: Plan, window: Window, parts: Parts, arch: Arch) -> int:
+    """How many products a layer takes for a sample, on all its cores."""
+    blocks = (
+        line_blocks(window, c, min(plan.pixels, block_pixels(r, arch.xbar_rows)), plan.outputs)
+        for c in plan.cols
+        for r in parts
+    )
+    return sum(map(len, blocks)) * len(plan.outs) * len(bands(window, plan.height))
+
+
+def _neighbours(front: Sequence[Plan], at: int | None) -> Options:
+    if at is None:
+        return Options(unknown="what was compiled is none of the grids that this version would consider")
+    return Options(
+        chosen=_choice(front[at]),
+        smaller=_choice(front[at - 1]) if at else None,
+        larger=_choice(front[at + 1]) if at + 1 < len(front) else None,
+    )
+
+
+def _choice(plan: Plan) -> Choice:
+    return Choice(plan.cores, len(plan.cols), len(plan.ins), len(plan.outs), plan.core_ns)
+
+
+def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
+    """What the interval between samples is made of, in a sentence."""
+    share = bounds.largest / interval_ns
+    layer = next((x for x in found if x.core == bounds.core), None)
+    if bounds.port == bounds.largest:
+        name, works = "the port of global memory", f"is busy {share:.0%} of the interval"
+    else:
+        name = f"core {bounds.core} ({bounds.node_share:.0%} of it for {bounds.node or 'loading inputs'})"
+        works = f"works {share:.0%} of the interval{_most(layer)}"
+    if share > FULL:
+        return f"{name[0].upper()}{name[1:]} binds: it {works}."
+    return f"Waiting binds: no part is full; {name}, the fullest, {works}, and what is left is waiting for others."
+
+
+def _most(layer: Layer | None) -> str:
+    """What most of a core's work is."""
+    if layer is None:
+        return ""
+    split = layer.split
+    kinds = {"products": split.matrix, "vectors": split.vector, "memory": split.memory, "messages": split.network}
+    kind = max(kinds, key=lambda k: kinds[k])
+    return f", {kinds[kind] / max(sum(kinds.values()), 1e-9):.0%} of that on {kind}"

@@ -1,0 +1,278 @@
+"""`raptor inspect`: what would happen to a model, without compiling it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+from rich.table import Table
+
+from raptor import frontend, spatial
+from raptor.common import arguments, storage
+from raptor.common.console import Console
+from raptor.common.names import fit
+from raptor.common.options import (
+    MOST_BITS,
+    parse_dims,
+    parse_named,
+    parse_shapes,
+)
+from raptor.common.strict import (
+    Items,
+    Named,
+    Pair,
+    Schema,
+)
+from raptor.frontend.registry import is_supported_op
+from raptor.graph.ir import (
+    Dot,
+    Filter,
+    Graph,
+    Node,
+    Stencil,
+)
+from raptor.graph.macs import count_macs
+from raptor.mapping.decision import Mapping as Placement
+from raptor.mapping.decision import filter_key, map_raptor
+from raptor.target import arch as architectures
+from raptor.target.arch import Arch
+
+if TYPE_CHECKING:
+    import onnx
+
+_MOST_CORES = 2**31 - 1
+
+
+class OperatorInfo(Schema):
+    """One operator of ONNX in this model."""
+
+    op_type: str
+    nodes: int
+    unsupported: int = Field(description="nodes of it that cannot be compiled")
+    status: str = Field(description="supported, not supported, or computed while compiling")
+
+
+class NodeInfo(Schema):
+    """A node that cannot be compiled, or an input (`op_type` "input")."""
+
+    node: str
+    op_type: str
+    reason: str
+
+
+class LayerInfo(Schema):
+    """An ONNX node with products: on crossbars, or (without matrices) on the vector unit."""
+
+    node: str
+    op_type: str
+    shape: Items[int] = Field(description="of its last tensor")
+    weights: int = Field(description="numbers in the crossbars, or factors of the vector unit")
+    macs: int = Field(description="multiply-accumulates, those with padding included")
+    matrices: int
+    xbars: int
+    utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
+
+
+class Inspection(Schema):
+    """What would happen. If nodes are unsupported, layers and totals are those of the other nodes.
+
+    `version` changes with the fields.
+    """
+
+    version: Literal[1] = 1
+    model: str
+    inputs: Named[Items[int]]
+    outputs: Named[Items[int]]
+    parameters: int
+    weights: int
+    macs: int
+    matrices: int
+    xbars: int
+    utilisation: float
+    xbar_size: Pair[int, int]
+    outputs_per_xbar: int = Field(description="weights beside each other in a crossbar")
+    cores_needed: int = Field(description="filled with crossbars one after another")
+    operators: Items[OperatorInfo]
+    unsupported: Items[NodeInfo]
+    layers: Items[LayerInfo]
+    notes: Items[str] = Field(description="what was assumed of the inputs")
+
+
+def inspect(
+    model: "str | Path | onnx.ModelProto",
+    *,
+    xbar: int | tuple[int, int] | str | None = None,
+    xbars_per_core: int | None = None,
+    bits: int = 8,
+    cell_bits: int | None = None,
+    arch: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+) -> Inspection:
+    """Counts the work of a model; the options are those of `raptor.compile`, on a chip with as many cores as it takes.
+
+    Raises `UserError` for a bad file, option or shape; unsupported nodes, and inputs that are no floats, are in the
+    result.
+    """
+    bits = arguments.whole("bits", bits, 1, MOST_BITS)
+    chip = architectures.load(
+        arch,
+        xbar=xbar,
+        cores=_MOST_CORES,
+        xbars_per_core=xbars_per_core,
+        cell_bits=cell_bits,
+        element_bits=bits,
+        network=False,
+    )
+    survey = frontend.survey(
+        model, shapes=parse_shapes(shapes), dims=parse_dims(dims), constants=parse_named("constants", constants)
+    )
+    return _inspect(survey, chip)
+
+
+def _inspect(survey: frontend.Survey, arch: Arch) -> Inspection:
+    graph = spatial.choose_depthwise(survey.graph, arch)
+    mapping = map_raptor(graph, arch)
+    layers = tuple(_layers(graph, mapping, arch))
+    xbars = sum(layer.xbars for layer in layers)
+    weights = sum(layer.weights for layer in layers if layer.matrices)
+    return Inspection(
+        model=survey.name,
+        inputs=_shapes(survey.graph, survey.graph.inputs),
+        outputs=_shapes(survey.graph, survey.graph.outputs),
+        parameters=survey.parameters,
+        weights=weights,
+        macs=sum(layer.macs for layer in layers),
+        matrices=sum(layer.matrices for layer in layers),
+        xbars=xbars,
+        utilisation=_utilisation(weights, xbars, arch),
+        xbar_size=(arch.xbar_rows, arch.xbar_cols),
+        outputs_per_xbar=arch.outputs_per_xbar,
+        cores_needed=1 + max((core for f in mapping.filters.values() for core in f.cores), default=0),
+        operators=tuple(_operators(survey)),
+        unsupported=tuple(NodeInfo(node=n.node, op_type=n.op_type, reason=n.reason) for n in survey.unsupported),
+        layers=layers,
+        notes=survey.notes,
+    )
+
+
+def _shapes(graph: Graph, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    return {name: graph.tensors[name].shape for name in names if name in graph.tensors}
+
+
+def _operators(survey: frontend.Survey) -> Iterator[OperatorInfo]:
+    unsupported = Counter(n.op_type for n in survey.unsupported)
+    for op_type, count in survey.operators.items():
+        refused = unsupported[op_type]
+        known = is_supported_op("", op_type)
+        status = "not supported" if refused else "supported" if known else "computed while compiling"
+        yield OperatorInfo(op_type=op_type, nodes=count, unsupported=refused, status=status)
+
+
+def _layers(graph: Graph, mapping: Placement, arch: Arch) -> Iterator[LayerInfo]:
+    """The nodes with products, in order. Crossbars that several steps share are counted once, at the first."""
+    nodes: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter | Dot | Stencil):
+            nodes[node.name, node.op_type].append(node)
+    seen: set[str] = set()
+    for group in nodes.values():
+        yield _layer(group, graph, mapping, arch, seen)
+
+
+def _layer(group: Sequence[Node], graph: Graph, mapping: Placement, arch: Arch, seen: set[str]) -> LayerInfo:
+    filters = {filter_key(n): n.operator for n in group if isinstance(n.operator, Filter)}
+    fresh = [key for key in filters if key not in seen]
+    seen.update(fresh)
+    matrices = [m for key in fresh for m in mapping.filters[key].matrices]
+    xbars = sum(m.xbars for m in matrices)
+    stencils = sum(n.operator.weights.size for n in group if isinstance(n.operator, Stencil))
+    weights = sum(filters[key].weights.size for key in fresh)
+    return LayerInfo(
+        node=group[0].name,
+        op_type=group[0].op_type,
+        shape=graph.tensors[group[-1].output].shape,
+        weights=weights + stencils,
+        macs=sum(count_macs(n, graph) for n in group),
+        matrices=len(matrices),
+        xbars=xbars,
+        utilisation=_utilisation(weights, xbars, arch),
+    )
+
+
+def _utilisation(weights: int, xbars: int, arch: Arch) -> float:
+    cells = xbars * arch.xbar_rows * arch.outputs_per_xbar
+    return round(weights / cells, 4) if cells else 0.0
+
+
+def write(path: Path, found: Inspection) -> None:
+    storage.print_or_write("--json", path, storage.to_json(found))
+
+
+def show(found: Inspection, console: Console) -> None:
+    """The operators, the layers with products, the totals."""
+    console.print(_operator_table(found))
+    console.print()
+    console.print(fit(console, [x.node for x in found.layers], partial(_layer_table, found)))
+    console.print()
+    totals = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in summary_rows(found):
+        totals.add_row(name, value)
+    console.print(totals)
+    for note in found.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def _operator_table(found: Inspection) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("operator")
+    table.add_column("nodes", justify="right")
+    table.add_column("")
+    for o in found.operators:
+        status = f"{o.unsupported} of {o.nodes} not supported" if o.unsupported else o.status
+        table.add_row(o.op_type, f"{o.nodes:,}", status)
+    return table
+
+
+def _layer_table(found: Inspection, names: Mapping[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("layer", overflow="fold")
+    table.add_column("operator")
+    table.add_column("shape", no_wrap=True)
+    for name in ("weights", "MACs", "matrices", "crossbars", "used"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for x in found.layers:
+        used = f"{x.utilisation:.1%}" if x.matrices else "vector unit"
+        sizes = (_short(x.weights), _short(x.macs), f"{x.matrices:,}", f"{x.xbars:,}")
+        table.add_row(names[x.node], x.op_type, "x".join(map(str, x.shape)), *sizes, used)
+    return table
+
+
+def _short(count: int) -> str:
+    """Four digits and a unit: a column of a table is narrow, the JSON has them all."""
+    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= unit:
+            return f"{count / unit:.4g} {name}"
+    return str(count)
+
+
+def summary_rows(found: Inspection) -> Iterator[tuple[str, str]]:
+    """Name and value of each total, in the order shown."""
+    rows, cols = found.xbar_size
+    part = " (of the nodes that can be compiled)" if found.unsupported else ""
+    yield "model", f"{found.model}  {_named(found.inputs)} -> {_named(found.outputs)}"
+    yield "parameters", f"{found.parameters:,}"
+    yield "weights", f"{found.weights:,} in crossbars{part}"
+    yield "MACs", f"{found.macs:,}{part}"
+    yield (
+        "crossbars",
+        f"{found.xbars:,} of {rows}x{cols} in {found.matrices:,} matrices, {found.utilisation:.1%} used{part}",
+    )
+    yield "cores", f"at least {found.cores_needed:,}"
+
+
+def _named(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items())

@@ -1,0 +1,104 @@
+"""The commands `raptor arch list|show|check|new`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raptor.cli import completion
+
+app = typer.Typer(
+    name="arch",
+    help="Architecture files of pimsim-nn: presets, their sources, checks, new ones.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("list")
+def list_command() -> None:
+    """List the presets.
+
+    Example: raptor arch list
+    """
+    from raptor.cli.arch_view import show_presets
+
+    show_presets()
+
+
+@app.command("show")
+def show_command(
+    name: Annotated[str, typer.Argument(help="Preset or file.", autocompletion=completion.presets)],
+    bits: Annotated[
+        int, typer.Option(min=1, max=32, help="Bits of an activation and of a weight, for the derived figures.")
+    ] = 8,
+    json: Annotated[bool, typer.Option("--json", help="Print derived figures and every field as JSON.")] = False,
+) -> None:
+    """Show what follows from a file (a product, peak, cells), then every field, and where a preset's numbers come from.
+
+    Fields marked * are not named in the file: the value is the simulator's default.
+
+    Example: raptor arch show isaac
+    """
+    from raptor.cli.arch_view import show_architecture
+
+    show_architecture(name, json=json, bits=bits)
+
+
+@app.command("check")
+def check_command(
+    file: Annotated[Path, typer.Argument(help="Architecture file.")],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the counts only.")] = False,
+) -> None:
+    """Say what the simulator would do with a file: misspelt fields, impossible values, converters that do not fit.
+
+    Exit status: 0 nothing worse than a note, 1 errors or warnings, 2 a file that cannot be read.
+
+    Example: raptor arch check out/arch.json
+    """
+    from raptor.common.console import Console
+    from validator.checks import check_chip
+    from validator.checks.chip import read_chip
+    from validator.checks.report import is_clean, show
+
+    findings = check_chip(read_chip(file))
+    show(findings, Console(), quiet=quiet)
+    raise typer.Exit(0 if is_clean(findings) else 1)
+
+
+@app.command("new")
+def new_command(
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path("arch.json"),
+    base: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="FILE|PRESET", help="Preset or file to start from.", autocompletion=completion.presets
+        ),
+    ] = "bench",
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.")] = None,
+    xbars_per_core: Annotated[int | None, typer.Option(min=1, help="Crossbars of a core.")] = None,
+    xbar: Annotated[
+        str | None, typer.Option(metavar="N|RxC", help="Crossbar size: 128, or 128x256 (rows x columns).")
+    ] = None,
+    cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Write an architecture file and, beside it, a network table complete for every pair of cores.
+
+    The table of chip.json is chip.network.json, so that several chips live in one directory.
+
+    Example: raptor arch new -o chip.json --from isaac --cores 64
+    """
+    from raptor.cli.arch_view import write_files
+    from raptor.target import arch as architectures
+
+    chip = architectures.load(
+        base, cores=cores, xbars_per_core=xbars_per_core, xbar=xbar, cell_bits=cell_bits, element_bits=1
+    )
+    written = write_files(chip, output, force=force)
+    if quiet:
+        return
+    for note in chip.notes:
+        print(note)
+    print(f"{output} and {written.name}: {chip.core_count} cores, {chip.xbars_per_core} crossbars a core")

@@ -1,0 +1,201 @@
+"""What `raptor arch` shows and writes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, TypeAdapter
+from rich.table import Table
+from rich.text import Text
+
+from raptor.analysis.arch_figures import (
+    ChipFigures,
+    Peak,
+    Product,
+    figures_of,
+)
+from raptor.common import storage
+from raptor.common.console import Console
+from raptor.common.errors import UserError
+from raptor.target import arch as architectures
+from raptor.target.arch import (
+    NETWORK_FILE,
+    SOURCES,
+    Arch,
+    ArchFile,
+)
+from raptor.target.arch.schema import field_model
+from validator.simulate.report import energy_text, time_text
+
+
+def show_presets() -> None:
+    """A line for each preset."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("preset", "cores", "crossbars a core", "size", "cell bits", "what"):
+        table.add_column(column, overflow="fold")
+    for name in architectures.presets():
+        chip = architectures.load(name)
+        size = f"{chip.xbar_rows}x{chip.xbar_cols}"
+        summary = SOURCES[name].summary
+        table.add_row(name, str(chip.core_count), str(chip.xbars_per_core), size, str(chip.cell_bits), summary)
+    Console().print(table)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChip:
+    """What `arch show --json` writes: the file, every field, and what follows from it."""
+
+    source: str
+    derived: ChipFigures
+    file: ArchFile
+    version: int = 1
+
+
+def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
+    """Figures derived for elements of `bits`, every field, and where a preset's numbers come from."""
+    chip = architectures.load(name, element_bits=bits)
+    if json:
+        shown = TypeAdapter(ShownChip).dump_json(ShownChip(name, figures_of(chip), chip.file), indent=2)
+        storage.print_json(shown + b"\n")
+        return
+    console = Console()
+    show_figures(figures_of(chip), console)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("field", no_wrap=True)
+    table.add_column("value", no_wrap=True)
+    table.add_column("meaning")
+    _add_fields(table, chip.file, "")
+    console.print()
+    console.print(table)
+    if source := SOURCES.get(name):
+        for title, lines in (("", (source.summary,)), ("source: ", source.source), ("not known: ", source.unknown)):
+            for line in lines:
+                console.print(f"{title}{line}", soft_wrap=True)
+
+
+def show_figures(found: ChipFigures, console: Console) -> None:
+    """A product and what it is made of, the chip at best, what is not modelled."""
+    product = found.product
+    console.print(
+        f"A product (mvmul) of {found.bits} bits on one crossbar: {product.inputs} x {product.outputs} weights, "
+        f"{time_text(_short(product.time_ns))}, {_energy(product.energy_pj)}",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(_parts(product))
+    console.print()
+    totals = Table(show_header=False, box=None, pad_edge=False)
+    totals.add_column(style="bold", no_wrap=True)
+    totals.add_column(overflow="fold")
+    for name, value in figure_rows(found):
+        totals.add_row(name, value)
+    console.print(totals)
+
+
+def _parts(product: Product) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("part", no_wrap=True)
+    for column in ("time", "", "energy", ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, part in product.parts.items():
+        time, energy = time_text(_short(part.time_ns)), energy_text(_short(part.energy_pj))
+        shares = (_share(part.time_ns, product.time_ns), _share(part.energy_pj, product.energy_pj))
+        table.add_row(name, time, shares[0], energy, shares[1])
+    return table
+
+
+def figure_rows(found: ChipFigures) -> Iterator[tuple[str, str]]:
+    """Name and value of what follows from the file, in the order shown."""
+    product, peak = found.product, found.peak
+    yield (
+        "steps",
+        f"{_count(product.slices, 'slice')} of the input x {_count(product.passes, 'pass')} ({product.rows} rows by "
+        f"{_count(product.dacs, 'DAC')}), each {_count(product.conversions, 'conversion')} "
+        f"({product.columns} columns by {_count(product.adcs, 'ADC')})",
+    )
+    yield "peak", f"{_rate(peak.crossbars)}: all {found.crossbars:,} crossbars busy; a MAC is 2 operations"
+    if peak.port.tops < peak.crossbars.tops:
+        yield "", f"at most {_rate(peak.port)}: one port of local memory a core, {_groups(peak.port)}"
+    if peak.in_flight.tops < peak.port.tops:
+        begun = f"and {_count(found.rob_size, 'instruction')} in flight a core (rob_size)"
+        yield "", f"at most {_rate(peak.in_flight)}: {begun}, {_groups(peak.in_flight)}"
+    yield "cells", f"{found.cells:,}, for {found.weights:,} weights of {found.bits} bits"
+    if peak.crossbars.tops_per_w is None:
+        yield "TOPS/W", "not known: the file has no power of crossbars and converters"
+    yield "static power", f"{found.static_mw:,.6g} mW, cores and global memory, as far as it is counted"
+    for k, what in enumerate(found.not_modelled):
+        yield "not modelled" if k == 0 else "", what
+
+
+def _count(number: int, noun: str) -> str:
+    plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{plural}"
+
+
+def _groups(peak: Peak) -> str:
+    return f"groups of {_count(peak.group_xbars, 'crossbar')}"
+
+
+def _rate(peak: Peak) -> str:
+    tops = f"{peak.tops:,.4g} TOPS"
+    if peak.tops_per_w is None:
+        return tops
+    return f"{tops}, {peak.tops_per_w:,.4g} TOPS/W"
+
+
+def _energy(pj: float) -> str:
+    return energy_text(_short(pj)) if pj else "energy not in the file"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else ""
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def write_files(chip: Arch, output: Path, *, force: bool = False) -> Path:
+    """Writes the architecture file and its network table, named after it; returns the path of the table.
+
+    `chip.json` has its table in `chip.network.json`, so that several chips live in one directory.
+    """
+    architectures.check_network_size(chip)
+    table = output.parent / f"{output.stem}.{NETWORK_FILE}"
+    for path in (output, table):
+        if path.exists() and not force:
+            raise UserError(f"{path}: exists; choose another with -o, or replace it with --force")
+    with storage.whole("-o", output) as arch_file, storage.whole("-o", table) as network_file:
+        arch_file.write(_json(_with_table(chip.file, table.name), exclude_unset=True))
+        network_file.writelines(architectures.write_network(chip))
+    return table
+
+
+def _with_table(file: ArchFile, name: str) -> ArchFile:
+    """The file, its network table called `name`."""
+    network = file.chip_config.network_config.model_copy(update={"net_config_file_path": name})
+    chip = file.chip_config.model_copy(update={"network_config": network})
+    return file.model_copy(update={"chip_config": chip})
+
+
+def _json(file: ArchFile, *, exclude_unset: bool = False) -> bytes:
+    """`exclude_unset`: without fields that have the default because nobody named them."""
+    return orjson.dumps(file.model_dump(mode="json", exclude_unset=exclude_unset), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _add_fields(table: Table, value: BaseModel, indent: str) -> None:
+    model = type(value)
+    for name, info in model.model_fields.items():
+        inner = getattr(value, name)
+        if field_model(model, name):
+            table.add_row(Text(f"{indent}{name}", "bold"), "", info.description or "")
+            _add_fields(table, inner, indent + "  ")
+        else:
+            mark = "" if name in value.model_fields_set else " *"
+            table.add_row(f"{indent}{name}", f"{_plain(inner)}{mark}", info.description or "")
+
+
+def _plain(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)  # pyright: ignore[reportUnknownArgumentType]

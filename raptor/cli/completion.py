@@ -1,0 +1,56 @@
+"""What the shell offers for arguments that are names. Imports wait until it asks."""
+
+from raptor.common.options import (
+    ISA,
+    OBJECTIVE,
+    STRATEGY,
+    STREAM_FORMAT,
+    WEIGHT_FORMAT,
+)
+
+
+def models() -> list[str]:
+    """Nothing where another `models` is in the way: the command says so."""
+    from raptor.common.errors import UserError
+    from raptor.common.packages import require_own
+
+    try:
+        require_own("models")
+    except UserError:
+        return []
+    from models import MODELS
+
+    return list(MODELS)
+
+
+def presets() -> list[str]:
+    """Presets; the shell adds files by itself where nothing matches."""
+    from raptor.target.arch import presets
+
+    return list(presets())
+
+
+def strategies() -> list[str]:
+    return list(STRATEGY.names)
+
+
+def objectives() -> list[str]:
+    return list(OBJECTIVE.names)
+
+
+def stream_formats() -> list[str]:
+    return list(STREAM_FORMAT.names)
+
+
+def weight_formats() -> list[str]:
+    return list(WEIGHT_FORMAT.names)
+
+
+def isas() -> list[str]:
+    return list(ISA.names)
+
+
+def passes() -> list[str]:
+    from raptor.driver import PASSES
+
+    return list(PASSES)

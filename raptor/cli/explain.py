@@ -1,0 +1,35 @@
+"""The command `raptor explain OUT`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    out: Annotated[Path, typer.Argument(help="Output directory of `raptor compile`.", show_default=False)],
+    what_if: Annotated[
+        bool,
+        typer.Option("--what-if", help="Simulate again with each part of the chip twice as fast: what would help."),
+    ] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print one line only: what binds.")] = False,
+) -> None:
+    """Say what the mapping chose for each layer, what else it might have chosen, and what bounds time.
+
+    Exit status: 0 done, 2 bad input, 3 deadlock.
+
+    Example: raptor explain out
+    """
+    # Compiler and simulator take a moment to import; `raptor --help` does without.
+    from raptor.analysis.explain import explain
+    from raptor.cli.explain_view import show, write
+    from raptor.common import storage
+    from raptor.common.console import Console
+
+    with Console(stderr=True).status("simulating ..."):
+        found = explain(out, faster=what_if)
+    if json is not None:
+        write(json, found)
+    if not storage.is_terminal(json):
+        show(found, Console(), quiet=quiet)

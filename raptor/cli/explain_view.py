@@ -1,0 +1,150 @@
+"""An explanation as tables for people and as JSON for programs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, astuple
+from pathlib import Path
+
+import orjson
+from rich.table import Table
+
+from raptor.analysis.explain import Choice, Explanation, Layer
+from raptor.common import storage
+from raptor.common.console import Console
+from raptor.common.fitting import Fitted, fit
+from raptor.common.names import shorten
+from validator.simulate.report import time_text
+
+_CHOICE_LEGEND = {
+    "grid": "grid: columns of the image x groups of input channels x parts of the outputs. ",
+    "products": "products: of a sample, on all cores. ",
+    "expects": "expects: estimated work of the busiest core. ",
+    "larger": "smaller, larger: the same for the next smaller and larger number of cores. ",
+}
+_TIME_LEGEND = (
+    "work: least time for a sample, and its share of the interval. Then % of the time until the core ends, with one "
+    "sample alone. send, recv: waiting for the other core; rest: issue, idle; +n: the core serves n more layers"
+)
+_CHOICES = ("layer", "unfolding", "cores", "grid", "xbars", "products", "expects", "smaller", "larger")
+_EXPENDABLE_CHOICES = ("smaller", "larger", "xbars", "unfolding", "expects", "products", "grid")
+_TIMES = ("layer", "core", "work", "share", "matrix", "vector", "memory", "net", "send", "recv", "rest")
+_EXPENDABLE_TIMES = ("rest", "memory", "net", "vector", "send", "share")
+
+
+def write(path: Path, found: Explanation) -> None:
+    storage.print_or_write("--json", path, orjson.dumps(asdict(found), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
+    """What was chosen, where the time goes, the bounds, and what would help if that was asked for.
+
+    `quiet`: the sentence on what limits the time only.
+    """
+    if quiet:
+        console.print(found.binds, soft_wrap=True)
+        return
+    console.print(f"Layers of {found.model}, strategy {found.strategy}", style="bold")
+    names = shorten([layer.node for layer in found.layers], console.width // 3)
+    choices = fit(_CHOICES, list(_choices(found, names)), console.width, _EXPENDABLE_CHOICES)
+    legend = "".join(text for column, text in _CHOICE_LEGEND.items() if column in choices.shown)
+    _print_table(choices, legend.rstrip(), console)
+    for line in _reasons(found):
+        console.print(line)
+    console.print()
+    console.print("Time of each layer's busiest core", style="bold")
+    times = fit(_TIMES, list(_times(found, names)), console.width, _EXPENDABLE_TIMES)
+    _print_table(times, _TIME_LEGEND, console)
+    console.print()
+    console.print(_totals(found))
+    console.print(found.binds, style="bold")
+    if found.what_if:
+        console.print()
+        console.print("What if a part were twice as fast, with the same program", style="bold")
+        console.print(_what_if(found))
+    for warning in found.warnings:
+        console.print(f"warning: {warning}", style="yellow")
+
+
+def _print_table(fitted: Fitted, legend: str, console: Console) -> None:
+    console.print(fitted.table)
+    console.print(legend)
+    if fitted.left_out:
+        console.print(
+            f"no room here for {', '.join(reversed(fitted.left_out))}: make the terminal wider, or see --json"
+        )
+
+
+def _time(ns: float) -> str:
+    """Three digits, that tables stay narrow."""
+    return time_text(float(f"{ns:.3g}"))
+
+
+def _choices(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    for layer in found.layers:
+        counts = (layer.unfolding, f"{len(layer.cores):,}", f"{layer.xbars:,}", _time(layer.products_ns))
+        chosen, none = layer.options.chosen, "-" if layer.options.unknown else "none"
+        grid = f"{chosen.columns}x{chosen.inputs}x{chosen.outputs}" if chosen else "-"
+        expects = _time(chosen.predicted_ns) if chosen else "-"
+        others = (_other(c) if c else none for c in (layer.options.smaller, layer.options.larger))
+        yield (names[layer.node], *counts[:2], grid, *counts[2:], expects, *others)
+
+
+def _other(choice: Choice) -> str:
+    return f"{choice.cores}: {_time(choice.predicted_ns)}"
+
+
+def _reasons(found: Explanation) -> Iterator[str]:
+    """Why alternatives are not known."""
+    for reason in dict.fromkeys(x.options.unknown for x in found.layers if x.options.unknown):
+        names = [x.node for x in found.layers if x.options.unknown == reason]
+        which = "all layers" if len(names) == len(found.layers) else ", ".join(names[:4])
+        more = f" and {len(names) - 4} more" if len(names) > 4 and which != "all layers" else ""
+        yield f"- {which}{more}: {reason}"
+
+
+def _times(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """A row for each core that works most for some layer."""
+    for layer in _one_for_each_core(found):
+        whole = layer.finish_ns or 1.0
+        shares = (f"{ns / whole:.0%}" for ns in astuple(layer.split))
+        name = f"{names[layer.node]} +{len(layer.others)}" if layer.others else names[layer.node]
+        yield (name, str(layer.core), _time(layer.work_ns), f"{layer.work_ns / found.interval_ns:.0%}", *shares)
+
+
+def _one_for_each_core(found: Explanation) -> Iterator[Layer]:
+    seen: set[int] = set()
+    for layer in found.layers:
+        if layer.core not in seen:
+            seen.add(layer.core)
+            yield layer
+
+
+def _totals(found: Explanation) -> Table:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for _ in range(3):
+        table.add_column()
+    bounds = found.bounds
+    for name, ns in (("latency", found.latency_ns), ("interval", found.interval_ns)):
+        table.add_row(name, _time(ns), f"{ns / bounds.largest:.3g} times the largest bound")
+    table.add_row("bounds", _time(bounds.busiest), f"core {bounds.core}, which works most")
+    table.add_row("", _time(bounds.average), f"all work, spread evenly over {bounds.cores:,} cores")
+    table.add_row("", _time(bounds.products), f"products alone, spread evenly over {bounds.cores:,} cores")
+    table.add_row("", _time(bounds.port), "loads and stores at the port of global memory")
+    return table
+
+
+def _what_if(found: Explanation) -> Table:
+    """What helps the latency most comes first."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("part")
+    for name in ("latency", "", "interval", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_row("as it is", _time(found.latency_ns), "", _time(found.interval_ns), "")
+    for faster in sorted(found.what_if, key=lambda w: (w.latency_ns, w.interval_ns)):
+        latency = (_time(faster.latency_ns), _gain(faster.latency_ns, found.latency_ns))
+        table.add_row(faster.part, *latency, _time(faster.interval_ns), _gain(faster.interval_ns, found.interval_ns))
+    return table
+
+
+def _gain(ns: float, before_ns: float) -> str:
+    gain = f"{ns / before_ns - 1:+.1%}" if before_ns else ""
+    return "0.0%" if gain in ("+0.0%", "-0.0%") else gain

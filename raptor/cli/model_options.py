@@ -1,0 +1,97 @@
+"""Options that say how a model is read and what a crossbar is; `compile` and `inspect` have them in common."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from raptor.cli import completion
+from raptor.common.errors import UserError
+
+T = TypeVar("T")
+
+Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
+Xbar = Annotated[
+    str | None,
+    typer.Option(metavar="N|RxC", help="Crossbar size: 128, or 128x256 (rows x columns).", show_default="128x128"),
+]
+XbarsPerCore = Annotated[int | None, typer.Option(min=1, help="Crossbars of a core.", show_default="64")]
+Bits = Annotated[int, typer.Option(min=1, max=32, help="Bits of an activation and of a weight.")]
+CellBits = Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.", show_default="8")]
+Arch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|PRESET",
+        help="Architecture file of pimsim-nn, or preset.",
+        show_default="bench",
+        autocompletion=completion.presets,
+    ),
+]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=SIZES", help="Shape of an input, such as input=1,3,224,224. Repeatable."),
+]
+Dim = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=SIZE", help="Size of all dimensions of that name, such as height=224. Repeatable."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Makes an input a constant: sr=16000, flag=true, scale=1.5,2. Repeatable.",
+    ),
+]
+
+
+def read_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """`input=1,3,224,224`: the name of an input and its sizes."""
+    return _by_name("--shape", map(_parse_shape, texts))
+
+
+def read_dims(texts: Iterable[str]) -> dict[str, int]:
+    """`height=224`: the name of dimensions and their size."""
+    return _by_name("--dim", map(_parse_dim, texts))
+
+
+def read_constants(texts: Iterable[str]) -> dict[str, str]:
+    """`sr=16000`: the name of an input and its value, a text until the type of the input is known."""
+    return _by_name("--set", map(_parse_constant, texts))
+
+
+def _by_name(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for name, value in pairs:
+        if name in found:
+            raise UserError(f"{option} {name}: given twice")
+        found[name] = value
+    return found
+
+
+def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, dims = text.rpartition("=")
+    sizes = dims.split(",")
+    if not name or not all(map(_is_size, sizes)):
+        raise UserError(f"--shape {text}: expected NAME=SIZES, such as input=1,3,224,224")
+    return name, tuple(int(s) for s in sizes)
+
+
+def _parse_dim(text: str) -> tuple[str, int]:
+    name, _, size = text.rpartition("=")
+    if not name or not _is_size(size):
+        raise UserError(f"--dim {text}: expected NAME=SIZE, such as height=224")
+    return name, int(size)
+
+
+def _parse_constant(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UserError(f"--set {text}: expected NAME=VALUE, such as sr=16000")
+    return name, value
+
+
+def _is_size(text: str) -> bool:
+    """Nine digits are more than any tensor has elements."""
+    return text.strip().isascii() and text.strip().isdigit() and len(text.strip()) < 10

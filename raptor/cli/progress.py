@@ -1,0 +1,105 @@
+"""What a person sees of a compilation: progress while it runs, a short table at the end."""
+
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from raptor.common.console import Console
+from raptor.output.compile_report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from raptor.api import Program
+    from validator.checks import Finding
+
+_MOST_NODES = 4
+
+
+@contextmanager
+def progress(*, quiet: bool, verbose: bool) -> Generator[Callable[[str], None]]:
+    """A live line on a terminal, nothing in a pipe; `verbose`: one line for each stage. All on standard error."""
+    console = Console(stderr=True)
+    if verbose:
+        yield _lines()
+    elif quiet or not console.is_terminal:
+        yield lambda _: None
+    else:
+        with console.status("starting") as status:
+            yield lambda stage: status.update(f"{stage.replace('_', ' ')} ...")
+
+
+def _lines() -> Callable[[str], None]:
+    last = ""
+
+    def line(stage: str) -> None:
+        nonlocal last
+        if stage not in (last, "verify"):
+            print(f"raptor: {stage.replace('_', ' ')}", file=sys.stderr, flush=True)
+        last = stage
+
+    return line
+
+
+def show_summary(program: "Program", output: Path) -> None:
+    """Layers, matrices, crossbars, cores, instructions by op, memory, output size, time per stage."""
+    report = program.report
+    console = Console()
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in summary_rows(report):
+        table.add_row(name, value)
+    size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
+    table.add_row("output", f"{output}/  {size / 1e6:.1f} MB")
+    stages = ", ".join(f"{name.replace('_', ' ')} {s:.2f}" for name, s in program.seconds.items() if s >= 0.005)
+    table.add_row("seconds", f"{sum(program.seconds.values()):.2f}  ({stages})")
+    console.print(table, soft_wrap=True)
+    for warning in report.warnings:
+        console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    if report.extended:
+        needed = ", ".join(_needed(name, nodes) for name, nodes in report.extended.items())
+        console.print(
+            f"note: pimsim-nn does not load this program: {needed}; --isa base refuses such models", soft_wrap=True
+        )
+
+
+def _needed(name: str, nodes: "Sequence[str]") -> str:
+    """An instruction, and some of the nodes that need it."""
+    more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
+    return f"{name} ({len(nodes)} node{'s' if len(nodes) > 1 else ''}: {', '.join(nodes[:_MOST_NODES])}{more})"
+
+
+def show_findings(findings: "Sequence[Finding]") -> None:
+    """What `raptor check` says of the output, if it is worse than a note; otherwise its notes on the chip."""
+    from validator.checks import RULES, Topic
+    from validator.checks.report import is_clean, show
+
+    console = Console()
+    if not is_clean(findings):
+        show(findings, console)
+        return
+    for finding in findings:
+        if RULES[finding.rule].topic is Topic.ARCHITECTURE:
+            console.print(f"note: {finding.message}", soft_wrap=True)
+
+
+def summary_rows(report: Report) -> Iterator[tuple[str, str]]:
+    """Name and value of each figure, in the order shown."""
+    weighted = [layer for layer in report.layers if layer.matrices]
+    yield "layers", f"{len(report.layers)}, {len(weighted)} of them on crossbars"
+    yield "matrices", f"{report.matrices:,}"
+    yield "mapping", f"{report.strategy}, tiles of {report.tile_channels or 'all'} channels"
+    yield "crossbars", _part(report.xbars_used, report.xbars_available)
+    yield "cores", _part(report.cores_used, report.cores_available)
+    by_op = ", ".join(f"{op} {n:,}" for op, n in sorted(report.instructions.items(), key=lambda i: (-i[1], i[0])))
+    yield "instructions", f"{report.instruction_count:,}  ({by_op})"
+    yield "local memory", f"{report.peak_local_bytes:,} bytes in the fullest core"
+
+
+def _part(used: int, available: int) -> str:
+    return f"{used:,} of {available:,} ({used / available:.1%})"

@@ -1,0 +1,44 @@
+"""`raptor models`: lists the model builders, or writes one as an ONNX file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import models
+from raptor.common import storage
+from raptor.common.errors import UserError
+
+
+def show() -> None:
+    """Every model with its options."""
+    from rich.table import Table
+
+    from raptor.common.console import Console
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("model", "what", "options"):
+        table.add_column(column, overflow="fold")
+    for spec in models.MODELS.values():
+        options = ", ".join(f"{name}={o.default}" for name, o in spec.options.items())
+        table.add_row(spec.name, spec.summary, options)
+    Console().print(table)
+
+
+def write(name: str, path: Path, *, seed: int, options: Sequence[str], force: bool) -> int:
+    """Builds a model and writes it; returns its size in bytes.
+
+    Raises `UserError` for an unknown model or option, a file that exists (unless `force`) or cannot be written.
+    """
+    if path.exists() and not force:
+        raise UserError(f"{path}: exists; choose another with -o, or replace it with --force")
+    given: dict[str, models.Value] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise UserError(f"--option {option}: expected NAME=VALUE")
+        given[key] = value
+    try:
+        content = models.build(name, seed=seed, **given).SerializeToString(deterministic=True)  # pyright: ignore[reportArgumentType]
+    except (models.UnknownModelError, ValueError) as e:
+        raise UserError(str(e)) from e
+    storage.write_for("-o", path, content)
+    return len(content)

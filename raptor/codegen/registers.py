@@ -1,0 +1,95 @@
+"""Virtual instructions: operands are addresses, not registers.
+
+An emitter says which register shall hold which value; `materialise` inserts the `sldi` that are needed for it to be
+true, and no others. Everything is a column of a structured array: no Python object per instruction.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.target import isa
+
+VIRTUAL = np.dtype(
+    [
+        ("opcode", "u1"),
+        ("register", "u1", (3,)),
+        ("value", "<i4", (3,)),
+        ("a", "<i4"),
+        ("b", "<i4"),
+        ("c", "<i4"),
+        ("d", "<i4"),
+    ]
+)
+"""`register` and `value` of the operands rd, rs1, rs2; NONE where an operand is not used."""
+
+NONE = 255
+
+Virtual = npt.NDArray[np.void]
+Ints = npt.NDArray[np.intp]
+
+_SLDI = isa.OPCODE["sldi"]
+_RS2_OPCODES = np.array(
+    [i.opcode for i in isa.INSTRUCTIONS if any(o.name == "rs2" for o in i.operands)], dtype=np.uint8
+)
+
+
+def virtual(name: str, count: int) -> Virtual:
+    """`count` instructions of one kind with no operands yet."""
+    block = np.zeros(count, VIRTUAL)
+    block["opcode"] = isa.OPCODE[name]
+    block["register"] = NONE
+    return block
+
+
+def set_operand(block: Virtual, slot: int, register: int, value: npt.ArrayLike) -> None:
+    """Operand `slot` (0 rd, 1 rs1, 2 rs2) of every instruction is `register`, which holds `value` then."""
+    block["register"][:, slot] = register
+    block["value"][:, slot] = value
+
+
+@dataclass(slots=True)
+class Registers:
+    """What the registers of a core hold; None before the first write."""
+
+    values: dict[int, int] = field(default_factory=dict[int, int])
+
+    def materialise(self, block: Virtual) -> tuple[isa.Records, Ints]:
+        """The instructions with their register loads; and for each k the records of the first k instructions."""
+        needed = self._changes(block)
+        loads = np.concatenate([[0], np.cumsum(needed.sum(axis=1))])
+        ends = loads + np.arange(len(block) + 1)
+        records = np.zeros(int(ends[-1]), isa.RECORD)
+        which, slot = np.nonzero(needed)
+        at = which + np.arange(len(which))
+        records["opcode"][at] = _SLDI
+        records["rd"][at] = block["register"][which, slot]
+        records["a"][at] = block["value"][which, slot]
+        self._fill(records, ends[1:] - 1, block)
+        return records, ends
+
+    def _changes(self, block: Virtual) -> npt.NDArray[np.bool_]:
+        """[instruction, slot]: whether the register does not hold the value yet."""
+        register = block["register"].reshape(-1)
+        value = block["value"].reshape(-1)
+        needed = np.zeros(len(register), np.bool_)
+        for r in np.unique(register):
+            if r == NONE:
+                continue
+            uses = np.flatnonzero(register == r)
+            held = value[uses]
+            needed[uses[1:]] = held[1:] != held[:-1]
+            needed[uses[0]] = self.values.get(int(r)) != int(held[0])
+            self.values[int(r)] = int(held[-1])
+        return needed.reshape(-1, 3)
+
+    @staticmethod
+    def _fill(records: isa.Records, at: Ints, block: Virtual) -> None:
+        register = np.where(block["register"] == NONE, 0, block["register"])
+        records["opcode"][at] = block["opcode"]
+        records["rd"][at] = register[:, 0]
+        records["rs1"][at] = register[:, 1]
+        records["a"][at] = np.where(np.isin(block["opcode"], _RS2_OPCODES), register[:, 2], block["a"])
+        for name in ("b", "c", "d"):
+            records[name][at] = block[name]

@@ -1,0 +1,1 @@
+"""What every part uses: errors, the console, arguments and their spelling, files of pydantic, compiled loops."""

@@ -1,0 +1,42 @@
+"""Tables that fit their terminal: columns are left out before a name is broken."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.table import Table
+
+from raptor.common.printable import printable
+
+_GAP = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """`left_out`: headings of the columns that have no room. Names that are too long even so are folded."""
+
+    table: Table
+    shown: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, expendable: Sequence[str]) -> Fitted:
+    """The first column has names, the others numbers; those that are `expendable` go first to last."""
+    widths = {
+        head: max([cell_len(head), *(cell_len(printable(row[k], keep="")) for row in rows)])
+        for k, head in enumerate(heads)
+    }
+    left_out: list[str] = []
+    for head in expendable:
+        if sum(widths.values()) + _GAP * (len(widths) - 1) <= width:
+            break
+        left_out.append(head)
+        del widths[head]
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    table.add_column(heads[0], overflow="fold")
+    for head in widths:
+        if head != heads[0]:
+            table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(cell for head, cell in zip(heads, row, strict=True) if head in widths))
+    return Fitted(table, tuple(widths), tuple(left_out))

@@ -1,0 +1,91 @@
+"""Long names in tables: exporters make names of sixty characters and more."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from raptor.common.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from raptor.common.console import Console
+
+ELLIPSIS = "\u2026"
+LEAST = 16
+"""Characters that a name keeps, however narrow the terminal is."""
+_UNBOUNDED = 10_000
+
+
+def shorten(names: Iterable[str], width: int) -> dict[str, str]:
+    """Each name in at most `width` characters, or `LEAST`: cut in the middle, and unlike all others.
+
+    Names that would be equal show where they begin to differ, or a number if that is not enough.
+    """
+    width = max(width, LEAST)
+    whole = {name: printable(name, keep="") for name in names}
+    short = {name: _cut(text, width) for name, text in whole.items()}
+    for group in _equal(short):
+        at = _first_difference([whole[name] for name in group])
+        short |= {name: _cut_around(whole[name], width, at) for name in group}
+    for group in _equal(short):
+        taken = set(short.values())
+        for name in group[1:]:
+            short[name] = _numbered(whole[name], width, taken)
+    return short
+
+
+def _equal(short: Mapping[str, str]) -> list[list[str]]:
+    """The names that look like others."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for name, shown in short.items():
+        groups[shown].append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _first_difference(names: Sequence[str]) -> int:
+    return next((k for k, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), 0)
+
+
+def _cut(name: str, width: int) -> str:
+    if len(name) <= width:
+        return name
+    tail = width // 2  # the end says more: what a layer does
+    return f"{name[: width - tail - 1]}{ELLIPSIS}{name[len(name) - tail :]}"
+
+
+def _cut_around(name: str, width: int, at: int) -> str:
+    """The name from `at` on, with a few letters before it, and its ends."""
+    if len(name) <= width:
+        return name
+    head, tail = width // 5, width // 3
+    part = width - head - tail - 2
+    begin = max(at - part // 3, head)
+    if begin + part >= len(name) - tail:
+        return f"{name[:head]}{ELLIPSIS}{name[len(name) - (width - head - 1) :]}"
+    return f"{name[:head]}{ELLIPSIS}{name[begin : begin + part]}{ELLIPSIS}{name[len(name) - tail :]}"
+
+
+def _numbered(name: str, width: int, taken: set[str]) -> str:
+    """`taken` grows by the result."""
+    number = 2
+    while True:
+        suffix = f"#{number}"
+        shown = f"{_cut(name, width - len(suffix))}{suffix}"
+        if shown not in taken:
+            taken.add(shown)
+            return shown
+        number += 1
+
+
+def fit(
+    console: "Console", names: Sequence[str], build: "Callable[[Mapping[str, str]], Table]", *, columns: int = 1
+) -> "Table":
+    """The table that `build` makes of names, each as it is shown: in the width that the other columns leave.
+
+    `columns`: how many columns hold names.
+    """
+    least = build(dict.fromkeys(names, "x" * LEAST))
+    wide = console.options.update(max_width=_UNBOUNDED)
+    room = max(console.width - console.measure(least, options=wide).maximum, 0)
+    return build(shorten(names, LEAST + room // columns))

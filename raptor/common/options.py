@@ -1,0 +1,89 @@
+"""Options of the compiler: the choices and what their values may be, for the command line and the Python API alike."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast, get_args
+
+from raptor.common.arguments import (
+    MOST,
+    OneOf,
+    by_name,
+    fault,
+    path,
+    whole,
+)
+
+Objective = Literal["latency", "throughput", "energy"]
+StreamFormat = Literal["json", "pim", "both"]
+WeightFormat = Literal["json", "npz"]
+Isa = Literal["extended", "base"]
+Strategy = Literal["rows", "raptor", "pixelwise"]
+
+OBJECTIVE: OneOf[Objective] = OneOf("optimize", get_args(Objective))
+STREAM_FORMAT: OneOf[StreamFormat] = OneOf("stream_format", get_args(StreamFormat))
+WEIGHT_FORMAT: OneOf[WeightFormat] = OneOf("weight_format", get_args(WeightFormat))
+ISA: OneOf[Isa] = OneOf("isa", get_args(Isa))
+STRATEGY: OneOf[Strategy] = OneOf("mapping", get_args(Strategy))
+
+DEFAULT_STRATEGY: Strategy = "rows"
+"""The mapping of who does not ask for one: hundreds of times faster on the chip than the reference, `raptor`."""
+
+MOST_BITS = 32
+_MOST_LINES = 2**16 - 1
+_LONGEST_NAME = 100
+_XBAR = "a size such as 128, or 128x256 (rows x columns)"
+_SHAPE = "(1, 3, 224, 224)"
+
+
+def parse_xbar(value: object) -> tuple[int, int] | None:
+    """Rows and columns of a crossbar from `128`, `"128x256"` or `(128, 256)`; one number is both."""
+    if value is None:
+        return None
+    sizes = _sizes(value)
+    if sizes is None or not all(0 < size <= _MOST_LINES for size in sizes):
+        raise fault("xbar", value, _XBAR)
+    return sizes[0], sizes[-1]
+
+
+def _sizes(value: object) -> tuple[int, ...] | None:
+    """One number or two."""
+    if isinstance(value, str):
+        parts = value.lower().split("x")
+        valid = len(parts) <= 2 and all(p.isascii() and p.isdigit() and len(p) < 6 for p in parts)
+        return tuple(map(int, parts)) if valid else None
+    if not isinstance(value, tuple | list):
+        return (whole("xbar", value, 1, _MOST_LINES, expected=_XBAR),)
+    parts = cast(Sequence[object], value)
+    return tuple(whole("xbar", p, 1, _MOST_LINES, expected=_XBAR) for p in parts) if len(parts) == 2 else None
+
+
+def parse_mapping(value: object) -> str:
+    """The name of a strategy, or the path of a stored mapping."""
+    expected = f"a file, or one of: {', '.join(STRATEGY.names)}"
+    found = path("mapping", value, expected=expected)
+    if str(found) not in STRATEGY.names and not found.is_file():
+        raise fault("mapping", found, expected)
+    return str(found)
+
+
+def parse_shapes(value: object) -> dict[str, tuple[int, ...]]:
+    """Sizes of inputs by name. Whether they fit the model is for the front end to say."""
+    shapes = {} if value is None else by_name("shapes", value, f"sizes by input, such as {{'input': {_SHAPE}}}")
+    return {name: _shape(name, sizes) for name, sizes in shapes.items()}
+
+
+def _shape(name: str, sizes: Any) -> tuple[int, ...]:
+    expected = f"sizes such as {_SHAPE} for input '{name[:_LONGEST_NAME]}'"
+    if isinstance(sizes, str | bytes) or not isinstance(sizes, Sequence):
+        raise fault("shapes", sizes, expected)
+    return tuple(whole("shapes", size, -MOST, expected=expected) for size in cast(Sequence[object], sizes))
+
+
+def parse_dims(value: object) -> dict[str, int]:
+    """Sizes of dimensions by their name."""
+    dims = {} if value is None else by_name("dims", value, "sizes by name of the dimension, such as {'height': 224}")
+    return {key: whole("dims", size, 1, expected=f"a size for '{key[:_LONGEST_NAME]}'") for key, size in dims.items()}
+
+
+def parse_named(keyword: str, value: object) -> dict[str, Any]:
+    """Values by the name of an input. Whether they fit the model is for the front end to say."""
+    return {} if value is None else by_name(keyword, value, "values by name of the input, such as {'sr': 16000}")

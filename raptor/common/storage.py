@@ -1,0 +1,118 @@
+"""Files of untrusted folders read with limits, and files written whole or not at all."""
+
+import errno
+import os
+import secrets
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from raptor.common.errors import UserError
+from raptor.common.strict import faults
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def read(schema: type[T], folder: Path, name: str, *, limit_bytes: int = 2**30) -> T:
+    """Reads one JSON file of an output directory. Raises `UserError` that names the file and the field at fault."""
+    content = read_bytes(folder, name, limit_bytes=limit_bytes)
+    try:
+        return schema.model_validate_json(content)
+    except ValidationError as e:
+        mistakes = (f"  {fault}" for fault in faults(e, 5))
+        raise UserError("\n".join([f"{folder / name}: not a file this version can read:", *mistakes])) from e
+
+
+def check_regular(folder: Path, name: str) -> Path:
+    """Returns the path of a regular file inside `folder`; links, also those to folders on the way, are refused."""
+    path = folder / name
+    try:
+        inside = path.resolve() == folder.resolve() / name
+        if path.is_symlink() or not path.is_file() or not inside:
+            raise UserError(f"{path}: missing, or not a regular file of this directory")
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or e}") from e
+    except RuntimeError as e:
+        raise UserError(f"{path}: a link that leads to itself") from e
+    return path
+
+
+def read_bytes(folder: Path, name: str, *, limit_bytes: int) -> bytes:
+    """Returns the content of a regular file of at most `limit_bytes` inside `folder`; links are not followed."""
+    path = check_regular(folder, name)
+    try:
+        size = path.stat().st_size
+        if size > limit_bytes:
+            raise UserError(f"{path}: {size} bytes, more than the {limit_bytes} expected")
+        return path.read_bytes()
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or e}") from e
+
+
+def to_json(value: BaseModel) -> bytes:
+    """Returns canonical bytes of a schema: declared key order, two spaces, newline at the end."""
+    return orjson.dumps(value.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+@contextmanager
+def whole(option: str, path: Path) -> Generator[BinaryIO]:
+    """Opens a temporary file that replaces the one that `option` names when the block ends well, else is deleted.
+
+    Pipes, devices and links are written to as they are. Raises `UserError` that names option and file, also for `-`:
+    only what is JSON goes to standard output (`print_or_write`).
+    """
+    check_no_terminal(option, path)
+    # Named before it is made, so that no Ctrl-C comes between the two.
+    temporary = path.parent / f".raptor.{secrets.token_hex(4)}"
+    try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            with path.open("wb") as stream:
+                yield stream
+            return
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        try:
+            with temporary.open("xb") as stream:
+                yield stream
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as e:
+        raise UserError(f"{option} {path}: cannot be written: {e.strerror or e}") from e
+
+
+def write_for(option: str, path: Path, content: bytes) -> None:
+    """Writes `content` as a whole file, see `whole`."""
+    with whole(option, path) as stream:
+        stream.write(content)
+
+
+def check_no_terminal(option: str, path: Path) -> None:
+    """Raises `UserError` for a `-` that is no file's name but would become one."""
+    if is_terminal(path):
+        raise UserError(f"{option} -: standard output takes JSON only (--json -); name another")
+
+
+def is_terminal(path: Path | None) -> bool:
+    """Tells whether a path is `-`, as in `--json -`: standard output takes the JSON, and nothing else."""
+    return str(path) == "-"
+
+
+def print_or_write(option: str, path: Path, content: bytes) -> None:
+    """Writes `content` as `write_for` does, for `-` to standard output."""
+    if is_terminal(path):
+        print_json(content)
+    else:
+        write_for(option, path, content)
+
+
+def print_json(content: bytes) -> None:
+    """Writes to standard output in UTF-8, which JSON is, whatever the terminal takes."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,20 @@
+"""Which options of a command go together: one acts or is refused."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from raptor.common.errors import UserError
+
+if TYPE_CHECKING:
+    import typer
+
+
+def refuse_given(context: "typer.Context", parameters: Collection[str], reason: str) -> None:
+    """Raises `UserError` for the first of these parameters that is on the command line.
+
+    Call this where a parameter would be without effect. `parameters`: by the names of the function's arguments.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in parameters and source is not None and source.name == "COMMANDLINE":
+            raise UserError(f"{max(parameter.opts, key=len)}: {reason}")

@@ -1,0 +1,333 @@
+"""The Graph: a model as typed operators on static shapes.
+
+ONNX has hundreds of operators; a crossbar machine needs ten. The importers in `raptor.frontend.operators` express the
+former in the latter, so that every level below knows only these:
+
+`Filter`   products with constant matrices, one per kernel position (convolution, fully connected layers)
+`Dot`      products of two computed matrices, as dot products of the vector unit
+`Stencil`  weighted sum over a window, channel by channel (depthwise convolution, interpolation)
+`Pool`     running maximum or sum over a window
+`Map`      element-wise vector function of tensors and constants
+`Concat`   channels of several tensors side by side
+`Move`     elements of other tensors in another order (transpose, slice, pad, gather, tile)
+`Softmax`  normalised exponential over the channels (extended instruction)
+`Rename`   the same elements in the same order under another shape (no instruction)
+`ConstantTensor`
+
+Every tensor has an `Image`: its elements in C order, seen as pixels with channels (`raptor.target.layout`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import VerifyError
+from raptor.graph.window import Table, Window
+from raptor.target.layout import Image
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+MapFunction = Literal["add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf"]
+EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf"})
+"""Functions that the published instruction set cannot compute (docs/design.md, 5)."""
+
+_BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div"})
+
+
+def arity(function: MapFunction) -> int:
+    return 2 if function in _BINARY else 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filter:
+    """y[o, m] = sum over taps t and channels k of x[window(o, t), k] * weights[t, k, m].
+
+    weights: [taps, input channels / groups, output channels]; with `groups`, output channel m reads only the input
+    channels of its group. `key`: filters of equal key share their crossbars (the steps of a recurrent layer); empty
+    for a filter of its own. `relu`: negative sums become 0; set by `spatial.fold_relu` only.
+    """
+
+    weights: Floats
+    window: Window
+    groups: int = 1
+    key: str = ""
+    relu: bool = False
+
+    @property
+    def in_channels(self) -> int:
+        return self.weights.shape[1] * self.groups
+
+    def needed(self, cols: tuple[int, int]) -> tuple[int, int]:
+        """The input channels that the output channels `cols` read: those of their groups."""
+        ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
+        return cols[0] // outs * ins, (-(-cols[1] // outs)) * ins
+
+    def matrix(self, tap: int, rows: tuple[int, int], cols: tuple[int, int]) -> Floats:
+        """[rows, cols] of the whole matrix at one kernel position: zero where channels are of different groups."""
+        if self.groups == 1:
+            return self.weights[tap, slice(*rows), slice(*cols)]
+        ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
+        row, col = np.arange(*rows)[:, None], np.arange(*cols)[None, :]
+        return np.where(row // ins == col // outs, self.weights[tap, row % ins, col], np.float32(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """y[b, m, n] = sum over k of x[b, m, k] * z[b, n, k]: rows and columns are pixels, k are channels."""
+
+    batch: int
+    rows: int
+    cols: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stencil:
+    """y[o, c] = sum over taps t of x[window(o, t), c] * weights[o, t, c].
+
+    weights: [output pixels or 1, taps, channels or 1].
+    """
+
+    weights: Floats
+    window: Window | Table
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Maximum or sum over the taps of a window that lie inside the image, channel by channel."""
+
+    function: Literal["max", "sum"]
+    window: Window
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A constant operand: [rows or 1, width or 1, channels or 1], broadcast against the image of the result."""
+
+    pixels: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Map:
+    """An element-wise function. `operands`: position in the node's inputs, or a constant.
+
+    An input has the image of the result, or one pixel of as many channels, which meets every pixel.
+    """
+
+    function: MapFunction
+    operands: tuple[int | Constant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Concat:
+    """Channels of the inputs side by side, in order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """y[o, c] = element `sources[o, c]` of the inputs, 0 where it is -1.
+
+    sources: [output pixels, output channels]. The elements of an image are numbered pixel by pixel, those of the second
+    input follow those of the first.
+    """
+
+    sources: Indices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantTensor:
+    """A constant tensor: [rows, width, channels]."""
+
+    pixels: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """exp(x) / sum(exp(x)) over the channels of each pixel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """The input's elements in the same C order and at the same pixels, under another name and ONNX shape."""
+
+
+Operator = Filter | Dot | Stencil | Pool | Map | Concat | Move | Softmax | Rename | ConstantTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """`shape` is the ONNX shape; `image` has as many elements in the same C order."""
+
+    name: str
+    shape: tuple[int, ...]
+    image: Image
+    in_model: bool = True
+    """Whether a tensor of this name exists in the ONNX model, so that it can be compared."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operator. `name` is the ONNX node it came from (several nodes may share it), `output` is unique."""
+
+    name: str
+    op_type: str
+    operator: Operator
+    inputs: tuple[str, ...]
+    output: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Nodes in topological order; `tensors` holds every tensor by name."""
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def dag(self) -> "nx.DiGraph[str]":
+        """Tensors as vertices; an edge from each input of a node to its output, which carries the node."""
+        # networkx takes 0.1 s to import, and compiling does not need it.
+        import networkx as nx
+
+        dag: nx.DiGraph[str] = nx.DiGraph()
+        dag.add_nodes_from(self.tensors)
+        for node in self.nodes:
+            dag.add_node(node.output, node=node)
+            dag.add_edges_from((i, node.output) for i in node.inputs)
+        return dag
+
+    def verify(self) -> None:
+        """Raises `VerifyError` unless every node follows its operands, and shapes agree with operators."""
+        known = set(self.inputs)
+        for node in self.nodes:
+            missing = [i for i in node.inputs if i not in known]
+            if missing:
+                raise VerifyError(f"graph: {node.name}: {missing[0]} is used before it is defined")
+            if node.output in known:
+                raise VerifyError(f"graph: {node.name}: {node.output} is defined twice")
+            fault = _operator_fault(node.operator, [self.tensors[i] for i in node.inputs], self.tensors[node.output])
+            if fault:
+                raise VerifyError(f"graph: {node.name} ({node.op_type}): {fault}")
+            known.add(node.output)
+        for name in self.outputs:
+            if name not in known:
+                raise VerifyError(f"graph: output {name} is never defined")
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self)) + "\n"
+
+
+def _operator_fault(operator: Operator, inputs: list[Tensor], output: Tensor) -> str | None:
+    sources = [i.image for i in inputs]
+    found, wanted = _found_and_wanted(operator, sources, output.image)
+    if isinstance(operator, Rename):
+        # Another image of the same layout shows the channels that a reshape uncovers.
+        found = (sources[0].has_layout_of(output.image), output.image.elements)
+        wanted = (True, int(np.prod(output.shape)))
+    if isinstance(operator, Map):
+        return _map_fault(operator, sources, output.image)
+    return None if found == wanted else f"shapes disagree: {found} and {wanted}"
+
+
+def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) -> tuple[object, object]:
+    match operator:
+        case Filter(weights, window):
+            taps, _, outs = weights.shape
+            found = (taps, operator.in_channels, outs, sources[0].pixels, image.pixels)
+            return found, (window.tap_count, sources[0].channels, image.channels, _in_pixels(window), window.out_pixels)
+        case Stencil(weights, window):
+            taps = (sources[0].channels, sources[0].pixels, image.pixels, weights.shape[1])
+            return taps, (image.channels, _in_pixels(window), window.out_pixels, window.tap_count)
+        case Pool(_, window):
+            found = (sources[0].channels, sources[0].pixels, image.pixels)
+            return found, (image.channels, _in_pixels(window), window.out_pixels)
+        case Dot(batch, rows, cols):
+            found = (sources[0].pixels, sources[1].pixels, sources[0].channels, image.pixels, image.channels)
+            return found, (batch * rows, batch * cols, sources[1].channels, batch * rows, cols)
+        case Concat():
+            found = (sum(s.channels for s in sources), {(s.rows, s.width) for s in sources})
+            return found, (image.channels, {(image.rows, image.width)})
+        case Move(moved):
+            low, high = int(moved.min()), int(moved.max())
+            inside = low >= -1 and high < sum(s.elements for s in sources)
+            return (moved.shape, inside), ((image.pixels, image.channels), True)
+        case ConstantTensor(pixels):
+            return pixels.shape, (image.rows, image.width, image.channels)
+        case Softmax():
+            return sources[0], image
+        case _:
+            return None, None
+
+
+def _map_fault(operator: Map, sources: list[Image], image: Image) -> str | None:
+    wanted = arity(operator.function)
+    if len(operator.operands) != wanted:
+        return f"{operator.function} takes {wanted} operands, not {len(operator.operands)}"
+    for operand in operator.operands:
+        if isinstance(operand, Constant):
+            full = (image.rows, image.width, image.channels)
+            if any(n not in (1, size) for n, size in zip(operand.pixels.shape, full, strict=True)):
+                return f"constant {operand.pixels.shape} does not broadcast to {full}"
+        elif sources[operand] != image and (sources[operand].pixels, sources[operand].channels) != (1, image.channels):
+            return f"operand {sources[operand]} differs from result {image}"
+    return None
+
+
+def _in_pixels(window: Window | Table) -> int:
+    return window.in_pixels
+
+
+def _lines(graph: Graph) -> Iterator[str]:
+    yield f"graph {graph.name} {{"
+    for name in graph.inputs:
+        yield f"  %{name} = input {_dims(graph.tensors[name])}"
+    for node in graph.nodes:
+        operands = ", ".join(f"%{i}" for i in node.inputs)
+        result = _dims(graph.tensors[node.output])
+        yield f"  %{node.output} = {_operator_text(node.operator)} {operands} : {result}  # {node.name}"
+    yield f"  return {', '.join(f'%{o}' for o in graph.outputs)}"
+    yield "}"
+
+
+def _dims(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def _operator_text(operator: Operator) -> str:
+    match operator:
+        case Filter(weights, window, relu=relu):
+            return f"filter {'x'.join(map(str, weights.shape))} {window_text(window)}{' relu' if relu else ''}"
+        case Stencil(weights, window):
+            return f"stencil {'x'.join(map(str, weights.shape))} {window_text(window)}"
+        case Dot(batch, rows, cols):
+            return f"dot {batch}x{rows}x{cols}"
+        case Pool(function, window):
+            return f"pool.{function} {window_text(window)}"
+        case Map(function, operands):
+            constants = [o for o in operands if isinstance(o, Constant)]
+            shown = "".join(f" const {'x'.join(map(str, c.pixels.shape))}" for c in constants)
+            return f"map.{function}{shown}"
+        case _:
+            return type(operator).__name__.lower()
+
+
+def window_text(window: Window | Table) -> str:
+    """A window in short: `kernel=3x3 stride=2x2 pad=1x1`, defaults left out."""
+    if isinstance(window, Table):
+        return f"table={window.out_pixels}x{window.tap_count}"
+    parts = [f"kernel={'x'.join(map(str, window.kernel))}"]
+    for name, values, default in (
+        ("stride", window.strides, 1),
+        ("pad", window.pads, 0),
+        ("dilation", window.dilations, 1),
+    ):
+        if any(v != default for v in values):
+            parts.append(f"{name}={'x'.join(map(str, values))}")
+    return " ".join(parts)

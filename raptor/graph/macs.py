@@ -1,0 +1,32 @@
+"""How much a model computes."""
+
+from raptor.graph.ir import (
+    Dot,
+    Filter,
+    Graph,
+    Node,
+    Stencil,
+)
+from raptor.graph.window import Table, Window
+
+
+def count_macs(node: Node, graph: Graph) -> int:
+    """Multiply-accumulates of a node, those with padding included, as published counts do."""
+    match node.operator:
+        case Filter(weights, window):
+            return _positions(window) * weights.size
+        case Dot(batch, rows, cols):
+            return batch * rows * cols * graph.tensors[node.inputs[0]].image.channels
+        case Stencil(_, window):
+            channels = graph.tensors[node.output].image.channels
+            taps = window.tap_count
+            return _positions(window) * taps * channels
+        case _:
+            return 0
+
+
+def _positions(window: Window | Table) -> int:
+    """How often every weight of a window is used: once an output, in a transposed one once an input."""
+    if isinstance(window, Window) and window.transposed:
+        return window.in_pixels
+    return window.out_pixels

@@ -1,0 +1,1 @@
+"""The decision: how each layer is computed, and on which cores."""

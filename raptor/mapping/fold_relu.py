@@ -1,0 +1,42 @@
+"""Graph to Graph: what the crossbar's own periphery can do for free."""
+
+from collections import Counter
+from dataclasses import replace
+
+from raptor.graph.ir import (
+    Filter,
+    Graph,
+    Map,
+    Node,
+)
+from raptor.mapping.decision import tile_channels
+from raptor.target.arch import Arch
+
+
+def fold_relu(graph: Graph, arch: Arch) -> Graph:
+    """A ReLU that alone reads a layer whose every output is one product moves into `mvmul`.
+
+    With several products (kernel positions or input tiles) or a bias the sum would be clipped too early.
+    """
+    uses = Counter(i for node in graph.nodes for i in node.inputs) + Counter(graph.outputs)
+    producers = {node.output: node for node in graph.nodes}
+    folded: dict[str, Node] = {}
+    gone: set[str] = set()
+    for node in graph.nodes:
+        if not (isinstance(node.operator, Map) and node.operator.function == "relu"):
+            continue
+        source = producers.get(node.inputs[0])
+        if source and uses[source.output] == 1 and _single_product(source, arch):
+            assert isinstance(source.operator, Filter)
+            folded[node.output] = replace(source, operator=replace(source.operator, relu=True), output=node.output)
+            gone.add(source.output)
+    nodes = tuple(folded.get(n.output, n) for n in graph.nodes if n.output not in gone)
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name not in gone}
+    return replace(graph, nodes=nodes, tensors=tensors)
+
+
+def _single_product(node: Node, arch: Arch) -> bool:
+    if not isinstance(node.operator, Filter):
+        return False
+    taps, channels, _ = node.operator.weights.shape
+    return taps == 1 and node.operator.groups == 1 and channels <= min(arch.xbar_rows, tile_channels(arch))

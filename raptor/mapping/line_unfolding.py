@@ -1,0 +1,178 @@
+"""Line blocks: a product of a few neighbouring input pixels with everything they contribute to.
+
+An image line is cut into blocks of neighbouring pixels that fill a crossbar's rows. One `mvmul` multiplies a block with
+a matrix whose columns are (output line, output pixel, output channel): all outputs that the block reaches, so an input
+is multiplied once or hardly more (parallel windows, SDK and VW-SDK, in both dimensions; the columns are crossbars side
+by side). What different blocks contribute to an output is added up afterwards.
+
+Blocks that overlap by the kernel can instead own their output pixels, so that less is added up; `outputs` says which:
+0 for blocks side by side, else the output pixels of a block. Where a line has too few elements to fill a crossbar's
+rows, a block takes several lines, a band, one after another.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import Filter
+from raptor.graph.window import Window
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Input pixels `pixels` of a line, and the output pixels `outs` of a line that they are multiplied for.
+
+    `outs` may reach beyond the image.
+    """
+
+    pixels: Range
+    outs: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Input lines `lines` that are multiplied together, and the output lines `outs` that they reach.
+
+    `outs` may lie beyond the image.
+    """
+
+    lines: Range
+    outs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BandShape:
+    """Bands of equal shape share their matrices.
+
+    `lines`: how many. `shift`: the line that the first kernel row of the first output line reads, counted from the
+    first line of the band. `outs`: output lines, counted from the first.
+    """
+
+    lines: int
+    shift: int
+    outs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LineMatrix:
+    """The weights between a block and its outputs. Occupies `xbars` crossbars side by side.
+
+    Rows are (line of the band, pixel of the block, input channel of `ins`), columns (output line of the band, output
+    pixel, output channel of `outs`). `shift`: the input pixel that the first kernel column of the first output pixel
+    reads, counted from the first pixel of the block. `copy`: which of several that are alike.
+    """
+
+    ins: Range
+    outs: Range
+    band: BandShape
+    pixels: int
+    shift: int
+    count: int
+    xbars: int
+    copy: int = 0
+
+    @property
+    def rows(self) -> Range:
+        return 0, self.band.lines * self.pixels * (self.ins[1] - self.ins[0])
+
+    @property
+    def cols(self) -> Range:
+        return 0, len(self.band.outs) * self.count * (self.outs[1] - self.outs[0])
+
+    def values(self, filter_: Filter) -> Floats:
+        """[rows, cols]; zero where an output does not read a pixel."""
+        window, band = filter_.window, self.band
+        weights = filter_.weights[:, slice(*self.ins), slice(*self.outs)]
+        row, in_y = _taps(window, 0, band.lines, band.shift, np.array(band.outs))
+        col, in_x = _taps(window, 1, self.pixels, self.shift, np.arange(self.count))
+        # [lines, output lines, pixels, output pixels]
+        tap = row[:, :, None, None] * window.kernel[1] + col
+        inside = in_y[:, :, None, None] & in_x
+        chosen = np.where(inside[..., None, None], weights[np.where(inside, tap, 0)], np.float32(0))
+        return np.ascontiguousarray(chosen.transpose(0, 2, 4, 1, 3, 5), np.float32).reshape(self.rows[1], self.cols[1])
+
+
+def _taps(window: Window, axis: int, inputs: int, shift: int, outs: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """[inputs, outs] -> kernel position through which an output reads an input, and whether there is one."""
+    offset = np.arange(inputs)[:, None] - shift - outs * window.strides[axis]
+    tap, rest = np.divmod(offset, window.dilations[axis])
+    return tap, (rest == 0) & (tap >= 0) & (tap < window.kernel[axis])
+
+
+def input_range(window: Window, outs: Range) -> Range:
+    """The input pixels of a line that the output pixels `outs` read; empty where they read padding only."""
+    reach = (window.kernel[1] - 1) * window.dilations[1]
+    first = outs[0] * window.strides[1] - window.pads[1]
+    last = (outs[1] - 1) * window.strides[1] - window.pads[1] + reach
+    low, high = max(0, first), min(window.in_dims[1], last + 1)
+    return low, max(low, high)
+
+
+def reached(window: Window, pixels: Range) -> Range:
+    """The output pixels, inside the image or not, that read any of the input pixels."""
+    reach = (window.kernel[1] - 1) * window.dilations[1]
+    stride = window.strides[1]
+    low = -((reach - pixels[0] - window.pads[1]) // stride)
+    return low, max(low, (pixels[1] - 1 + window.pads[1]) // stride + 1)
+
+
+def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple[Block, ...]:
+    """The blocks of at most `pixels` pixels for the output pixels `outs`, from left to right."""
+    if outputs:
+        return tuple(_owning(window, outs, outputs))
+    low, high = input_range(window, outs)
+    # A whole last block, where the image has the pixels for it, needs no matrix of its own.
+    missing = -(high - low) % pixels
+    high, missing = min(window.in_dims[1], high + missing), max(0, high + missing - window.in_dims[1])
+    low = max(0, low - missing)
+    cuts = [(at, min(at + pixels, high)) for at in range(low, high, pixels)]
+    return tuple(Block(cut, reached(window, cut)) for cut in cuts if reached(window, cut)[0] < reached(window, cut)[1])
+
+
+def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:
+    for first in range(*outs, outputs):
+        own = (first, min(first + outputs, outs[1]))
+        pixels = input_range(window, own)
+        if pixels[0] < pixels[1]:
+            yield Block(pixels, own)
+
+
+def block_pixels(channels: Range, rows: int) -> int:
+    """Pixels of a block: as many as fill the rows of a crossbar."""
+    return max(1, rows // (channels[1] - channels[0]))
+
+
+def block_outputs(window: Window, pixels: int) -> int:
+    """The most output pixels that a block of `pixels` input pixels can own; 0 if not even one."""
+    reach = (window.kernel[1] - 1) * window.dilations[1]
+    return max(0, (pixels - 1 - reach) // window.strides[1] + 1)
+
+
+def block_shape(window: Window, block: Block) -> tuple[int, int, int]:
+    """Blocks of equal shape share their matrix: pixels, shift, output pixels (`LineMatrix`)."""
+    shift = block.outs[0] * window.strides[1] - window.pads[1] - block.pixels[0]
+    return block.pixels[1] - block.pixels[0], shift, block.outs[1] - block.outs[0]
+
+
+def bands(window: Window, height: int) -> tuple[Band, ...]:
+    """The input lines, `height` at a time, without those that reach no output line of the image."""
+    found = (_band(window, (y, min(y + height, window.in_dims[0]))) for y in range(0, window.in_dims[0], height))
+    return tuple(band for band in found if any(0 <= out < window.out_dims[0] for out in band.outs))
+
+
+def _band(window: Window, lines: Range) -> Band:
+    stride, pad, dilation = window.strides[0], window.pads[0], window.dilations[0]
+    met = (divmod(y + pad - k * dilation, stride) for y in range(*lines) for k in range(window.kernel[0]))
+    return Band(lines, tuple(sorted({out for out, rest in met if rest == 0})))
+
+
+def band_shape(window: Window, band: Band) -> BandShape:
+    first = band.outs[0]
+    shift = first * window.strides[0] - window.pads[0] - band.lines[0]
+    return BandShape(band.lines[1] - band.lines[0], shift, tuple(out - first for out in band.outs))

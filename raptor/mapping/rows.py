@@ -1,0 +1,415 @@
+"""A mapping by lines: layers stream, and each takes as many cores as its work asks for.
+
+The decision is greedy and deterministic: every layer begins with the fewest cores that hold it, then the layer that
+takes longest gets its next faster grid of cores, as long as cores are left.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from raptor.graph.ir import (
+    Filter,
+    Graph,
+    Map,
+    Node,
+    Operator,
+    Pool,
+    Stencil,
+)
+from raptor.graph.window import Window
+from raptor.mapping.decision import (
+    FilterMapping,
+    LineMapping,
+    Mapping,
+    fill_cores,
+    filter_key,
+    kernel_unfolding,
+    map_raptor,
+    tile_channels,
+)
+from raptor.mapping.fully_connected import dense_unfolding, is_dense
+from raptor.mapping.line_unfolding import (
+    BandShape,
+    Block,
+    band_shape,
+    bands,
+    block_outputs,
+    block_pixels,
+    block_shape,
+    input_range,
+    line_blocks,
+)
+from raptor.mapping.plans import (
+    Placed,
+    Plan,
+    in_order,
+    pareto,
+    share_cores,
+)
+from raptor.mapping.streaming import (
+    Parts,
+    Range,
+    cut_channels,
+    is_streamed,
+    line_parts,
+)
+from raptor.target.arch import (
+    MESH_FLIT_NS,
+    Arch,
+    memory_flit_ns,
+    typical_flit_ns,
+)
+from raptor.target.layout import Image
+from raptor.target.timing import (
+    load_ns,
+    message_ns,
+    mvmul_ns,
+    vector_ns,
+)
+
+ISSUE_NS = 5
+"""Cycles an instruction takes beside its work: issue, register loads, completion."""
+
+MESSAGE_NS = 120
+"""What a message takes beside its elements, and the waiting for its other end."""
+
+MANY = 2**12
+"""Elements over which a time is spread."""
+
+PIECES = 32
+"""Cores that read a line of a model input, as an estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What a search may turn.
+
+    `step_ns`: how long a core multiplies at most before it can meet another: what a sender waits for a busy receiver.
+    `patience_ns`: as in `Mapping`, on the built-in mesh; longer where flits take longer. `share`: of the cores, to be
+    used; fewer multiply fewer columns twice. `products`: how many times its time a product is taken to last beside all
+    else, which the estimates see worse: another weight gives layers other numbers of cores and other blocks.
+    """
+
+    step_ns: float = 10_000
+    patience_ns: float = 1_500
+    share: float = 1.0
+    products: float = 1.0
+
+
+def fronts(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> dict[str, list[Plan]]:
+    """By layer, if it can be computed by line: its plans that no other beats, from few cores to many."""
+    return {key: pareto(plans) for key, plans in layer_plans(graph, arch, knobs).items()}
+
+
+def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]:
+    """By layer, if it can be computed by line: every plan."""
+    parts = line_parts(graph, arch.xbar_rows)
+    extra_ns = following_ns(graph, arch)
+    found: dict[str, list[Plan]] = {}
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter) and _by_line(graph, node, node.operator) and node.inputs[0] in parts:
+            extra = extra_ns.get(filter_key(node), 0.0)
+            plans = list(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs))
+            if plans:
+                found[filter_key(node)] = plans
+    return found
+
+
+def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
+    """On a chip too small for any layer by line, the reference mapping.
+
+    Raises `CapacityError` when the fewest cores that hold every layer are more than the chip has.
+    """
+    parts = line_parts(graph, arch.xbar_rows)
+    layers = layer_plans(graph, arch, knobs)
+    read = {name for node in graph.nodes for name in node.inputs}
+    inputs = {n: list(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
+    fitting = _fit(graph, arch, layers, inputs, knobs.share)
+    if fitting is None:
+        return map_raptor(graph, arch)
+    filters, placed = fitting
+    lines: dict[str, LineMapping] = {}
+    for key, plan, cores in ((k, placed[k].plan, placed[k].cores) for k in layers):
+        lines[key] = LineMapping(
+            plan.cols, plan.ins, plan.outs, plan.height, plan.pixels, plan.outputs, plan.step, cores, plan.copies
+        )
+    loading_of = ((n, placed[n]) for n in inputs if placed[n].cores)
+    loaders = {n: tuple(zip(p.plan.cols, p.cores, strict=True)) for n, p in loading_of}
+    first = 1 + max((core for p in placed.values() for core in p.cores), default=-1)
+    moved = {k: FilterMapping(f.matrices, tuple(c + first for c in f.cores)) for k, f in filters.items()}
+    xbar = arch.xbar_rows, arch.outputs_per_xbar
+    patience_ns = knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
+    return Mapping("rows", tile_channels(arch), moved, lines, xbar, loaders, patience_ns)
+
+
+def _fit(
+    graph: Graph, arch: Arch, layers: dict[str, list[Plan]], inputs: dict[str, list[Plan]], share: float
+) -> tuple[dict[str, FilterMapping], dict[str, Placed]] | None:
+    """The layers without a plan, and the cores of the others; each has its own where there are enough.
+
+    Whole layers waste the fewest crossbars: where sharing does not help either, the last layers lose their plans.
+    """
+    fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
+    while True:
+        whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in layers]
+        filters, used = _place_whole(whole, arch)
+        placed = _choose(fronts, arch.core_count, used, share)
+        if placed is None and used < arch.core_count:
+            single = {k: [replace(p, copies=1) for p in plans] for k, plans in (layers | inputs).items()}
+            placed = share_cores(single, arch.core_count - used, arch.xbars_per_core)
+        if placed is not None:
+            return filters, placed
+        if not layers:
+            return None
+        del fronts[layers.popitem()[0]]
+
+
+def _by_line(graph: Graph, node: Node, operator: Filter) -> bool:
+    window = operator.window
+    if operator.groups > 1 or operator.key or operator.relu:
+        return False
+    if window.transposed or len(window.kernel) != 2 or window.batch != 1:
+        return False
+    return is_streamed(graph.tensors[node.output].image)
+
+
+def following_ns(graph: Graph, arch: Arch) -> dict[str, float]:
+    """By layer: what the element-wise operations and pools take that run on its cores, all together."""
+    owner: dict[str, str] = {}
+    total: dict[str, float] = {}
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter):
+            owner[node.output] = filter_key(node)
+            continue
+        key = next((owner[n] for n in node.inputs if n in owner), None)
+        if key is not None:
+            owner[node.output] = key
+            elements = graph.tensors[node.output].image.elements
+            total[key] = total.get(key, 0.0) + _passes(node.operator) * vector_ns(arch, elements, 2)
+    return total
+
+
+def _passes(operator: Operator) -> float:
+    """Vector operations for each element of the result."""
+    match operator:
+        case Map():
+            return 1
+        case Pool() if len(operator.window.kernel) == 2:
+            # Down the columns of whole lines, then along them (`raptor.spatial.line_pools`).
+            (down, along), stride = operator.window.kernel, operator.window.strides[1]
+            return (down - 1) * stride + along - 1
+        case Stencil():
+            return 2 * operator.window.tap_count
+        case _:
+            return 0
+
+
+def loading(image: Image, arch: Arch) -> Iterator[Plan]:
+    """A model input loaded by whoever needs it, or by cores that each load some columns and pass them on."""
+    line = image.width * image.channels
+    flit = memory_flit_ns(arch)
+    yield Plan((), (), (), 1, 1, 0, 1, 0, image.rows * (PIECES * (load_ns(arch, -(-2 * line // PIECES)) - flit) + flit))
+    for cols in _splits((0, image.width)):
+        if len(cols) > PIECES:
+            break
+        share = -(-line // len(cols))
+        pieces = PIECES / len(cols) + 1
+        message = message_ns(arch, -(-line // PIECES)) + MESSAGE_NS
+        yield Plan(cols, ((),), ((0, 0),), 1, 1, 0, 1, 0, image.rows * (load_ns(arch, share) + pieces * message))
+
+
+def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, knobs: Knobs) -> Iterator[Plan]:
+    """Every grid of cores that holds the layer, with every way to form blocks."""
+    window = operator.window
+    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    for cols in _splits((0, window.out_dims[1])):
+        for height, pixels, outputs in _styles(window, parts, cols, arch):
+            most = {r: min(pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
+            blocks = {r: [line_blocks(window, c, most[r], outputs) for c in cols] for r in parts}
+            if height > 1 and any(len(b) > 1 for segments in blocks.values() for b in segments):
+                continue
+            phases = _phases(window, height)
+            for groups in _groupings(parts):
+                for chosen in _groupings(outs):
+                    ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
+                    extra = extra_ns / (len(cols) * len(groups) * len(ranges))
+                    cost = _Cost(window, arch, phases, ranges, extra, knobs.products)
+                    xbars = max(cost.xbars(blocks, group) for group in groups)
+                    if xbars <= arch.xbars_per_core:
+                        core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for group in groups)
+                        step = max(1, int(knobs.step_ns / cost.block_ns(blocks, parts[0])))
+                        # As many products as the core can have begun at once.
+                        copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
+                        yield Plan(cols, groups, ranges, height, pixels, outputs, step, xbars, core_ns, copies)
+
+
+def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int, int]]:
+    """Height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
+    most = block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
+    for pixels in _halves(most):
+        yield 1, pixels, 0
+        owned = block_outputs(window, min(pixels, block_pixels(max(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)))
+        if window.kernel[1] > 1 and owned > 1:
+            yield 1, arch.xbar_rows, owned
+    needed = max(b - a for a, b in (input_range(window, c) for c in cols))
+    channels = max(b - a for a, b in parts)
+    tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[0], 2 * window.kernel[0])
+    owned = max(b - a for a, b in cols)
+    yield from ((height, arch.xbar_rows, owned) for height in range(2, tallest + 1))
+
+
+def _halves(most: int) -> Iterator[int]:
+    """`most`, half of it and so on: smaller blocks need fewer crossbars."""
+    while most > 1:
+        yield most
+        most //= 2
+    yield 1
+
+
+def _phases(window: Window, height: int) -> dict[BandShape, int]:
+    """The different shapes of bands, and how many there are of each."""
+    return dict(Counter(band_shape(window, band) for band in bands(window, height)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What a core of a grid holds and how long it works. `outs`: output channels of the cores. `products`: as knob."""
+
+    window: Window
+    arch: Arch
+    phases: dict[BandShape, int]
+    outs: tuple[Range, ...]
+    extra_ns: float
+    products: float
+
+    @property
+    def widest(self) -> int:
+        return max(stop - start for start, stop in self.outs)
+
+    def matrix_xbars(self, band: BandShape, block: Block) -> int:
+        columns = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
+        return -(-columns // self.arch.outputs_per_xbar)
+
+    def xbars(self, blocks: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
+        """Of the segment that needs most."""
+        segments = len(next(iter(blocks.values())))
+        return max(sum(self.part_xbars(blocks[part][s]) for part in group) for s in range(segments))
+
+    def part_xbars(self, blocks: tuple[Block, ...]) -> int:
+        shapes = {block_shape(self.window, b): b for b in blocks}
+        return sum(self.matrix_xbars(band, b) for b in shapes.values() for band in self.phases)
+
+    def core_ns(
+        self,
+        blocks: dict[Range, list[tuple[Block, ...]]],
+        group: tuple[Range, ...],
+        cols: tuple[Range, ...],
+        groups: int,
+    ) -> float:
+        arch, middle = self.arch, len(cols) // 2
+        products = sum(self.part_ns(blocks[part][middle]) for part in group)
+        pixels = sum(self.pixels(blocks[part][middle]) * (part[1] - part[0]) for part in group)
+        width = max(b - a for a, b in cols)
+        results = self.window.out_dims[0] * width * self.widest
+        moved = _message_element_ns(arch)
+        reduced = (groups - 1) / groups * results * (_vector_element_ns(arch) + 2 * moved) if groups > 1 else 0.0
+        received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_NS)
+        sent = 1.2 * results / groups * moved
+        return products + reduced + received + sent + self.extra_ns
+
+    def part_ns(self, blocks: tuple[Block, ...]) -> float:
+        """Products and their additions, all lines."""
+        total = 0.0
+        for band, count in self.phases.items():
+            for block in blocks:
+                elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
+                product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
+                total += count * (product + elements * _vector_element_ns(self.arch))
+        return total
+
+    def block_ns(self, blocks: dict[Range, list[tuple[Block, ...]]], part: Range) -> float:
+        """The longest product."""
+        found = [b for segment in blocks[part] for b in segment]
+        widest = max((self.matrix_xbars(band, b) for band in self.phases for b in found), default=1)
+        return _mvmul_ns(self.arch, widest)
+
+    @staticmethod
+    def pixels(blocks: tuple[Block, ...]) -> int:
+        return blocks[-1].pixels[1] - blocks[0].pixels[0] if blocks else 0
+
+
+@cache
+def _mvmul_ns(arch: Arch, xbars: int) -> float:
+    return mvmul_ns(arch, xbars)
+
+
+@cache
+def _vector_element_ns(arch: Arch) -> float:
+    return vector_ns(arch, MANY, 2) / MANY
+
+
+@cache
+def _message_element_ns(arch: Arch) -> float:
+    return message_ns(arch, MANY) / MANY
+
+
+def _splits(whole: Range) -> Iterator[tuple[Range, ...]]:
+    """A range cut into equal pieces, the last one smaller, in every number that differs."""
+    start, stop = whole
+    known: set[int] = set()
+    for count in range(1, stop - start + 1):
+        size = -(-(stop - start) // count)
+        if size not in known:
+            known.add(size)
+            pieces = -(-(stop - start) // size)
+            yield tuple(_even(start, stop, pieces))
+
+
+def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
+    for i in range(pieces):
+        yield start + (stop - start) * i // pieces, start + (stop - start) * (i + 1) // pieces
+
+
+def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
+    """Parts in equal groups of neighbours, in every number that differs."""
+    for pieces in _splits((0, len(parts))):
+        yield tuple(parts[a:b] for a, b in pieces)
+
+
+def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -> dict[str, Placed] | None:
+    """A plan for each layer: the slowest layer gets its next faster one, until the cores are used up.
+
+    `used`: cores that other layers take. None if too few are left.
+    """
+    at = dict.fromkeys(fronts, 0)
+    free = cores - used - sum(front[0].cores for front in fronts.values())
+    if free < 0:
+        return None
+    free -= int(min(free, cores * (1 - share)))
+    while fronts:
+        slowest = max(fronts, key=lambda k: fronts[k][at[k]].core_ns)
+        front, i = fronts[slowest], at[slowest]
+        if i + 1 == len(front) or front[i + 1].cores - front[i].cores > free:
+            break
+        free -= front[i + 1].cores - front[i].cores
+        at[slowest] += 1
+    return in_order({key: front[at[key]] for key, front in fronts.items()})
+
+
+def _place_whole(nodes: list[Node], arch: Arch) -> tuple[dict[str, FilterMapping], int]:
+    """Layers that are not computed by line, one after another on cores counted from 0."""
+    filters: dict[str, FilterMapping] = {}
+    core, free = -1, 0
+    for node in nodes:
+        assert isinstance(node.operator, Filter)
+        if filter_key(node) in filters:
+            continue
+        filter_, tile = node.operator, tile_channels(arch)
+        wide = is_dense(filter_)
+        matrices = dense_unfolding(filter_, arch, tile, core, free) if wide else kernel_unfolding(filter_, arch, tile)
+        matrices = tuple(matrices)
+        cores, (core, free) = fill_cores(matrices, core, free, arch)
+        filters[filter_key(node)] = FilterMapping(matrices, cores)
+    return filters, core + 1

@@ -1,0 +1,251 @@
+"""`report.json`: what the compiled program uses, per layer and per core. No clock: equal inputs give equal bytes."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from raptor.codegen import Streams
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.common.strict import Items, Named, Schema
+from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.macs import count_macs
+from raptor.mapping.decision import Mapping as Placement
+from raptor.mapping.decision import Matrix, filter_key
+from raptor.mapping.line_unfolding import LineMatrix
+from raptor.mapping.trial import Trial
+from raptor.output import files
+from raptor.pim.ir import PimProgram
+from raptor.spatial.ir import SpatialGraph, StencilTile
+from raptor.target import isa
+from raptor.target.arch import Arch
+
+
+class LayerReport(Schema):
+    """One ONNX node."""
+
+    node: str
+    op_type: str
+    inputs: Items[Items[int]] = Field(description="shapes of the tensors it reads, weights left out")
+    shape: Items[int] = Field(description="of its last tensor")
+    unfolding: str | None = Field(
+        description="kernel: a matrix a kernel position; line HxP: blocks of H lines and P pixels; vector: vector unit"
+    )
+    replicas: int = Field(description="copies of its matrices; 0 without matrices")
+    matrices: int = Field(description="of all copies")
+    xbars: int
+    utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
+    products_skipped: int = Field(description="products not emitted because all they read is padding")
+    cores: Items[int]
+    instructions: Named[int]
+
+
+class CoreReport(Schema):
+    """One core that has work."""
+
+    core: int
+    xbars: int
+    local_bytes: int
+    instructions: Named[int]
+
+
+class TrialReport(Schema):
+    """A mapping that `--optimize` tried."""
+
+    mapping: str
+    cost: float | None = Field(description="ns a sample, with `--optimize energy` pJ; null: it does not fit")
+    fault: str = Field(description="why it does not fit the chip; empty if it does")
+
+
+class Report(Schema):
+    """Resources, instruction counts and warnings."""
+
+    version: Literal[1] = files.FORMAT_VERSION
+    strategy: str = Field(description="by which the mapping was made: a name that `--mapping` takes")
+    tile_channels: int = Field(description="0: all channels of a tensor together")
+    macs: Annotated[int, Field(ge=0, le=2**62)] | None = Field(
+        default=None, description="multiply-accumulates of a sample, those with padding included; null: not noted"
+    )
+    matrices: int
+    xbars_used: int
+    xbars_available: int
+    cores_used: int
+    cores_available: int
+    peak_local_bytes: int
+    instructions: Named[int]
+    layers: Items[LayerReport]
+    cores: Items[CoreReport]
+    warnings: Items[str]
+    search: Items[TrialReport] = Field(default=(), description="what `--optimize` tried, in order; empty without it")
+
+    @property
+    def instruction_count(self) -> int:
+        return sum(self.instructions.values())
+
+    @property
+    def extended(self) -> dict[str, tuple[str, ...]]:
+        """Nodes by instruction that is not in the published set: with any of them pimsim-nn refuses the program."""
+        names = [i.name for i in isa.INSTRUCTIONS if i.extension]
+        nodes = {name: tuple(layer.node for layer in self.layers if name in layer.instructions) for name in names}
+        return {name: found for name, found in nodes.items() if found}
+
+
+def read_report(folder: Path) -> tuple[Report, files.Manifest]:
+    """The report and the manifest of an output directory; the other files are read where they are needed.
+
+    Raises `UserError` when it is not an output directory.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: not a directory")
+    manifest = storage.read(files.Manifest, folder, files.MANIFEST)
+    return storage.read(Report, folder, files.REPORT), manifest
+
+
+def make_report(
+    graph: Graph,
+    spatial: SpatialGraph,
+    mapping: Placement,
+    program: PimProgram,
+    streams: Streams,
+    arch: Arch,
+    warnings: tuple[str, ...],
+    trials: tuple[Trial, ...] = (),
+) -> Report:
+    """Counts everything once, from the streams and the mapping themselves."""
+    by_node = _instructions_by_node(program, streams)
+    cores = tuple(
+        CoreReport(
+            core=i,
+            xbars=sum(g.matrix.xbars for g in core.groups),
+            local_bytes=core.local_elements * arch.element_bytes,
+            instructions=_named(_count(streams.cores[i].records)),
+        )
+        for i, core in program.cores.items()
+    )
+    layers = tuple(_layers(graph, spatial, mapping, program, by_node, arch))
+    return Report(
+        strategy=mapping.strategy,
+        tile_channels=mapping.tile,
+        macs=sum(count_macs(node, graph) for node in graph.nodes),
+        matrices=sum(layer.matrices for layer in layers),
+        xbars_used=sum(core.xbars for core in cores),
+        xbars_available=arch.core_count * arch.xbars_per_core,
+        cores_used=len(cores),
+        cores_available=arch.core_count,
+        peak_local_bytes=max((core.local_bytes for core in cores), default=0),
+        instructions=_named(sum((_count(s.records) for s in streams.cores.values()), np.zeros(256, np.int64))),
+        layers=layers,
+        cores=cores,
+        warnings=warnings,
+        search=tuple(
+            TrialReport(mapping=t.name, cost=None if t.fault else t.cost, fault=str(t.fault or "")) for t in trials
+        ),
+    )
+
+
+def _layers(
+    graph: Graph,
+    spatial: SpatialGraph,
+    mapping: Placement,
+    program: PimProgram,
+    by_node: Mapping[str, np.ndarray],
+    arch: Arch,
+) -> list[LayerReport]:
+    cores: defaultdict[str, set[int]] = defaultdict(set)
+    for core in program.cores.values():
+        for step in core.steps:
+            cores[step.node].add(core.core)
+    held: defaultdict[str, list[Matrix | LineMatrix]] = defaultdict(list)
+    for core in program.cores.values():
+        for group in core.groups:
+            held[group.layer].append(group.matrix)
+    layers: list[LayerReport] = []
+    sources: defaultdict[str, list[Node]] = defaultdict(list)
+    for source in graph.nodes:
+        sources[source.name].append(source)
+    nodes = _in_order({compute.node: compute.op_type for compute in spatial.computes}, sources)
+    stencils = {c.node for c in spatial.computes if any(isinstance(op, StencilTile) for op in c.body)}
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for tensor in spatial.tensors.values():
+        names[tensor.node].append(tensor.name)
+    for node, op_type in nodes.items():
+        keys = dict.fromkeys(spatial.filter_of[n].key for n in names[node] if n in spatial.filter_of)
+        matrices = [m for key in keys for m in held[key]]
+        xbars = sum(m.xbars for m in matrices)
+        weights = sum((m.rows[1] - m.rows[0]) * (m.cols[1] - m.cols[0]) for m in matrices)
+        cells = xbars * arch.xbar_rows * arch.outputs_per_xbar
+        layers.append(
+            LayerReport(
+                node=node,
+                op_type=op_type,
+                inputs=tuple(_inputs(graph, sources[node])),
+                shape=spatial.tensors[names[node][-1]].shape,
+                unfolding=_unfolding(matrices) if matrices else "vector" if node in stencils else None,
+                replicas=max((_copies(mapping, key) for key in keys), default=0),
+                matrices=len(matrices),
+                xbars=xbars,
+                utilisation=round(weights / cells, 4) if cells else 0.0,
+                products_skipped=_skipped(mapping, sources[node], int(by_node[node][isa.OPCODE["mvmul"]])),
+                cores=tuple(sorted(cores[node])),
+                instructions=_named(by_node[node]),
+            )
+        )
+    return layers
+
+
+def _in_order(nodes: Mapping[str, str], sources: Mapping[str, Sequence[Node]]) -> dict[str, str]:
+    """Operators by name of their node, in the order of the model; what the mapping has added comes last."""
+    known = {name: found[-1].op_type for name, found in sources.items() if name in nodes}
+    return known | {name: op_type for name, op_type in nodes.items() if name not in known}
+
+
+def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
+    """Shapes of what these nodes read and do not compute themselves."""
+    own = {node.output for node in nodes}
+    for name in dict.fromkeys(name for node in nodes for name in node.inputs):
+        if name not in own:
+            yield graph.tensors[name].shape
+
+
+def _copies(mapping: Placement, key: str) -> int:
+    """Of the layer's weights: columns of the image have their own, and a core may hold several."""
+    return len(mapping.lines[key].cols) * mapping.lines[key].copies if key in mapping.lines else 1
+
+
+def _skipped(mapping: Placement, nodes: Sequence[Node], products: int) -> int:
+    """Products that these nodes would take if every output met every matrix, less those there are.
+
+    None in a layer computed by line: it has no blocks in the padding.
+    """
+    layers = [(n.operator, filter_key(n)) for n in nodes if isinstance(n.operator, Filter)]
+    if any(key in mapping.lines for _, key in layers):
+        return 0
+    return sum(o.window.out_pixels * len(mapping.filters[key].matrices) for o, key in layers) - products
+
+
+def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:
+    """How the layer's kernel became matrices (docs/design.md)."""
+    first = matrices[0]
+    return f"line {first.band.lines}x{first.pixels}" if isinstance(first, LineMatrix) else "kernel"
+
+
+def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:
+    counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(256, np.int64))
+    for i, core in program.cores.items():
+        stream = streams.cores[i]
+        ends = stream.step_ends
+        for k, step in enumerate(core.steps):
+            counts[step.node] += _count(stream.records[ends[k] : ends[k + 1]])
+    return counts
+
+
+def _count(records: isa.Records) -> np.ndarray:
+    return np.bincount(records["opcode"], minlength=256)
+
+
+def _named(counts: np.ndarray) -> dict[str, int]:
+    return dict(sorted(Counter({i.name: int(counts[i.opcode]) for i in isa.INSTRUCTIONS if counts[i.opcode]}).items()))

@@ -1,0 +1,221 @@
+"""The files of an output directory: their schemas, and the only code that knows their names.
+
+Used by the compiler to write and by the validator to read. Everything read is untrusted: schemas are strict, unknown
+keys are refused, sizes are checked before memory is allocated, no name may leave the directory.
+"""
+
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from raptor.common.strict import (
+    Items,
+    Named,
+    Pair,
+    Schema,
+)
+from raptor.target.layout import Image, Region
+
+CONFIG = "config.json"
+MEMORY = "memory.json"
+LAYERS = "layers.json"
+STEPS = "steps.json"
+MANIFEST = "manifest.json"
+REPORT = "report.json"
+ARCH = "arch.json"
+NETWORK = "network.json"
+MODEL = "model.onnx"
+WEIGHTS = "weights"
+CONSTANTS = f"{WEIGHTS}/constants.npy"
+
+CONSTANT_INPUTS = "constants"
+"""The option in the manifest that holds the inputs of the model that were made constants, and their values."""
+
+FORMAT_VERSION = 1
+
+
+def stream_name(core: int, suffix: Literal["json", "pim"]) -> str:
+    return f"core_{core}.{suffix}"
+
+
+def weights_name(core: int, suffix: Literal["json", "npz"]) -> str:
+    return f"{WEIGHTS}/core_{core}_weights.{suffix}"
+
+
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Address = Annotated[int, Field(ge=0, le=2**62)]
+Dimension = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Range = Pair[Count, Count]
+
+
+class Config(BaseModel):
+    """`config.json`, as the simulator reads it; extra keys are allowed because it allows them."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    core_cnt: Annotated[int, Field(ge=1, le=2**20)]
+    array_group_map: Named[Items[Dimension]]
+
+    @model_validator(mode="after")
+    def _every_core_has_groups(self) -> Self:
+        wanted = {f"core{i}" for i in range(self.core_cnt)}
+        if wanted != set(self.array_group_map):
+            odd = sorted(wanted ^ set(self.array_group_map))[:4]
+            raise ValueError(f"array_group_map and core_cnt={self.core_cnt} disagree on {', '.join(odd)}")
+        return self
+
+    def groups(self, core: int) -> tuple[int, ...]:
+        """Crossbars of each array group of `core`."""
+        return self.array_group_map[f"core{core}"]
+
+
+class TilePlace(Schema):
+    """A tile of a tensor in global memory: channel, row and column range, and the byte address of its first element.
+
+    Without `cols` it holds whole rows.
+    """
+
+    channels: Range
+    rows: Range
+    cols: Range | None = None
+    address: Address
+
+    @property
+    def region(self) -> Region:
+        return Region(self.channels, self.rows, self.cols)
+
+
+class TensorPlace(Schema):
+    """A model input or output in global memory.
+
+    `shape` is the ONNX shape. `image_shape` has as many elements in the same (C) order; its axis `channel_axis` is the
+    one cut into tiles, stored pixel-major (`raptor.target.layout`).
+    """
+
+    name: str
+    shape: Items[Dimension]
+    image_shape: Items[Dimension]
+    channel_axis: Count
+    tiles: Items[TilePlace]
+
+    @property
+    def image(self) -> Image:
+        return Image(self.image_shape, self.channel_axis)
+
+
+class ConstantsPlace(Schema):
+    """The constant segment of global memory: its values are `weights/constants.npy`, one float32 an element."""
+
+    address: Address
+    elements: Count
+
+
+class Memory(Schema):
+    """`memory.json`: the global-memory map. Addresses and sizes in bytes of the modelled element width."""
+
+    version: Literal[1] = FORMAT_VERSION
+    element_bits: Annotated[int, Field(ge=1, le=32)]
+    element_bytes: Annotated[int, Field(ge=1, le=4)]
+    size_bytes: Address
+    local_bytes: Items[Count] = Field(description="local memory used by each core")
+    inputs: Items[TensorPlace]
+    constants: ConstantsPlace
+    outputs: Items[TensorPlace]
+
+
+class ProbeTile(Schema):
+    """A tile of an intermediate tensor: in local memory of `core` at `address` just before it executes `pc`."""
+
+    channels: Range
+    rows: Range
+    cols: Range | None = None
+    core: Count
+    pc: Count
+    address: Count
+
+    @property
+    def region(self) -> Region:
+        return Region(self.channels, self.rows, self.cols)
+
+
+class Probe(Schema):
+    """Where one ONNX tensor can be seen while the program runs. Layout as in `TensorPlace`."""
+
+    tensor: str
+    node: str = Field(description="ONNX node that computes it")
+    image_shape: Items[Dimension]
+    channel_axis: Count
+    tiles: Items[ProbeTile]
+
+    @property
+    def image(self) -> Image:
+        return Image(self.image_shape, self.channel_axis)
+
+
+class Layers(Schema):
+    """`layers.json`: every tensor of the model that still exists, in the order of computation."""
+
+    version: Literal[1] = FORMAT_VERSION
+    probes: Items[Probe]
+
+
+class CoreSteps(Schema):
+    """Where each step of a core ends: step k is the instructions from `ends[k - 1]` (0 for the first) to `ends[k]`.
+
+    `nodes` and `operations` are indices into the names of `Steps`.
+    """
+
+    core: Count
+    ends: Items[Count]
+    nodes: Items[Count]
+    operations: Items[Count]
+
+
+class Steps(Schema):
+    """`steps.json`: which ONNX node, and which operation of PimIR, each instruction serves."""
+
+    version: Literal[1] = FORMAT_VERSION
+    nodes: Items[str]
+    operations: Items[str]
+    cores: Items[CoreSteps]
+
+    @model_validator(mode="after")
+    def _indices_exist(self) -> Self:
+        for core in self.cores:
+            if not len(core.ends) == len(core.nodes) == len(core.operations):
+                raise ValueError(f"core {core.core}: ends, nodes and operations differ in length")
+            if any(a > b for a, b in pairwise(core.ends)):
+                raise ValueError(f"core {core.core}: ends are not in order")
+            if max(core.nodes, default=-1) >= len(self.nodes):
+                raise ValueError(f"core {core.core}: node {max(core.nodes)} of {len(self.nodes)}")
+            if max(core.operations, default=-1) >= len(self.operations):
+                raise ValueError(f"core {core.core}: operation {max(core.operations)} of {len(self.operations)}")
+        return self
+
+
+class FileEntry(Schema):
+    size_bytes: Address
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Manifest(Schema):
+    """`manifest.json`, written last: a directory without it is not a finished output."""
+
+    version: Literal[1] = FORMAT_VERSION
+    tool: str
+    numbers: Literal["float"] = "float"
+    model: str = Field(description="name of the ONNX file compiled")
+    options: dict[str, Any]
+    streams: Items[Literal["json", "pim"]]
+    weights: Literal["json", "npz"]
+    files: Named[FileEntry]
+
+    @model_validator(mode="after")
+    def _files_stay_inside(self) -> Self:
+        for name in self.files:
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\\" in name or str(path) != name:
+                raise ValueError(f"file name {name!r} leaves the directory")
+        return self

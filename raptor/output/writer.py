@@ -1,0 +1,242 @@
+"""Writing an output directory: everything or nothing."""
+
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.common.lock import locked
+from raptor.common.options import StreamFormat, WeightFormat
+from raptor.common.spelling import option
+from raptor.common.threads import Threads
+from raptor.output import files
+from raptor.output.compile_report import Report
+from raptor.target import arch, encoding, isa
+from raptor.target.arch import Arch
+
+Floats = npt.NDArray[np.float32]
+
+_TOOL = "raptor"
+_REMOVALS = 100
+"""Attempts to remove a folder in which a file appears again, in a second."""
+_THREADS = 2
+"""Hashing, checksums and file writes run without Python's lock: two threads take 0.7 of the time of one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Artifacts:
+    """Everything that goes into the files, in memory. Cores without work are missing from the mappings."""
+
+    name: str
+    arch: Arch
+    options: Mapping[str, Any]
+    config: files.Config
+    memory: files.Memory
+    layers: files.Layers
+    steps: files.Steps
+    report: Report
+    records: Mapping[int, isa.Records]
+    weights: Mapping[int, Sequence[Floats]]
+    constants: Floats
+    onnx_bytes: bytes
+
+
+def write(
+    artifacts: Artifacts,
+    folder: Path,
+    *,
+    version: str,
+    stream_format: StreamFormat = "json",
+    weight_format: WeightFormat = "json",
+    force: bool = False,
+) -> int:
+    """Writes the directory under a temporary name beside it, then renames it; returns its size in bytes.
+
+    Raises `UserError` when it exists already and `force` is not given, or is not an output of RAPTOR, or cannot be
+    written. Nothing is left behind then.
+    """
+    with replacing(folder, force=force) as temporary:
+        (temporary / files.WEIGHTS).mkdir()
+        with Threads(_THREADS) as pool:
+            # NOTE: when one fails, `map` cancels those that have not begun, and the pool waits for the others.
+            written = pool.map(partial(_write_file, temporary), _contents(artifacts, stream_format, weight_format))
+            entries = dict(sorted(written))
+        manifest = files.Manifest(
+            tool=f"{_TOOL} {version}",
+            model=artifacts.name,
+            options=dict(artifacts.options),
+            streams=("json", "pim") if stream_format == "both" else (stream_format,),
+            weights=weight_format,
+            files=entries,
+        )
+        _, entry = _write_file(temporary, (files.MANIFEST, [storage.to_json(manifest)]))
+        return entry.size_bytes + sum(e.size_bytes for e in entries.values())
+
+
+@contextmanager
+def replacing(folder: Path, *, force: bool) -> Generator[Path]:
+    """A new directory beside `folder` that takes its place when the block ends well, and vanishes otherwise."""
+    check_replaceable(folder, force=force)
+    # Named before it is made, so that no Ctrl-C comes between the two.
+    temporary = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            check_replaceable(folder, force=force)  # again: another may have written it meanwhile
+            try:
+                temporary.mkdir()
+                yield temporary
+                check_replaceable(folder, force=force)  # and again: not all who write know locks
+                _swap(temporary, folder)
+            finally:
+                _remove(temporary)
+    except OSError as e:
+        raise UserError(f"{folder}: cannot be written: {e.strerror or e}") from e
+
+
+@contextmanager
+def reserved(folder: Path, *, force: bool) -> Generator[None]:
+    """Refuses at once what `replacing` would refuse in the end, and keeps others from `folder` until then."""
+    check_replaceable(folder, force=force)
+    if not folder.parent.is_dir():  # nobody is writing there, and it is not made before there is something to write
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except OSError as e:
+            raise UserError(f"{folder}: cannot be written: {e.strerror or e}") from e
+        yield
+
+
+def check_replaceable(folder: Path, *, force: bool) -> None:
+    """Raises `UserError` unless `folder` is free, or an output that `force` allows to replace."""
+    try:
+        above = next((p for p in folder.absolute().parents if p.exists()), None)
+        if above is not None and not above.is_dir():
+            raise UserError(f"{folder}: cannot be written: {above} is not a directory")
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise UserError(f"{folder}: exists and is not a directory")
+        if not folder.exists() or not any(folder.iterdir()):
+            return
+    except OSError as e:
+        raise UserError(f"{folder}: {e.strerror or e}") from e
+    if not (folder / files.MANIFEST).is_file():
+        raise UserError(f"{folder}: exists and is not an output of {_TOOL}; choose another with {option('folder')}")
+    if not force:
+        other = f"choose another with {option('folder')}, or replace it with {option('force', True)}"
+        raise UserError(f"{folder}: exists; {other}")
+
+
+def _swap(temporary: Path, folder: Path) -> None:
+    if not folder.exists():
+        temporary.rename(folder)
+        return
+    old = folder.parent / f".{folder.name}.old.{secrets.token_hex(4)}"
+    try:
+        old.mkdir()
+        os.replace(folder, old / "old")
+        try:
+            temporary.rename(folder)
+        except BaseException:  # also Ctrl-C
+            os.replace(old / "old", folder)
+            raise
+    finally:
+        _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    """All of it, also where Ctrl-C comes in between, or leaves a thread behind that still writes a file."""
+    interrupt: KeyboardInterrupt | None = None
+    for _ in range(_REMOVALS):
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        except KeyboardInterrupt as e:
+            interrupt = e
+        if not folder.exists():
+            break
+        time.sleep(0.01)
+    if interrupt is not None:
+        raise interrupt
+
+
+_Content = tuple[str, Iterable[bytes]]
+"""The name of a file and its bytes in pieces; large ones are made when they are written."""
+
+
+def _write_file(folder: Path, content: _Content) -> tuple[str, files.FileEntry]:
+    name, chunks = content
+    digest, size = hashlib.sha256(), 0
+    with (folder / name).open("wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+    return name, files.FileEntry(size_bytes=size, sha256=digest.hexdigest())
+
+
+def _contents(artifacts: Artifacts, stream_format: StreamFormat, weight_format: WeightFormat) -> Iterator[_Content]:
+    """Every file but the manifest, the largest first."""
+    yield files.MODEL, [artifacts.onnx_bytes]
+    yield files.CONSTANTS, [_npy(artifacts.constants)]
+    yield from _weights(artifacts.weights, weight_format)
+    yield from _streams(artifacts, stream_format)
+    yield files.CONFIG, [storage.to_json(artifacts.config)]
+    yield files.MEMORY, [storage.to_json(artifacts.memory)]
+    yield files.LAYERS, [storage.to_json(artifacts.layers)]
+    yield files.STEPS, [orjson.dumps(artifacts.steps.model_dump(mode="json")), b"\n"]
+    yield files.REPORT, [storage.to_json(artifacts.report)]
+    yield files.ARCH, [storage.to_json(artifacts.arch.file)]
+    yield files.NETWORK, arch.write_network(artifacts.arch)
+
+
+def _streams(artifacts: Artifacts, stream_format: StreamFormat) -> Iterator[_Content]:
+    empty = np.zeros(0, isa.RECORD)
+    for core in range(artifacts.config.core_cnt):
+        records = artifacts.records.get(core, empty)
+        if stream_format in ("json", "both"):
+            yield files.stream_name(core, "json"), encoding.json_chunks(records)
+        if stream_format in ("pim", "both"):
+            yield files.stream_name(core, "pim"), encoding.pim_chunks(records)
+
+
+def _weights(weights: Mapping[int, Sequence[Floats]], weight_format: WeightFormat) -> Iterator[_Content]:
+    chunks = _weights_json if weight_format == "json" else _weights_npz
+    for core, matrices in weights.items():
+        if matrices:
+            yield files.weights_name(core, weight_format), chunks(matrices)
+
+
+def _weights_json(matrices: Sequence[Floats]) -> Iterator[bytes]:
+    """`{"0": [[...], ...], ...}`: array group to matrix, one group a line."""
+    for group, matrix in enumerate(matrices):
+        yield b'%s"%d": ' % (b",\n" if group else b"{", group)
+        yield orjson.dumps(np.ascontiguousarray(matrix), option=orjson.OPT_SERIALIZE_NUMPY)
+    yield b"}\n"
+
+
+def _weights_npz(matrices: Sequence[Floats]) -> Iterator[bytes]:
+    buffer = BytesIO()
+    # NOTE: numpy stamps members with a constant date, so equal weights give equal bytes.
+    np.savez(buffer, **{str(g): np.ascontiguousarray(m) for g, m in enumerate(matrices)})  # pyright: ignore
+    yield buffer.getvalue()
+
+
+def _npy(values: Floats) -> bytes:
+    buffer = BytesIO()
+    np.save(buffer, values, allow_pickle=False)
+    return buffer.getvalue()

@@ -1,0 +1,151 @@
+"""A layer of one output pixel: products on all its cores at once, then each output tile is added up on one of them.
+
+Additions of floats cannot be regrouped. So that equal columns of weights give equal outputs, wherever they are,
+products are added in runs that are the same for all columns: a run ends where those of any column go on elsewhere.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
+
+import numpy as np
+
+from raptor.graph.ir import Filter, Node
+from raptor.mapping.decision import FilterMapping, Matrix, filter_key
+from raptor.mapping.streaming import Range
+from raptor.spatial.ir import ApplyLine, BodyOp, Bring, Compute, Overlap, Tile, tile_name
+from raptor.target.layout import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Elements of a tile from `first` on. `position`: as in `Compute`."""
+
+    tile: Tile
+    first: int
+    position: float
+
+
+FindSource = Callable[[int, Range], Source]
+"""(pixel, channels) of the layer's input -> where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """What a core contributes: `tile` holds `count` vectors of all columns, to be added.
+
+    `first`: the first of its products, counted over all cores.
+    """
+
+    core: int
+    tile: Tile
+    count: int
+    first: int
+
+    @property
+    def width(self) -> int:
+        return self.tile.elements // self.count
+
+
+@dataclass(slots=True)
+class DenseLayer:
+    """`mapping`: matrices whose columns are whole output tiles, those of the same columns one after another."""
+
+    node: Node
+    operator: Filter
+    mapping: FilterMapping
+    computes: list[Compute]
+    find: FindSource
+
+    def lower(self, regions: list[tuple[int, Region]]) -> Iterator[tuple[Region, Tile]]:
+        placed = list(zip(self.mapping.matrices, self.mapping.cores, strict=True))
+        groups = {cols: list(run) for cols, run in groupby(placed, key=lambda pair: pair[0].cols)}
+        ends = run_ends([[core for _, core in group] for group in groups.values()])
+        for cols, group in groups.items():
+            inside = [(i, r) for i, r in regions if cols[0] <= r.channels[0] < cols[1]]
+            partials = list(self.products(cols, group))
+            if len(ends) > 1:
+                partials = [self.summed(partial, ends) for partial in partials]
+            for n, (i, region) in enumerate(inside):
+                home = n * len(partials) // len(inside)
+                yield region, self.reduce(i, region, cols[0], partials, home)
+
+    def products(self, cols: Range, placed: list[tuple[Matrix, int]]) -> Iterator[_Partial]:
+        first = 0
+        for core, run in groupby(placed, key=lambda pair: pair[1]):
+            matrices = [matrix for matrix, _ in run]
+            yield self.product(cols, core, matrices, first)
+            first += len(matrices)
+
+    def product(self, cols: Range, core: int, matrices: list[Matrix], first: int) -> _Partial:
+        """The products of one core, one after another."""
+        pixels = self.operator.window.input_pixels()[0].tolist()
+        sizes = [m.rows[1] - m.rows[0] for m in matrices]
+        ends = np.cumsum([0, *sizes]).tolist()
+        name, width = f"{self.node.output}.n{cols[0]}.k{core}", cols[1] - cols[0]
+        given = Tile(f"{name}.in", 1, 1, ends[-1])
+        self.bring(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
+        products = np.array([(i, 0, ends[i], i * width) for i in range(len(matrices))])
+        result = Tile(f"{name}.products", 1, 1, len(matrices) * width)
+        self.add(tuple(matrices), core, ApplyLine(result, (given,), products))
+        return _Partial(core, result, len(matrices), first)
+
+    def bring(self, given: Tile, core: int, sources: list[Source], sizes: list[int]) -> None:
+        """Elements that lie side by side come in one message."""
+        at, start = 0, 0
+        for n, (source, size) in enumerate(zip(sources, sizes, strict=True)):
+            at += size
+            after = sources[n + 1] if n + 1 < len(sources) else None
+            if after is None or (after.tile, after.first) != (source.tile, source.first + size):
+                elements = at - start
+                op = Bring(given, source.tile, source.first + size - elements, start, elements)
+                self.computes.append(self.compute((), core, op, source.position))
+                start = at
+
+    def summed(self, partial: _Partial, ends: list[int]) -> _Partial:
+        """One vector for each run of products that end at `ends`."""
+        last = partial.first + partial.count
+        cuts = [partial.first, *(end for end in ends if partial.first < end <= last)]
+        if len(cuts) == partial.count + 1:
+            return partial
+        width = partial.width
+        result = Tile(f"{partial.tile.name}.sum", 1, 1, (len(cuts) - 1) * width)
+        products = [(n, at - partial.first) for n, run in enumerate(pairwise(cuts)) for at in range(*run)]
+        runs = np.array([[n * width, 0, at * width, width] for n, at in products])
+        self.add((), partial.core, Overlap(result, (partial.tile,), runs))
+        return _Partial(partial.core, result, len(cuts) - 1, partial.first)
+
+    def reduce(self, index: int, region: Region, first: int, partials: list[_Partial], home: int) -> Tile:
+        """One output tile, from the vectors of all cores in their order. `first`: their first column."""
+        size, at = region.channel_count, region.channels[0] - first
+        own, core = partials[home], partials[home].core
+        result = Tile(tile_name(self.node.output, index), 1, 1, size)
+        met = Tile(f"{result.name}.partial", 1, sum(p.count for p in partials if p is not own), size)
+        sources = (own.tile, met) if met.elements else (own.tile,)
+        runs: list[tuple[int, int, int, int]] = []
+        brought = 0
+        for partial in partials:
+            firsts = [at + n * partial.width for n in range(partial.count)]
+            if partial is own:
+                runs += [(0, 0, given, size) for given in firsts]
+                continue
+            for given in firsts:
+                op = Bring(met, partial.tile, given, brought, size)
+                self.computes.append(self.compute((), core, op))
+                runs.append((0, 1, brought, size))
+                brought += size
+        self.add((), core, Overlap(result, sources, np.array(runs, np.int64).reshape(-1, 4)))
+        return result
+
+    def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp) -> None:
+        self.computes.append(self.compute(matrices, core, op))
+
+    def compute(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> Compute:
+        layer = "" if isinstance(op, Bring) else filter_key(self.node)
+        return Compute(self.node.name, self.node.op_type, layer, matrices, core, (op,), (op.result,), position)
+
+
+def run_ends(cores: list[list[int]]) -> list[int]:
+    """Where runs of products end. `cores`: for each range of columns, the core of each of its products, in order."""
+    lengths = ([len(list(run)) for _, run in groupby(group)] for group in cores)
+    return sorted({end for group in lengths for end in accumulate(group)})

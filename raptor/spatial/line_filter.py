@@ -1,0 +1,234 @@
+"""A layer line by line: products of each input line, and the sums that are the lines of the output."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import Filter, Node
+from raptor.mapping.decision import LineMapping, filter_key
+from raptor.mapping.line_unfolding import (
+    Band,
+    BandShape,
+    Block,
+    LineMatrix,
+    band_shape,
+    bands,
+    block_pixels,
+    block_shape,
+    line_blocks,
+)
+from raptor.mapping.streaming import Parts, Range
+from raptor.spatial.ir import ApplyLine, Compute, Overlap, Tile
+
+Ints = npt.NDArray[np.int64]
+
+_Piece = Callable[[Range, int, Range, int], tuple[Tile, int]]
+"""(lines, part, columns, core) -> a tile on the core that holds them, and the column of its first pixel."""
+
+_Result = tuple[int, int, Range, Tile]
+"""Line, part and columns of the output, and the tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A block's product in the result of a step: matrix, part, block, step, first element."""
+
+    weight: int
+    part: int
+    block: Block
+    step: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one core does for lines of one phase. `sizes`: elements of the result of each step."""
+
+    products: tuple[_Product, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class LayerLines:
+    """`ins`, `outs`: channel ranges of the input's and the output's tiles. `xbar`: rows and outputs of a crossbar."""
+
+    node: Node
+    operator: Filter
+    chosen: LineMapping
+    ins: Parts
+    outs: Parts
+    xbar: tuple[int, int]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every core makes all channels of its pixels, so that runs span pixels.
+
+        Runs that span pixels are added in another order than those of a pixel each, so it is one or the other for all
+        cores: equal columns of weights give equal outputs.
+        """
+        return set(self.chosen.outs) <= set(self.outs)
+
+    def lower(self, computes: list[Compute], piece: _Piece) -> Iterator[_Result]:
+        groups = len(self.chosen.ins)
+        for s, cols in enumerate(self.chosen.cols):
+            partial: dict[tuple[int, int], list[Tile]] = {}
+            for g in range(groups):
+                for n in range(len(self.chosen.outs)):
+                    core = _CoreLines(self, s, g, n)
+                    for y, p, tile in core.lower(computes, piece):
+                        partial.setdefault((y, p), []).append(tile)
+            for (y, p), tiles in sorted(partial.items()):
+                yield y, p, cols, tiles[0] if groups == 1 else self.reduce(computes, s, y, p, tiles)
+
+    def reduce(self, computes: list[Compute], s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
+        """Partial sums are added on one of the cores that made them, another one for each range of channels."""
+        part = next(n for n, r in enumerate(self.chosen.outs) if r[0] <= self.outs[p][0] < r[1])
+        core = self.chosen.core(s, p % len(tiles), part)
+        result = Tile(self.name(y, p, s), 1, tiles[0].width, tiles[0].channels)
+        runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
+        computes.append(
+            self.compute((), core, Overlap(result, tuple(tiles), runs), y / self.operator.window.out_dims[0])
+        )
+        return result
+
+    def name(self, y: int, p: int, s: int) -> str:
+        return f"{self.node.output}.r{y}.c{p}.x{self.chosen.cols[s][0]}"
+
+    def compute(self, matrices: tuple[LineMatrix, ...], core: int, op: ApplyLine | Overlap, position: float) -> Compute:
+        key = filter_key(self.node)
+        return Compute(self.node.name, self.node.op_type, key, matrices, core, (op,), (op.result,), position)
+
+
+_Met = tuple[tuple[int, BandShape], ...]
+"""For an output line: of each band that reaches it, which of the band's output lines it is."""
+
+
+@dataclass(slots=True)
+class _CoreLines:
+    """The share of core (segment, group, part)."""
+
+    layer: LayerLines
+    segment: int
+    group: int
+    part: int
+    matrices: dict[LineMatrix, int] = field(default_factory=dict[LineMatrix, int])
+    work: dict[BandShape, _Work] = field(default_factory=dict[BandShape, _Work])
+    runs: dict[tuple[int, _Met], Ints] = field(default_factory=dict[tuple[int, _Met], Ints])
+
+    @property
+    def outs(self) -> Range:
+        return self.layer.chosen.outs[self.part]
+
+    @property
+    def cols(self) -> Range:
+        return self.layer.chosen.cols[self.segment]
+
+    def lower(self, computes: list[Compute], piece: _Piece) -> Iterator[tuple[int, int, Tile]]:
+        window = self.layer.operator.window
+        found = [(band, band_shape(window, band)) for band in bands(window, self.layer.chosen.height)]
+        for _, shape in found:
+            if shape not in self.work:
+                self.work[shape] = self.plan(shape)
+        reaching: dict[int, list[tuple[int, BandShape, tuple[Tile, ...]]]] = {}
+        for band, shape in found:
+            tiles = tuple(self.line(computes, piece, band, self.work[shape]))
+            for i, out in enumerate(band.outs):
+                reaching.setdefault(out, []).append((i, shape, tiles))
+        for y in range(window.out_dims[0]):
+            met = tuple((i, shape) for i, shape, _ in reaching.get(y, ()))
+            sources = tuple(t for _, _, tiles in reaching.get(y, ()) for t in tiles)
+            for p in self.parts():
+                yield y, p, self.overlap(computes, y, p, met, sources)
+
+    @property
+    def core(self) -> int:
+        return self.layer.chosen.core(self.segment, self.group, self.part)
+
+    def parts(self) -> list[int]:
+        """The output's channel ranges that are this core's."""
+        return [p for p, (a, b) in enumerate(self.layer.outs) if self.outs[0] <= a and b <= self.outs[1]]
+
+    def plan(self, shape: BandShape) -> _Work:
+        chosen, width = self.layer.chosen, self.outs[1] - self.outs[0]
+        products: list[_Product] = []
+        sizes: list[int] = []
+        used: Counter[LineMatrix] = Counter()
+        for part in chosen.ins[self.group]:
+            index = self.layer.ins.index(part)
+            pixels = min(chosen.pixels, block_pixels(part, self.layer.xbar[0]))
+            for block in line_blocks(self.layer.operator.window, self.cols, pixels, chosen.outputs):
+                step, place = divmod(len(products), chosen.step)
+                if place == 0:
+                    sizes.append(0)
+                matrix = self.matrix(part, block, shape)
+                copy = replace(matrix, copy=used[matrix] % chosen.copies)
+                used[matrix] += 1
+                weight = self.matrices.setdefault(copy, len(self.matrices))
+                products.append(_Product(weight, index, block, step, sizes[step]))
+                sizes[step] += len(shape.outs) * (block.outs[1] - block.outs[0]) * width
+        return _Work(tuple(products), tuple(sizes))
+
+    def matrix(self, part: Range, block: Block, band: BandShape) -> LineMatrix:
+        pixels, shift, count = block_shape(self.layer.operator.window, block)
+        columns = len(band.outs) * count * (self.outs[1] - self.outs[0])
+        return LineMatrix(part, self.outs, band, pixels, shift, count, -(-columns // self.layer.xbar[1]))
+
+    def line(self, computes: list[Compute], piece: _Piece, band: Band, work: _Work) -> Iterator[Tile]:
+        """The products of one band, step by step."""
+        position = band.lines[0] / self.layer.operator.window.in_dims[0]
+        stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{band.lines[0]}"
+        for step, size in enumerate(work.sizes):
+            products = [q for q in work.products if q.step == step]
+            lines: dict[int, tuple[int, Tile, int]] = {}
+            for part in dict.fromkeys(q.part for q in products):
+                tile, first = piece(band.lines, part, self.needed(work, part), self.core)
+                lines[part] = (len(lines), tile, first)
+            table = [
+                (q.weight, lines[q.part][0], (q.block.pixels[0] - lines[q.part][2]) * lines[q.part][1].channels, q.at)
+                for q in products
+            ]
+            result = Tile(f"{stem}.{step}", 1, 1, size)
+            op = ApplyLine(result, tuple(tile for _, tile, _ in lines.values()), np.array(table))
+            computes.append(self.layer.compute(tuple(self.matrices), self.core, op, position))
+            yield result
+
+    @staticmethod
+    def needed(work: _Work, part: int) -> Range:
+        own = [q.block.pixels for q in work.products if q.part == part]
+        return own[0][0], own[-1][1]
+
+    def overlap(self, computes: list[Compute], y: int, p: int, met: _Met, sources: tuple[Tile, ...]) -> Tile:
+        """One line of one range of output channels."""
+        layer = self.layer
+        if (p, met) not in self.runs:
+            self.runs[p, met] = self.find_runs(p, met)
+        suffix = "" if len(layer.chosen.ins) == 1 else f".g{self.group}"
+        channels = layer.outs[p][1] - layer.outs[p][0]
+        result = Tile(layer.name(y, p, self.segment) + suffix, 1, self.cols[1] - self.cols[0], channels)
+        op = Overlap(result, sources, self.runs[p, met])
+        computes.append(layer.compute((), self.core, op, y / layer.operator.window.out_dims[0]))
+        return result
+
+    def find_runs(self, p: int, met: _Met) -> Ints:
+        """Where the products of the bands met contribute to the part's channels."""
+        layer = self.layer
+        low, high = layer.outs[p]
+        own, width = high - low, self.outs[1] - self.outs[0]
+        found: list[tuple[int, int, int, int]] = []
+        first_source = 0
+        for i, shape in met:
+            work = self.work[shape]
+            for q in work.products:
+                a, b = max(self.cols[0], q.block.outs[0]), min(self.cols[1], q.block.outs[1])
+                count = q.block.outs[1] - q.block.outs[0]
+                at = q.at + (i * count + a - q.block.outs[0]) * width + low - self.outs[0]
+                source = first_source + q.step
+                if a < b and layer.whole:
+                    found.append(((a - self.cols[0]) * own, source, at, (b - a) * own))
+                else:
+                    found += (((x - self.cols[0]) * own, source, at + (x - a) * width, own) for x in range(a, b))
+            first_source += len(work.sizes)
+        return np.array(sorted(found), np.int64).reshape(-1, 4)

@@ -1,0 +1,82 @@
+"""Pooling: down the columns first, then along the line."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from raptor.graph.ir import Node
+from raptor.graph.window import Window
+from raptor.spatial.ir import BodyOp, Compute, PoolTile, Tile, Vector
+
+
+def pool_ops(pool: PoolTile) -> Iterator[PoolTile]:
+    """Two operations of as many inputs as the kernel is high and wide, where one would have as many as its area.
+
+    The first works on whole lines, whatever the stride.
+    """
+    window, (_, first) = pool.window, pool.inputs[0]
+    if 1 in window.kernel:
+        yield pool
+        return
+    column = Tile(f"{pool.result.name}.columns", 1, first.width, pool.result.channels)
+    down = replace(
+        window,
+        out_dims=(window.out_dims[0], window.in_dims[1]),
+        kernel=(window.kernel[0], 1),
+        strides=(window.strides[0], 1),
+        pads=(window.pads[0], 0),
+        dilations=(window.dilations[0], 1),
+    )
+    yield replace(pool, result=column, window=down)
+    along = replace(
+        window,
+        in_dims=(window.out_dims[0], window.in_dims[1]),
+        kernel=(1, window.kernel[1]),
+        strides=(1, window.strides[1]),
+        pads=(0, window.pads[1]),
+        dilations=(1, window.dilations[1]),
+    )
+    yield replace(pool, inputs=((pool.row, column),), window=along)
+
+
+def is_global(window: Window) -> bool:
+    """One output pixel that reads each pixel of a two-dimensional image."""
+    whole = window.kernel == window.in_dims and set(window.pads) == {0} and set(window.dilations) == {1}
+    return whole and len(window.kernel) == 2 and window.out_pixels == 1
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePool:
+    """A whole image to one pixel, some columns on each core. `name`: of the result."""
+
+    node: Node
+    function: Literal["max", "sum"]
+    name: str
+
+    def lower(self, computes: list[Compute], columns: list[tuple[list[Tile], int | None]]) -> Tile:
+        """`columns`: the lines of some columns, and the core for them."""
+        pixels = [self.along(computes, self.down(computes, f"x{i}", *given), *given) for i, given in enumerate(columns)]
+        return self.down(computes, "all", pixels, columns[0][1])
+
+    def down(self, computes: list[Compute], stem: str, tiles: list[Tile], core: int | None) -> Tile:
+        """Tiles of equal size combined, each as soon as it is there."""
+        total = tiles[0]
+        for n, tile in enumerate(tiles[1:], 1):
+            result = replace(tile, name=f"{self.name}.{stem}.{n}")
+            op = Vector(result, "add" if self.function == "sum" else "max", (total, tile))
+            computes.append(self.compute(op, core, n / len(tiles)))
+            total = result
+        return total
+
+    def along(self, computes: list[Compute], line: Tile, tiles: list[Tile], core: int | None) -> Tile:
+        """The pixels of a line combined."""
+        if line.width == 1:
+            return line
+        result = replace(line, name=f"{tiles[0].name}.{self.name}.pixel", width=1)
+        ones, none = (1, 1), (0, 0)
+        window = Window((1, line.width), ones, (1, line.width), ones, none, ones)
+        computes.append(self.compute(PoolTile(result, ((0, line),), self.function, window), core, 1.0))
+        return result
+
+    def compute(self, op: BodyOp, core: int | None, position: float) -> Compute:
+        return Compute(self.node.name, self.node.op_type, self.node.output, (), core, (op,), (op.result,), position)

@@ -1,0 +1,238 @@
+"""Graph to SpatialIR pixel by pixel, as before `applyFilters` (thesis, 4.1): a value is one pixel of a channel tile.
+
+Every product, every addition, every load, store and message is of one pixel. What is not written for pixels below works
+on whole tiles: the pixels are stacked first, and cut again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from raptor.graph.ir import (
+    Constant,
+    ConstantTensor,
+    Filter,
+    Map,
+    Node,
+    Operator,
+    Pool,
+    Rename,
+)
+from raptor.graph.window import Table
+from raptor.mapping.decision import Matrix, Range, filter_key
+from raptor.spatial.ir import (
+    ApplyFilters,
+    BodyOp,
+    Compute,
+    ConstantTile,
+    MoveTile,
+    Part,
+    PoolTile,
+    Tile,
+    Vector,
+    tile_name,
+)
+from raptor.spatial.lower_tiles import Lowering, map_op
+from raptor.target.layout import Image, Region
+
+Pixels = dict[Range, list[Tile]]
+"""A tensor: by channels, the tile of each pixel."""
+
+
+@dataclass(slots=True)
+class PixelLowering(Lowering):
+    """`pixels`: every tensor; `whole`: those that were asked for as whole tiles."""
+
+    pixels: dict[str, Pixels] = field(default_factory=dict[str, Pixels])
+    whole: dict[str, tuple[Part, ...]] = field(default_factory=dict[str, tuple[Part, ...]])
+
+    def bind_input(self, name: str) -> None:
+        image = self.graph.tensors[name].image
+        self.bind_pixels(name, "", {r.channels: self.tiles(name, i, r, image) for i, r in self.regions(image)})
+
+    def tiles(self, name: str, index: int, region: Region, image: Image) -> list[Tile]:
+        """New tiles for the pixels of a channel tile."""
+        whole = self.tile(name, index, region, image)
+        return [Tile(f"{whole.name}@{p}", 1, 1, whole.channels) for p in range(whole.pixels)]
+
+    def bind_pixels(self, name: str, node: str, pixels: Pixels) -> None:
+        """The channel tiles of a pixel lie side by side in memory (thesis, figure 6.1)."""
+        image = one_wide(self.graph.tensors[name].image)
+        self.pixels[name] = pixels
+        regions = ((channels, p) for p in range(image.rows) for channels in pixels)
+        self.bind(name, node, [(Region(c, (p, p + 1)), pixels[c][p]) for c, p in regions])
+        self.tensors[name] = replace(self.tensors[name], image=image)
+
+    def parts(self, name: str) -> tuple[Part, ...]:
+        """The tensor as whole tiles."""
+        if name not in self.whole:
+            image = self.graph.tensors[name].image
+            self.whole[name] = tuple(
+                Part(Region(channels, (0, image.rows)), self.stacked(name, i, image, tiles))
+                for i, (channels, tiles) in enumerate(self.pixels[name].items())
+            )
+            self.tensors[name] = replace(self.tensors[name], whole=self.whole[name])
+        return self.whole[name]
+
+    def stacked(self, name: str, index: int, image: Image, tiles: list[Tile]) -> Tile:
+        if len(tiles) == 1:
+            return tiles[0]
+        result = Tile(f"{tile_name(name, index)}.whole", image.rows, image.width, tiles[0].channels)
+        size = tiles[0].channels
+        runs = np.array([[i * size, i, 0, 1, size] for i in range(len(tiles))])
+        op = MoveTile(result, tuple(tiles), runs)
+        self.computes.append(Compute(self.tensors[name].node, "Move", name, (), None, (op,), (result,)))
+        return result
+
+    def cut(self, node: Node, whole: Tile) -> list[Tile]:
+        if whole.pixels == 1:
+            return [whole]
+        tiles = [Tile(f"{whole.name}@{node.output}@{p}", 1, 1, whole.channels) for p in range(whole.pixels)]
+        for p, tile in enumerate(tiles):
+            self.add(node, [MoveTile(tile, (whole,), np.array([[0, 0, p * tile.channels, 1, tile.channels]]))])
+        return tiles
+
+    def lower(self, node: Node) -> None:
+        by_pixel = _BY_PIXEL.get(type(node.operator))
+        pixels = by_pixel(self, node, node.operator) if by_pixel else None
+        if pixels is None:
+            Lowering.lower(self, node)
+            parts = self.whole[node.output] = self.tensors[node.output].parts
+            cut = {tile: self.cut(node, tile) for tile in dict.fromkeys(p.tile for p in parts)}  # twice in x ++ x
+            pixels = {p.region.channels: cut[p.tile] for p in parts}
+        self.bind_pixels(node.output, node.name, pixels)
+
+    def filter_pixels(self, node: Node, operator: Filter) -> Pixels:
+        image, chosen = self.graph.tensors[node.output].image, self.mapping.filters[filter_key(node)]
+        results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
+        placed = groupby(zip(chosen.matrices, chosen.cores, strict=True), key=lambda pair: pair[1])
+        stages = [(core, tuple(matrix for matrix, _ in run)) for core, run in placed]
+        window = Table(np.zeros((1, operator.window.tap_count), np.int32), in_pixels=1)
+        for p, inputs in enumerate(operator.window.input_pixels().tolist()):
+            tiles = {channels: tiles[p] for channels, tiles in results.items()}
+            pixel = _Pixel(operator, window, self.pixels[node.inputs[0]], inputs, tiles)
+            self.filter_pixel(node, pixel, stages)
+        return results
+
+    def filter_pixel(self, node: Node, pixel: "_Pixel", stages: Sequence[tuple[int, tuple[Matrix, ...]]]) -> None:
+        """The cores add their products one after another; `stages`: each core and its matrices."""
+        pixel.left.update(m.cols for _, matrices in stages for m in matrices if pixel.reads(m))
+        for core, matrices in stages:
+            used = [(i, m) for i, m in enumerate(matrices) if pixel.reads(m)]
+            body = tuple(op for i, m in used for op in pixel.product(i, m))
+            results = tuple(pixel.sums[cols] for cols in dict.fromkeys(m.cols for _, m in used))
+            if body:
+                key = filter_key(node)
+                self.computes.append(Compute(node.name, node.op_type, key, matrices, core, body, results))
+        for zero in (tile for cols, tile in pixel.results.items() if cols not in pixel.sums):
+            self.add(node, [MoveTile(zero, (), np.array([[0, -1, 0, 1, zero.elements]]))])
+
+    def map_pixels(self, node: Node, operator: Map) -> Pixels | None:
+        image = self.graph.tensors[node.output].image
+        if any(set(self.pixels[name]) != {r.channels for _, r in self.regions(image)} for name in node.inputs):
+            return None
+        make = map_op(replace(operator, operands=tuple(_by_pixel(o, image) for o in operator.operands)))
+        results: Pixels = {}
+        for i, region in self.regions(image):
+            results[region.channels] = self.tiles(node.output, i, region, image)
+            sources = [self.pixels[name][region.channels] for name in node.inputs]
+            for p, tile in enumerate(results[region.channels]):
+                operands = [source[p % len(source)] for source in sources]
+                self.add(node, [make(tile, operands, Region(region.channels, (p, p + 1)))])
+        return results
+
+    def pool_pixels(self, node: Node, operator: Pool) -> Pixels | None:
+        image, window = self.graph.tensors[node.output].image, operator.window
+        taps: list[list[int]] = [sorted(set(inputs) - {-1}) for inputs in window.input_pixels().tolist()]
+        if not all(taps):
+            return None
+        results: Pixels = {}
+        for i, (channels, source) in enumerate(self.pixels[node.inputs[0]].items()):
+            results[channels] = self.tiles(node.output, i, Region(channels, (0, image.rows)), image)
+            for p, tile in enumerate(results[channels]):
+                self.add(node, [PoolTile(tile, tuple((k, source[k]) for k in taps[p]), operator.function, window, p)])
+        return results
+
+    def rename_pixels(self, node: Node, _: Rename) -> Pixels:
+        return self.pixels[node.inputs[0]]
+
+    def constant_pixels(self, node: Node, operator: ConstantTensor) -> Pixels:
+        image = self.graph.tensors[node.output].image
+        results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
+        for channels, tiles in results.items():
+            values = operator.pixels.reshape(image.pixels, -1)[:, slice(*channels)].astype(np.float32)
+            self.literals |= {t.name: ConstantTile(t.name, v) for t, v in zip(tiles, values, strict=True)}
+        return results
+
+
+_BY_PIXEL: dict[type[Operator], Callable[[PixelLowering, Node, Any], Pixels | None]] = {
+    Filter: PixelLowering.filter_pixels,
+    Map: PixelLowering.map_pixels,
+    Pool: PixelLowering.pool_pixels,
+    Rename: PixelLowering.rename_pixels,
+    ConstantTensor: PixelLowering.constant_pixels,
+}
+"""Each returns None where it cannot work on pixels."""
+
+
+@dataclass(slots=True)
+class _Pixel:
+    """One output pixel of a layer, and the partial sum so far of each output tile.
+
+    `window`: of one pixel that every kernel position reads. `source`: the layer's input; `inputs`: which of its pixels
+    each kernel position reads, -1 for none. `results`: the sums' last values. `left`: products still to come.
+    """
+
+    operator: Filter
+    window: Table
+    source: Pixels
+    inputs: Sequence[int]
+    results: dict[Range, Tile]
+    left: Counter[Range] = field(default_factory=Counter[Range])
+    sums: dict[Range, Tile] = field(default_factory=dict[Range, Tile])
+    values: Counter[Range] = field(default_factory=Counter[Range])
+
+    def reads(self, matrix: Matrix) -> bool:
+        return self.inputs[matrix.tap] >= 0
+
+    def product(self, number: int, matrix: Matrix) -> Iterator[BodyOp]:
+        """The product with matrix `number` of the compute, then the sum with what came before."""
+        channels = next(c for c in self.source if c[0] <= matrix.rows[0] < c[1])
+        tile = self.source[channels][self.inputs[matrix.tap]]
+        before = self.sums.get(matrix.cols)
+        self.left[matrix.cols] -= 1
+        product = self.value(matrix.cols, last=before is None and self.left[matrix.cols] == 0)
+        first = matrix.rows[0] - channels[0]
+        yield ApplyFilters(product, tile, (number,), (matrix.tap,), first, self.window, self.operator.relu)
+        self.sums[matrix.cols] = product
+        if before is not None:
+            self.sums[matrix.cols] = self.value(matrix.cols, last=self.left[matrix.cols] == 0)
+            yield Vector(self.sums[matrix.cols], "add", (before, product))
+
+    def value(self, cols: Range, *, last: bool) -> Tile:
+        """A new value for an output tile; the last one is its result."""
+        result = self.results[cols]
+        self.values[cols] += 1
+        return result if last else replace(result, name=f"{result.name}.{self.values[cols] - 1}")
+
+
+def one_wide(image: Image) -> Image:
+    """The same pixels, each a row of its own: a dimension of 1 behind the last that is not the channels."""
+    if len(image.shape) == 1:
+        return image
+    axis = image.channel_axis
+    at = axis if axis == len(image.shape) - 1 else len(image.shape)
+    return Image((*image.shape[:at], 1, *image.shape[at:]), axis + (at <= axis))
+
+
+def _by_pixel(operand: int | Constant, image: Image) -> int | Constant:
+    """A constant as pixels one below the other; one that is the same for all stays."""
+    if isinstance(operand, int) or operand.pixels.shape[:2] == (1, 1):
+        return operand
+    channels = operand.pixels.shape[2]
+    full = np.broadcast_to(operand.pixels, (image.rows, image.width, channels))
+    return Constant(full.reshape(image.pixels, 1, channels))

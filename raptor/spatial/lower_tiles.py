@@ -1,0 +1,315 @@
+"""The lowering by channel tiles: tensors become tiles, layers become computes that fit a core (thesis, 4.2 to 4.5)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import (
+    Concat,
+    Constant,
+    ConstantTensor,
+    Dot,
+    Filter,
+    Graph,
+    Map,
+    Move,
+    Node,
+    Pool,
+    Rename,
+    Softmax,
+    Stencil,
+)
+from raptor.mapping.decision import Mapping, filter_key
+from raptor.spatial.ir import (
+    UNIT_WEIGHT,
+    ZERO_WEIGHT,
+    BodyOp,
+    Compute,
+    ConstantTile,
+    DotTile,
+    Gather,
+    MoveTile,
+    Part,
+    Piece,
+    PoolTile,
+    SoftmaxTile,
+    StencilTile,
+    TensorParts,
+    Tile,
+    Vector,
+    tile_name,
+)
+from raptor.spatial.runs import find_runs
+from raptor.spatial.tile_filter import Cascade
+from raptor.target.layout import Image, Region, channel_tiles
+
+Ints = npt.NDArray[np.int64]
+
+_MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
+"""Makes the operation that computes one tile from the operand tiles that meet it."""
+
+
+@dataclass(slots=True)
+class Lowering:
+    graph: Graph
+    mapping: Mapping
+    tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
+    computes: list[Compute] = field(default_factory=list[Compute])
+    literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
+
+    def regions(self, image: Image) -> list[tuple[int, Region]]:
+        return list(enumerate(channel_tiles(image, self.mapping.tile)))
+
+    @staticmethod
+    def tile(name: str, index: int, region: Region, image: Image) -> Tile:
+        return Tile(tile_name(name, index), region.row_count, image.width, region.channel_count)
+
+    def bind(self, name: str, node: str, parts: list[tuple[Region, Tile]]) -> None:
+        tensor = self.graph.tensors[name]
+        shown = tuple(Part(region, tile) for region, tile in parts)
+        self.tensors[name] = TensorParts(name, node, tensor.shape, tensor.image, tensor.in_model, shown)
+
+    def parts(self, name: str) -> tuple[Part, ...]:
+        return self.tensors[name].parts
+
+    def bind_input(self, name: str) -> None:
+        image = self.graph.tensors[name].image
+        self.bind(name, "", [(r, self.tile(name, i, r, image)) for i, r in self.regions(image)])
+
+    def lower(self, node: Node) -> None:
+        _LOWER[type(node.operator)](self, node, node.operator)
+
+    def finish(self) -> None:
+        """After the last node."""
+
+    def lower_rename(self, node: Node, _: Rename) -> None:
+        image = self.graph.tensors[node.output].image
+        parts = self.parts(node.inputs[0])
+        self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
+
+    def add(self, node: Node, body: list[BodyOp], position: float = 1.0) -> None:
+        """A compute without matrices that yields its last result."""
+        results = (body[-1].result,)
+        self.computes.append(Compute(node.name, node.op_type, node.output, (), None, tuple(body), results, position))
+
+    def lower_tiles(self, node: Node, make: _MakeOp) -> None:
+        """One compute for each tile of the result; the operands are tiled alike."""
+        image = self.graph.tensors[node.output].image
+        parts: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            result = self.tile(node.output, i, region, image)
+            operands = [self.aligned(node, name, i, region) for name in node.inputs]
+            self.add(node, [make(result, operands, region)])
+            parts.append((region, result))
+        self.bind(node.output, node.name, parts)
+
+    def aligned(self, node: Node, name: str, index: int, region: Region) -> Tile:
+        """Tile `index` of a tensor; tensors are always cut at the same channels, but for a wide softmax result."""
+        parts = self.parts(name)
+        if index < len(parts) and parts[index].region.channels == region.channels:
+            return parts[index].tile
+        result = Tile(
+            f"{tile_name(node.output, index)}.{name}", parts[0].tile.rows, parts[0].tile.width, region.channel_count
+        )
+        self.add(node, [Gather(result, tuple(_pieces(parts, region.channels)))])
+        return result
+
+    def lower_concat(self, node: Node, _: Concat) -> None:
+        """Tiles that fall on tile boundaries are renamed; the others are gathered."""
+        image = self.graph.tensors[node.output].image
+        sources: list[Part] = []
+        base = 0
+        for name in node.inputs:
+            for part in self.parts(name):
+                start, stop = part.region.channels
+                sources.append(Part(Region((base + start, base + stop), part.region.rows), part.tile))
+            base += self.graph.tensors[name].image.channels
+        bound = [(r, self.gathered(node, i, r, image, sources)) for i, r in self.regions(image)]
+        self.bind(node.output, node.name, bound)
+
+    def gathered(self, node: Node, index: int, region: Region, image: Image, sources: list[Part]) -> Tile:
+        same = next((p.tile for p in sources if p.region.channels == region.channels), None)
+        if same is not None:
+            return same
+        result = self.tile(node.output, index, region, image)
+        self.add(node, [Gather(result, tuple(_pieces(sources, region.channels)))])
+        return result
+
+    def lower_dot(self, node: Node, operator: Dot) -> None:
+        """For each output tile, dot products over each tile of the shared channels, added up."""
+        image = self.graph.tensors[node.output].image
+        shared = self.regions(self.graph.tensors[node.inputs[0]].image)
+        names = dict.fromkeys(node.inputs)
+        aligned = {(name, k): self.aligned(node, name, k, channels) for k, channels in shared for name in names}
+        parts: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            result = self.tile(node.output, i, region, image)
+            total: Tile | None = None
+            for k, channels in shared:
+                left, right = (aligned[name, k] for name in node.inputs)
+                part = replace(result, name=f"{result.name}.{k}") if len(shared) > 1 else result
+                body: list[BodyOp] = [DotTile(part, left, right, operator.batch, operator.cols, region.channels[0])]
+                if total is not None:
+                    last = channels is shared[-1][1]
+                    added = result if last else replace(result, name=f"{result.name}.{k}.sum")
+                    body.append(Vector(added, "add", (total, part)))
+                self.add(node, body)
+                total = body[-1].result
+            parts.append((region, result))
+        self.bind(node.output, node.name, parts)
+
+    def lower_move(self, node: Node, operator: Move) -> None:
+        """Each tile of the result is one list of runs from the tiles of the inputs.
+
+        One that is a tile of an input from end to end is that tile under another name.
+        """
+        image = self.graph.tensors[node.output].image
+        sources = [p for name in node.inputs for p in self.parts(name)]
+        firsts = np.cumsum([0, *(self.graph.tensors[name].image.elements for name in node.inputs)])
+        bound: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            result = self.tile(node.output, i, region, image)
+            wanted = operator.sources[:, slice(*region.channels)].reshape(-1)
+            where, offset = np.full(len(wanted), -1), np.zeros(len(wanted), np.int64)
+            base = 0
+            for name, first in zip(node.inputs, firsts, strict=False):
+                self._locate(name, wanted - first, base, where, offset)
+                base += len(self.parts(name))
+            runs = find_runs(where, offset)
+            whole = _whole_tile(runs, sources, result)
+            if whole is not None:
+                bound.append((region, whole))
+                continue
+            used = np.unique(runs[:, 1][runs[:, 1] >= 0])
+            runs[:, 1] = np.where(runs[:, 1] < 0, -1, np.searchsorted(used, runs[:, 1]))
+            self.add(node, [MoveTile(result, tuple(sources[int(k)].tile for k in used), runs)])
+            bound.append((region, result))
+        self.bind(node.output, node.name, bound)
+
+    def _locate(self, name: str, element: Ints, base: int, where: Ints, offset: Ints) -> None:
+        """For the elements that lie in tensor `name`: the number of their tile, and their place in it."""
+        image = self.graph.tensors[name].image
+        inside = np.flatnonzero((element >= 0) & (element < image.elements))
+        pixel, channel = np.divmod(element[inside], image.channels)
+        for k, part in enumerate(self.parts(name)):
+            low, high = part.region.channels
+            chosen = (channel >= low) & (channel < high)
+            where[inside[chosen]] = base + k
+            offset[inside[chosen]] = pixel[chosen] * part.tile.channels + channel[chosen] - low
+
+    def lower_constant(self, node: Node, operator: ConstantTensor) -> None:
+        image = self.graph.tensors[node.output].image
+        parts: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            tile = self.tile(node.output, i, region, image)
+            values = np.ascontiguousarray(operator.pixels[:, :, slice(*region.channels)], np.float32).reshape(-1)
+            self.literals[tile.name] = ConstantTile(tile.name, values)
+            parts.append((region, tile))
+        self.bind(node.output, node.name, parts)
+
+    def lower_softmax(self, node: Node, _: Softmax) -> None:
+        """Needs all channels of a pixel side by side: the result is one wide tile."""
+        image = self.graph.tensors[node.output].image
+        region = Region((0, image.channels), (0, image.rows))
+        parts = self.parts(node.inputs[0])
+        body: list[BodyOp] = []
+        source = parts[0].tile
+        if len(parts) > 1:
+            source = Tile(f"{node.output}.gathered", image.rows, image.width, image.channels)
+            body.append(Gather(source, tuple(_pieces(parts, region.channels))))
+        result = self.tile(node.output, 0, region, image)
+        self.add(node, [*body, SoftmaxTile(result, source)])
+        self.bind(node.output, node.name, [(region, result)])
+
+    def lower_filter(self, node: Node, operator: Filter) -> None:
+        image = self.graph.tensors[node.output].image
+        chosen = self.mapping.filters[filter_key(node)]
+        xbar_rows = self.mapping.xbar and self.mapping.xbar[0]
+        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.mapping.tile, xbar_rows)
+        self.computes += layer.computes()
+        self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
+
+
+_LOWER: dict[type, Callable[[Lowering, Node, Any], None]] = {
+    Filter: Lowering.lower_filter,
+    Dot: Lowering.lower_dot,
+    Stencil: lambda lowering, node, operator: lowering.lower_tiles(node, stencil_op(operator)),
+    Pool: lambda lowering, node, operator: lowering.lower_tiles(node, _pool_op(operator)),
+    Map: lambda lowering, node, operator: lowering.lower_tiles(node, map_op(operator)),
+    Concat: Lowering.lower_concat,
+    Move: Lowering.lower_move,
+    Softmax: Lowering.lower_softmax,
+    Rename: Lowering.lower_rename,
+    ConstantTensor: Lowering.lower_constant,
+}
+
+
+def map_op(operator: Map) -> _MakeOp:
+    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+        chosen = tuple(
+            _constant_tile(f"{result.name}.const{i}", o, result, region) if isinstance(o, Constant) else operands[o]
+            for i, o in enumerate(operator.operands)
+        )
+        return Vector(result, operator.function, chosen)
+
+    return make
+
+
+def _pool_op(operator: Pool) -> _MakeOp:
+    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+        return PoolTile(result, ((0, operands[0]),), operator.function, operator.window)
+
+    return make
+
+
+def stencil_op(operator: Stencil) -> _MakeOp:
+    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+        pixels, taps, channels = operator.weights.shape
+        weights = operator.weights[:, :, slice(*region.channels)] if channels > 1 else operator.weights
+        vectors, index = np.unique(weights.reshape(pixels * taps, -1), axis=0, return_inverse=True)
+        zero, unit = (vectors == 0).all(axis=1), (vectors == 1).all(axis=1)
+        special = np.where(zero, ZERO_WEIGHT, np.where(unit, UNIT_WEIGHT, 0))
+        number = np.where(special < 0, special, np.cumsum(special == 0) - 1)
+        kept = np.broadcast_to(vectors[special == 0], (int((special == 0).sum()), result.channels))
+        constant = ConstantTile(f"{result.name}.weights", np.ascontiguousarray(kept, np.float32).reshape(-1))
+        numbered = number[index.reshape(-1)].reshape(pixels, taps).astype(np.int32)
+        return StencilTile(result, operands[0], constant, numbered, operator.window)
+
+    return make
+
+
+def _whole_tile(runs: Ints, sources: list[Part], result: Tile) -> Tile | None:
+    """The source tile that is all of `result`, from end to end."""
+    run: list[int] = runs[0].tolist()
+    _, source, first, stride, elements = run
+    if source < 0 or (first, stride, elements) != (0, 1, result.elements):
+        return None
+    tile = sources[source].tile
+    return tile if (tile.pixels, tile.channels) == (result.pixels, result.channels) else None
+
+
+def _constant_tile(name: str, constant: Constant, result: Tile, region: Region) -> ConstantTile:
+    """The part of a constant that meets one tile, repeating with the shortest of: a pixel, a row, the tile."""
+    rows, width, channels = constant.pixels.shape
+    values = constant.pixels[:, :, slice(*region.channels)] if channels > 1 else constant.pixels
+    if width > 1 and region.cols is not None:
+        values = values[:, slice(*region.cols)]
+    if rows > 1:
+        shape = (result.rows, result.width, result.channels)
+        values = values[slice(*region.rows)]
+    else:
+        shape = (1, result.width if width > 1 else 1, result.channels)
+    return ConstantTile(name, np.ascontiguousarray(np.broadcast_to(values, shape), np.float32).reshape(-1))
+
+
+def _pieces(parts: Sequence[Part], channels: tuple[int, int]) -> Iterator[Piece]:
+    """The channels `start` to `stop` of a tensor, taken from the tiles that hold them."""
+    start, stop = channels
+    for part in parts:
+        low, high = part.region.channels
+        first, last = max(low, start), min(high, stop)
+        if first < last:
+            yield Piece(part.tile, first - low, first - start, last - first)

@@ -1,0 +1,179 @@
+"""Where the pixels of brought tiles come from, and which pixels of a tensor they are."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import VerifyError
+from raptor.spatial.ir import ApplyLine, Bring, Compute, MoveTile, TensorParts, Tile
+from raptor.target.layout import Region
+
+Ints = npt.NDArray[np.int64]
+Range = tuple[int, int]
+NOWHERE = -1
+
+
+@dataclass(slots=True)
+class Copies:
+    """The pixels of all tiles that are brought or multiplied, numbered through.
+
+    `number`: a tile's place in `tiles` and `first`, its first pixel. `owner`: of each pixel, its tile. `origin`: the
+    pixel that it is a copy of, itself if it is none, `NOWHERE` where not exactly one `Bring` of whole pixels fills it.
+    """
+
+    tiles: list[Tile] = field(default_factory=list[Tile])
+    number: dict[str, int] = field(default_factory=dict[str, int])
+    moves: dict[str, MoveTile] = field(default_factory=dict[str, MoveTile])
+    first: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    owner: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    origin: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @classmethod
+    def of(cls, computes: Iterable[Compute]) -> "Copies":
+        """Raises `VerifyError` for a tile that is read before all of it is there."""
+        copies = cls()
+        runs: list[tuple[int, ...]] = []
+        read: set[str] = set()
+        for compute in computes:
+            for op in compute.body:
+                if isinstance(op, Bring):
+                    runs.append((copies.add(op.result), op.at, copies.add(op.source), op.first, op.elements))
+                    read.add(op.source.name)
+                    if op.result.name in read:
+                        raise VerifyError(f"spatial: {compute.node}: {op.result} is read before all of it is there")
+                elif isinstance(op, ApplyLine):
+                    for tile in op.lines:
+                        copies.add(tile)
+                        read.add(tile.name)
+                elif isinstance(op, MoveTile):
+                    copies.moves[op.result.name] = op
+        copies.trace(np.array(runs, np.int64).reshape(-1, 5))
+        return copies
+
+    def add(self, tile: Tile) -> int:
+        if tile.name not in self.number:
+            self.number[tile.name] = len(self.tiles)
+            self.tiles.append(tile)
+        return self.number[tile.name]
+
+    def tile(self, pixel: int) -> Tile:
+        return self.tiles[int(self.owner[pixel])]
+
+    def trace(self, runs: Ints) -> None:
+        """`runs`: result, first element of it, source, first element of that, elements."""
+        pixels, channels = np.array([(t.pixels, t.channels) for t in self.tiles], np.int64).reshape(-1, 2).T
+        self.first = np.cumsum(pixels) - pixels
+        self.owner = np.repeat(np.arange(len(pixels)), pixels)
+        # One more at the end, which is its own origin, so that NOWHERE stays NOWHERE.
+        self.origin = np.append(np.arange(len(self.owner)), NOWHERE)
+        self.origin[np.flatnonzero(np.isin(self.owner, runs[:, 0]))] = NOWHERE
+        wide = channels[runs[:, 0]]
+        result, at, source, skip, elements = runs[(wide == channels[runs[:, 2]]) & _whole(runs, wide)].T
+        wide = channels[result]
+        k, i = spread(elements // wide)
+        target = (self.first[result] + at // wide)[i] + k
+        self.origin[target] = (self.first[source] + skip // wide)[i] + k
+        self.origin[target[np.bincount(target, minlength=1)[target] > 1]] = NOWHERE
+        for _ in range(len(runs).bit_length()):
+            self.origin = self.origin[self.origin]
+
+
+def _whole(runs: Ints, channels: Ints) -> npt.NDArray[np.bool_]:
+    """Which runs are of whole pixels."""
+    return (runs[:, [1, 3, 4]] % channels[:, None] == 0).all(axis=1)
+
+
+def spread(counts: Ints) -> tuple[Ints, Ints]:
+    """For 0 to `counts[i]`, for all i: the number, and i."""
+    index = np.repeat(np.arange(len(counts)), counts)
+    return np.arange(len(index)) - (np.cumsum(counts) - counts)[index], index
+
+
+def corner(region: Region) -> tuple[int, int]:
+    """The first row and column."""
+    return region.rows[0], 0 if region.cols is None else region.cols[0]
+
+
+@dataclass(slots=True)
+class Places:
+    """Which pixels of a tensor tiles hold. `held`: by tile, several where channels are repeated."""
+
+    tensor: TensorParts
+    copies: Copies
+    held: dict[str, list[Region]] = field(default_factory=dict[str, list[Region]])
+
+    def __post_init__(self) -> None:
+        for part in (*self.tensor.parts, *self.tensor.whole):
+            self.held.setdefault(part.tile.name, []).append(part.region)
+
+    def find(self, pixels: Ints, channels: Ints, ranges: list[Range]) -> tuple[Ints, Ints]:
+        """Row and column of pixels of `copies` that are read as the channels `ranges[channels]` of the tensor."""
+        origin = self.copies.origin[pixels]
+        for at in pixels[origin == NOWHERE].tolist():
+            raise self.error(f"not every pixel of {self.copies.tile(at)} is brought once")
+        key = origin * len(ranges) + channels
+        self.find_cut(np.setdiff1d(key, self.table(ranges)[0]).tolist(), ranges)
+        known, place = self.table(ranges)
+        at = np.searchsorted(known, key)
+        for i in np.flatnonzero(np.append(known, NOWHERE)[at] != key).tolist():
+            raise self.error(f"{self.copies.tile(int(pixels[i]))} does not hold channels {ranges[int(channels[i])]}")
+        row, col = np.divmod(place[at], self.tensor.image.width)
+        return row, col
+
+    def find_cut(self, keys: list[int], ranges: list[Range]) -> None:
+        """The tiles of these pixels and channels are lines that are cut out of the tensor."""
+        for pixel, channels in (divmod(key, len(ranges)) for key in keys):
+            tile = self.copies.tile(pixel)
+            if tile.name not in self.held:
+                self.held[tile.name] = [self.moved(tile, ranges[channels])]
+
+    def table(self, ranges: list[Range]) -> tuple[Ints, Ints]:
+        """Origins of the tensor's pixels, with the channels that they are, in order, and which pixels these are."""
+        copies, image = self.copies, self.tensor.image
+        rows = [
+            (copies.first[copies.number[name]], ranges.index(r.channels), *corner(r), r.width(image), r.row_count)
+            for name, regions in self.held.items()
+            for r in regions
+            if name in copies.number and r.channels in ranges
+        ]
+        first, channels, row, col, width, height = np.array(rows, np.int64).reshape(-1, 6).T
+        k, i = spread(width * height)
+        down, right = np.divmod(k, width[i])
+        key = copies.origin[first[i] + k] * len(ranges) + channels[i]
+        key, index = np.unique(key, return_index=True)
+        return key, ((row[i] + down) * image.width + col[i] + right)[index]
+
+    def error(self, what: str) -> VerifyError:
+        return VerifyError(f"spatial: {self.tensor.node or 'model input'}: {self.tensor.name}: {what}")
+
+    def moved(self, tile: Tile, channels: Range) -> Region:
+        """The pixels of a line that is cut out of other tiles."""
+        if tile.name not in self.copies.moves:
+            raise self.error(f"{tile} does not hold channels {channels}")
+        op = self.copies.moves[tile.name]
+        target, source, first, stride, count = op.runs.T
+        k, i = spread(count)
+        element, offset = target[i] + k, first[i] + k * stride[i]
+        pixel, channel = np.divmod(element, tile.channels)
+        place = np.full(len(element), NOWHERE)
+        for s, given in enumerate(op.sources):
+            own = source[i] == s
+            place[own] = self.of_channel(given, offset[own], channels[0] + channel[own])
+        row, col = divmod(int(place[0]), self.tensor.image.width)
+        fits = tile.channels == channels[1] - channels[0] and col + tile.width <= self.tensor.image.width
+        if not fits or place[0] == NOWHERE or (place != place[0] + pixel).any():
+            raise self.error(f"{tile} is not cut out of channels {channels}")
+        return Region(channels, (row, row + tile.rows), (col, col + tile.width))
+
+    def of_channel(self, tile: Tile, offset: Ints, channel: Ints) -> Ints:
+        """The pixel of the tensor that elements of a tile are, if they are of these channels."""
+        place = np.full(len(offset), NOWHERE)
+        for region in self.held.get(tile.name, []):
+            pixel, own = np.divmod(offset, region.channel_count)
+            down, right = np.divmod(pixel, region.width(self.tensor.image))
+            row, col = corner(region)
+            at = (row + down) * self.tensor.image.width + col + right
+            place = np.where(region.channels[0] + own == channel, at, place)
+        return place

@@ -1,0 +1,195 @@
+"""Layers of one output pixel: every output adds each product that it needs exactly once, of the inputs it is for.
+
+What is added is followed from `ApplyLine` through `Bring` and `Overlap` to the tiles of the result.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import VerifyError
+from raptor.graph.ir import Filter
+from raptor.graph.window import input_pixels
+from raptor.mapping.decision import Matrix
+from raptor.spatial.ir import (
+    ApplyLine,
+    BodyOp,
+    Bring,
+    Compute,
+    MoveTile,
+    Overlap,
+    Part,
+    SpatialGraph,
+    TensorParts,
+    Tile,
+)
+from raptor.spatial.provenance import NOWHERE
+
+Ints = npt.NDArray[np.int64]
+
+
+def verify_dense(graph: SpatialGraph) -> None:
+    """Raises `VerifyError` that names the ONNX node and what is added wrongly."""
+    layers: defaultdict[str, list[Compute]] = defaultdict(list)
+    copies = _Copies()
+    for compute in graph.computes:
+        if any(isinstance(op, ApplyLine | Overlap) for op in compute.body):
+            layers[compute.layer].append(compute)
+        for op in compute.body:
+            copies.add(op)
+    for name, use in graph.filter_of.items():
+        if any(isinstance(m, Matrix) for compute in layers[use.key] for m in compute.matrices):
+            inputs = _Inputs(graph.tensors[use.source], copies)
+            _Layer(graph.filters[use.key], graph.tensors[name], inputs, copies).check(layers[use.key])
+
+
+@dataclass(slots=True)
+class _Copies:
+    """By name, what fills each tile that is brought or cut out of others."""
+
+    brought: defaultdict[str, list[Bring]] = field(default_factory=lambda: defaultdict[str, list[Bring]](list))
+    cut: dict[str, MoveTile] = field(default_factory=dict[str, MoveTile])
+
+    def add(self, op: BodyOp) -> None:
+        if isinstance(op, Bring):
+            self.brought[op.result.name].append(op)
+        elif isinstance(op, MoveTile):
+            self.cut[op.result.name] = op
+
+
+@dataclass(slots=True)
+class _Inputs:
+    """What the elements of tiles are: places in a tensor's image, `NOWHERE` for anything else.
+
+    `same`: of each place, the first place that is known to hold the same, as equal parts of a tensor may share a tile.
+    """
+
+    tensor: TensorParts
+    copies: _Copies
+    same: Ints = field(init=False)
+    known: dict[str, Ints] = field(default_factory=dict[str, Ints])
+
+    def __post_init__(self) -> None:
+        image = self.tensor.image
+        self.same = np.arange(image.elements)
+        places = self.same.reshape(image.rows, image.width, image.channels).copy()
+        for part in (*self.tensor.parts, *self.tensor.whole):
+            held = places[part.region.index()].reshape(-1)
+            self.same[held] = self.known.setdefault(part.tile.name, self.same[held])
+
+    def of(self, tile: Tile) -> Ints:
+        if tile.name not in self.known:
+            self.known[tile.name] = self.copied(tile)
+        return self.known[tile.name]
+
+    def copied(self, tile: Tile) -> Ints:
+        places, filled = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
+        for op in self.copies.brought.get(tile.name, ()):
+            places[op.at : op.at + op.elements] = self.of(op.source)[op.first : op.first + op.elements]
+            filled[op.at : op.at + op.elements] += 1
+        if tile.name in self.copies.cut:
+            op = self.copies.cut[tile.name]
+            runs: list[list[int]] = op.runs.tolist()
+            for target, source, first, stride, count in runs:
+                index = first + np.arange(count) * stride
+                places[target : target + count] = self.of(op.sources[source])[index] if source >= 0 else NOWHERE
+                filled[target : target + count] += 1
+        return np.where(filled == 1, places, NOWHERE)
+
+
+@dataclass(slots=True)
+class _Layer:
+    """`terms`: of each tile computed, rows of: element, matrix, output channel; by element."""
+
+    operator: Filter
+    tensor: TensorParts
+    inputs: _Inputs
+    copies: _Copies
+    matrices: list[Matrix] = field(default_factory=list[Matrix])
+    terms: dict[str, Ints] = field(default_factory=dict[str, Ints])
+
+    def error(self, what: str) -> VerifyError:
+        return VerifyError(f"spatial: {self.tensor.node}: {what}")
+
+    def check(self, computes: list[Compute]) -> None:
+        for compute in computes:
+            for op in compute.body:
+                if isinstance(op, ApplyLine):
+                    self.terms[op.result.name] = self.products(op, compute)
+                elif isinstance(op, Overlap):
+                    runs: list[list[int]] = op.runs.tolist()
+                    moved = [_moved(self.terms_of(op.sources[s]), at, first, n) for at, s, first, n in runs]
+                    self.terms[op.result.name] = _joined(moved)
+        for part in self.tensor.parts:
+            self.check_part(part)
+
+    def products(self, op: ApplyLine, compute: Compute) -> Ints:
+        """Raises `VerifyError` where a matrix multiplies anything but the inputs that it is for."""
+        pixels = input_pixels(self.operator.window)[0]
+        found: list[Ints] = []
+        rows: list[list[int]] = op.products.tolist()
+        for weight, line, source, target in rows:
+            matrix = compute.matrices[weight]
+            assert isinstance(matrix, Matrix), "layers of one pixel have no other"
+            wanted = pixels[matrix.tap] * self.operator.in_channels + np.arange(*matrix.rows)
+            given = self.inputs.of(op.lines[line])[source : source + len(wanted)]
+            if pixels[matrix.tap] < 0 or not np.array_equal(given, self.inputs.same[wanted]):
+                raise self.error(f"{op.result} multiplies {op.lines[line]} from element {source} on with {matrix}")
+            channels = np.arange(*matrix.cols)
+            number = np.full(len(channels), len(self.matrices))
+            found.append(np.stack([target + channels - matrix.cols[0], number, channels], axis=1))
+            self.matrices.append(matrix)
+        return _joined(found)
+
+    def terms_of(self, tile: Tile) -> Ints:
+        if tile.name in self.terms:
+            return self.terms[tile.name]
+        brought = self.copies.brought.get(tile.name, ())
+        return _joined([_moved(self.terms_of(op.source), op.at, op.first, op.elements) for op in brought])
+
+    def check_part(self, part: Part) -> None:
+        """Each channel of a tile adds each input of each kernel position once."""
+        low, high = part.region.channels
+        element, number, channel = self.terms_of(part.tile).T
+        if (channel != low + element).any():
+            raise self.error(f"{part.tile} adds channel {channel[channel != low + element][0]} where another belongs")
+        if len(np.unique(number * (high - low) + element)) < len(element):
+            raise self.error(f"{part.tile} adds a product twice")
+        spans: defaultdict[tuple[int, int], set[tuple[int, tuple[int, int]]]] = defaultdict(set)
+        counts: list[int] = np.bincount(number, minlength=len(self.matrices)).tolist()
+        for matrix, count in ((m, n) for m, n in zip(self.matrices, counts, strict=True) if n):
+            cols = max(low, matrix.cols[0]), min(high, matrix.cols[1])
+            if count != cols[1] - cols[0] or (matrix.tap, matrix.rows) in spans[cols]:
+                raise self.error(f"{part.tile} adds {count} of channels {cols} of {matrix}, or another like it")
+            spans[cols].add((matrix.tap, matrix.rows))
+        self.check_cover(part, spans)
+
+    def check_cover(self, part: Part, spans: dict[tuple[int, int], set[tuple[int, tuple[int, int]]]]) -> None:
+        used = np.flatnonzero(input_pixels(self.operator.window)[0] >= 0).tolist()
+        if used and not _follow(sorted(spans), *part.region.channels):
+            raise self.error(f"{part.tile} has channels without products: {sorted(spans)}")
+        for cols, found in spans.items():
+            for tap in used:
+                rows = sorted(span for t, span in found if t == tap)
+                if not _follow(rows, 0, self.operator.in_channels):
+                    raise self.error(f"{part.tile}: channels {cols} miss products of tap {tap}: {rows}")
+
+
+def _follow(ranges: list[tuple[int, int]], low: int, high: int) -> bool:
+    """Whether ranges, one after another, are that from `low` to `high`."""
+    ends = [low, *(stop for _, stop in ranges)]
+    return [start for start, _ in ranges] == ends[:-1] and ends[-1] == high
+
+
+def _moved(terms: Ints, at: int, first: int, elements: int) -> Ints:
+    """The terms of some elements of a tile, where those come to lie."""
+    low, high = np.searchsorted(terms[:, 0], (first, first + elements))
+    return terms[low:high] + np.array([at - first, 0, 0])
+
+
+def _joined(terms: list[Ints]) -> Ints:
+    """By element."""
+    table = np.concatenate([np.zeros((0, 3), np.int64), *terms])
+    return table[np.argsort(table[:, 0], kind="stable")]

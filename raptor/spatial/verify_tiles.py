@@ -1,0 +1,249 @@
+"""Invariants of SpatialIR (docs/design.md, 3)."""
+
+from collections import Counter
+
+import numpy as np
+
+from raptor.common.errors import VerifyError
+from raptor.graph.ir import Filter
+from raptor.graph.window import input_pixels
+from raptor.mapping.decision import Matrix
+from raptor.mapping.line_unfolding import LineMatrix
+from raptor.spatial.ir import (
+    ApplyFilters,
+    ApplyLine,
+    BodyOp,
+    Bring,
+    Compute,
+    Gather,
+    MoveTile,
+    Overlap,
+    Part,
+    SpatialGraph,
+    TensorParts,
+    Tile,
+    Vector,
+)
+from raptor.spatial.verify_fully_connected import verify_dense
+from raptor.spatial.verify_lines import verify_lines
+from raptor.target.arch import Arch
+from raptor.target.layout import Image, Region
+
+_Product = tuple[int, tuple[int, int], tuple[int, int]]
+"""(kernel position, input channels, output channels) of a layer."""
+
+
+def verify(graph: SpatialGraph, arch: Arch) -> None:
+    """Raises `VerifyError` that names the op and the ONNX node."""
+    given = [p.tile for tensor in graph.tensors.values() for p in tensor.parts]
+    inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
+    known: dict[str, Tile] = {t.name: t for t in given if t.name in inputs or t.name in graph.literals}
+    sums: dict[Tile, Counter[_Product]] = {}
+    for compute in graph.computes:
+        _check_compute(compute, known, arch)
+        if compute.matrices:
+            _collect_products(compute, sums)
+    by_line = {c.layer for c in graph.computes if any(isinstance(op, ApplyLine) for op in c.body)}
+    for tensor in graph.tensors.values():
+        _check_cover(tensor.name, tensor.image, [p.region for p in tensor.parts])
+        for part in tensor.parts:
+            if known.get(part.tile.name) != part.tile:
+                raise VerifyError(f"spatial: {tensor.node}: {part.tile} of {tensor.name} is never defined")
+    for name, use in graph.filter_of.items():
+        if use.key not in by_line:
+            _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
+    _check_sources(graph)
+    verify_lines(graph)
+    verify_dense(graph)
+    _check_used(graph)
+
+
+def _check_used(graph: SpatialGraph) -> None:
+    """Nothing is computed in vain: what is read nowhere is a part of a tensor, and can be compared.
+
+    Copies are no computation: the references make some that nobody reads, and their streams stay as they are.
+    """
+    used = {part.tile.name for tensor in graph.tensors.values() for part in tensor.parts}
+    used.update(tile.name for compute in graph.computes for op in compute.body for tile in op.reads)
+    for compute in graph.computes:
+        for op in compute.body:
+            if op.result.name not in used and not isinstance(op, Bring | Gather | MoveTile):
+                raise VerifyError(f"spatial: {compute.node}: {op.result} is computed, and nobody reads it")
+
+
+def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None:
+    where = f"spatial: {compute.node}"
+    xbars = sum(m.xbars for m in compute.matrices)
+    if xbars > arch.xbars_per_core:
+        raise VerifyError(f"{where}: a compute needs {xbars} crossbars, a core has {arch.xbars_per_core}")
+    for matrix in compute.matrices:
+        rows, cols = matrix.rows[1] - matrix.rows[0], matrix.cols[1] - matrix.cols[0]
+        if rows > arch.xbar_rows or cols > matrix.xbars * arch.outputs_per_xbar:
+            raise VerifyError(f"{where}: a matrix of {rows}x{cols} does not fit {matrix.xbars} crossbars")
+    for op in compute.body:
+        undefined = [t for t in op.reads if known.get(t.name) != t]
+        if undefined:
+            raise VerifyError(f"{where}: {op.result} reads {undefined[0]} before it is defined")
+        if op.result.name in known and not isinstance(op, Bring):
+            raise VerifyError(f"{where}: {op.result} is defined twice")
+        _check_op(where, op, compute)
+        known[op.result.name] = op.result
+
+
+def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
+    match op:
+        case Gather():
+            _check_gather(where, op)
+        case MoveTile():
+            _check_move(where, op)
+        case ApplyLine():
+            _check_line(where, op, compute)
+        case Overlap():
+            _check_runs(where, op)
+        case Bring():
+            _check_bring(where, op)
+        case _:
+            pass
+
+
+def _check_gather(where: str, op: Gather) -> None:
+    spans = sorted((p.target, p.target + p.channels) for p in op.pieces)
+    ends = [0, *(stop for _, stop in spans)]
+    if [start for start, _ in spans] != ends[:-1] or ends[-1] != op.result.channels:
+        raise VerifyError(f"{where}: {op.result} is not covered exactly once")
+    if any(p.source + p.channels > p.tile.channels for p in op.pieces):
+        raise VerifyError(f"{where}: {op.result} takes channels that its source does not have")
+
+
+def _check_move(where: str, op: MoveTile) -> None:
+    target, source, first, stride, count = op.runs.T
+    ends = np.concatenate([[0], target + count])
+    if (ends[:-1] != target).any() or ends[-1] != op.result.elements:
+        raise VerifyError(f"{where}: {op.result} is not covered exactly once")
+    sizes = np.array([t.elements for t in op.sources] + [0])
+    outside = (source >= 0) & ((first < 0) | (stride < 0) | (first + (count - 1) * stride >= sizes[source]))
+    if outside.any():
+        raise VerifyError(f"{where}: {op.result} takes elements that its source does not have")
+
+
+def _check_line(where: str, op: ApplyLine, compute: Compute) -> None:
+    """Blocks lie in their lines, products in the result, one after another."""
+    at = 0
+    products: list[list[int]] = op.products.tolist()
+    for weight, line, source, target in products:
+        matrix: Matrix | LineMatrix = compute.matrices[weight]
+        rows, cols = matrix.rows[1] - matrix.rows[0], matrix.cols[1] - matrix.cols[0]
+        if source < 0 or source + rows > op.lines[line].elements:
+            raise VerifyError(f"{where}: {op.result} multiplies elements that {op.lines[line]} does not have")
+        if target != at:
+            raise VerifyError(f"{where}: {op.result} has a product at {target}, not {at}")
+        at += cols
+    if at != op.result.elements:
+        raise VerifyError(f"{where}: {op.result} has {op.result.elements} elements, its products {at}")
+
+
+def _check_runs(where: str, op: Overlap) -> None:
+    target, source, first, count = op.runs.T
+    sizes = np.array([t.elements for t in op.reads] + [0])
+    _check_range(where, op, bool((first < 0).any() or (first + count > sizes[source]).any()))
+    _check_place(where, op, bool((target < 0).any() or (target + count > op.result.elements).any()))
+
+
+def _check_bring(where: str, op: Bring) -> None:
+    _check_range(where, op, op.first < 0 or op.first + op.elements > op.source.elements)
+    _check_place(where, op, op.at < 0 or op.at + op.elements > op.result.elements)
+
+
+def _check_range(where: str, op: BodyOp, outside: bool) -> None:
+    if outside:
+        raise VerifyError(f"{where}: {op.result} takes elements that its source does not have")
+
+
+def _check_place(where: str, op: BodyOp, outside: bool) -> None:
+    if outside:
+        raise VerifyError(f"{where}: {op.result} has no place for what it takes")
+
+
+def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> None:
+    for op in compute.body:
+        if isinstance(op, ApplyFilters):
+            matrices = [compute.matrices[i] for i in op.weights]
+            if [m.tap for m in matrices if isinstance(m, Matrix)] != list(op.taps):
+                raise VerifyError(f"spatial: {compute.node}: {op.result}: kernel positions and matrices disagree")
+            sums[op.result] = Counter((m.tap, m.rows, m.cols) for m in matrices if isinstance(m, Matrix))
+        elif isinstance(op, Vector) and op.function == "add":
+            sums[op.result] = sum((sums[t] for t in op.reads), Counter[_Product]())
+
+
+def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]]) -> None:
+    """Each output tile adds each input channel that it needs at each kernel position exactly once.
+
+    A kernel position that lies in the padding for all its pixels may be left out.
+    """
+    taps = operator.weights.shape[0]
+    for part in tensor.parts:
+        products = sums.get(part.tile, Counter[_Product]())
+        rows: dict[int, list[tuple[int, int]]] = {tap: [] for tap in range(taps)}
+        for (tap, span, cols), times in products.items():
+            if times != 1 or cols != part.region.channels or tap not in rows:
+                raise VerifyError(f"spatial: {tensor.node}: {part.tile} adds tap {tap} rows {span} {times} times")
+            rows[tap].append(span)
+        low, high = operator.needed(part.region.channels)
+        for tap, spans in rows.items():
+            ends = [low, *(stop for _, stop in sorted(spans))]
+            covered = [start for start, _ in sorted(spans)] == ends[:-1] and ends[-1] == high
+            if not covered and (spans or _reads(operator, tensor, part, tap)):
+                raise VerifyError(f"spatial: {tensor.node}: {part.tile} misses products of tap {tap}: {sorted(spans)}")
+
+
+def _reads(operator: Filter, tensor: TensorParts, part: Part, tap: int) -> bool:
+    """Whether some pixel of the part reads a pixel of the input at this kernel position."""
+    first, last = (row * tensor.image.width for row in part.region.rows)
+    return bool((input_pixels(operator.window)[first:last, tap] >= 0).any())
+
+
+def _check_sources(graph: SpatialGraph) -> None:
+    """Products read the channels of the input tensor that are the rows of their matrices.
+
+    A tile may hold several ranges of them: repeated elements are one tile under several names.
+    """
+    holders: dict[str, dict[Tile, list[tuple[int, int]]]] = {}
+    for use in graph.filter_of.values():
+        held = holders.setdefault(use.key, {})
+        source = graph.tensors[use.source]
+        for part in (*source.parts, *source.whole):
+            held.setdefault(part.tile, []).append(part.region.channels)
+    for compute in graph.computes:
+        for op in compute.body:
+            if isinstance(op, ApplyFilters):
+                held = holders[compute.layer]
+                ranges = held.get(op.input, [])
+                rows = {compute.matrices[i].rows for i in op.weights}
+                if not any(_hold(r, op.channel, rows) for r in ranges):
+                    where = f"spatial: {compute.node}: {op.result}"
+                    raise VerifyError(f"{where}: {op.input} from channel {op.channel} on is not {sorted(rows)}")
+
+
+def _hold(channels: tuple[int, int], first: int, rows: set[tuple[int, int]]) -> bool:
+    """Whether all `rows` begin at place `first` of the channels, and end there too."""
+    return all(start == channels[0] + first and stop <= channels[1] for start, stop in rows)
+
+
+def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
+    """Every pixel and channel is in one region; regions of the same channels are cut alike."""
+    channels = sorted({region.channels for region in regions})
+    ends = [0, *(stop for _, stop in channels)]
+    if [start for start, _ in channels] != ends[:-1] or ends[-1] != image.channels:
+        raise VerifyError(f"spatial: {name}: channels {channels} are not covered exactly once")
+    cover = {span: np.zeros((image.rows, image.width), np.int64) for span in channels}
+    for region in regions:
+        # NOTE: numpy cuts slices to what is there, and counts those before 0 from the end.
+        (top, bottom), (left, right) = region.rows, region.cols or (0, image.width)
+        if not (0 <= top <= bottom <= image.rows and 0 <= left <= right <= image.width):
+            raise VerifyError(f"spatial: {name}: {region} is outside of {image.rows} rows, {image.width} columns")
+        rows, cols, _ = region.index()
+        cover[region.channels][rows, cols] += 1
+    for span, count in cover.items():
+        if (count != 1).any():
+            row, col = np.argwhere(count != 1)[0].tolist()
+            raise VerifyError(f"spatial: {name}: row {row} column {col} of {span} is not covered exactly once")

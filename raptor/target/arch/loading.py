@@ -1,0 +1,215 @@
+"""Presets, and reading architecture files with the sizes that the command line overrides.
+
+A file is used as it is, and so is the network table that it names, or refused with the reason. A table equal to the one
+that RAPTOR writes for a mesh is that mesh, so that its cores can be another number.
+"""
+
+import json
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from raptor.common import arguments
+from raptor.common.arguments import whole_or_none
+from raptor.common.errors import UserError
+from raptor.common.options import MOST_BITS, parse_xbar
+from raptor.common.spelling import option
+from raptor.target.arch.chip import Arch
+from raptor.target.arch.network import mesh_layout, write_mesh
+from raptor.target.arch.schema import (
+    ARCH_LIMIT_BYTES,
+    NETWORK_FILE,
+    ArchFile,
+    field_model,
+)
+from raptor.target.arch.table import LIMIT_BYTES, parse_table
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_MOST_FAULTS = 50
+
+
+def presets() -> tuple[str, ...]:
+    """Names that `load` takes instead of a path."""
+    folder = resources.files("raptor.target") / "presets"
+    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
+
+
+def load(
+    source: str | Path | None = None,
+    *,
+    xbar: int | tuple[int, int] | str | None = None,
+    cores: int | None = None,
+    xbars_per_core: int | None = None,
+    cell_bits: int | None = None,
+    element_bits: int = 8,
+    network: bool = True,
+) -> Arch:
+    """Reads an architecture file or preset and overrides its sizes.
+
+    Without `source` the preset `bench`. The network is the table that the file names, or else the built-in mesh, which
+    is laid out anew for another core count, as square as possible. With smaller crossbars the numbers of DACs and ADCs
+    are lowered to fit (the simulator computes nonsense otherwise). Without `network` no table is read: for sizes alone.
+    Raises `UserError` for a file or network table that cannot be read or does not follow the schema, and for sizes that
+    make no sense.
+    """
+    source = "bench" if source is None else check_source(source)
+    size = parse_xbar(xbar)
+    cores = whole_or_none("cores", cores, 1)
+    xbars_per_core = whole_or_none("xbars_per_core", xbars_per_core, 1)
+    cell_bits = whole_or_none("cell_bits", cell_bits, 1)
+    element_bits = arguments.whole("element_bits", element_bits, 1, MOST_BITS)
+    raw = _read(source)
+    chip = _section(raw, "chip_config", source)
+    core = _section(chip, "core_config", source)
+    links = _section(chip, "network_config", source)
+    own = _own_table(raw, source) if arguments.flag("network", network) else None
+    if cores is not None:
+        chip["core_cnt"] = cores
+        if own is None:
+            links["layout"] = list(mesh_layout(cores))
+    matrix = _section(core, "matrix_config", source)
+    notes: list[str] = []
+    if size is not None:
+        matrix["xbar_size"] = list(size)
+        notes += _fit_converters(matrix, size)
+    if xbars_per_core is not None:
+        matrix["xbar_array_count"] = xbars_per_core
+    if cell_bits is not None:
+        matrix["cell_precision"] = cell_bits
+    enforced = "memory_size" in _section(core, "local_memory_config", source)
+    # An output has its table under this name.
+    links["net_config_file_path"] = NETWORK_FILE
+    file = _parse(raw, source)
+    table = None
+    if own is not None:
+        table = parse_table(*own, file.chip_config.core_cnt, file.chip_config.global_memory_switch_id)
+    arch = Arch(file, element_bits, enforced, tuple(notes), table)
+    _check(arch)
+    return arch
+
+
+def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, bytes] | None:
+    """Path and content of the network table that an architecture file names, unless it is that of its mesh."""
+    if source is None or str(source) in presets():
+        return None
+    named = raw["chip_config"]["network_config"].get("net_config_file_path")
+    if named is None:
+        return None
+    chip = _parse(raw, source).chip_config
+    path = Path(source).parent / chip.network_config.net_config_file_path
+    if not path.is_file():
+        raise UserError(
+            f"architecture {source}: network_config.net_config_file_path: no file {path}; give the table (raptor arch "
+            "new writes one), or leave the field out for the built-in mesh of network_config.layout"
+        )
+    mesh = write_mesh(chip.core_cnt, chip.network_config.layout[1], chip.global_memory_switch_id)
+    try:
+        if path.stat().st_size > LIMIT_BYTES:
+            raise UserError(f"network table {path}: more than {LIMIT_BYTES} bytes")
+        return None if _has_bytes(path, mesh) else (path, path.read_bytes())
+    except OSError as e:
+        raise UserError(f"network table {path}: {e.strerror or e}") from e
+
+
+def _has_bytes(path: Path, chunks: Iterable[bytes]) -> bool:
+    with path.open("rb") as stream:
+        return all(stream.read(len(chunk)) == chunk for chunk in chunks) and not stream.read(1)
+
+
+def check_source(source: object) -> str | Path:
+    """What may be a preset or the path of a file. Raises `UserError` for anything else."""
+    path = arguments.path("arch", source, expected="a preset, or the path of an architecture file")
+    return source if isinstance(source, str) else path
+
+
+def _read(source: str | Path) -> dict[str, Any]:
+    try:
+        if str(source) in presets():
+            content = (resources.files("raptor.target") / "presets" / f"{source}.json").read_text()
+        else:
+            content = _read_text(Path(source))
+        raw = json.loads(content)
+    except OSError as e:
+        raise UserError(
+            f"architecture {source}: {e.strerror or e}; give a file or one of: {', '.join(presets())}"
+        ) from e
+    except (ValueError, RecursionError) as e:
+        raise UserError(f"architecture {source}: not a JSON file: {e}") from e
+    if not isinstance(raw, dict):
+        raise UserError(f"architecture {source}: expected an object with chip_config")
+    return raw  # pyright: ignore[reportUnknownVariableType] checked by the schema next
+
+
+def _read_text(path: Path) -> str:
+    with path.open(encoding="utf-8") as stream:
+        text = stream.read(ARCH_LIMIT_BYTES + 1)
+    if len(text) > ARCH_LIMIT_BYTES:
+        raise UserError(f"architecture {path}: more than the {ARCH_LIMIT_BYTES} bytes expected")
+    return text
+
+
+def _section(parent: dict[str, Any], name: str, source: str | Path) -> dict[str, Any]:
+    """An object within the file; added where it is missing, so that sizes can be overridden."""
+    section = parent.setdefault(name, {})
+    if not isinstance(section, dict):
+        raise UserError(f"architecture {source}: {name}: expected an object")
+    return section  # pyright: ignore[reportUnknownVariableType] checked by the schema next
+
+
+def _parse(raw: dict[str, Any], source: str | Path) -> ArchFile:
+    try:
+        return ArchFile.model_validate(raw)
+    except ValidationError as e:
+        faults = [f"  {'.'.join(map(str, f['loc']))}: {_explain(f)}" for f in e.errors()[:_MOST_FAULTS]]
+        more = [f"  and {e.error_count() - _MOST_FAULTS} more"] if e.error_count() > _MOST_FAULTS else []
+        raise UserError("\n".join([f"architecture {source}:", *faults, *more])) from e
+
+
+def _explain(fault: "ErrorDetails") -> str:
+    """What is wrong with a field; a name close to an unknown one is suggested."""
+    if fault["type"] != "extra_forbidden":
+        return f"{fault['msg']} (got {fault['input']!r:.60})"
+    fields: type[BaseModel] | None = ArchFile
+    for part in fault["loc"][:-1]:
+        fields = field_model(fields, str(part)) if fields else None
+    close = get_close_matches(str(fault["loc"][-1]), fields.model_fields if fields else (), 1)
+    return f"no such field, pimsim-nn would ignore it{f'; did you mean {close[0]}?' if close else ''}"
+
+
+def _fit_converters(matrix: dict[str, Any], xbar: tuple[int, int]) -> list[str]:
+    notes: list[str] = []
+    for key, limit in (("dac_count", xbar[0]), ("adc_count", xbar[1])):
+        count = matrix.get(key)
+        if isinstance(count, int) and count > limit:
+            matrix[key] = limit
+            notes.append(f"{key} lowered from {count} to {limit} to fit a crossbar of {xbar[0]}x{xbar[1]}")
+    return notes
+
+
+def _check(arch: Arch) -> None:
+    if arch.outputs_per_xbar < 1:
+        cells = -(-arch.element_bits // arch.cell_bits)
+        raise UserError(
+            f"a weight of {arch.element_bits} bits takes {cells} cells of {arch.cell_bits} bits, but a crossbar has "
+            f"only {arch.xbar_cols} columns; try {option('xbar', (arch.xbar_rows, cells))} or "
+            f"{option('cell_bits', arch.element_bits)}"
+        )
+    chip = arch.file.chip_config
+    if chip.global_memory_switch_id != chip.core_config.global_memory_switch_id:
+        raise UserError(
+            f"global_memory_switch_id {chip.global_memory_switch_id} in chip_config, "
+            f"{chip.core_config.global_memory_switch_id} in core_config; the simulator needs them equal"
+        )
+    if chip.global_memory_switch_id >= 0:
+        raise UserError(
+            f"global_memory_switch_id {chip.global_memory_switch_id}: expected a number below 0, cores have the others"
+        )
+    rows, cols = chip.network_config.layout
+    if rows * cols < arch.core_count:
+        raise UserError(f"network layout {rows}x{cols} has no room for {arch.core_count} cores")

@@ -1,0 +1,342 @@
+"""Instruction streams to bytes and back: JSON text and `.pim` records. Both forms derive from the table in `isa`.
+
+Streams are arrays of `isa.RECORD`; nothing here makes a Python object per instruction, except to explain what is
+wrong with a JSON file that the fast reader does not take.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from raptor.common.errors import InternalError, UserError
+from raptor.target.isa import (
+    BY_NAME,
+    BY_OPCODE,
+    INSTRUCTIONS,
+    RECORD,
+    Instruction,
+    Operand,
+    Records,
+)
+
+SLOTS = ("rd", "rs1", "a", "b", "c", "d")
+
+_HEADER = struct.Struct("<4sII")
+_MAGIC, _VERSION = b"PIMB", 1
+_INT32 = range(-(2**31), 2**31)
+_NUMBER_WIDTH = 11
+_LMV = BY_NAME["lmv"].opcode
+NO_SIZE = 1
+"""Set by lenient readers in `flags` of an `lmv` whose `size`, which the simulator's hazard check uses, is 0."""
+_CHUNK = 1 << 16
+# pimsim-nn neither writes nor reads the second operand of these: it computes with r0.
+_WITHOUT_RS2 = tuple(BY_NAME[name].opcode for name in ("sadd", "ssub", "smul"))
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def to_pim(records: Records) -> bytes:
+    """The binary form. Raises `UserError` for `sadd`, `ssub`, `smul` of a register other than r0: it has no place."""
+    return b"".join(pim_chunks(records))
+
+
+def pim_chunks(records: Records) -> Iterator[bytes]:
+    """The binary form in pieces of a megabyte, which stay in the cache."""
+    yield _HEADER.pack(_MAGIC, _VERSION, len(records))
+    for first in range(0, len(records), _CHUNK):
+        part = records[first : first + _CHUNK]
+        _refuse_unknown(part)
+        lost = np.flatnonzero(np.isin(part["opcode"], _WITHOUT_RS2) & (part["a"] != 0))
+        if len(lost):
+            name = BY_OPCODE[int(part["opcode"][lost[0]])].name
+            where = f"instruction {first + lost[0]}"
+            raise UserError(f"{where}: .pim cannot carry rs2 of {name} (the simulator reads r0); use json")
+        yield _only_used_slots(part).tobytes()
+
+
+def from_pim(content: bytes, *, lenient: bool = False) -> Records:
+    """Inverse of `to_pim`. Slots that an instruction does not use read as 0, as in the simulator.
+
+    `lenient`: bytes after the last record are ignored, as the simulator does, and `NO_SIZE` is set on every `lmv`.
+    Raises `UserError` for another header, a size that does not match the count, or an unknown opcode.
+    """
+    if len(content) < _HEADER.size:
+        raise UserError(f"not a .pim file: {len(content)} bytes, shorter than its header")
+    magic, version, count = _HEADER.unpack_from(content)
+    if magic != _MAGIC or version != _VERSION:
+        raise UserError(f"not a .pim file of version {_VERSION}: starts with {magic!r}, version {version}")
+    expected = _HEADER.size + count * RECORD.itemsize
+    if len(content) < expected or (len(content) > expected and not lenient):
+        raise UserError(f".pim of {count} instructions should have {expected} bytes, has {len(content)}")
+    records = np.frombuffer(content, RECORD, count, _HEADER.size)
+    unknown = np.flatnonzero(~_known()[records["opcode"]])
+    if len(unknown):
+        raise UserError(f"instruction {unknown[0]}: unknown opcode {int(records['opcode'][unknown[0]])}")
+    clean = _only_used_slots(records)
+    clean["a"][np.isin(clean["opcode"], _WITHOUT_RS2)] = 0
+    if lenient:
+        clean["flags"][clean["opcode"] == _LMV] = NO_SIZE
+    return clean
+
+
+def to_json(records: Records) -> bytes:
+    """The JSON form: an array with one instruction a line. `json_chunks` needs less memory."""
+    return b"".join(json_chunks(records))
+
+
+def json_chunks(records: Records) -> Iterator[bytes]:
+    """The JSON form in pieces of some megabytes."""
+    from raptor.target.encoding_kernels import write_json
+
+    _refuse_unknown(records)
+    if not len(records):
+        yield b"[]\n"
+        return
+    template = _template()
+    words = _words(records)
+    out = np.empty(template.widest * min(_CHUNK, len(words)), np.uint8)
+    for first in range(0, len(words), _CHUNK):
+        size = write_json(words[first : first + _CHUNK], template.text, template.bounds, template.slots, out)
+        if first == 0:
+            out[0] = ord("[")  # every line starts with the comma after the one before it
+        yield out[:size].tobytes()
+    yield b"\n]\n"
+
+
+def from_json(content: bytes, *, lenient: bool = False) -> Records:
+    """Reads anyone's JSON: keys in any order, any spacing, missing operands are 0.
+
+    `lenient`: reads all that the simulator reads, the way it does: unknown keys are ignored, fractions cut off,
+    integers wrapped to 32 bits, registers kept up to 255; `NO_SIZE` is set on an `lmv` without size.
+    Otherwise raises `UserError` naming the instruction and the field for unknown operations and keys, values that are
+    not integers of 32 bits, and registers that do not exist. Other ranges are left to `isa.range_faults`.
+    """
+    from raptor.target.encoding_kernels import read_json
+
+    t = _reader_tables(lenient)
+    words = np.zeros((content.count(b'"op"'), 5), np.int32)
+    text = np.frombuffer(content, np.uint8)
+    count = read_json(text, t.text, t.bounds, t.buckets, t.slots, t.limits, lenient, words)
+    if count < 0:
+        return _read_slowly(content, lenient)
+    return words[:count].view(RECORD).reshape(count)
+
+
+def _words(records: Records) -> npt.NDArray[np.int32]:
+    """The records as rows of five little-endian words; the first holds opcode, rd, rs1 and flags."""
+    return np.ascontiguousarray(records).view("<i4").reshape(-1, 5)
+
+
+@cache
+def _known() -> npt.NDArray[np.bool_]:
+    known = np.zeros(256, np.bool_)
+    known[list(BY_OPCODE)] = True
+    return known
+
+
+def _refuse_unknown(records: Records) -> None:
+    if not _known()[records["opcode"]].all():
+        raise InternalError("a stream to be written holds an unknown opcode")
+
+
+def _only_used_slots(records: Records) -> Records:
+    """A copy, with 0 in `flags` and in the slots that an instruction does not use."""
+    return (_words(records) & _used_bits()[records["opcode"]]).view(RECORD).reshape(-1)
+
+
+@cache
+def _used_bits() -> npt.NDArray[np.int32]:
+    """By opcode: the five words of a record with ones where a slot is used."""
+    used = np.zeros(256, RECORD)
+    used["opcode"] = 255
+    for spec in INSTRUCTIONS:
+        for operand in spec.operands:
+            used[operand.slot][spec.opcode] = 255 if operand.slot in ("rd", "rs1") else -1
+    return _words(used)
+
+
+# Writing: every instruction is literal text with numbers between.
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """By opcode and position: a literal of `text`, then the slot of a number, or -1 at the end."""
+
+    text: Bytes
+    bounds: npt.NDArray[np.int32]
+    slots: npt.NDArray[np.int8]
+    widest: int
+
+
+@cache
+def _template() -> _Template:
+    rows = {spec.opcode: _literals(spec) for spec in INSTRUCTIONS}
+    steps = max(map(len, rows.values()))
+    bounds = np.zeros((max(rows) + 1, steps, 2), np.int32)
+    slots = np.full((max(rows) + 1, steps), -1, np.int8)
+    text = b""
+    for opcode, row in rows.items():
+        for k, (literal, slot) in enumerate(row):
+            bounds[opcode, k] = len(text), len(text) + len(literal)
+            slots[opcode, k] = slot
+            text += literal
+    widest = max(sum(len(literal) + _NUMBER_WIDTH for literal, _ in row) for row in rows.values())
+    return _Template(np.frombuffer(text, np.uint8), bounds, slots, widest)
+
+
+def _literals(spec: Instruction) -> list[tuple[bytes, int]]:
+    pieces: list[tuple[bytes, int]] = []
+    prefix = f',\n{{"op":"{spec.name}"'
+    for outer, group in groupby(_keys(spec.operands), key=lambda item: item[0].rpartition(".")[0]):
+        comma = ","
+        if outer:
+            prefix += f',"{outer}":{{'
+            comma = ""
+        for key, operand in group:
+            pieces.append((f'{prefix}{comma}"{key.rpartition(".")[2]}":'.encode(), SLOTS.index(operand.slot)))
+            prefix, comma = "", ","
+        prefix = "}" if outer else ""
+    return [*pieces, (f"{prefix}}}".encode(), -1)]
+
+
+def _keys(operands: Sequence[Operand]) -> Iterator[tuple[str, Operand]]:
+    return ((key, operand) for operand in operands for key in operand.json)
+
+
+# Reading: names are found by a hash and compared; what is unexpected goes to the slow reader.
+
+
+@dataclass(frozen=True, slots=True)
+class _ReaderTables:
+    """Names: operations (by opcode), then "op" and "offset", then keys.
+
+    `bounds`: first and last byte in `text`, 1 for keys within `offset`. `slots[opcode, key]` is where a value goes, or
+    -1, or `ALIAS` for a second key of one operand; `limits[key]` its least and greatest value.
+    """
+
+    text: Bytes
+    bounds: npt.NDArray[np.int32]
+    buckets: npt.NDArray[np.int16]
+    slots: npt.NDArray[np.int8]
+    limits: npt.NDArray[np.int64]
+
+
+@cache
+def _reader_tables(lenient: bool) -> _ReaderTables:
+    from raptor.target.encoding_kernels import (
+        ALIAS,
+        BUCKETS,
+        FIRST_KEY,
+        KEY_OFFSET,
+        KEY_OP,
+        name_hash,
+    )
+
+    # NOTE: keys in the order of the table, because of two keys for one operand the earlier one counts.
+    operands = {key: operand for spec in INSTRUCTIONS for key, operand in _keys(spec.operands)}
+    keys = list(operands)
+    names = {spec.opcode: spec.name for spec in INSTRUCTIONS} | {KEY_OP: "op", KEY_OFFSET: "offset"}
+    names |= {FIRST_KEY + k: key for k, key in enumerate(keys)}
+    text, bounds = b"", np.zeros((max(names) + 1, 3), np.int32)
+    buckets = np.full(BUCKETS, -1, np.int16)
+    for index, name in names.items():
+        outer, _, last = name.rpartition(".")
+        coded = last.encode()
+        bounds[index] = len(text), len(text) + len(coded), bool(outer)
+        text += coded
+        bucket = name_hash(np.frombuffer(coded, np.uint8), 0, len(coded))
+        while buckets[bucket] >= 0:
+            bucket = (bucket + 1) % BUCKETS
+        buckets[bucket] = index
+    slots = np.full((max(BY_OPCODE) + 1, len(keys)), -1, np.int8)
+    for spec in INSTRUCTIONS:
+        for key, operand in _keys(spec.operands):
+            alias = lenient and key != operand.json[0]
+            slots[spec.opcode, keys.index(key)] = ALIAS if alias else SLOTS.index(operand.slot)
+    if lenient:
+        operands = {key: replace(o, high=255) if o.is_register else o for key, o in operands.items()}
+    limits = [(o.low, o.high) if o.is_register else (_INT32[0], _INT32[-1]) for o in operands.values()]
+    return _ReaderTables(np.frombuffer(text, np.uint8), bounds, buckets, slots, np.array(limits, np.int64))
+
+
+def _read_slowly(content: bytes, lenient: bool) -> Records:
+    """The same reader in Python: for rare spellings such as escaped keys, and to say what is wrong."""
+    try:
+        raw = orjson.loads(content)
+    except orjson.JSONDecodeError as e:
+        raise UserError(f"not a JSON file: {e}") from e
+    if not isinstance(raw, list):
+        raise UserError("expected a JSON array of instructions")
+    instructions = cast(list[object], raw)
+    records = np.zeros(len(instructions), RECORD)
+    for pc, instruction in enumerate(instructions):
+        try:
+            records[pc] = _one_record(instruction, lenient)
+        except UserError as e:
+            raise UserError(f"instruction {pc}: {e}") from None
+    return records
+
+
+def _one_record(raw: object, lenient: bool) -> tuple[int, ...]:
+    fields = _flat_fields(raw, lenient)
+    name = fields.pop("op", None)
+    if name is None:
+        raise UserError("op is missing")
+    spec = BY_NAME.get(name) if isinstance(name, str) else None
+    if spec is None:
+        raise UserError(f"unknown op {_short(name)}")
+    values: dict[str, int] = dict.fromkeys(SLOTS, 0)
+    flags = 0
+    for operand in spec.operands:
+        given = {key: fields.pop(key) for key in operand.json if key in fields}
+        checked = {key: _checked(value, operand, spec, lenient) for key, value in given.items()}
+        if lenient:
+            values[operand.slot] = checked.get(operand.json[0], 0)
+            flags |= NO_SIZE * any(not checked.get(alias) for alias in operand.json[1:])
+        else:
+            values[operand.slot] = next(iter(checked.values()), 0)
+    if fields and not lenient:
+        raise UserError(f"{spec.name} has no field {_short(next(iter(fields)))}")
+    return (spec.opcode, values["rd"], values["rs1"], flags, *(values[slot] for slot in SLOTS[2:]))
+
+
+def _flat_fields(raw: object, lenient: bool) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise UserError(f"expected an object, found {_short(raw)}")
+    fields = cast(dict[str, Any], raw)
+    if any("." in key for key in fields):
+        if not lenient:
+            raise UserError(f"no field {_short(next(key for key in fields if '.' in key))}")
+        fields = {key: value for key, value in fields.items() if "." not in key}
+    if "offset" not in fields:
+        return fields
+    offset = fields.pop("offset")
+    if not isinstance(offset, dict):
+        raise UserError(f"offset: expected an object, found {_short(offset)}")
+    return fields | {f"offset.{key}": value for key, value in cast(dict[str, Any], offset).items()}
+
+
+def _checked(value: object, operand: Operand, spec: Instruction, lenient: bool) -> int:
+    where = f"{spec.name}, {operand.name}"
+    if lenient and isinstance(value, float) and abs(value) < 2**63:
+        value = int(value)
+    if not isinstance(value, int) or (isinstance(value, bool) and not lenient):
+        raise UserError(f"{where}: expected an integer, found {_short(value)}")
+    highest = 255 if lenient else operand.high
+    if operand.is_register and not operand.low <= value <= highest:
+        raise UserError(f"{where}: no register {value}; expected {operand.low} to {operand.high}")
+    if value not in _INT32 and not lenient:
+        raise UserError(f"{where}: {value} does not fit 32 bits")
+    return (int(value) + 2**31) % 2**32 - 2**31
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."

@@ -1,0 +1,42 @@
+"""A package imports from its own floor and those below it, `validator` from three places, no imports form a circle."""
+
+from graphlib import TopologicalSorter
+
+from docgen.floors import FLOORS, imports, modules, part_of
+
+FOR_VALIDATOR = ("raptor.common", "raptor.target", "raptor.output.files")
+"""The judge shares no decision with the compiler: errors and other basics, the target, the schemas of files."""
+
+
+def test_every_part_has_a_floor():
+    assert {part_of(m) for m in modules() if m.startswith("raptor.")} == {part for parts in FLOORS for part in parts}
+
+
+def test_imports_go_down():
+    floor = {part: i for i, parts in enumerate(FLOORS) for part in parts}
+    known = modules()
+    wrong = [
+        f"{name} imports {found}"
+        for name, path in known.items()
+        if name.startswith("raptor.")
+        for found in imports(path, known)
+        if part_of(found) in floor and floor[part_of(found)] > floor[part_of(name)]
+    ]
+    assert wrong == []
+
+
+def test_the_validator_shares_no_decision():
+    known = modules()
+    wrong = [
+        f"{name} imports {found}"
+        for name, path in known.items()
+        if name.startswith("validator")
+        for found in imports(path, known)
+        if found.startswith("raptor.") and not found.startswith(FOR_VALIDATOR)
+    ]
+    assert wrong == []
+
+
+def test_no_circle():
+    known = modules()
+    TopologicalSorter({name: set(imports(path, known)) - {name} for name, path in known.items()}).prepare()
