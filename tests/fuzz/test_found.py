@@ -628,7 +628,7 @@ def test_no_room_for_temporary_files(
 def test_a_limit_below_what_libraries_need(mib: int):
     """They abort, exit, interrupt themselves or, of some sizes, wait for ever."""
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({mib} << 20, {mib} << 20)); "
-    code = f"{limit} from raptor import cli; cli.main(['check', 'nowhere'])"
+    code = f"{limit} from raptor.cli import app; app.main(['check', 'nowhere'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False)
     assert (done.returncode, done.stderr) == (
         2,
