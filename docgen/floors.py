@@ -30,6 +30,7 @@ FLOORS = (
 )
 """Packages and modules of `raptor`, from the ground up."""
 
+_GAP = 50
 SHOWN = 15
 """Floors that are drawn: above are only `python -m raptor` and the printing of schemas."""
 
@@ -65,14 +66,15 @@ def drawing() -> Drawing:
     known = modules()
     edges = {(part_of(m), part_of(i)) for m, path in known.items() for i in imports(path, known)}
     every = nx.DiGraph([(part, other) for part, other in sorted(edges) if part != other])
-    places = {part: (60 + 190 * k, y) for y, parts in _rows() for k, part in enumerate(parts)}
-    places |= {"validator": (440, places["output"][1] - 25), "models": (440, places["api"][1])}
-    direct = nx.transitive_reduction(every.subgraph(places))
-    drawn = Drawing(620, 60 + 50 * SHOWN, "The packages and their imports")
-    for part, other in sorted(direct.edges):
+    places = {part: (60 + 250 * k, y) for y, parts in _rows() for k, part in enumerate(parts)}
+    places |= {"models": (560, places["reporting"][1]), "validator": (560, places["output"][1] - _GAP)}
+    drawn = Drawing(720, 90 + _GAP * SHOWN, "The packages and their imports")
+    for part, other in sorted(nx.transitive_reduction(every.subgraph(places)).edges):
         (x, y), (to_x, to_y) = places[part], places[other]
-        straight = x == to_x and to_y - y == 50
-        drawn.arrow(x + 65, y + 28, to_x + 65, to_y, bend=0.0 if straight or x != to_x else 0.25)
+        if x == to_x and other not in _below(part):
+            drawn.arrow(x + 130, y + 14, x + 130, to_y + 14, bend=0.3)
+        else:
+            drawn.arrow(x + 65, y + 28, to_x + (65 if x <= to_x else 130), to_y)
     for part, (x, y) in places.items():
         judge = part in ("validator", "models")
         drawn.rectangle(x, y, 130, 28, PALETTE[1 if judge else 0])
@@ -81,6 +83,13 @@ def drawing() -> Drawing:
 
 
 def _rows() -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The height of each floor, and who is on it."""
+    """The height of each floor, and who is on it. `validator` has a height of its own, above `output`."""
+    judged = FLOORS.index(("output",))
     for i, parts in enumerate(FLOORS[:SHOWN]):
-        yield 20 + 50 * (SHOWN - 1 - i), parts
+        yield 20 + _GAP * (SHOWN - i - (i > judged)), parts
+
+
+def _below(part: str) -> tuple[str, ...]:
+    """The parts of the next floor down."""
+    floor = next(i for i, parts in enumerate(FLOORS) if part in parts)
+    return FLOORS[floor - 1] if floor else ()
