@@ -1,1 +1,1 @@
-"""What every part uses: errors, the console, arguments and their spelling, files of pydantic, compiled loops."""
+"""Basis of all packages: errors, console, checks of arguments and their spelling, pydantic files, compiled loops."""

@@ -1,6 +1,6 @@
 """Checks of what callers pass: each returns the value in its own type, or raises `UserError` that names the option.
 
-Python passes anything, so nothing is taken for granted: `True` is no number here, and `"20"` neither.
+Python callers can pass any object, so nothing is assumed: `True` does not count as a number, nor does `"20"`.
 """
 
 import math
@@ -29,26 +29,26 @@ class OneOf(Generic[T]):
     names: tuple[T, ...]
 
     def parse(self, value: object) -> T:
-        """The value as one of the names. Raises `UserError` that lists them."""
+        """Returns the value as one of the names. Raises `UserError` that lists them."""
         if not isinstance(value, str) or value not in self.names:
             raise fault(self.keyword, value, f"one of: {', '.join(map(str, self.names))}")
         return self.names[cast(tuple[object, ...], self.names).index(value)]
 
     def __str__(self) -> str:
-        """`json, pim or both`, for a help text."""
+        """Returns the names as a help text shows them: `json, pim or both`."""
         *first, last = map(str, self.names)
         return f"{', '.join(first)} or {last}"
 
 
 def fault(keyword: str, value: object, expected: str) -> UserError:
-    """The error for a value that is not what was expected."""
+    """Builds the error for a value that is not what was expected."""
     if _is_short(value):
         return UserError(f"{option(keyword, value)}: expected {expected}")
     return UserError(f"{name(keyword)}: expected {expected}, got {_kind(value)}")
 
 
 def whole(keyword: str, value: object, least: int, most: int = MOST, *, expected: str = "") -> int:
-    """A whole number, also one of numpy. `expected`: what the message says instead of the range."""
+    """Returns a whole number; numpy's count too. `expected`: text of the message in place of the range."""
     number = _index(value)
     if number is None or not least <= number <= most:
         raise fault(keyword, value, expected or f"a whole number, {least} to {most}")
@@ -56,12 +56,12 @@ def whole(keyword: str, value: object, least: int, most: int = MOST, *, expected
 
 
 def whole_or_none(keyword: str, value: object, least: int, most: int = MOST) -> int | None:
-    """The same of an option that may be left out."""
+    """Returns a whole number as `whole` does, or None for an option that is left out."""
     return None if value is None else whole(keyword, value, least, most)
 
 
 def finite(keyword: str, value: object, least: float) -> float:
-    """A finite number, also one of numpy."""
+    """Returns a finite number of at least `least`; numpy's count too."""
     try:
         number = math.nan if isinstance(value, str | bytes) or _is_flag(value) else float(cast(float, value))
     except (TypeError, ValueError, OverflowError):
@@ -72,14 +72,14 @@ def finite(keyword: str, value: object, least: float) -> float:
 
 
 def flag(keyword: str, value: object) -> bool:
-    """True or False, and nothing that merely counts as one: `"no"` would be true."""
+    """Returns True or False. Refuses what Python merely counts as true: `"no"` would be true."""
     if not _is_flag(value):
         raise fault(keyword, value, "True or False")
     return bool(value)
 
 
 def path(keyword: str, value: object, *, expected: str = "a path") -> Path:
-    """A path that the system can reach, whether anything is there or not."""
+    """Returns a path that the system can reach, whether a file is there or not."""
     if not isinstance(value, str | Path):
         raise fault(keyword, value, expected)
     try:
@@ -97,12 +97,12 @@ def path(keyword: str, value: object, *, expected: str = "a path") -> Path:
 
 
 def path_or_none(keyword: str, value: object) -> Path | None:
-    """The same of an option that may be left out."""
+    """Returns a path as `path` does, or None for an option that is left out."""
     return None if value is None else path(keyword, value)
 
 
 def new_file(keyword: str, value: object) -> Path | None:
-    """The path of a file that can be written once there is something to write; None if it is left out."""
+    """Returns the path of a file that can be written later; None if it is left out."""
     if value is None:
         return None
     found = path(keyword, value, expected="the path of a file")
@@ -112,7 +112,7 @@ def new_file(keyword: str, value: object) -> Path | None:
 
 
 def by_name(keyword: str, value: object, expected: str) -> dict[str, Any]:
-    """The entries of a mapping whose keys are texts."""
+    """Returns the entries of a mapping whose keys are texts."""
     if not isinstance(value, Mapping):
         raise fault(keyword, value, expected)
     entries = dict(cast(Mapping[Any, Any], value))
@@ -134,7 +134,7 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_short(value: object) -> bool:
-    """Whether a message may show it."""
+    """Tells whether a message may show the value."""
     if isinstance(value, int):
         return value.bit_length() <= _MOST_BITS
     return value is None or isinstance(value, float) or (isinstance(value, str | Path) and len(str(value)) <= _LONGEST)

@@ -1,6 +1,6 @@
-"""What is printed for people. Strings hold names from files: they are shown letter by letter.
+"""Prints for people. Untrusted strings (names from files) appear literally: no rich markup, emoji, control characters.
 
-A name in brackets is no markup, `:x:` no picture, and none controls the terminal or begins a line of its own.
+A name in brackets is not markup, `:x:` is not an emoji, and no name controls the terminal or begins a new line.
 """
 
 import os
@@ -13,13 +13,13 @@ from rich.text import Text
 from raptor.common.printable import printable
 
 _PIPE_COLUMNS = 10_000
-"""A pipe has no edge at which a table would have to be broken, unless COLUMNS says so."""
+"""Width of a pipe: tables are not broken there, unless the variable COLUMNS gives a width."""
 _TRAILING = re.compile(" +(?=\n)")
-"""Rich fills the last column of a table with blanks."""
+"""Blanks at the ends of lines: rich fills the last column of a table with them."""
 
 
 class Console(console.Console):
-    """Styles come with `style` or in a `Text` made for them."""
+    """A rich console without markup. Styles are given with `style` or in a `Text`."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
@@ -27,7 +27,7 @@ class Console(console.Console):
             self.width = _PIPE_COLUMNS
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As of rich; a pipe gets no blanks at the ends of lines."""
+        """Prints as rich does; in a pipe without blanks at the ends of lines."""
         if self.is_terminal:
             super().print(*objects, **options)
             return

@@ -1,4 +1,4 @@
-"""The three kinds of failure, and nothing else, that leave the public API.
+"""The three kinds of errors that the public API raises; it raises no others.
 
 `UserError`        the model, an option, the chip or a directory is at fault; says what to change. Exit status 2.
 `UnsupportedError` the model uses operators RAPTOR does not lower; lists every one of them. Exit status 2.
@@ -14,7 +14,7 @@ from raptor.common.spelling import in_flags
 
 
 class RaptorError(Exception):
-    """Base of everything RAPTOR raises on purpose. Copies and pickles (as of a process pool) are whole."""
+    """Base of all errors that RAPTOR raises on purpose. Copying and pickling (as process pools do) lose nothing."""
 
     exit_status = 2
 
@@ -34,10 +34,10 @@ class UserError(RaptorError):
 
 
 class IncompleteError(UserError):
-    """The model leaves sizes or values of its inputs open: which, and the options that would fix them."""
+    """The model leaves sizes or values of its inputs open. The message names them and the options that fix them."""
 
     def __init__(self, found: str, options: Sequence[str]) -> None:
-        """`options`: arguments of the command line, with SIZE, VALUE and letters to fill in."""
+        """Takes `options`: command-line arguments, with SIZE, VALUE and letters as placeholders."""
         self.found, self.options = found, tuple(options)
         super().__init__(found, self.options)
 
@@ -56,10 +56,10 @@ class IncompleteError(UserError):
 
 
 class CapacityError(UserError):
-    """The chip is too small: how much is needed, how much there is, and what would help."""
+    """The chip is too small. The message says how much is needed, how much there is, and what would help."""
 
     def __init__(self, resource: str, needed: int, available: int, *, where: str, levers: Sequence[str]) -> None:
-        """`levers` are complete suggestions, such as `--cores 12`."""
+        """Takes `levers`: complete suggestions, such as `--cores 12`."""
         self.resource, self.needed, self.available = resource, needed, available
         self.where, self.levers = where, tuple(levers)
         super().__init__(f"{where}: {resource}: need {needed}, have {available}; try {' or '.join(levers)}")
@@ -67,9 +67,9 @@ class CapacityError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedNode:
-    """One ONNX node that cannot be lowered, and why.
+    """One ONNX node that cannot be lowered, and the reason.
 
-    `needs`: computed inputs that might as well be constants, and with which it might be lowered.
+    `needs`: computed inputs of the node; if they were constants, it could perhaps be lowered.
     """
 
     node: str

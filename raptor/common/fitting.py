@@ -1,4 +1,4 @@
-"""Tables that fit their terminal: columns are left out before a name is broken."""
+"""Tables that fit the width of their terminal: columns are left out before a name is broken."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,10 @@ _GAP = 1
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """`left_out`: headings of the columns that have no room. Names that are too long even so are folded."""
+    """A table and its columns.
+
+    `left_out`: headings of columns without room. Names that are too long even then are folded.
+    """
 
     table: Table
     shown: tuple[str, ...]
@@ -21,7 +24,10 @@ class Fitted:
 
 
 def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, expendable: Sequence[str]) -> Fitted:
-    """The first column has names, the others numbers; those that are `expendable` go first to last."""
+    """Builds a table of `width` columns of text at most. The first column has names, the others numbers.
+
+    `expendable`: headings that may be left out, the first of them first.
+    """
     widths = {
         head: max([cell_len(head), *(cell_len(printable(row[k], keep="")) for row in rows)])
         for k, head in enumerate(heads)

@@ -1,8 +1,8 @@
-"""How compiled loops are declared: numba, cached on disk wherever a place for the cache can be written.
+"""Declares compiled loops: numba, with a cache on disk wherever one can be written.
 
-Import this, and modules that use it, only where a kernel runs: importing numba takes 0.2 s.
-NOTE: numba notices changes of the kernel's own file only, so a kernel and its helpers share one file, and tables that
-may change (such as JSON keys) are arguments.
+Import this module, and those that use it, only where a kernel runs: importing numba takes 0.2 s. NOTE: numba notices
+changes of the kernel's own file only. So a kernel and its helpers share one file, and tables that may change (such as
+JSON keys) are arguments.
 """
 
 from collections.abc import Callable

@@ -1,15 +1,15 @@
-"""What `ulimit -v` must allow: with less, the libraries abort, interrupt themselves or wait for ever."""
+"""Refuses to run with too little address space (`ulimit -v`): numpy and onnxruntime would abort or hang."""
 
 import sys
 
 from raptor.common.errors import UserError
 
 _LEAST_BYTES = 2**30
-"""Of addresses; Python and the libraries alone take half of it."""
+"""Minimum address space in bytes; Python and the libraries use half of it."""
 
 
 def check_memory() -> None:
-    """Raises `UserError` if this process may have too few addresses."""
+    """Raises `UserError` if this process may use less address space than it needs."""
     if sys.platform == "win32":
         return
     import resource

@@ -1,7 +1,7 @@
-"""One writer of a directory at a time.
+"""Lock of a directory: one writer at a time.
 
-The lock is the kernel's (flock), on a hidden file beside the directory: who dies gives it up, and whoever comes next
-takes the file that was left. Without locks of this kind (Windows, some network drives) all go on unhindered.
+It is a lock of the kernel (flock) on a hidden file beside the directory. A process that dies releases it, and the next
+one uses the file that was left. Where the system has no such locks (Windows, some network drives), nothing is locked.
 """
 
 import os
@@ -14,12 +14,12 @@ from pathlib import Path
 from raptor.common.errors import UserError
 
 _mine = threading.local()
-"""`folders`: what this thread has locked, so that what it calls may ask for it again."""
+"""Attribute `folders`: the directories this thread has locked, so that a function it calls may lock them again."""
 
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """Keeps other threads and processes that ask for it from `folder`, whose parent exists.
+    """Keeps other threads and processes that also call this from `folder`, whose parent must exist.
 
     Raises `UserError` if one of them has it, `OSError` if nothing can be written beside it.
     """
@@ -42,7 +42,7 @@ def locked(folder: Path) -> Generator[None]:
 
 @contextmanager
 def _file(parent: int, name: str, folder: Path) -> Generator[None]:
-    """The file, locked; another is made if its last owner removed it meanwhile."""
+    """Opens and locks the file; makes another if its last owner removed it meanwhile."""
     while True:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=parent)
         try:
@@ -59,7 +59,7 @@ def _file(parent: int, name: str, folder: Path) -> Generator[None]:
 
 
 def _remove(parent: int, name: str) -> None:
-    """Unless somebody has locked it."""
+    """Removes the file unless another process has locked it."""
     file = os.open(name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=parent)
     try:
         _lock(file)
@@ -70,7 +70,7 @@ def _remove(parent: int, name: str) -> None:
 
 
 def _lock(file: int) -> None:
-    """Raises `BlockingIOError` if another has it."""
+    """Locks the file. Raises `BlockingIOError` if another process has it."""
     import fcntl
 
     try:
@@ -82,7 +82,7 @@ def _lock(file: int) -> None:
 
 
 def _is(file: int, parent: int, name: str) -> bool:
-    """Whether the open file is the one that has this name now."""
+    """Tells whether the open file is the one that has this name now."""
     try:
         return os.path.samestat(os.fstat(file), os.stat(name, dir_fd=parent, follow_symlinks=False))
     except FileNotFoundError:

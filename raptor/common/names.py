@@ -1,4 +1,4 @@
-"""Long names in tables: exporters make names of sixty characters and more."""
+"""Shortens long names for tables: exporters make names of sixty characters and more."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 ELLIPSIS = "\u2026"
 LEAST = 16
-"""Characters that a name keeps, however narrow the terminal is."""
+"""Minimum number of characters that a name keeps, however narrow the terminal is."""
 _UNBOUNDED = 10_000
 
 
 def shorten(names: Iterable[str], width: int) -> dict[str, str]:
-    """Each name in at most `width` characters, or `LEAST`: cut in the middle, and unlike all others.
+    """Cuts each name in the middle to at most `width` characters, or `LEAST`; the results differ from each other.
 
-    Names that would be equal show where they begin to differ, or a number if that is not enough.
+    Names that would become equal show the place where they begin to differ, or a number if that is not enough.
     """
     width = max(width, LEAST)
     whole = {name: printable(name, keep="") for name in names}
@@ -36,7 +36,7 @@ def shorten(names: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _equal(short: Mapping[str, str]) -> list[list[str]]:
-    """The names that look like others."""
+    """Groups the names that would look equal."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name, shown in short.items():
         groups[shown].append(name)
@@ -55,7 +55,7 @@ def _cut(name: str, width: int) -> str:
 
 
 def _cut_around(name: str, width: int, at: int) -> str:
-    """The name from `at` on, with a few letters before it, and its ends."""
+    """Returns the name around position `at`, with a few letters of both its ends."""
     if len(name) <= width:
         return name
     head, tail = width // 5, width // 3
@@ -67,7 +67,7 @@ def _cut_around(name: str, width: int, at: int) -> str:
 
 
 def _numbered(name: str, width: int, taken: set[str]) -> str:
-    """`taken` grows by the result."""
+    """Cuts the name and adds the first free number. `taken` grows by the result."""
     number = 2
     while True:
         suffix = f"#{number}"
@@ -81,9 +81,9 @@ def _numbered(name: str, width: int, taken: set[str]) -> str:
 def fit(
     console: "Console", names: Sequence[str], build: "Callable[[Mapping[str, str]], Table]", *, columns: int = 1
 ) -> "Table":
-    """The table that `build` makes of names, each as it is shown: in the width that the other columns leave.
+    """Builds a table with `build`, from names as short as the width left by the other columns demands.
 
-    `columns`: how many columns hold names.
+    `columns`: number of columns that hold names.
     """
     least = build(dict.fromkeys(names, "x" * LEAST))
     wide = console.options.update(max_width=_UNBOUNDED)

@@ -1,4 +1,4 @@
-"""Options of the compiler: the choices and what their values may be, for the command line and the Python API alike."""
+"""Options of the compiler, their choices and ranges; shared by the command line and the Python API."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, cast, get_args
@@ -25,7 +25,7 @@ ISA: OneOf[Isa] = OneOf("isa", get_args(Isa))
 STRATEGY: OneOf[Strategy] = OneOf("mapping", get_args(Strategy))
 
 DEFAULT_STRATEGY: Strategy = "rows"
-"""The mapping of who does not ask for one: hundreds of times faster on the chip than the reference, `raptor`."""
+"""Default mapping strategy: on the chip hundreds of times faster than the reference, `raptor`."""
 
 MOST_BITS = 32
 _MOST_LINES = 2**16 - 1
@@ -35,7 +35,7 @@ _SHAPE = "(1, 3, 224, 224)"
 
 
 def parse_xbar(value: object) -> tuple[int, int] | None:
-    """Rows and columns of a crossbar from `128`, `"128x256"` or `(128, 256)`; one number is both."""
+    """Returns rows and columns of a crossbar from `128`, `"128x256"` or `(128, 256)`; one number stands for both."""
     if value is None:
         return None
     sizes = _sizes(value)
@@ -45,7 +45,7 @@ def parse_xbar(value: object) -> tuple[int, int] | None:
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:
-    """One number or two."""
+    """Returns one number or two; None for a value of another form."""
     if isinstance(value, str):
         parts = value.lower().split("x")
         valid = len(parts) <= 2 and all(p.isascii() and p.isdigit() and len(p) < 6 for p in parts)
@@ -57,7 +57,7 @@ def _sizes(value: object) -> tuple[int, ...] | None:
 
 
 def parse_mapping(value: object) -> str:
-    """The name of a strategy, or the path of a stored mapping."""
+    """Returns the name of a strategy, or the path of a stored mapping."""
     expected = f"a file, or one of: {', '.join(STRATEGY.names)}"
     found = path("mapping", value, expected=expected)
     if str(found) not in STRATEGY.names and not found.is_file():
@@ -66,7 +66,7 @@ def parse_mapping(value: object) -> str:
 
 
 def parse_shapes(value: object) -> dict[str, tuple[int, ...]]:
-    """Sizes of inputs by name. Whether they fit the model is for the front end to say."""
+    """Returns sizes of inputs by name. The front end checks whether they fit the model."""
     shapes = {} if value is None else by_name("shapes", value, f"sizes by input, such as {{'input': {_SHAPE}}}")
     return {name: _shape(name, sizes) for name, sizes in shapes.items()}
 
@@ -79,11 +79,11 @@ def _shape(name: str, sizes: Any) -> tuple[int, ...]:
 
 
 def parse_dims(value: object) -> dict[str, int]:
-    """Sizes of dimensions by their name."""
+    """Returns sizes of dimensions by the name of the dimension."""
     dims = {} if value is None else by_name("dims", value, "sizes by name of the dimension, such as {'height': 224}")
     return {key: whole("dims", size, 1, expected=f"a size for '{key[:_LONGEST_NAME]}'") for key, size in dims.items()}
 
 
 def parse_named(keyword: str, value: object) -> dict[str, Any]:
-    """Values by the name of an input. Whether they fit the model is for the front end to say."""
+    """Returns values by the name of an input. The front end checks whether they fit the model."""
     return {} if value is None else by_name(keyword, value, "values by name of the input, such as {'sr': 16000}")

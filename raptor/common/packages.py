@@ -1,4 +1,4 @@
-"""RAPTOR's packages `validator` and `models` have names that others use too: whose they are is looked at before use."""
+"""Check of import names: other projects, too, have packages called `validator` and `models`."""
 
 import sys
 from importlib.util import find_spec
@@ -7,11 +7,11 @@ from pathlib import Path
 from raptor.common.errors import UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
-"""Where all of RAPTOR's packages lie, in a checkout and installed."""
+"""Folder that holds all packages of RAPTOR, in a checkout and when installed."""
 
 
 def require_own(*names: str) -> None:
-    """Raises `UserError` if `import` of one of these would give, or has given, what is not RAPTOR's."""
+    """Raises `UserError` if `import` of one of these names would find, or has found, a package that is not RAPTOR's."""
     for name in names:
         found = _origin(name)
         if found is None:
@@ -24,7 +24,7 @@ def require_own(*names: str) -> None:
 
 
 def _origin(name: str) -> Path | None:
-    """The folder of a package, or the file of a module, that `import` gives; None without any."""
+    """Returns the folder of a package, or the file of a module, that `import` finds; None if it finds nothing."""
     module = sys.modules.get(name)
     try:
         spec = module.__spec__ if module else find_spec(name)

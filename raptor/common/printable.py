@@ -1,12 +1,12 @@
-"""Text that holds names from files, made fit for a terminal."""
+"""Names from files, made safe for a terminal."""
 
 from unicodedata import category
 
 
 def printable(text: str, *, keep: str = "\n") -> str:
-    """Without characters that control the terminal or change the order of others: they are shown as escapes.
+    """Replaces characters that control the terminal or change the order of others by escapes.
 
-    `keep` are left as they are.
+    `keep`: characters that stay as they are.
     """
     hidden = {ord(c): repr(c)[1:-1] for c in set(text) if not (_is_shown(c) or c in keep)}
     return text.translate(hidden) if hidden else text

@@ -1,6 +1,7 @@
-"""How messages spell options: as keywords of Python, or as flags while the command line runs.
+"""Spelling of options in messages: as keywords of Python, or as flags while the command line runs.
 
-Whoever raises names an option by its keyword in the API, `option("cores", 12)`, and need not know who asked.
+Code that raises an error names the option by its keyword in the API, `option("cores", 12)`. It need not know whether
+Python or the command line called it.
 """
 
 from collections.abc import Generator, Mapping
@@ -20,14 +21,14 @@ _FLAGS = {
     "trace_file": "--trace",
     "weight_format": "--weights",
 }
-"""Flags that are not the keyword with dashes."""
+"""Flags that differ from the keyword with dashes."""
 
 _by_flags = False
 
 
 @contextmanager
 def flags() -> Generator[None]:
-    """Flags in every message, also of other threads: a process is a command line or it is not."""
+    """Makes every message use flags inside the block, in all threads: a process is a command line, or it is not."""
     global _by_flags
     before, _by_flags = _by_flags, True
     try:
@@ -37,24 +38,27 @@ def flags() -> Generator[None]:
 
 
 def in_flags() -> bool:
-    """Whether a command line runs."""
+    """Tells whether a command line runs."""
     return _by_flags
 
 
 def name(keyword: str) -> str:
-    """`cores`, or `--cores`."""
+    """Spells an option without its value: `cores`, or `--cores`."""
     return _FLAGS.get(keyword, f"--{keyword.replace('_', '-')}") if _by_flags else keyword
 
 
 def option(keyword: str, *value: Any) -> str:
-    """`cores=12`, or `--cores 12`; without a value `cores=`, or `--cores`. A flag is given as True."""
+    """Spells an option with its value: `cores=12`, or `--cores 12`. A flag is given as True.
+
+    Without a value: `cores=`, or `--cores`.
+    """
     if not _by_flags:
         return f"{keyword}={''.join(map(_python_value, value))}"
     return name(keyword) if value in ((), (True,)) else f"{name(keyword)} {_flag_value(*value)}"
 
 
 def _flag_value(value: Any) -> str:
-    """As one types it: 8x4 for a crossbar, x=1,3 for a shape, H=8 for a dimension."""
+    """Writes a value as users type it: 8x4 for a crossbar, x=1,3 for a shape, H=8 for a dimension."""
     if isinstance(value, Mapping):
         entries = cast(Mapping[str, Any], value).items()
         return " ".join(f"{key}={_joined(entry, ',')}" for key, entry in entries)
@@ -62,7 +66,7 @@ def _flag_value(value: Any) -> str:
 
 
 def _joined(value: Any, by: str) -> str:
-    """The parts of a tuple, or the value itself."""
+    """Joins the parts of a tuple with `by`; writes any other value as it is."""
     return by.join(map(str, cast(tuple[Any, ...], value))) if isinstance(value, tuple) else str(value)
 
 

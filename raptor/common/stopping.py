@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command alike: what it had begun is taken away, and a line says so."""
+"""Clean end of a command by Ctrl-C and by SIGTERM: unfinished output is deleted, and one line says so."""
 
 import os
 import signal
@@ -13,14 +13,14 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 class Stopper:
-    """Turns SIGTERM into what Python makes of Ctrl-C, `KeyboardInterrupt`, and remembers which of them it was."""
+    """Turns SIGTERM into `KeyboardInterrupt`, as Python does with Ctrl-C, and remembers which of the two it was."""
 
     def __init__(self) -> None:
         self._number = signal.SIGINT
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """For the time of the block."""
+        """Handles the signals inside the block."""
         hook = sys.unraisablehook
         sys.unraisablehook = self._keep
         watched = _may_watch()
@@ -34,7 +34,7 @@ class Stopper:
             sys.unraisablehook = hook
 
     def end(self) -> tuple[str, int]:
-        """The word for how the command was stopped, and the exit status."""
+        """Returns the word for how the command was stopped, and the exit status."""
         return ("terminated", TERMINATED) if self._number == signal.SIGTERM else ("interrupted", INTERRUPTED)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
@@ -42,7 +42,7 @@ class Stopper:
         raise KeyboardInterrupt
 
     def _keep(self, lost: "sys.UnraisableHookArgs") -> None:
-        """A signal where a library cannot pass it on, as while pydantic builds its classes, comes a little later."""
+        """Sends the signal again a little later if a library lost it, as pydantic does while it builds a class."""
         if lost.exc_type is KeyboardInterrupt:
             threading.Timer(0.01, os.kill, (os.getpid(), self._number)).start()
         else:
@@ -50,7 +50,7 @@ class Stopper:
 
 
 def _may_watch() -> bool:
-    """Python sets handlers in the main thread only; and whoever ignores SIGTERM, or has a handler, keeps that."""
+    """Tells whether a handler may be set: in the main thread, and if SIGTERM still has its default action."""
     if threading.current_thread() is not threading.main_thread():
         return False
     return signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

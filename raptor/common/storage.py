@@ -1,4 +1,4 @@
-"""Files of untrusted folders read with limits, and files written whole or not at all."""
+"""Reads files of untrusted folders with limits, and writes files completely or not at all."""
 
 import errno
 import os
@@ -93,18 +93,18 @@ def write_for(option: str, path: Path, content: bytes) -> None:
 
 
 def check_no_terminal(option: str, path: Path) -> None:
-    """Raises `UserError` for a `-` that is no file's name but would become one."""
+    """Raises `UserError` for a `-`, which would become the name of a file here."""
     if is_terminal(path):
         raise UserError(f"{option} -: standard output takes JSON only (--json -); name another")
 
 
 def is_terminal(path: Path | None) -> bool:
-    """Tells whether a path is `-`, as in `--json -`: standard output takes the JSON, and nothing else."""
+    """Tells whether a path is `-`, as in `--json -`: standard output then takes the JSON and nothing else."""
     return str(path) == "-"
 
 
 def print_or_write(option: str, path: Path, content: bytes) -> None:
-    """Writes `content` as `write_for` does, for `-` to standard output."""
+    """Writes `content` to standard output if the path is `-`, else to a file as `write_for` does."""
     if is_terminal(path):
         print_json(content)
     else:
@@ -112,7 +112,7 @@ def print_or_write(option: str, path: Path, content: bytes) -> None:
 
 
 def print_json(content: bytes) -> None:
-    """Writes to standard output in UTF-8, which JSON is, whatever the terminal takes."""
+    """Writes to standard output in UTF-8, as JSON demands, whatever encoding the terminal has."""
     sys.stdout.flush()
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()

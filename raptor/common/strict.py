@@ -1,6 +1,6 @@
-"""What the schemas of JSON files are made of: the first mistake ends the reading.
+"""Parts of the schemas of JSON files: reading stops at the first mistake.
 
-pydantic collects mistakes, a kilobyte each, and a file that somebody made can hold millions of them.
+pydantic collects all mistakes, a kilobyte each, and a file from somewhere else can hold millions of them.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -29,7 +29,7 @@ U = TypeVar("U")
 
 
 Figure = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})]
-"""A number of what a command writes: JSON has no infinity, and null stands for it."""
+"""A number that a command writes: JSON has no infinity, so null stands for it."""
 
 WallTimes = Annotated[
     Mapping[str, float],
@@ -42,13 +42,13 @@ def _entries(value: Any) -> dict[str, Any]:
 
 
 def _one_by_one(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """`FailFast` for objects, which pydantic has only for arrays."""
+    """Stops at the first bad entry of an object, as `FailFast` does for arrays; pydantic has nothing for objects."""
     each = {name: handler({name: entry})[name] for name, entry in _entries(value).items()}
-    return each or handler(value)  # which is empty, or no object
+    return each or handler(value)  # the value is empty, or no object
 
 
-# NOTE: an array of JSON is a list once the name check below has seen the object it stands in, and strict tuples take
-# no lists. Whatever else a lax one takes, JSON does not have.
+# NOTE: the name check below turns arrays of JSON into lists, which strict tuples refuse. So these tuples are lax. The
+# other types that a lax tuple accepts do not exist in JSON.
 Items = Annotated[tuple[T, ...], Strict(False), FailFast()]
 Pair = Annotated[tuple[T, U], Strict(False)]
 Named = Annotated[Mapping[str, T], WrapValidator(_one_by_one)]
@@ -64,7 +64,7 @@ def _refuse_unknown(names: Collection[str], value: Any) -> Any:
 
 
 class Schema(BaseModel):
-    """Strict: no conversions, no unknown names. Arrays are `Items` or `Pair`, objects by name are `Named`."""
+    """Base of all schemas. Strict: no conversions, no unknown names. Arrays are `Items` or `Pair`, objects `Named`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -75,7 +75,7 @@ class Schema(BaseModel):
 
 
 class Known:
-    """Base of dataclasses in a `Schema`, which forbids them unknown names too, but collects them."""
+    """Base of dataclasses inside a `Schema`: refuses unknown names at once, where pydantic would collect them."""
 
     __slots__ = ()
 
@@ -85,7 +85,7 @@ class Known:
 
 
 def faults(error: ValidationError, most: int) -> Iterable[str]:
-    """Where and what, of the first few."""
+    """Yields place and message of the first `most` mistakes."""
     return (
         f"{'.'.join(map(str, f['loc'])) or 'file'}: {f['msg'].removeprefix('Value error, ')}"
         for f in error.errors()[:most]

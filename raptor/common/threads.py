@@ -1,4 +1,4 @@
-"""Threads that start, or say why not: CPython waits for ever for one that had no memory to say that it has started."""
+"""Thread pool that fails with an error when out of memory. (CPython's `Thread.start` would hang.)"""
 
 import mmap
 from collections.abc import Callable
@@ -11,11 +11,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _ROOM_BYTES = 96 * 2**20
-"""Of addresses, for a thread to start: its stack (8 MiB), an arena of malloc (64 MiB), and something to begin with."""
+"""Address space that a thread needs to start: its stack (8 MiB), an arena of malloc (64 MiB), and some reserve."""
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool of them; `submit` and `map` raise `UserError` where there is no room for one more."""
+    """A pool of threads; `submit` and `map` raise `UserError` if there is no memory for one more."""
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         try:

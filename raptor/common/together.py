@@ -1,4 +1,4 @@
-"""Which options of a command go together: one acts or is refused."""
+"""Combinations of options: an option either acts or is refused."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def refuse_given(context: "typer.Context", parameters: Collection[str], reason: str) -> None:
     """Raises `UserError` for the first of these parameters that is on the command line.
 
-    Call this where a parameter would be without effect. `parameters`: by the names of the function's arguments.
+    Call this where a parameter would have no effect. `parameters`: names of the command function's arguments.
     """
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
