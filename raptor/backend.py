@@ -1,18 +1,18 @@
-"""The `onnx.backend.base.Backend` interface: a model is compiled, and its instruction streams are executed.
+"""The `onnx.backend.base.Backend` interface: compiles a model, and executes its instruction streams.
 
     from raptor.backend import RaptorBackend
 
     outputs = RaptorBackend.run_model(model, [x])
 
-The chip computes floats; sizes, axes, indices and weights are part of the program. A model may have them as inputs
-nevertheless (those of ONNX's own tests have nothing else), and their values are known at `run` only. So a model is
-compiled at its first run, and again when such an input changes. Which inputs are bound as constants is decided by
+The chip computes floats; sizes, axes, indices and weights are part of the program. A model may still have them as
+inputs (ONNX's own tests have nothing else). Their values are known only at `run`. So a model is compiled at its first
+run, and again when such an input changes. These inputs become constants:
 
-1. their type: every input that is neither float nor an integer of 8 bits (these are quantised data);
-2. the operators: an input that an importer needs as a constant, or from which follows what it needs. The compiler
-   says what that is.
+1. by type: every input that is neither float nor an integer of 8 bits (these are quantised data);
+2. by operator: an input that an importer needs as a constant, or from which such an input is computed. The compiler
+   names them.
 
-Never all of them: a model without an input left would be computed by the constant folder, not by the chip.
+At least one input stays: without inputs, the constant folder would compute the model, not the chip.
 """
 
 import inspect
@@ -43,9 +43,9 @@ __all__ = ["RaptorBackend", "RaptorRep", "is_compatible", "prepare", "run_model"
 
 Array = npt.NDArray[Any]
 OPTIONS = frozenset(inspect.signature(raptor.compile).parameters) - {"model", "shapes", "driver"}
-"""Those of `raptor.compile`; the inputs of a run say what their shapes are."""
+"""Options of `raptor.compile` that can be given; shapes come from the inputs of a run."""
 FEW_CORES = 16
-"""Cores of the chip unless told: as few as a small model needs, because every pair of cores has a route to write."""
+"""Default number of cores: as few as a small model needs, because every pair of cores has a route to write."""
 _DATA = frozenset(
     (
         TensorProto.FLOAT,
@@ -60,13 +60,13 @@ _DATA = frozenset(
 
 @dataclass(slots=True, eq=False)
 class _Compiled:
-    """`bound`: the inputs that became constants, with the values they had."""
+    """A compiled model. `bound`: the inputs that became constants, with the values they had."""
 
     program: "Program"
     bound: dict[str, Array]
 
     def fits(self, values: Mapping[str, Array]) -> bool:
-        """Whether the program is the one for these inputs."""
+        """Tells whether the program was compiled for these inputs."""
         places = self.program.memory.inputs
         return all(np.array_equal(values[n], v) for n, v in self.bound.items()) and all(
             values[p.name].shape == p.shape for p in places
@@ -74,7 +74,7 @@ class _Compiled:
 
 
 class RaptorRep(BackendRep):
-    """A model, compiled when it runs for the first time."""
+    """A model that is compiled when it runs for the first time."""
 
     def __init__(self, model: ModelProto, options: Mapping[str, Any]) -> None:
         self._model = convert_version(model)
@@ -89,9 +89,9 @@ class RaptorRep(BackendRep):
         return tuple(self._compiled.bound) if self._compiled else ()
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs for these inputs, a sequence in the model's order or a mapping by name.
+        """Returns the outputs for these inputs: a sequence in the model's order, or a mapping by name.
 
-        Raises `RaptorError` for inputs that do not fit and models that cannot be compiled.
+        Raises `RaptorError` for inputs that do not fit and for models that cannot be compiled.
         """
         require_own("validator")
         from validator.run import run
@@ -145,11 +145,14 @@ class RaptorRep(BackendRep):
 
 
 class RaptorBackend(Backend):
-    """Compiles for a crossbar chip, executes in the validator's engine; nothing else computes an output."""
+    """Compiles for a crossbar chip and executes in the validator's engine; nothing else computes an output."""
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> RaptorRep:
-        """`kwargs` are those of `raptor.compile`: xbar, cores, xbars_per_core, bits, cell_bits, arch, base_isa."""
+        """Prepares a model.
+
+        `kwargs` are those of `raptor.compile`: xbar, cores, xbars_per_core, bits, cell_bits, arch, base_isa.
+        """
         if not cls.supports_device(device):
             raise fault("device", device, "CPU, where the streams are executed")
         if not isinstance(cast(object, model), ModelProto):
@@ -173,9 +176,9 @@ class RaptorBackend(Backend):
         outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Runs a model of this node alone; `opset_version` says how to read it, other `kwargs` are those of `prepare`.
+        """Runs a model of this node alone. Without `outputs_info`, outputs are float32.
 
-        Without `outputs_info`, outputs are float32.
+        `opset_version` says how to read the node; other `kwargs` are those of `prepare`.
         """
         latest = onnx.defs.onnx_opset_version()
         version = whole("opset_version", kwargs.pop("opset_version", latest), 1, latest)
@@ -188,7 +191,7 @@ class RaptorBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether it is `CPU`, perhaps with a number: `CPU:0`."""
+        """Tells whether the device is `CPU`, perhaps with a number: `CPU:0`."""
         try:
             return Device(device).type == DeviceType.CPU
         except (AttributeError, TypeError, ValueError):
@@ -197,7 +200,7 @@ class RaptorBackend(Backend):
 
 @contextmanager
 def _blaming_the_model() -> Generator[None]:
-    """What onnx and numpy raise for models and values that make no sense."""
+    """Turns errors of onnx and numpy about senseless models and values into `UserError`."""
     try:
         yield
     except (onnx.checker.ValidationError, AttributeError, OverflowError, TypeError, ValueError) as e:
@@ -210,7 +213,7 @@ def _model_of(
     outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None,
     version: int,
 ) -> ModelProto:
-    """A model of one node that takes these arrays."""
+    """Builds a model of one node that takes these arrays."""
     infos = [_info(name, x.dtype, x.shape) for name, x in zip(filter(None, node.input), arrays, strict=True)]
     outputs = [_info(name, np.dtype(np.float32), None) for name in node.output if name]
     if outputs_info is not None:
@@ -227,7 +230,7 @@ supports_device = RaptorBackend.supports_device
 
 
 def _sources(model: ModelProto, names: set[str]) -> set[str]:
-    """`names` and the tensors they are computed from."""
+    """Returns `names` and the tensors they are computed from."""
     found = set(names)
     for node in reversed(model.graph.node):
         if found.intersection(node.output):
@@ -236,7 +239,7 @@ def _sources(model: ModelProto, names: set[str]) -> set[str]:
 
 
 def _bind(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:
-    """A copy in which these inputs are weights."""
+    """Returns a copy of the model in which these inputs are weights."""
     bound = ModelProto.FromString(model.SerializeToString())
     inputs = [v for v in bound.graph.input if v.name not in constants]
     del bound.graph.input[:]
@@ -248,7 +251,7 @@ def _bind(model: ModelProto, constants: Mapping[str, Array]) -> ModelProto:
 def _compile_on_enough_cores(
     model: ModelProto, shapes: Mapping[str, Sequence[int]], options: Mapping[str, Any]
 ) -> raptor.Program:
-    """On the chip of `options`; if these do not say how many cores it has, on as many as the model needs."""
+    """Compiles for the chip of `options`; if they give no number of cores, for as many as the model needs."""
     if "cores" in options or "arch" in options:
         return raptor.compile(model, shapes=shapes, **options)
     cores = FEW_CORES

@@ -1,4 +1,4 @@
-"""Tensors seen with some of their axes singled out, whatever shape their image has: reductions and normalisations."""
+"""Views of tensors with some axes selected, whatever shape their image has; for reductions and normalisations."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ from raptor.target.layout import Image
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor whose image has a dimension of its own for all that is chosen: `chosen[d]` for each dimension."""
+    """A tensor reshaped so that each dimension of its image is selected or not; `chosen[d]` for each dimension."""
 
     tensor: Tensor
     chosen: tuple[bool, ...]
@@ -29,17 +29,20 @@ class View:
 
     @property
     def count(self) -> int:
-        """Elements along the chosen dimensions."""
+        """Number of elements along the chosen dimensions."""
         return math.prod(n for n, chosen in zip(self.image.shape, self.chosen, strict=True) if chosen)
 
     @property
     def has_channels(self) -> bool:
-        """Whether the channels are chosen."""
+        """True if the channels are chosen."""
         return self.chosen[self.image.channel_axis] and self.image.channels > 1
 
 
 def view(build: Builder, x: Tensor, axes: Sequence[int]) -> View:
-    """x with the `axes` of its shape chosen. Nothing moves unless a reshape has split the channels."""
+    """Returns a view of x with the `axes` of its shape chosen.
+
+    Elements move only where a reshape split the channels.
+    """
     found = _refined(x.image, x.shape)
     if found is None:
         x = build.laid(x, natural_image(x.shape))
@@ -50,7 +53,7 @@ def view(build: Builder, x: Tensor, axes: Sequence[int]) -> View:
 
 
 def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: float = 1.0) -> Tensor:
-    """Maximum, or sum times `factor`, over all that is chosen: those dimensions become 1."""
+    """Adds the maximum, or the sum times `factor`, over the chosen dimensions, which become 1."""
     seen = _pooled(build, seen, function)
     if not seen.has_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
@@ -60,7 +63,7 @@ def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: 
 
 
 def mean(build: Builder, seen: View, factor: float) -> Tensor:
-    """Sum times `factor` over all that is chosen, in every channel; other dimensions become 1."""
+    """Adds the sum times `factor` over the chosen dimensions, in every channel; other chosen dimensions become 1."""
     seen = _pooled(build, seen, "sum")
     if not seen.has_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
@@ -69,7 +72,10 @@ def mean(build: Builder, seen: View, factor: float) -> Tensor:
 
 
 def spread(build: Builder, x: Tensor, image: Image) -> Tensor:
-    """x repeated along the dimensions of `image` in which it is 1, unless it is a pixel that meets every pixel."""
+    """Repeats x along the dimensions of `image` in which it has size 1.
+
+    A single pixel stays: it is used for every pixel.
+    """
     meets_all = (x.image.pixels, x.image.channels, x.image.channel_axis) == (1, image.channels, image.channel_axis)
     if x.image == image or meets_all:
         return x
@@ -78,7 +84,7 @@ def spread(build: Builder, x: Tensor, image: Image) -> Tensor:
 
 
 def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View:
-    """Without the chosen pixels."""
+    """Reduces the chosen dimensions of pixels to 1."""
     image, at = seen.image, seen.image.channel_axis
     chosen = seen.chosen[:at] + seen.chosen[at + 1 :]
     dims = image.pixel_dims
@@ -93,7 +99,7 @@ def _pooled(build: Builder, seen: View, function: Literal["max", "sum"]) -> View
 
 
 def _with_other_channels(build: Builder, seen: View) -> View:
-    """With the largest dimension that is not chosen as the channels."""
+    """Makes the largest dimension that is not chosen the channels."""
     shape, chosen = seen.image.shape, seen.chosen
     kept = [d for d in range(len(shape)) if not chosen[d]]
     if not kept:
@@ -103,9 +109,9 @@ def _with_other_channels(build: Builder, seen: View) -> View:
 
 
 def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None:
-    """An image of the same layout whose dimensions are parts of those of `shape`: of which, for each.
+    """Finds an image of the same layout whose dimensions are parts of those of `shape`, and the dimension of each part.
 
-    None if there is no such image, or the channels would be several of its dimensions.
+    Returns None if no such image exists, or if the channels would be several of its dimensions.
     """
     starts = sorted(_starts(image.shape) | _starts(shape) | {math.prod(shape)})
     steps = list(itertools.pairwise(starts))
@@ -116,7 +122,7 @@ def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None
     before = math.prod(image.shape[: image.channel_axis])
     at = starts.index(before)
     if image.channels == 1:
-        # A dimension of its own, which belongs to no axis.
+        # A separate dimension that belongs to no axis.
         dims.insert(at, 1)
         owners.insert(at, -1)
     elif dims[at] != image.channels:
@@ -125,10 +131,10 @@ def _refined(image: Image, shape: Shape) -> tuple[Image, tuple[int, ...]] | None
 
 
 def _starts(shape: Shape) -> set[int]:
-    """Products of the dimensions before each."""
+    """Returns the products of the dimensions before each one."""
     return {math.prod(shape[:d]) for d in range(len(shape))} | {1}
 
 
 def _owner(shape: Shape, start: int) -> int:
-    """The dimension of more than 1 that begins at or before `start`."""
+    """Finds the dimension larger than 1 that begins at or before `start`."""
     return max(d for d, n in enumerate(shape) if n > 1 and math.prod(shape[:d]) <= start)

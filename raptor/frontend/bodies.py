@@ -1,4 +1,4 @@
-"""Branches and bodies as pieces of the graph around them."""
+"""Branches and bodies (subgraphs), made parts of the graph around them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -13,11 +13,11 @@ from raptor.frontend.registry import STANDARD_DOMAINS
 _NUMBERS: Mapping[str, npt.DTypeLike] = MappingProxyType(
     {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 )
-"""Attributes of a Constant that are no tensors, and the type of what it makes of them."""
+"""Attributes of a Constant that are not tensors, and the type of the resulting values."""
 
 
 class Names:
-    """The names of tensors and nodes that a graph has; new ones keep theirs where no other has it."""
+    """The names of tensors and nodes of a graph; a new name is changed only if another has it."""
 
     def __init__(self, graph: GraphProto) -> None:
         self._tensors = {v.name for v in graph.input} | {t.name for t in graph.initializer}
@@ -41,7 +41,7 @@ class Names:
 
 
 def hoist_constants(graph: GraphProto, names: Names) -> list[TensorProto]:
-    """Takes the constants out of all branches and bodies, so that a loop does not multiply them."""
+    """Moves the constants out of all branches and bodies, so that a loop does not copy them."""
     return [tensor for inner in list(graphs_of(graph))[1:] for tensor in _hoisted(inner, names)]
 
 
@@ -54,7 +54,7 @@ def _hoisted(graph: GraphProto, names: Names) -> Iterator[TensorProto]:
     for name, tensor in found.items():
         hoisted = TensorProto()
         hoisted.CopyFrom(tensor)
-        # An output must be made in the graph itself.
+        # An output must be computed in the graph itself.
         hoisted.name = names.tensor(f"{name}.constant" if name in outputs else name)
         yield hoisted
         if name in outputs:
@@ -80,7 +80,7 @@ def _constant(node: NodeProto) -> TensorProto | None:
 
 
 def rename_reads(node: NodeProto, names: Mapping[str, str]) -> None:
-    """Changes what a node reads, its branches and bodies included, in place."""
+    """Renames the inputs of a node, also those in its branches and bodies, in place."""
     for position, name in enumerate(node.input):
         if name in names:
             node.input[position] = names[name]
@@ -95,7 +95,7 @@ def rename_reads(node: NodeProto, names: Mapping[str, str]) -> None:
 def inline(
     body: GraphProto, inputs: Mapping[str, str], names: Names, wanted: Sequence[str] = ()
 ) -> tuple[list[NodeProto], list[str]]:
-    """The nodes of a body, for which `inputs` names its own inputs, and the names of its outputs.
+    """Returns the nodes of a body, whose own inputs are replaced by `inputs`, and the names of its outputs.
 
     `wanted`: the names that the first outputs shall have.
     """

@@ -1,4 +1,4 @@
-"""Chains of operators that together make the outputs of one ONNX node."""
+"""Builder of chains of operators that together compute the outputs of one ONNX node."""
 
 import math
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Builder:
     ctx: ImportContext
 
     def operand(self, name: str) -> Tensor:
-        """An input of the node; a constant becomes a tensor."""
+        """Returns an input of the node; a constant becomes a tensor."""
         value = self.ctx.constant(name)
         if value is None:
             return self.ctx.tensor(name)
@@ -49,7 +49,7 @@ class Builder:
         return self.ctx.inner(self.node, (), value.shape, image, ConstantTensor(pixels), stem)
 
     def natural(self, name: str) -> Tensor:
-        """An input with its channels on axis 1, as ONNX means it."""
+        """Returns an input with its channels on axis 1, as ONNX defines it."""
         tensor = self.ctx.tensor(name)
         return self.laid(tensor, natural_image(tensor.shape))
 
@@ -61,38 +61,39 @@ class Builder:
         return self.ctx.inner(self.node, [i.name for i in inputs], image.shape, image, operator, stem)
 
     def map(self, function: MapFunction, *operands: Tensor | Constant | float) -> Tensor:
-        """Tensors of one image, or of one pixel; constants; numbers."""
+        """Adds an element-wise function of tensors of one image (or of one pixel), constants and numbers."""
         tensors = list(dict.fromkeys(o for o in operands if isinstance(o, Tensor)))
         image = max((t.image for t in tensors), key=lambda i: i.pixels)
         chosen = (tensors.index(o) if isinstance(o, Tensor) else _constant(o) for o in operands)
         return self.add(Map(function, tuple(chosen)), image, *tensors)
 
     def absolute(self, x: Tensor) -> Tensor:
-        """|x| = max(x, 0 - x)."""
+        """Adds |x| = max(x, 0 - x)."""
         return self.map("max", x, self.map("sub", 0.0, x))
 
     def matrix(self, x: Tensor, weights: Floats) -> Tensor:
-        """Every pixel times [channels, new channels]."""
+        """Multiplies every pixel by a matrix [channels, new channels]."""
         axis = x.image.channel_axis
         image = Image((*x.image.shape[:axis], weights.shape[1], *x.image.shape[axis + 1 :]), axis)
         return self.add(Filter(owned(weights[None]), Window.point((x.image.pixels,))), image, x)
 
     def constant(self, array: Floats, shape: Shape, image: Image) -> Constant:
-        """A constant broadcast against a result of `shape`, as small as the image allows."""
+        """Makes a constant that is broadcast against a result of `shape`, as small as the image allows."""
         return Constant(smallest(constant_pixels(array, shape, image)))
 
     def arranged(self, wanted: npt.NDArray[np.integer], *sources: Tensor) -> Tensor:
-        """`wanted`: for each element of a result of this shape, its position among the elements of the sources.
+        """Adds a tensor of elements taken from the sources.
 
-        The position counts elements in C order, source after source; -1 is zero. The image of the result is the
-        cheapest: a layout change that only renames, else the longest runs of neighbours.
+        For each element of the result, `wanted` is its position among the elements of the sources. Positions count
+        elements in C order, source after source; -1 is zero. The image of the result is the cheapest one: a layout
+        change that only renames, else the one with the longest runs of neighbours.
         """
         images = [s.image for s in sources]
         if np.array_equal(wanted.reshape(-1), np.arange(images[0].elements)):
             image = natural_image(wanted.shape)
             image = image if image.has_layout_of(images[0]) else images[0]
             return self.add(Rename(), image, sources[0])
-        # The first of equal ones: with the channels where ONNX has them nobody needs to move them again.
+        # Of equal candidates the first, ONNX's own: later nodes need not move the channels again.
         natural = natural_image(wanted.shape)
         others = (Image(natural.shape, axis) for axis in range(len(natural.shape)) if axis != natural.channel_axis)
         candidates = [(i, move(images, wanted, i)) for i in (natural, *others)]
@@ -100,7 +101,7 @@ class Builder:
         return self.add(chosen, image, *sources)
 
     def finish(self, tensor: Tensor, output: str | None = None) -> None:
-        """Makes `tensor` an output of the node (the first unless named), under that shape."""
+        """Makes `tensor` an output of the node (the first unless named), with the shape of that output."""
         ctx, name = self.ctx, output or self.node.output
         operator, inputs = ctx.take_back(tensor)
         natural = natural_image(ctx.shape(name))
@@ -110,7 +111,7 @@ class Builder:
 
 
 def constant_ints(node: NodeView, ctx: ImportContext, position: int, name: str = "") -> tuple[int, ...] | None:
-    """Integers given by an input, or in older versions by the attribute `name`; None if neither is there."""
+    """Returns integers given by an input, or in older versions by the attribute `name`; None if neither exists."""
     given = node.input(position)
     if given is None:
         return node.ints(name) if name in node.attributes else None
@@ -128,23 +129,23 @@ def axis_of(node: NodeView, rank: int, default: int) -> int:
 
 
 def smallest(pixels: Floats) -> Floats:
-    """A constant [rows, width, channels] without the repetitions along whole dimensions."""
+    """Returns a constant [rows, width, channels] without repetitions along whole dimensions."""
     for axis in (0, 1, 2):
         first = pixels.take([0], axis=axis)
-        # A constant cannot vary by row only: its period is a pixel, a row or everything.
+        # A constant cannot vary by row only: it repeats by pixel, by row, or not at all.
         if (axis != 1 or pixels.shape[0] == 1) and pixels.shape[axis] > 1 and (pixels == first).all():
             pixels = first
     return owned(pixels)
 
 
 def indices(tensors: list[Tensor]) -> list[Indices]:
-    """For each tensor an array of its shape, of positions among the elements of all."""
+    """Returns for each tensor an array of its shape: positions among the elements of all tensors."""
     firsts = np.cumsum([0, *(math.prod(t.shape) for t in tensors)])
     return [c_order(t.shape, int(first)) for t, first in zip(tensors, firsts, strict=False)]
 
 
 def _breaks(operator: Move) -> int:
-    """Places where the next element of the result is not the next one of a source.
+    """Counts the places where the next element of the result is not the next one of a source.
 
     Elements a fixed stride apart would be one instruction too, but lead to images of few channels.
     """

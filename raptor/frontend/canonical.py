@@ -1,6 +1,6 @@
-"""One canonical form for the many ways to say the same in ONNX: what onnxruntime's BASIC optimiser leaves.
+"""Canonical form of ONNX, which can say one thing in many ways: the result of onnxruntime's BASIC optimiser.
 
-It folds constants, shapes and batch normalisation, drops what does nothing in inference, and keeps to standard
+It folds constants, shapes and batch normalisation, and drops nodes that do nothing in inference. It keeps to standard
 operators and to the names of the tensors that remain. Of the tools tried (onnxscript, onnx-ir's passes, onnxsim,
 onnxoptimizer) none did all of that.
 """
@@ -29,19 +29,19 @@ from raptor.frontend.reading import INLINE_BYTES, ORIGINAL, Source, reads
 from raptor.frontend.registry import is_supported_op
 
 KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
-"""Off: products and sum keep the names the user knows, and what is added may be a tensor, unlike C of our Gemm."""
+"""Fusions turned off: product and sum keep the user's names, and the sum may add a tensor, unlike C of our Gemm."""
 CONVERTED = "converted"
-"""What a proto calls the data of weights that are not those of the original."""
+"""Name of the data of weights that conversion has changed, in place of a file name."""
 INLINED = "_inlfunc_"
-"""How onnxruntime begins the names inside of functions."""
+"""Prefix of the names that onnxruntime gives to tensors inside of functions."""
 STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
 @contextmanager
 def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
-    """The canonical model with every shape inferred, and the folder of its larger weights, which goes on exit.
+    """Yields the canonical model with every shape inferred, and a folder with its larger weights, deleted on exit.
 
-    `source.proto` is replaced by one without weights: a model of 500 MB shall not be in memory five times.
+    `source.proto` is replaced by one without weights, so that a model of 500 MB is not in memory five times.
     """
     with tempfile.TemporaryDirectory(prefix="raptor-") as name:
         folder = Path(name)
@@ -57,9 +57,9 @@ def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
 
 @contextmanager
 def blaming_the_model(folder: Path) -> Generator[None]:
-    """What goes wrong with a model that onnxruntime cannot run either is the model's fault, not ours.
+    """Turns an `InternalError` into a `UserError` if onnxruntime cannot run the model either: the model is wrong then.
 
-    Shapes that do not go together (a Conv of 4 channels over an image of 5) show only then.
+    Shapes that do not go together (a Conv of 4 channels over an image of 5) show only there.
     """
     try:
         yield
@@ -80,7 +80,7 @@ def _inferred(source: Source) -> ModelProto:
 
 
 def _make_loadable(proto: ModelProto) -> None:
-    """Changes the model into one that onnxruntime optimises and reads back."""
+    """Changes the model into one that onnxruntime optimises and reads back, in place."""
     # Up to IR 3 weights are inputs as well; the optimiser then writes models that do not reload.
     weights = {t.name for t in proto.graph.initializer}
     inputs = [v for v in proto.graph.input if v.name not in weights]
@@ -92,9 +92,9 @@ def _make_loadable(proto: ModelProto) -> None:
 
 
 def _drop_unused(proto: ModelProto) -> None:
-    """Leaves the nodes that an output depends on: onnxruntime takes minutes to drop some ten thousand others.
+    """Keeps the nodes that an output depends on: onnxruntime takes minutes to drop some ten thousand others.
 
-    Those that cannot be compiled stay, to be told of.
+    Nodes that cannot be compiled stay, so that errors can name them.
     """
     needed = {value.name for value in proto.graph.output}
     kept: list[NodeProto] = []
@@ -108,7 +108,7 @@ def _drop_unused(proto: ModelProto) -> None:
 
 
 def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
-    """The model without the larger weights that were made on the way, by conversion, and their data."""
+    """Moves the larger weights that conversion has changed out of the model; returns the model and their data."""
     converted = bytearray()
     for tensor in proto.graph.initializer:
         data = tensor.raw_data
@@ -126,8 +126,8 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
         # The weights go to a file, from which they are imported one by one.
         run(original, target, weights="weights.bin", in_memory=in_memory)
         if _has_inlined_functions(target):
-            # They come apart into operators (GroupNormalization) after everything else was optimised.
-            # Shapes it does not infer itself (of MeanVarianceNormalization) it takes as given.
+            # onnxruntime expands functions into operators (GroupNormalization) only after it has optimised the rest.
+            # It does not infer all shapes (those of MeanVarianceNormalization), but uses those that are given.
             shaped, again = folder / "shaped.onnx", folder / "again.onnx"
             shaped.write_bytes(infer_shapes(read_without_weights(target)).SerializeToString())
             run(shaped, again, weights="again.bin")

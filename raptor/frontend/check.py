@@ -1,4 +1,4 @@
-"""What is wrong with a model before anything is made of it."""
+"""Checks of a model before anything is made of it."""
 
 import math
 from collections import defaultdict
@@ -24,7 +24,7 @@ from raptor.graph.ir import (
 )
 
 MOST_ELEMENTS = 2**28
-"""Of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
+"""Maximum elements of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
 INDICES = frozenset(
     (
@@ -38,14 +38,14 @@ INDICES = frozenset(
         TensorProto.UINT64,
     )
 )
-"""Types of what is no data: lengths, flags, names. (Those of 8 bits are images, or quantised.)"""
+"""Types of inputs that are not data: lengths, flags, names. (Integers of 8 bits are images, or quantised data.)"""
 _CHOOSING: Mapping[str, tuple[int, ...]] = MappingProxyType({"Gather": (1,), "OneHot": (0,)})
-"""Operators and which of their inputs are indices of rows."""
+"""Operators, and which of their inputs are indices of rows."""
 _MOVES = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "Clip", "Slice"))
 
 
 def check_model(source: Source) -> None:
-    """The rules of the ONNX standard. An operator the standard does not know is reported as unsupported."""
+    """Checks the rules of the ONNX standard. Reports an operator that the standard does not know as unsupported."""
     try:
         check_standard(_small(source.proto).SerializeToString())
     except InvalidModel as error:
@@ -54,7 +54,7 @@ def check_model(source: Source) -> None:
 
 
 def _small(proto: ModelProto) -> ModelProto:
-    """The model with one number in place of each weight that is elsewhere: no rule asks more of weights."""
+    """Copies the model with one number in place of each weight stored elsewhere: no rule looks at more of a weight."""
     small = ModelProto()
     small.CopyFrom(proto)
     for tensor in small.graph.initializer:
@@ -87,7 +87,7 @@ def raise_if_unsupported(proto: ModelProto, reasons: Mapping[str, str] = Mapping
 def check_inputs(proto: ModelProto, constants: Collection[str], *, keep_integers: bool = False) -> None:
     """Raises `UserError` with all inputs that cannot be fed.
 
-    Those that may still become constants (`is_settable`) can; with `keep_integers`, everything that is a tensor.
+    Inputs that may still become constants (`is_settable`) are accepted; with `keep_integers`, all that are tensors.
     """
     inputs = {n: v for n, v in model_inputs(proto).items() if n not in constants and not is_settable(proto, v)}
     if keep_integers:
@@ -98,13 +98,13 @@ def check_inputs(proto: ModelProto, constants: Collection[str], *, keep_integers
 
 
 def model_inputs(proto: ModelProto) -> dict[str, ValueInfoProto]:
-    """By name. Up to IR 3 weights are inputs as well; they are left out."""
+    """Returns the inputs by name. Up to IR 3 weights are inputs as well; they are left out."""
     weights = {t.name for t in proto.graph.initializer}
     return {v.name: v for v in proto.graph.input if v.name not in weights}
 
 
 def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
-    """Why an input cannot be fed: its type, and what to do. Empty if it can."""
+    """Says why an input cannot be fed: its type, and what to do. Empty if it can."""
     kind = value.type.tensor_type.elem_type
     if kind in FLOATS - {TensorProto.BFLOAT16}:
         return ""
@@ -116,13 +116,13 @@ def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
 
 
 def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
-    """Whether an input is a flag or a number of something, which can only be a constant."""
+    """Tells whether an input is a flag or a size, which can only be a constant."""
     kind, rank = value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
     return kind in INDICES and rank <= 1 and not _are_token_ids(proto, value)
 
 
 def _are_token_ids(proto: ModelProto, value: ValueInfoProto) -> bool:
-    """Whether an input, a vector at least, chooses rows of a table."""
+    """Tells whether an input (at least a vector) selects rows of a table."""
     if not value.type.tensor_type.shape.dim:
         return False
     same = {value.name}
@@ -135,14 +135,14 @@ def _are_token_ids(proto: ModelProto, value: ValueInfoProto) -> bool:
 
 
 def check_types(proto: ModelProto) -> None:
-    """Weights are floats of 16, 32 or 64 bits; integers are welcome as shapes, axes and indices."""
+    """Raises `UserError` for weights in bfloat16. Other floats are converted; integers are shapes, axes and indices."""
     for tensor in proto.graph.initializer:
         if tensor.data_type == TensorProto.BFLOAT16:
             raise UserError(f"weights '{tensor.name}' are bfloat16, must be float32")
 
 
 def check_sizes(proto: ModelProto) -> None:
-    """No tensor of the model, whose shapes are inferred, is larger than anything that can be compiled."""
+    """Raises `UserError` if a tensor of the model (with inferred shapes) is too large to be compiled."""
     graph = proto.graph
     for value in (*graph.input, *graph.value_info, *graph.output):
         count = math.prod(d.dim_value for d in value.type.tensor_type.shape.dim if d.HasField("dim_value"))
@@ -152,7 +152,7 @@ def check_sizes(proto: ModelProto) -> None:
 
 
 def check_weights(source: Source) -> None:
-    """Weights are finite, except that a Clip may have an infinite bound."""
+    """Raises `UserError` unless all weights are finite. Bounds of a Clip may be infinite."""
     users = _users(source.proto)
     for tensor in _float_tensors(source.proto):
         try:
@@ -165,7 +165,7 @@ def check_weights(source: Source) -> None:
 
 
 def check_finite(graph: Graph) -> None:
-    """No constant made of the weights is beyond float32: products of large ones may be."""
+    """Raises `UserError` if a constant computed from the weights is beyond float32, such as a product of large ones."""
     for node in graph.nodes:
         if not all(np.isfinite(values).all() for values in _constants(node.operator)):
             raise UserError(f"{node.name} ({node.op_type}): its weights give numbers beyond the range of float32")
@@ -184,17 +184,17 @@ def _constants(operator: Operator) -> Iterator[Floats]:
 
 
 def label(node: NodeProto) -> str:
-    """The name of a node, or what tells it from the others if it has none."""
+    """Returns the name of a node, or operator and output if it has no name."""
     return node.name or f"{node.op_type} -> {node.output[0] if node.output else ''}"
 
 
 def first_line(error: Exception) -> str:
-    """The part of a library's message that says what is wrong."""
+    """Returns the part of a library's message that says what is wrong."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _float_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """The float32 constants, named by the tensor they define."""
+    """Yields the float32 constants, named by the tensor they define."""
     yield from (t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT)
     for node in proto.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].t.data_type == TensorProto.FLOAT:
@@ -205,7 +205,7 @@ def _float_tensors(proto: ModelProto) -> Iterator[TensorProto]:
 
 
 def _users(proto: ModelProto) -> defaultdict[str, set[str]]:
-    """Tensor -> operators that read it."""
+    """Maps each tensor to the operators that read it."""
     users: defaultdict[str, set[str]] = defaultdict(set)
     for node in proto.graph.node:
         for name in node.input:

@@ -1,4 +1,4 @@
-"""ONNX tensors and their images: natural images, equal layouts, broadcast constants."""
+"""Images of ONNX tensors and constants: natural images, equal layouts, broadcast constants."""
 
 import math
 
@@ -12,20 +12,23 @@ Shape = tuple[int, ...]
 
 
 def natural_image(shape: Shape) -> Image:
-    """How ONNX means a shape: (batch, channels, spatial...); one dimension alone is the channels."""
+    """Returns the image of a shape as ONNX defines it:
+
+    (batch, channels, spatial...); a single dimension is the channels.
+    """
     return Image(shape or (1,), min(1, max(len(shape) - 1, 0)))
 
 
 _LINE = 16
-"""float32 values of a cache line."""
+"""Number of float32 values in a cache line."""
 
 
 def owned(values: npt.ArrayLike) -> Floats:
-    """A contiguous float32 copy: constants come as views of a file that is about to go."""
+    """Returns a contiguous float32 copy. (Constants come as views of a file that will be deleted.)"""
     source = np.asarray(values)
     if source.flags.c_contiguous or source.ndim < 2:
         return np.array(source, np.float32, order="C")
-    # Weights are transposed here: a line at a time meets each line of the source once, which takes a third of the time.
+    # Weights are transposed here: a cache line at a time reads each line of the source once, in a third of the time.
     out = np.empty(source.shape, np.float32)
     for first in range(0, source.shape[-1], _LINE):
         out[..., first : first + _LINE] = source[..., first : first + _LINE]
@@ -33,20 +36,20 @@ def owned(values: npt.ArrayLike) -> Floats:
 
 
 def scalar(value: float) -> Floats:
-    """A constant [1, 1, 1]."""
+    """Makes a constant [1, 1, 1]."""
     return np.full((1, 1, 1), value, np.float32)
 
 
 def per_channel(values: npt.ArrayLike) -> Floats:
-    """A constant [1, 1, channels]."""
+    """Makes a constant [1, 1, channels]."""
     return owned(values).reshape(1, 1, -1)
 
 
 def constant_pixels(array: Floats, shape: Shape, image: Image) -> Floats:
-    """`array`, broadcast as numpy does against `shape`, as [rows|1, width|1, channels|1] of the image.
+    """Broadcasts `array` against `shape`, as numpy does, and returns [rows|1, width|1, channels|1] of the image.
 
-    A dimension over which `array` is broadcast stays 1 as long as `shape` is the image's own; in a tensor that was
-    reshaped the dimensions of the image are others, and only a scalar stays small.
+    A dimension over which `array` is broadcast stays 1 as long as `shape` is the image's own. In a reshaped tensor the
+    dimensions of the image are different, and only a scalar stays small.
     """
     if array.size == 1:
         return scalar(array.item())

@@ -1,8 +1,8 @@
-"""Products of two tensors with named dimensions, one computed at least: what MatMul, Gemm and Einsum have in common.
+"""Products of two tensors with named dimensions, at least one of them computed. Shared by MatMul, Gemm and Einsum.
 
-A contraction becomes transpose, reshape, product, transpose (TTGT), and the transpositions only say which dimensions
-are the pixels and which the channels of an image: they cost nothing where the image is so already. The dimensions of
-a product x * y -> out are
+A contraction becomes transpose, reshape, product, transpose (TTGT). The transpositions only say which dimensions are
+the pixels and which the channels of an image: they cost nothing where the image already has that form. The dimensions
+of a product x * y -> out are
 
 `batch`   in x, y and out
 `inner`   in x and y, summed
@@ -39,7 +39,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A tensor, computed or constant (an array of the dimensions' sizes), and the names of its dimensions in order."""
+    """A tensor, computed or constant (an array with the sizes of its dimensions), and the names of these in order."""
 
     names: Names
     value: Tensor | Floats
@@ -51,7 +51,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """Adds the products of one node to its graph. `sizes`: of every dimension."""
+    """Adds the products of one node to its graph. `sizes`: size of every dimension by name."""
 
     node: NodeView
     ctx: ImportContext
@@ -59,7 +59,10 @@ class Contraction:
 
     @classmethod
     def of(cls, node: NodeView, ctx: ImportContext, names: Sequence[Sequence[str]]) -> "Contraction":
-        """For the node's first inputs, whose dimensions have these names. A dimension of 1 is broadcast."""
+        """Makes a contraction of the node's first inputs, whose dimensions have these names.
+
+        A dimension of 1 is broadcast.
+        """
         sizes: dict[str, int] = {}
         for name, dims in zip(node.inputs, names, strict=False):
             constant = ctx.constant(name)
@@ -69,7 +72,7 @@ class Contraction:
         return cls(node, ctx, sizes)
 
     def factor(self, name: str, names: Sequence[str]) -> Factor:
-        """A tensor of the model whose dimensions have these names; a name given twice means its diagonal."""
+        """Returns a tensor of the model whose dimensions have these names; a name given twice means its diagonal."""
         constant = self.ctx.constant(name)
         shape = self.ctx.tensor(name).shape if constant is None else constant.shape
         kept = tuple(n for n, size in zip(names, shape, strict=True) if size > 1)
@@ -91,7 +94,7 @@ class Contraction:
         return Factor(unique, self._inner((x.name,), image, move([x.image], elements, image), "diagonal"))
 
     def wide(self, names: Iterable[str]) -> Names:
-        """Those of more than one element."""
+        """Returns the names of dimensions with more than one element."""
         return tuple(n for n in names if self.sizes[n] > 1)
 
     def dims(self, names: Iterable[str]) -> tuple[int, ...]:
@@ -101,7 +104,7 @@ class Contraction:
         return math.prod(self.dims(names))
 
     def product(self, x: Factor, y: Factor, out: Names) -> Factor:
-        """The product, with the dimensions `out`."""
+        """Returns the product, with the dimensions `out`."""
         if x.is_constant:
             x, y = y, x
         if isinstance(x.value, np.ndarray) and isinstance(y.value, np.ndarray):
@@ -114,7 +117,7 @@ class Contraction:
         return Factor(out, self._computed_product(x, y, out))
 
     def _summed(self, x: Factor, needed: set[str]) -> Factor:
-        """Without the dimensions that nothing else needs: a product with ones."""
+        """Sums the dimensions that nothing else needs: a product with ones."""
         gone = tuple(n for n in x.names if n not in needed)
         if not gone:
             return x
@@ -124,12 +127,12 @@ class Contraction:
         return Factor(names, np.ones(self.dims(names), np.float32))
 
     def _product_with_constant(self, names: Names, x: Tensor, others: Names, values: Floats, out: Names) -> Tensor:
-        """Crossbars: one filter; a batch of matrices is as many groups."""
+        """Multiplies on crossbars: one filter; a batch of matrices becomes as many groups."""
         batch = tuple(n for n in names if n in others and n in out)
         rows = tuple(n for n in names if n not in others and n in out)
         inner = tuple(n for n in names if n not in out)
         cols = tuple(n for n in out if n not in names)
-        # A dimension of x alone that is summed meets the same weight everywhere.
+        # A summed dimension that only x has uses one weight for all its elements.
         shape = [self.sizes[n] if n in others else 1 for n in inner]
         shown = tuple(n for n in inner if n in others)
         ordered = einsum_arrays([(others, values)], (*shown, *batch, *cols))
@@ -146,12 +149,12 @@ class Contraction:
         return self._result((left.name,), filter_, rows, (*batch, *cols), out)
 
     def _covering_filter(self, x: Tensor, matrix: Floats, batch: int) -> Filter | None:
-        """A convolution whose kernel covers the image, if x is a flattened image (thesis, appendix B).
+        """Returns a convolution whose kernel covers the image, if x is a flattened image (thesis, appendix B).
 
         Row c * pixels + p of the matrix belongs to channel c at tap p of the image (N, C, spatial...).
         """
         image = x.image
-        # Of one channel the kernel would take a crossbar for each pixel; as channels the pixels share crossbars.
+        # With one channel the kernel would need a crossbar per pixel; as channels, the pixels share crossbars.
         if len(image.shape) < 3 or (image.channel_axis, image.shape[0]) != (1, batch) or image.channels == 1:
             return None
         dims = image.shape[2:]
@@ -160,7 +163,7 @@ class Contraction:
         return Filter(owned(matrix.reshape(image.channels, window.tap_count, -1).swapaxes(0, 1)), window)
 
     def _computed_product(self, x: Factor, y: Factor, out: Names) -> Tensor:
-        """The vector unit: one dot product an element."""
+        """Multiplies on the vector unit: one dot product per element."""
         if not set(x.names) & set(y.names) - set(out):
             return self._multiplied(x, y, out)
         rows, cols = ((tuple(n for n in out if n in a.names and n not in b.names)) for a, b in ((x, y), (y, x)))
@@ -176,7 +179,7 @@ class Contraction:
         return self._result((left.name, right.name), dot, (*batch, *rows), cols, out)
 
     def _multiplied(self, x: Factor, y: Factor, out: Names) -> Tensor:
-        """Without a sum: element by element, both broadcast."""
+        """Multiplies without a sum: element by element, both factors broadcast."""
         shape = self.dims(out)
         operands = [self._aligned(v, out) for v in (x, y)]
         tensors = [o for o in operands if isinstance(o, Tensor)]
@@ -188,7 +191,7 @@ class Contraction:
         return result
 
     def _aligned(self, x: Factor, out: Names) -> Tensor | Floats:
-        """The factor with its dimensions in the order of `out`, and 1 where it lacks one."""
+        """Returns the factor with its dimensions in the order of `out`; a dimension it lacks is 1."""
         order = tuple(n for n in out if n in x.names)
         shape = tuple(self.sizes[n] if n in x.names else 1 for n in out)
         if isinstance(x.value, np.ndarray):
@@ -197,7 +200,7 @@ class Contraction:
         return Tensor(turned.name, shape, turned.image)
 
     def permuted(self, names: Names, x: Tensor, out: Names) -> Tensor:
-        """The tensor with its dimensions in another order; no element moves if the pixels stay in theirs."""
+        """Permutes the dimensions of the tensor; no element moves if the pixels keep their order."""
         if names == out:
             return x
         shape = self.dims(out)
@@ -212,7 +215,7 @@ class Contraction:
         return c_order(self.dims(names)).transpose([names.index(n) for n in out])
 
     def _arranged(self, names: Names, x: Tensor, pixels: Names, channels: Names) -> Tensor:
-        """The tensor with these dimensions as its pixels, and those as its channels."""
+        """Returns the tensor with `pixels` as its pixels and `channels` as its channels."""
         at = _position(names, pixels, channels)
         if at is not None:
             before, behind = self.size(pixels[:at]), self.size(pixels[at:])
@@ -223,7 +226,7 @@ class Contraction:
         return self._inner((x.name,), image, move([x.image], wanted, image), "turned")
 
     def _result(self, inputs: Names, operator: Filter | Dot, pixels: Names, channels: Names, out: Names) -> Tensor:
-        """The operator's result, of these pixels and channels, with the dimensions `out`."""
+        """Returns the operator's result, which has these pixels and channels, with the dimensions `out`."""
         at = _position(out, pixels, channels)
         if at is not None:
             return self._inner(inputs, self._shown(out, channels, at), operator, "products")
@@ -234,7 +237,7 @@ class Contraction:
         return self._inner((product.name,), image, move([flat], wanted, image), "turned")
 
     def _shown(self, out: Names, channels: Names, at: int) -> Image:
-        """The image of a result whose channels are `channels`, from dimension `at` on."""
+        """Returns the image of a result whose channels are `channels`, from dimension `at` on."""
         shape = self.dims(out)
         last = at + len(channels)
         return Image((*shape[:at], self.size(channels), *shape[last:]), at)
@@ -245,13 +248,13 @@ class Contraction:
 
 
 def einsum_arrays(factors: Sequence[tuple[Names, Array]], out: Names) -> Array:
-    """numpy's einsum with names of any length; dimensions that nothing needs are summed."""
+    """Calls numpy's einsum with names of any length; dimensions that nothing needs are summed."""
     numbers = {n: i for i, n in enumerate(dict.fromkeys(n for names, _ in factors for n in names))}
     operands = [o for names, values in factors for o in (values, [numbers[n] for n in names])]
     return np.asarray(np.einsum(*operands, [numbers[n] for n in out]))
 
 
 def _position(names: Names, pixels: Names, channels: Names) -> int | None:
-    """Where the channels stand in `names`, if they stand together and the pixels around them in order."""
+    """Returns the position of the channels in `names`, if they are together and the pixels around them are in order."""
     at = names.index(channels[0]) if channels else len(names)
     return at if names == (*pixels[:at], *channels, *pixels[at:]) else None

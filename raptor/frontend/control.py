@@ -1,6 +1,6 @@
-"""Branches and loops that constants decide, resolved: the chip knows neither.
+"""Resolves branches and loops that constants decide: the chip has neither.
 
-An If becomes one of its branches, a Loop or a Scan as many copies of its body as it has turns.
+An If becomes one of its branches. A Loop or a Scan becomes copies of its body, one per iteration ("turn").
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ from raptor.frontend.reading import reads
 from raptor.frontend.registry import STANDARD_DOMAINS
 
 MOST_TURNS = 1024
-"""Of one loop."""
+"""Maximum iterations of one loop."""
 MOST_NODES = 20_000
-"""That all branches and loops of a model come to."""
+"""Maximum nodes that all branches and loops of a model may become."""
 _OPERATORS = frozenset(("If", "Loop", "Scan"))
 
 
 def resolve(proto: ModelProto) -> Mapping[str, str]:
     """Replaces every If, Loop and Scan that constants and shapes decide, in place.
 
-    Returns why the others are left, by their first outputs. Raises `UserError` for a model that becomes too large.
+    Returns the reasons why the others are left, by their first output. Raises `UserError` if a model becomes too large.
     """
     if not any(map(_is_control, proto.graph.node)):
         return {}
@@ -38,7 +38,10 @@ def _is_control(node: NodeProto) -> bool:
 
 
 class _Resolver:
-    """`reasons`: why a node is left. `read`: the tensors that something reads. `own`: constants of the graph itself."""
+    """State of the replacement. `reasons`: why a node is left. `read`: tensors that something reads.
+
+    `own`: constants of the graph itself.
+    """
 
     def __init__(self, proto: ModelProto) -> None:
         self.proto, self.names = proto, Names(proto.graph)
@@ -59,7 +62,7 @@ class _Resolver:
         return self.reasons
 
     def _used(self) -> list[NodeProto]:
-        """The nodes without those that did nothing but decide: the chip may have no operator for them."""
+        """Returns the nodes without those that only decided: the chip may have no operator for them."""
         needed = {v.name for v in self.proto.graph.output}
         used: list[NodeProto] = []
         for node in reversed(self.known.nodes):
@@ -70,13 +73,13 @@ class _Resolver:
         return used[::-1]
 
     def _keep_constants(self) -> None:
-        """Those of the graph, and of others what is read: not those of a branch that is gone."""
+        """Keeps the graph's own constants, and of the others those that are read: a branch that is gone leaves some."""
         used = self.own | {name for node in self.proto.graph.node for name in reads(node)}
         del self.proto.graph.initializer[:]
         self.proto.graph.initializer.extend(t for n, t in self.known.constants.items() if n in used)
 
     def add(self, node: NodeProto) -> None:
-        """Adds a node, or what it resolves to."""
+        """Adds a node, or the nodes it resolves to."""
         count = len(self.known.nodes)
         if _is_control(node):
             try:
@@ -115,7 +118,7 @@ class _Resolver:
         return name
 
     def stack(self, turns: Sequence[str], axis: int, output: str) -> None:
-        """What the turns of a loop made, one behind the other along a new axis."""
+        """Concatenates the results of all iterations along a new axis."""
         if not turns:
             raise UndecidedError(f"'{output}', which is empty, as the loop has no turn")
         parts = [self.unsqueeze(turn, axis, self.names.tensor(f"{output}.turn")) for turn in turns]
@@ -137,7 +140,10 @@ def _resolve_if(to: _Resolver, node: NodeProto) -> None:
 
 
 def _resolve_loop(to: _Resolver, node: NodeProto) -> None:
-    """Inputs: how often, whether at all, then what turns hand on; all but the last may be absent."""
+    """Unrolls a Loop.
+
+    Inputs: number of iterations, first condition, then carried values; all but the last may be absent.
+    """
     body = next((a.g for a in node.attribute if a.name == "body"), GraphProto())
     most, start, *carried = [*node.input, "", ""][: max(2, len(node.input))]
     _check_body(body, 2 + len(carried), 1 + len(node.output))
@@ -157,7 +163,7 @@ def _resolve_loop(to: _Resolver, node: NodeProto) -> None:
 
 
 def _resolve_scan(to: _Resolver, node: NodeProto) -> None:
-    """Inputs: what turns hand on, then tensors of which each turn gets a slice."""
+    """Unrolls a Scan. Inputs: carried values, then tensors of which each iteration gets a slice."""
     attributes = {a.name: a for a in node.attribute}
     body = attributes["body"].g if "body" in attributes else GraphProto()
     count = attributes["num_scan_inputs"].i if "num_scan_inputs" in attributes else 0
@@ -216,7 +222,7 @@ def _append(stacked: Sequence[list[str]], outputs: Sequence[str]) -> None:
 
 
 def _each(node: NodeProto, attribute: str, count: int) -> list[int]:
-    """One number for each, 0 unless told."""
+    """Returns one number for each of `count`, 0 by default."""
     given = [number for a in node.attribute if a.name == attribute for number in a.ints]
     return given if len(given) == count else [0] * count
 
@@ -235,7 +241,7 @@ def _slice(to: _Resolver, name: str, index: int, axis: int, stem: str) -> str:
 def _finish(
     to: _Resolver, node: NodeProto, carried: Sequence[str], stacked: Sequence[tuple[Sequence[str], int]]
 ) -> None:
-    """Gives what is left after the last turn the names of the node's outputs."""
+    """Gives the values after the last iteration the names of the node's outputs."""
     for name, output in zip(carried, node.output, strict=False):
         if output:
             to.make("Identity", [name], output)

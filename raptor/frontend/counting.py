@@ -1,4 +1,4 @@
-"""How many nodes and parameters a model has, before anything is made of it."""
+"""Counts nodes and parameters of a model as it is in the file."""
 
 import math
 from collections import Counter
@@ -13,13 +13,13 @@ _STATISTICS = (3, 4)
 
 
 def count_operators(proto: ModelProto) -> dict[str, int]:
-    """Operator -> nodes, most frequent first; constants do not count."""
+    """Maps operators to their number of nodes, most frequent first, without constants."""
     counts = Counter(n.op_type for n in proto.graph.node if n.op_type != "Constant")
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def count_parameters(proto: ModelProto) -> int:
-    """Trained numbers: float constants, except single ones and the statistics of batch normalisation."""
+    """Counts trained numbers: float constants, except single ones and the statistics of batch normalisation."""
     statistics = {
         name
         for node in proto.graph.node
@@ -30,7 +30,7 @@ def count_parameters(proto: ModelProto) -> int:
 
 
 def _float_constants(proto: ModelProto) -> Iterator[tuple[str, int]]:
-    """Name and elements of each."""
+    """Yields name and number of elements of each."""
     weights = {t.name: t for t in proto.graph.initializer}
     yield from ((t.name, math.prod(t.dims)) for t in weights.values() if t.data_type in FLOATS)
     for node in proto.graph.node:
@@ -41,5 +41,5 @@ def _float_constants(proto: ModelProto) -> Iterator[tuple[str, int]]:
 
 
 def _is_float(node: NodeProto) -> bool:
-    """Whether a ConstantOfShape makes floats; it does unless told."""
+    """Tells whether a ConstantOfShape makes floats; it does by default."""
     return not node.attribute or node.attribute[0].t.data_type in (TensorProto.UNDEFINED, *FLOATS)

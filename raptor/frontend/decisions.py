@@ -1,4 +1,4 @@
-"""Small values that constants and shapes decide: conditions, and how often a loop runs."""
+"""Computes small values that constants and shapes decide: conditions, and the number of iterations of a loop."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,18 +14,18 @@ from raptor.frontend.registry import STANDARD_DOMAINS
 
 Array = npt.NDArray[Any]
 MOST_ELEMENTS = 2**16
-"""Of a tensor that a decision is computed from."""
+"""Maximum elements of a tensor that a decision is computed from."""
 _RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
 
 
 class UndecidedError(Exception):
-    """What the value depends on, in words."""
+    """A value is not decided by constants and shapes. The message says in words what it depends on."""
 
 
 class Decisions:
-    """The part of a graph that is there so far, and what is known of its tensors.
+    """The part of a graph that is resolved so far, and the known values and shapes of its tensors.
 
     `decided`: the tensors that a value was computed from.
     """
@@ -45,21 +45,24 @@ class Decisions:
         self.nodes.append(node)
 
     def forget_from(self, count: int) -> None:
-        """Takes back all nodes after the first `count`."""
+        """Removes all nodes after the first `count`."""
         for name in (o for node in self.nodes[count:] for o in node.output):
             for known in (self._at, self._values, self._typed):
                 known.pop(name, None)
         del self.nodes[count:]
 
     def value(self, name: str) -> Array:
-        """The value of a tensor. Raises `UndecidedError` if it depends on more than small constants and shapes."""
+        """Returns the value of a tensor.
+
+        Raises `UndecidedError` if it depends on more than small constants and shapes.
+        """
         if name not in self._values:
             nodes, leaves = self._slice(name)
             self._values[name] = self._compute(name, nodes, leaves)
         return self._values[name]
 
     def dims(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor. Raises `UndecidedError` if it does not follow from those of the inputs."""
+        """Returns the shape of a tensor. Raises `UndecidedError` if it does not follow from those of the inputs."""
         if name in self.constants:
             return tuple(self.constants[name].dims)
         if name in self._inputs:
@@ -71,7 +74,7 @@ class Decisions:
         return _static(self._typed[name])
 
     def _slice(self, name: str) -> tuple[list[NodeProto], list[TensorProto]]:
-        """The nodes that compute a tensor, in order, and the constants they read."""
+        """Returns the nodes that compute a tensor, in order, and the constants they read."""
         waiting, places, leaves = [name], set[int](), dict[str, TensorProto]()
         while waiting:
             name = waiting.pop()
@@ -104,7 +107,7 @@ class Decisions:
         return self._at[name]
 
     def _is_of_a_shape(self, name: str) -> bool:
-        """Whether a Shape or a Size makes the tensor; then its value is known."""
+        """Tells whether a Shape or a Size computes the tensor; its value is then known, and stored."""
         node = self.nodes[self._at[name]] if name in self._at else NodeProto()
         if node.op_type not in ("Shape", "Size") or node.domain not in STANDARD_DOMAINS or not node.input:
             return False

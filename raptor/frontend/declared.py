@@ -1,4 +1,4 @@
-"""The shapes that a model declares for its inputs."""
+"""Shapes that a model declares for its inputs."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ UNNAMED = "?"
 
 
 def dims_of(value: ValueInfoProto) -> tuple[Dim, ...]:
-    """Exporters write an open size as a name, an empty one, `?`, -1, or 0: an input without elements is of no use."""
+    """Returns the declared shape. Open sizes are written as a name, an empty name, `?`, -1, or 0 by the exporters."""
     dims = value.type.tensor_type.shape.dim
     return tuple(d.dim_value if d.dim_value > 0 else d.dim_param or UNNAMED for d in dims)
 
@@ -31,15 +31,15 @@ def text(dims: Sequence[Dim]) -> str:
 
 
 def names(dims: Sequence[Dim]) -> list[str]:
-    """Those of the open sizes."""
+    """Returns the names of the open sizes."""
     return [d for d in dims if isinstance(d, str) and d != UNNAMED]
 
 
 def placeholders(dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The shape to give, with 1 for an open batch and letters for other open sizes."""
+    """Returns a shape to show in an option, with 1 for an open batch and letters for other open sizes."""
     letters = ["1", *(f"D{d}" for d in range(1, len(dims)))]
     if len(dims) == 4:
-        # Channels are hardly ever left open: where the last size is all that is fixed, it is theirs.
+        # Channels are seldom open: if only the last size is fixed, it is the channels.
         last = isinstance(dims[3], int) and isinstance(dims[1], str)
         letters = ["1", "H", "W", "C"] if last else ["1", "C", "H", "W"]
     return tuple(letters[d] if isinstance(size, str) else size for d, size in enumerate(dims))

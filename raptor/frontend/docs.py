@@ -1,4 +1,4 @@
-"""docs/operators.md: what the table of importers says, for people."""
+"""Writes docs/operators.md from the table of importers."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -40,9 +40,9 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
         "Sqrt": "sqrt",
     }
 )
-"""Operators that the published instruction set cannot compute, or not always, and what they take from the extension.
+"""Operators that need the extended instruction set, always or in some cases, and the instructions they need.
 
-A test compares this with what the importers do.
+A test compares this with the importers.
 """
 
 HEAD = """# Operators
@@ -68,7 +68,7 @@ replaced by these first.
 
 
 def page() -> Iterator[str]:
-    """The lines of docs/operators.md."""
+    """Yields the lines of docs/operators.md."""
     yield HEAD
     for op_type, group in groupby(importers(), key=lambda i: i.op_type):
         for found in group:

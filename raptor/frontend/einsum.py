@@ -1,4 +1,4 @@
-"""The equations of Einsum."""
+"""Parses the equations of Einsum."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ Names = tuple[str, ...]
 
 
 def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Names], Names]:
-    """The names of every operand's dimensions, and of the result's. An ellipsis is as many names as it stands for."""
+    """Returns the names of the dimensions of every operand, and of the result. An ellipsis becomes several names."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -29,7 +29,7 @@ def _names(term: str, rank: int, equation: str) -> Names:
 
 
 def _hidden(operands: Sequence[Names]) -> Names:
-    """The dimensions of the longest ellipsis."""
+    """Returns the dimensions of the longest ellipsis."""
     return max((tuple(n for n in names if n.startswith("...")) for names in operands), key=len)
 
 
@@ -39,6 +39,6 @@ def _result(term: str, operands: Sequence[Names]) -> Names:
 
 
 def _implicit(operands: Sequence[Names]) -> Names:
-    """Without an arrow: the ellipsis, then the names that stand once, in alphabetical order."""
+    """Returns the result of an equation without an arrow: the ellipsis, then names used once, in alphabetical order."""
     every = [n for names in operands for n in names if not n.startswith("...")]
     return (*_hidden(operands), *sorted(n for n in every if every.count(n) == 1))

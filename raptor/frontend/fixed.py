@@ -1,4 +1,4 @@
-"""What the user says of a model's inputs, beside what the model says."""
+"""Facts about the inputs of a model that the user adds to the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Shapes of inputs, sizes of dimensions by their names, and inputs that become constants, with their values."""
+    """Shapes of inputs, sizes of dimensions by name, and inputs that become constants with their values."""
 
     shapes: Mapping[str, Sequence[int]] = field(default_factory=_nothing)
     dims: Mapping[str, int] = field(default_factory=_nothing)

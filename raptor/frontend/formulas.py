@@ -23,7 +23,7 @@ from raptor.graph.ir import (
 from raptor.target.layout import Image
 
 Value = Tensor | Constant
-"""An operand that meets the image of the result: computed, or constant."""
+"""An operand, computed or constant, that can be combined with the image of the result."""
 Operand = Value | float
 
 
@@ -31,7 +31,7 @@ Operand = Value | float
 class Formula:
     """Writes the formula of one node. Every method adds at most a few maps and returns their result.
 
-    All results have `shape` and `image`; what depends on constants only is computed here.
+    All results have `shape` and `image`. Operations on constants only are computed here.
     """
 
     node: NodeView
@@ -41,23 +41,26 @@ class Formula:
 
     @classmethod
     def of(cls, node: NodeView, ctx: ImportContext, names: Iterable[str]) -> "Formula":
-        """The formula of a node whose result has the image of the first of the tensors `names` that has its shape."""
+        """Starts the formula of a node.
+
+        Its result has the image of the first tensor of `names` that has the same shape.
+        """
         shape = ctx.shape(node.output)
         return cls(node, ctx, shape, result_image([ctx.tensor(n) for n in names if ctx.constant(n) is None], shape))
 
     def operand(self, name: str) -> Value:
-        """A tensor of the model, broadcast."""
+        """Returns a tensor of the model, broadcast to the result."""
         if self.ctx.constant(name) is None:
             return self.broadcast(self.ctx.tensor(name))
         return self.constant(self.ctx.weights(name))
 
     def constant(self, values: npt.NDArray[np.float32]) -> Constant:
-        """An array, broadcast."""
+        """Returns an array, broadcast to the result."""
         self._require_broadcast(values.shape)
         return Constant(constant_pixels(values, self.shape, self.image))
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """The tensor with the image of the result, or with one pixel that meets all of the result's."""
+        """Returns the tensor with the image of the result, or as one pixel that is used for every pixel."""
         self._require_broadcast(tensor.shape)
         if tensor.shape == self.shape:
             return self.ctx.as_image(self.node, tensor, self.image)
@@ -75,7 +78,7 @@ class Formula:
             raise Refusal(f"an operand {shape} cannot be broadcast to {self.shape}")
 
     def _pixels_of(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """[pixels, channels] of an array of the result's shape."""
+        """Returns an array of the result's shape as [pixels, channels]."""
         return np.moveaxis(values.reshape(self.image.shape), self.image.channel_axis, -1).reshape(
             -1, self.image.channels
         )
@@ -89,7 +92,7 @@ class Formula:
         return next((o for o in self.node.outputs if o), self.node.name)
 
     def apply(self, function: MapFunction, *operands: Operand) -> Value:
-        """One map, or its value if all operands are constant."""
+        """Adds one map, or returns its value if all operands are constant."""
         values = [Constant(scalar(o)) if isinstance(o, int | float) else o for o in operands]
         constants = [v for v in values if isinstance(v, Constant)]
         if len(constants) == len(values):
@@ -107,7 +110,7 @@ class Formula:
         return self.apply("sub", x, y)
 
     def mul(self, x: Operand, y: Operand) -> Value:
-        """x * y; a factor of 1 costs nothing."""
+        """Adds x * y; a factor of 1 costs nothing."""
         if isinstance(y, int | float) and y == 1 and not isinstance(x, int | float):
             return x
         return self.apply("mul", x, y)
@@ -119,11 +122,11 @@ class Formula:
         return self.apply("max", x, y)
 
     def neg(self, x: Operand) -> Value:
-        """-x, also of zero."""
+        """Adds -x, exact also for zero."""
         return self.apply("mul", x, -1)
 
     def min(self, x: Operand, y: Operand) -> Value:
-        """min(x, y) = -max(-x, -y), exact: negation does not round."""
+        """Adds min(x, y) = -max(-x, -y), exact: negation does not round."""
         return self.neg(self.max(self.neg(x), -y if isinstance(y, int | float) else self.neg(y)))
 
     def abs(self, x: Operand) -> Value:
@@ -133,7 +136,7 @@ class Formula:
         return self.apply("relu", x)
 
     def finish(self, result: Value, output: str | None = None) -> None:
-        """Makes the result the node's output (the first, or the one named)."""
+        """Makes the result the node's output (the first, or the named one)."""
         if isinstance(result, Constant):
             pixels = np.broadcast_to(result.pixels, (self.image.rows, self.image.width, self.image.channels))
             self.ctx.emit(self.node, (), self.image, ConstantTensor(owned(pixels)), output)
@@ -143,9 +146,9 @@ class Formula:
 
 
 def result_image(tensors: Iterable[Tensor], shape: Shape) -> Image:
-    """The image of an element-wise result: that of the first operand that is not broadcast.
+    """Returns the image of an element-wise result: that of the first operand that is not broadcast.
 
-    One whose image shows its shape is preferred: constants are smaller there.
+    An operand whose image has its own shape is preferred: constants are smaller there.
     """
     full = [t for t in tensors if t.shape == shape]
     shown = [t for t in full if t.image.shape == shape]

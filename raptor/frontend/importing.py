@@ -1,4 +1,4 @@
-"""From a canonical ONNX model to a Graph: every node goes through its importer."""
+"""Translates a canonical ONNX model to a Graph: every node goes through its importer."""
 
 import math
 from collections import defaultdict
@@ -42,13 +42,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The names of the original model, in which the user thinks."""
+    """Names of the original model, which the user knows."""
 
     node_names: frozenset[str]
     producers: Mapping[str, str]
-    """Tensor -> label of the node that makes it."""
+    """Tensor -> label of the node that computes it."""
     reasons: Mapping[str, str]
-    """First output of a node -> why it cannot be lowered, where that is known already."""
+    """First output of a node -> reason why it cannot be lowered, if it is known already."""
 
     @classmethod
     def of(cls, proto: ModelProto, reasons: Mapping[str, str]) -> "Origin":
@@ -57,12 +57,12 @@ class Origin:
         return cls(names, {output: label(n) for n in nodes for output in n.output if output}, reasons)
 
     def label(self, node: NodeProto) -> str:
-        """The original node behind a canonical one, which may be fused from several."""
+        """Returns the name of the original node behind a canonical one, which may be fused from several."""
         return node.name if node.name in self.node_names else self.producers.get(node.output[0], label(node))
 
 
 class ImportContext:
-    """What an importer sees of the model, and where it adds its nodes."""
+    """The model as an importer sees it, and the place where it adds its nodes."""
 
     def __init__(self, shapes: Mapping[str, Shape], constants: Constants, in_model: frozenset[str]) -> None:
         self.nodes: list[Node] = []
@@ -70,31 +70,31 @@ class ImportContext:
         self.used: frozenset[str] = frozenset()
         """Tensors that a node or an output of the model reads."""
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
-        """Tensor -> what `as_image` made of it."""
+        """Tensor -> results of `as_image` for it."""
         self._shapes, self._constants, self._in_model = shapes, constants, in_model
 
     def shape(self, name: str) -> Shape:
-        """The ONNX shape of a float32 tensor."""
+        """Returns the ONNX shape of a float32 tensor. Raises `Refusal` if it is not known."""
         if name not in self._shapes:
             raise Refusal(f"the shape of '{name}' depends on values, or it is not float32")
         return self._shapes[name]
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor computed on the chip (or an input)."""
+        """Returns a tensor computed on the chip, or an input. Raises `Refusal` for a constant."""
         if name in self._constants:
             raise Refusal(f"'{name}' must not be a constant")
         return self.tensors[name]
 
     def is_known(self, name: str) -> bool:
-        """False for what a refused node makes, unless its shape is known."""
+        """Tells whether a tensor is known: False for outputs of a refused node, unless their shape is known."""
         return name in self.tensors or name in self._constants
 
     def constant(self, name: str | None) -> Array | None:
-        """The value of a constant, None if `name` is computed or absent."""
+        """Returns the value of a constant; None if `name` is computed or absent."""
         return self._constants[name] if name is not None and name in self._constants else None
 
     def weights(self, name: str) -> Floats:
-        """The value of a float32 constant; refuses computed ones."""
+        """Returns the value of a float32 constant. Raises `Refusal` for computed tensors and other types."""
         value = self.constant(name)
         if value is None:
             raise NeedsConstantError(name)
@@ -106,7 +106,7 @@ class ImportContext:
         self._define(name, self.shape(name), natural_image(self.shape(name)))
 
     def output(self, name: str) -> None:
-        """Lets a constant be an output of the model."""
+        """Adds a node for an output of the model that is a constant."""
         constant = self.constant(name)
         if constant is None or name in self.tensors:
             return
@@ -117,8 +117,10 @@ class ImportContext:
         self._define(name, constant.shape, image)
 
     def lower(self, node: NodeView, inputs: Sequence[str], image: Image, *operators: Operator) -> None:
-        """Adds a chain of operators with results of the same image: the first reads `inputs`, the others the one
-        before; the last makes the node's output."""
+        """Adds a chain of operators with results of the same image; the last computes the node's output.
+
+        The first reads `inputs`, each of the others the result before it.
+        """
         for operator in operators[:-1]:
             inputs = (self.step(node, inputs, image, operator),)
         self.emit(node, inputs, image, operators[-1] if operators else Rename())
@@ -126,14 +128,16 @@ class ImportContext:
     def emit(
         self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator, output: str | None = None
     ) -> None:
-        """Adds the operator that makes the node's output: the first, or the one named."""
+        """Adds the operator that computes the node's output: the first, or the named one."""
         name = output or node.output
         self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
         self._define(name, self.shape(name), image)
 
     def take_back(self, tensor: Tensor) -> tuple[Operator, tuple[str, ...]]:
-        """Operator and inputs that make `tensor` under another name: those that made it, if that was the last step and
-        nobody knows its name, which is given up; else a new name."""
+        """Removes the node that produced `tensor` if it was the last one and nothing reads it. Else makes an alias.
+
+        Returns operator and inputs that compute the tensor under another name.
+        """
         if not self.nodes or self.nodes[-1].output != tensor.name or tensor.name in self.used:
             return Rename(), (tensor.name,)
         last = self.nodes.pop()
@@ -154,7 +158,10 @@ class ImportContext:
         return self._add(node, inputs, image, operator, self._unused_name(stem))
 
     def as_image(self, node: NodeView, tensor: Tensor, image: Image) -> Tensor:
-        """The tensor laid out as `image` (as many elements, same C order): itself, renamed, or moved once for all."""
+        """Returns the tensor laid out as `image`: itself, an alias, or a copy that is made once.
+
+        `image` must have as many elements, in the same C order.
+        """
         if tensor.image == image:
             return tensor
         known = [t for t in self._laid[tensor.name] if self.tensors.get(t.name) == t]
@@ -178,7 +185,7 @@ class ImportContext:
         return self.tensors[name]
 
     def constant_operand(self, name: str, shape: Shape, image: Image) -> Constant:
-        """A constant broadcast against a result of `shape`."""
+        """Returns a constant broadcast against a result of `shape`."""
         return Constant(constant_pixels(self.weights(name), shape, image))
 
     def _unused_name(self, stem: str) -> str:
@@ -198,7 +205,7 @@ class ImportContext:
 
 
 def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
-    """Raises `UnsupportedError` with every node that cannot be lowered."""
+    """Returns the Graph of a model. Raises `UnsupportedError` with every node that cannot be lowered."""
     graph, refused = survey_graph(proto, folder, name, origin)
     if refused:
         raise UnsupportedError(refused)
@@ -206,7 +213,7 @@ def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 
 
 def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> tuple[Graph, list[UnsupportedNode]]:
-    """What of the model can be lowered, and every node that cannot; without such nodes the graph is whole."""
+    """Returns the part of the model that can be lowered, and every node that cannot; if none, the graph is complete."""
     graph = proto.graph
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
     inputs = [v.name for v in graph.input]
@@ -215,7 +222,7 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
     read = {i for n in graph.node for i in n.input if i}
     context.used = frozenset(read) | frozenset(v.name for v in graph.output)
     for value in inputs:
-        with suppress(Refusal):  # of an input that is not float32, which `survey` tells of
+        with suppress(Refusal):  # an input that is not float32; `survey` reports it
             context.input(value)
     inputs = [value for value in inputs if value in context.tensors]
     refused = _import_nodes(graph, context, origin, version)
@@ -226,7 +233,7 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 
 
 def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, version: int) -> list[UnsupportedNode]:
-    """Returns the nodes that cannot be lowered."""
+    """Imports all nodes. Returns those that cannot be lowered."""
     refused: list[UnsupportedNode] = []
     for proto in graph.node:
         node = NodeView.of(proto, origin.label(proto), version)
@@ -240,12 +247,15 @@ def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, ver
 
 
 def _needs(node: NodeView, refusal: Refusal) -> tuple[str, ...]:
-    """The input the importer asked for; else all but the first, which is the data of nearly every operator."""
+    """Returns the input the importer asked for; else all but the first, which is the data of nearly every operator."""
     return (refusal.name,) if isinstance(refusal, NeedsConstantError) else tuple(i for i in node.inputs[1:] if i)
 
 
 def _import_node(node: NodeView, domain: str, context: ImportContext, reason: str | None) -> None:
-    """Raises `Refusal`, without a reason if that of a node above is enough; `reason`: known already."""
+    """Imports one node. Raises `Refusal`, without a text if the reason of an earlier node is enough.
+
+    `reason`: why the node cannot be lowered, if that is known already.
+    """
     found = find_importer(node.op_type, node.version) if domain in STANDARD_DOMAINS else None
     if found is None:
         raise Refusal(reason or op_reason(domain, node.op_type))
@@ -263,14 +273,14 @@ def _import_node(node: NodeView, domain: str, context: ImportContext, reason: st
 
 
 def _assume_outputs(node: NodeView, context: ImportContext) -> None:
-    """Lets the nodes below a refused one be checked as well, as far as shapes are known."""
+    """Defines the outputs of a refused node as far as shapes are known, so that the nodes after it are checked, too."""
     for output in node.outputs:
         with suppress(Refusal):
             context.input(output)
 
 
 def _shapes(graph: GraphProto) -> dict[str, Shape]:
-    """The shapes of all float32 tensors that are static and not empty."""
+    """Returns the shapes of all float32 tensors that are static and not empty."""
     values = (*graph.input, *graph.value_info, *graph.output)
     shapes = {v.name: _static_shape(v) for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
     return {name: shape for name, shape in shapes.items() if shape is not None}

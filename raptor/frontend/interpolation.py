@@ -1,4 +1,4 @@
-"""Resize along one axis: which elements make each new one, and with which weights.
+"""Resize along one axis: the elements that each new element is computed from, and their weights.
 
 Coordinates are float32, as onnxruntime computes them: where a coordinate lies half way between two elements, the last
 bit decides.
@@ -17,14 +17,14 @@ from raptor.graph.ir import Floats, Indices
 Coordinates = npt.NDArray[np.float32 | np.float64]
 Mask = npt.NDArray[np.bool_]
 WHOLE = 1e-4
-"""A length this near to a whole one is that: the product of a size and a scale that was rounded to float32."""
+"""Distance at which a length counts as whole: it is a size times a scale that was rounded to float32."""
 HALF_WAY = 1e-6
-"""A coordinate this near to the middle is rounded as if it were there."""
+"""Distance at which a coordinate counts as lying in the middle of two elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """For each new element: the positions it reads and their weights ([new, taps]), and whether it lies outside."""
+    """Positions that each new element reads, their weights ([new, taps] both), and whether the element lies outside."""
 
     positions: Indices
     weights: Floats
@@ -43,12 +43,12 @@ class Axis:
 
     @property
     def length(self) -> float:
-        """Of the new axis, a fraction where a scale says so."""
+        """Length of the new axis; not whole if a scale says so."""
         exact = float(np.float32(self.scale)) * self.size
         return self.new_size if self.by_sizes or abs(exact - self.new_size) < WHOLE else exact
 
     def aligns_to_a_fraction(self, method: "Method") -> bool:
-        """Whether corners are aligned to a length that is not whole, as in ONNX's own suite.
+        """Tells whether corners are aligned to a length that is not whole, as in ONNX's own suite.
 
         NOTE: onnxruntime rounds the length first, as torch does.
         """
@@ -66,16 +66,16 @@ class Method:
     exclude_outside: bool = False
     antialias: bool = False
     channels_last: bool = False
-    """The axes that change are the second and the third of four."""
+    """True if the axes that change are the second and the third of four."""
 
     @property
     def keeps_equal_sizes(self) -> bool:
-        """Whether onnxruntime works axis by axis and leaves those of the same size out, whatever their scale."""
+        """True if onnxruntime works axis by axis and skips axes of unchanged size, whatever their scale."""
         return self.antialias or (self.mode == "cubic" and self.channels_last)
 
 
 def taps(axis: Axis, method: Method) -> Taps:
-    """Raises `Refusal` for an unknown mode."""
+    """Computes the taps of one axis. Raises `Refusal` for an unknown mode."""
     fraction = axis.aligns_to_a_fraction(method)
     if axis.scale == 1 or (method.keeps_equal_sizes and axis.size == axis.new_size and not fraction):
         # onnxruntime keeps such an axis as it is, even where another would be cropped.
@@ -98,7 +98,7 @@ def _kept(size: int) -> Taps:
 
 
 def _coordinates(axis: Axis, mode: str) -> Coordinates:
-    """Where each new element lies among the old ones."""
+    """Returns the position of each new element among the old ones."""
     new, size, new_size, scale = np.arange(axis.new_size, dtype=np.float32), axis.size, axis.new_size, axis.scale
     one = np.float32(1)
     half, factor = np.float32(0.5), np.float32(scale)
@@ -147,7 +147,10 @@ def _rounded(at: Coordinates, mode: str, axis: Axis) -> Indices:
 
 
 def _require_certain(at: Coordinates, nearest: Indices, mode: str, axis: Axis) -> None:
-    """onnxruntime's order of float32 operations is unknown here; for powers of two nothing is rounded."""
+    """Raises `Refusal` where rounding decides: onnxruntime's order of float32 operations is not known here.
+
+    With a power of two as the scale nothing is rounded.
+    """
     if math.frexp(axis.scale)[0] == 0.5:
         return
     margin = np.float32(1e-6 * max(axis.size, 4))
@@ -157,11 +160,11 @@ def _require_certain(at: Coordinates, nearest: Indices, mode: str, axis: Axis) -
 
 
 def _interpolated(at: Coordinates, axis: Axis, method: Method) -> tuple[Indices, npt.NDArray[np.float64]]:
-    """Positions, which may lie outside, and weights, as far as the kernel reaches."""
+    """Returns positions, which may lie outside, and weights, as far as the kernel reaches."""
     if method.mode not in ("linear", "cubic"):
         raise Refusal(f"mode {method.mode} is unknown")
     kernel, radius = (_triangle, 1) if method.mode == "linear" else (_cubic(method.cubic_a), 2)
-    # Where elements get lost, the kernel spans all those that a new one stands for.
+    # When shrinking, the kernel spans all elements that a new one replaces.
     stretch = min(axis.scale, 1.0) if method.antialias else 1.0
     reach = int(np.ceil(radius / stretch))
     positions = np.floor(at).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)

@@ -1,4 +1,4 @@
-"""The parts of onnx and onnxruntime that have no types, in functions that do."""
+"""Typed functions around the untyped parts of onnx and onnxruntime."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from collections.abc import Mapping, Sequence
@@ -22,22 +22,22 @@ def check_standard(onnx_bytes: bytes) -> None:
 
 
 def read_without_weights(path: Path) -> ModelProto:
-    """The model; data that it keeps in other files stays there."""
+    """Reads the model; data that it keeps in other files stays there."""
     return onnx.load(str(path), load_external_data=False)
 
 
 def infer_shapes(proto: ModelProto) -> ModelProto:
-    """A copy with the shape of every tensor that follows from those of the inputs."""
+    """Returns a copy with the shape of every tensor that follows from those of the inputs."""
     return onnx.shape_inference.infer_shapes(proto, data_prop=True)
 
 
 def check_operand_types(proto: ModelProto) -> None:
-    """Raises `InvalidTypes` if the operands of a node are of types that its operator does not take together."""
+    """Raises `InvalidTypes` if an operator does not accept the types of its operands together."""
     onnx.shape_inference.infer_shapes(proto, check_type=True)
 
 
 def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Lets the tensor's data be in a file beside the model."""
+    """Replaces the tensor's data by a reference to a file beside the model."""
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):
@@ -55,7 +55,10 @@ def try_out(path: Path) -> None:
 
 
 def evaluate(proto: ModelProto) -> Any:
-    """The first output of a small model without inputs. Raises one of a dozen exceptions if onnxruntime cannot."""
+    """Returns the first output of a small model without inputs.
+
+    Raises one of a dozen exceptions if onnxruntime cannot run it.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -75,7 +78,7 @@ def optimise(
 ) -> None:
     """Writes the model as onnxruntime's BASIC optimiser leaves it, constants of `inline_bytes` or more to `weights`.
 
-    `in_memory`: files that the model refers to, by name; then none of them is looked for on disk.
+    `in_memory` holds files that the model refers to, by name; then none of them is looked for on disk.
     Raises one of a dozen exceptions if onnxruntime does not accept the model.
     """
     options = ort.SessionOptions()

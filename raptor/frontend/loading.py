@@ -1,4 +1,4 @@
-"""The way of a model from a file to a Graph, step by step."""
+"""Steps from an ONNX file to a Graph."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Model:
     onnx_bytes: bytes
     name: str
     notes: tuple[str, ...]
-    """What the user should hear once."""
+    """Messages to show to the user once."""
     constants: Mapping[str, npt.NDArray[Any]]
-    """The inputs that are none, because the user gave their values."""
+    """Inputs that became constants, because the user gave their values."""
 
     def __str__(self) -> str:
         return str(self.graph)
@@ -40,14 +40,14 @@ class Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """What is in a model, whether it can be compiled or not.
+    """Contents of a model, whether it can be compiled or not.
 
-    `graph` is what can be lowered: without `unsupported` nodes, all of it.
+    `graph` is the part that can be lowered; it is complete if no node is `unsupported`.
     """
 
     name: str
     operators: Mapping[str, int]
-    """How many nodes of each operator the model has."""
+    """Number of nodes of each operator of the model."""
     parameters: int
     graph: Graph
     unsupported: tuple[UnsupportedNode, ...]
@@ -61,9 +61,9 @@ def load(
     dims: Mapping[str, int] = NOTHING,
     constants: Mapping[str, Any] = NOTHING,
 ) -> Model:
-    """The model of an ONNX file (or proto, which is left as it is).
+    """Loads the model of an ONNX file (or proto, which is not changed).
 
-    Its inputs have the `shapes`, its dimensions with names the sizes `dims`; those of `constants` become these.
+    The inputs get these `shapes`, dimensions with names the sizes `dims`; inputs in `constants` become constants.
     Raises `UserError` for a bad file, shape, value or weight, `IncompleteError` with all sizes and values that are
     missing, and `UnsupportedError` with every node that has no lowering.
     """
@@ -88,9 +88,9 @@ def survey(
     dims: Mapping[str, int] = NOTHING,
     constants: Mapping[str, Any] = NOTHING,
 ) -> Survey:
-    """What is in the model.
+    """Reads what a model contains.
 
-    Raises `UserError` as `load` does, but lists unsupported nodes, and inputs that are no floats, instead of raising.
+    Raises `UserError` as `load` does, but lists unsupported nodes and inputs that are not floats instead of raising.
     """
     from raptor.frontend import canonical, counting, importing, reading
 
@@ -116,7 +116,7 @@ def survey(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ready:
-    """Of a model whose inputs are bound. `inputs` are those that cannot be fed."""
+    """Facts about a model whose inputs are bound. `inputs` are those that cannot be fed."""
 
     constants: Mapping[str, npt.NDArray[Any]]
     notes: tuple[str, ...]

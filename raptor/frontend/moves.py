@@ -1,4 +1,4 @@
-"""Any rearrangement of elements as a `Move`: apply the numpy function to an array of indices instead of values."""
+"""Writes any rearrangement of elements as a `Move`: the numpy function is applied to indices instead of values."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from raptor.target.layout import Image
 
 
 def c_order(shape: Sequence[int], first: int = 0) -> Indices:
-    """An array of `shape` whose elements are their own positions in C order, counted from `first`."""
+    """Returns an array of `shape` whose elements are their own positions in C order, counted from `first`."""
     return np.arange(first, first + int(np.prod(shape)), dtype=np.int64).reshape(shape)
 
 
 def move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result: Image) -> Move:
-    """The `Move` that makes `result` from `sources`.
+    """Builds the `Move` that makes `result` from `sources`.
 
-    wanted: for each element of the result, in C order (any shape), the C-order position of its source among the
+    For each element of the result, in C order, `wanted` (of any shape) is the C-order position of its source among the
     elements of all `sources` one after another; -1 for zero.
     """
     number = np.concatenate([*_numbers(sources), np.array([-1])])
@@ -27,7 +27,7 @@ def move(sources: Sequence[Image], wanted: npt.NDArray[np.integer], result: Imag
 
 
 def _numbers(sources: Sequence[Image]) -> list[Indices]:
-    """For each source, by C-order position: the number of the element, pixel by pixel, as `Move` counts."""
+    """Returns for each source, by C-order position, the number of the element as `Move` counts: pixel by pixel."""
     numbers: list[Indices] = []
     first = 0
     for image in sources:

@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. `version` is that of the operator set; absent optional inputs are ''."""
+    """A node. `version` is the version of the operator set; absent optional inputs are ''."""
 
     name: str
     op_type: str
@@ -33,7 +33,7 @@ class NodeView:
         return self.outputs[0]
 
     def input(self, position: int) -> str | None:
-        """The name of an optional input, None if absent."""
+        """Returns the name of an optional input, None if absent."""
         return (self.inputs[position] if position < len(self.inputs) else "") or None
 
     def integer(self, name: str, default: int) -> int:
@@ -51,7 +51,7 @@ class NodeView:
 
 
 class Constants:
-    """The constants of a model by name, read from their file when asked for."""
+    """Constants of a model by name, read from their file when asked for."""
 
     def __init__(self, tensors: Iterable[TensorProto], folder: Path) -> None:
         self._tensors = {t.name: t for t in tensors}
@@ -61,7 +61,7 @@ class Constants:
         return name in self._tensors
 
     def __getitem__(self, name: str) -> Array:
-        """A view of the weights file or an array; copy what shall outlive the import."""
+        """Returns an array, or a view of the weights file; copy it if it must outlive the import."""
         tensor = self._tensors[name]
         if tensor.data_location != TensorProto.EXTERNAL:
             return numpy_helper.to_array(tensor)

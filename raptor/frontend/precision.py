@@ -1,4 +1,4 @@
-"""Models of other float types, computed in float32."""
+"""Converts models of other float types to float32."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -38,7 +38,7 @@ def to_float32(proto: ModelProto) -> tuple[str, ...]:
 
 
 def _is_converted(proto: ModelProto) -> bool:
-    """Whether there is anything to convert."""
+    """Tells whether the model has anything to convert."""
     values = (*proto.graph.input, *proto.graph.output)
     kinds = {v.type.tensor_type.elem_type for v in values} | {t.data_type for t in proto.graph.initializer}
     nodes = [n for graph in (proto.graph, *proto.functions) for n in graph.node]

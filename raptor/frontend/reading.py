@@ -1,4 +1,4 @@
-"""Reading an ONNX file and the files it refers to."""
+"""Reads an ONNX file and the files it refers to."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,21 +16,21 @@ from raptor.frontend.libraries import refer_to_file
 from raptor.frontend.wire import without_weights
 
 LIMIT_BYTES = 2**31 - 1
-"""protobuf, and with it ONNX, onnxruntime and our `out/model.onnx`, stops here."""
+"""Largest model that protobuf can hold, and so ONNX, onnxruntime and our `out/model.onnx`."""
 
 
 INLINE_BYTES = 1024
-"""Smaller constants stay in the proto, where shape inference can see them."""
+"""Constants below this size stay in the proto, where shape inference can see them."""
 ORIGINAL = "original"
-"""What a proto calls the bytes it was read from."""
+"""Name that a proto uses for the bytes it was read from."""
 
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """`onnx_bytes` is the self-contained original; `proto` a copy of it that the front end may change and drop.
+    """A model that was read. `onnx_bytes` is the self-contained original, `proto` a copy that the front end may change.
 
-    Its larger float32 weights are external data in `ORIGINAL`, which is `onnx_bytes`. `reasons`: why a node of the
-    proto cannot be compiled, by its first output, where the front end knows more than the operator tells.
+    The larger float32 weights of `proto` are external data in `ORIGINAL`, which is `onnx_bytes`. `reasons` says by
+    first output why a node cannot be compiled, where the front end knows more than the operator tells.
     """
 
     proto: ModelProto
@@ -39,7 +39,7 @@ class Source:
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def values(self, tensor: TensorProto) -> npt.NDArray[Any]:
-        """The value of a constant. Raises `ValueError` or `TypeError` if the data does not fill its shape."""
+        """Returns the value of a constant. Raises `ValueError` or `TypeError` if the data does not fill its shape."""
         if tensor.data_location != TensorProto.EXTERNAL:
             return numpy_helper.to_array(tensor)
         entries = {e.key: int(e.value) for e in tensor.external_data if e.key in ("offset", "length")}
@@ -48,7 +48,7 @@ class Source:
 
 
 def read(source: str | Path | ModelProto) -> Source:
-    """Raises `UserError` if the source is not one complete ONNX model of less than 2 GiB."""
+    """Reads a model. Raises `UserError` if it is not one complete ONNX model of less than 2 GiB."""
     if isinstance(source, ModelProto):
         return _from_proto(source)
     path = arguments.path("model", source, expected="the path of an ONNX file, or an onnx.ModelProto")
@@ -63,12 +63,12 @@ def _from_proto(source: ModelProto) -> Source:
 
 
 def _source(data: bytes, name: str, where: str, path: Path | None = None) -> Source:
-    """`path`: of the model, if data may be in files beside it."""
+    """Makes a `Source`. `path`: file of the model, if data may be in files beside it."""
     outline, ranges = without_weights(data, INLINE_BYTES)
     proto = _parse(outline, where)
     if path is not None and _is_external(proto):
         return _source(_embedded(_parse(data, where), path, len(data)), name, where)
-    # NOTE: no ranges if the bytes are not as protobuf writes them; then nothing was taken out.
+    # NOTE: without ranges, the bytes are not as protobuf writes them, and no weights were removed.
     for tensor, span in zip(proto.graph.initializer, ranges, strict=False):
         if span is not None:
             refer_to_file(tensor, ORIGINAL, span[0], span[1] - span[0])
@@ -109,20 +109,20 @@ def _names(proto: ModelProto) -> Iterator[object]:
 
 
 def graphs_of(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph, and those of its branches and loops."""
+    """Yields the graph, and the graphs of its branches and loops."""
     yield graph
     for inner in (g for node in graph.node for g in subgraphs(node)):
         yield from graphs_of(inner)
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """The branches of an If, the body of a loop."""
+    """Yields the branches of an If, or the body of a loop."""
     for attribute in node.attribute:
         yield from (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """The tensors that a node reads, its branches and bodies included."""
+    """Yields the tensors that a node reads, also in its branches and bodies."""
     yield from (name for name in node.input if name)
     for graph in subgraphs(node):
         yield from (value.name for value in graph.output)
@@ -155,7 +155,7 @@ def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
 
 
 def _embedded(proto: ModelProto, model: Path, model_bytes: int) -> bytes:
-    """The model with external data moved into its tensors."""
+    """Returns the model with external data moved into its tensors."""
     tensors = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
     ranges = [_external_range(t, model) for t in tensors]
     if model_bytes + sum(length for _, _, length in ranges) > LIMIT_BYTES:
@@ -170,7 +170,7 @@ def _embedded(proto: ModelProto, model: Path, model_bytes: int) -> bytes:
 
 
 def _external_range(tensor: TensorProto, model: Path) -> tuple[Path, int, int]:
-    """(file, offset, length) of a tensor's data. Only files below the model's folder are ever opened."""
+    """Returns (file, offset, length) of a tensor's data. Only files below the model's folder are ever opened."""
     where = f"{model}: weights of '{tensor.name}'"
     entries = {e.key: e.value for e in tensor.external_data}
     path = _external_path(entries.get("location", ""), model, where)

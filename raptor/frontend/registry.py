@@ -1,4 +1,4 @@
-"""The table of importers: one decorated function for each ONNX operator and version.
+"""Table of importers: one decorated function for each ONNX operator and version.
 
 To add an operator, write a function in `raptor.frontend.operators` and decorate it; checks, messages and the list of
 operators in the documentation follow.
@@ -17,7 +17,7 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 class Refusal(Exception):  # noqa: N818 (an answer, not a failure)
-    """Raised by an importer: why this node cannot be lowered. Collected into one `UnsupportedError`."""
+    """Raised by an importer: the reason why this node cannot be lowered. Collected into one `UnsupportedError`."""
 
 
 class NeedsConstantError(Refusal):
@@ -30,9 +30,9 @@ class NeedsConstantError(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class Importer:
-    """`since`: the first version of the operator the function reads. `limits`: what it refuses, for the docs.
+    """A registered importer. `since`: first version of the operator it reads. `limits`: cases it refuses, for the docs.
 
-    `all_outputs`: whether the function makes every output of the node that is used, or only the first.
+    `all_outputs`: True if it computes every output of the node that is used, False if only the first.
     """
 
     op_type: str
@@ -43,7 +43,7 @@ class Importer:
 
     @property
     def summary(self) -> str:
-        """First line of the function's docstring."""
+        """First line of the function's docstring, which is also the operator's text in docs/operators.md."""
         return (self.function.__doc__ or "").partition("\n")[0]
 
 
@@ -66,7 +66,7 @@ def importer(
 
 
 def importers() -> tuple[Importer, ...]:
-    """All importers by operator and version."""
+    """Returns all importers by operator and version."""
     from raptor.frontend import operators
 
     operators.register_all()
@@ -74,7 +74,7 @@ def importers() -> tuple[Importer, ...]:
 
 
 def find_importer(op_type: str, version: int) -> Importer | None:
-    """The importer for an operator as the given version of the standard defines it."""
+    """Returns the importer for an operator as the given version of the standard defines it; None without one."""
     return max((i for i in _of(op_type) if i.since <= version), key=lambda i: i.since, default=None)
 
 
@@ -83,7 +83,7 @@ def is_supported_op(domain: str, op_type: str) -> bool:
 
 
 def op_reason(domain: str, op_type: str) -> str:
-    """Why `find_importer` found nothing."""
+    """Says why `find_importer` found nothing."""
     if domain not in STANDARD_DOMAINS:
         return f"operators of the domain {domain} are not supported"
     oldest = min((i.since for i in _of(op_type)), default=None)

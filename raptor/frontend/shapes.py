@@ -1,4 +1,4 @@
-"""Binding the inputs: the chip needs their shapes fixed, and knows no numbers but floats."""
+"""Binds the inputs of a model: the chip needs fixed shapes, and computes only floats."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ _SHOWN_VALUES = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """`constants`: the inputs that became constants. `notes`: for the user."""
+    """Result of `bind_inputs`. `constants`: the inputs that became constants. `notes`: messages for the user."""
 
     constants: Mapping[str, Array]
     notes: tuple[str, ...]
 
 
 def bind_inputs(proto: ModelProto, fixed: Fixed) -> Bound:
-    """Writes what is fixed into `proto`; afterwards every input has a static shape, and constants are none.
+    """Writes what is fixed into `proto`; then every input has a static shape, and constants are not inputs any more.
 
     An open dimension with a name (`batch`) has one size throughout, so binding it in one input binds it in all. A first
-    dimension that is open is taken for the batch, which is 1.
-    Raises `UserError` for unknown names, wrong ranks and conflicts, `IncompleteError` with all that is missing.
+    dimension that is open is taken for the batch, which is 1. Raises `UserError` for unknown names, wrong ranks and
+    conflicts, `IncompleteError` with all that is missing.
     """
     inputs = model_inputs(proto)
     _check_names(inputs, fixed)
@@ -71,7 +71,7 @@ def _check_names(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> None:
 
 
 def _named_sizes(inputs: Mapping[str, ValueInfoProto], fixed: Fixed) -> dict[str, int]:
-    """The sizes of dimensions with names, by what is said of them and of whole shapes."""
+    """Returns the sizes of named dimensions, from those given and from whole shapes."""
     for name, size in fixed.dims.items():
         _check_size(option("dims", {name: size}), size)
     sizes = dict(fixed.dims)
@@ -86,7 +86,7 @@ def _check_size(given: str, size: int) -> None:
 
 
 def _match(given: str, value: ValueInfoProto, shape: Sequence[int], sizes: dict[str, int]) -> None:
-    """Checks a shape against the model, and adds the sizes of its named dimensions."""
+    """Checks a shape against the model, and adds the sizes of its named dimensions to `sizes`."""
     declared = dims_of(value)
     if len(shape) != len(declared):
         raise UserError(f"{given}: the model has {len(declared)} dimensions: {text(declared) or 'a scalar'}")
@@ -98,7 +98,7 @@ def _match(given: str, value: ValueInfoProto, shape: Sequence[int], sizes: dict[
 
 
 def _constant(value: ValueInfoProto, given: object, sizes: dict[str, int]) -> Array:
-    """The constant that an input becomes; its shape may tell the sizes of named dimensions."""
+    """Returns the constant that an input becomes; its shape may fix sizes of named dimensions."""
     dims = [_sized(d, sizes) for d in dims_of(value)]
     constant = to_constant(value.name, given, value.type.tensor_type.elem_type, dims)
     _match(f"{spelled('constants')} {value.name}", value, constant.shape, sizes)
@@ -115,7 +115,10 @@ def _shown(values: Array) -> str:
 
 
 def _bind_batch(inputs: Mapping[str, ValueInfoProto]) -> list[str]:
-    """Gives open first dimensions the size 1. Returns notes. (That of a vector is its length.)"""
+    """Gives open first dimensions the size 1.
+
+    Returns notes. A vector has no batch: its first dimension is its length.
+    """
     notes: list[str] = []
     for name, value in inputs.items():
         first, *others = dims_of(value) or (1,)
@@ -135,16 +138,16 @@ def _bind_batch(inputs: Mapping[str, ValueInfoProto]) -> list[str]:
 
 
 def _is_batch(dim: str, inputs: Mapping[str, ValueInfoProto]) -> bool:
-    """Whether no other input has another meaning for the name: behind an open size, or twice.
+    """Tells whether no input uses the name for something else: after an open size, or twice.
 
-    Behind a fixed one it may be: states of recurrent layers are [layers, batch, size].
+    It may stand after a fixed size: states of recurrent layers are [layers, batch, size].
     """
     shapes = [dims_of(value) for value in inputs.values()]
     return dim == UNNAMED or all(s.count(dim) < 2 and (dim not in s[1:] or isinstance(s[0], int)) for s in shapes)
 
 
 def _require_sizes(proto: ModelProto) -> None:
-    """Raises `IncompleteError` with all that is missing if it is more than values."""
+    """Raises `IncompleteError` with everything that is missing, if sizes are missing."""
     if any(isinstance(d, str) for v in model_inputs(proto).values() if not is_settable(proto, v) for d in dims_of(v)):
         require_complete(proto)
 
@@ -187,7 +190,7 @@ def _make_constants(proto: ModelProto, constants: Mapping[str, Array]) -> None:
 
 
 def _forget_derived_shapes(proto: ModelProto) -> None:
-    """Inner and output shapes were written for open sizes; they are inferred again from the inputs."""
+    """Clears inner and output shapes, which hold open sizes; they are inferred again from the inputs."""
     proto.graph.ClearField("value_info")
     for value in proto.graph.output:
         value.type.tensor_type.ClearField("shape")

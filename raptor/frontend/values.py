@@ -1,4 +1,4 @@
-"""Inputs that the user makes constants: a value in the type and shape that the model declares."""
+"""Constants for inputs, given by the user: values in the type and shape that the model declares."""
 
 import math
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from raptor.frontend.declared import Dim, text
 
 Array = npt.NDArray[Any]
 MOST_VALUES = 1024
-"""Of one input: what is larger is data, or weights."""
+"""Maximum values of one input; a larger one is data, or weights."""
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _TYPES = INDICES | (FLOATS - {TensorProto.BFLOAT16}) | {TensorProto.INT8, TensorProto.UINT8}
 
 
 def to_constant(name: str, given: Any, elem_type: int, dims: Sequence[Dim]) -> Array:
-    """The constant that input `name` becomes; open sizes of `dims` follow from the number of values.
+    """Returns the constant that input `name` becomes; open sizes of `dims` follow from the number of values.
 
-    `given`: a number, a truth value, a string, or an array-like of them; for other than strings also a text as on the
+    `given` is a number, a truth value, a string, or an array-like of them; except for strings also a text as on the
     command line (`1.5,2`). Raises `UserError` if it is not of the input's type and shape.
     """
     option = f"{spelling.name('constants')} {name}"
@@ -61,7 +61,7 @@ def _array(option: str, given: object) -> Array:
 
 
 def _cast(option: str, raw: Array, elem_type: int) -> Array:
-    """The values in the type of the input, exactly, or as floats rounded."""
+    """Converts the values to the type of the input; floats are rounded, all others must be exact."""
     kind = _kind(elem_type)
     if not raw.size or not _is_of(raw, kind):
         raise _wrong(option, str(raw.flat[0]) if raw.size else "nothing", elem_type)
@@ -77,7 +77,7 @@ def _cast(option: str, raw: Array, elem_type: int) -> Array:
 
 
 def _kind(elem_type: int) -> str:
-    """`f`, `i`, `u`, `b`, or `O` for strings."""
+    """Returns numpy's letter of the type: `f`, `i`, `u`, `b`, or `O` for strings."""
     return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).kind
 
 
@@ -93,7 +93,7 @@ def _is_of(raw: Array, kind: str) -> bool:
 
 
 def _shape(option: str, count: int, dims: Sequence[Dim]) -> tuple[int, ...]:
-    """`dims` with their open sizes: a batch of 1, and what the number of values makes of another."""
+    """Returns `dims` with their open sizes: a batch of 1, and one other size from the number of values."""
     sizes = list(dims)
     if sum(isinstance(d, str) for d in sizes) > 1 and isinstance(sizes[0], str):
         sizes[0] = 1

@@ -1,4 +1,4 @@
-"""Models of older and newer standards than onnxruntime and the importers read."""
+"""Converts models of older and newer standards than onnxruntime and the importers read."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.registry import STANDARD_DOMAINS
 
 OLDEST, NEWEST = 9, 26
-"""Below opset 7 broadcasting is another, below 9 constants are; 26 is the newest that onnxruntime 1.31 loads."""
+"""Range of operator sets. Broadcasting changed in 7, constants in 9; 26 is the newest that onnxruntime 1.31 loads."""
 OLDEST_IR, NEWEST_IR = 4, 10
-"""Up to IR 3 weights had to be inputs as well."""
+"""Range of IR versions. Up to 3, weights had to be inputs as well."""
 
 
 def convert_version(model: ModelProto) -> ModelProto:
-    """A copy of the model that says the same in an operator set from `OLDEST` to `NEWEST`."""
+    """Returns a copy of the model that means the same in an operator set from `OLDEST` to `NEWEST`."""
     copy = ModelProto.FromString(model.SerializeToString())
     version = next((o.version for o in copy.opset_import if o.domain in STANDARD_DOMAINS), OLDEST)
     if version < 7:
@@ -29,9 +29,9 @@ def convert_version(model: ModelProto) -> ModelProto:
 
 
 def _align_slopes(model: ModelProto) -> None:
-    """Gives the slopes of PRelu the shape [channels, 1, ...]: before opset 7 they met the channels, now the last axis.
+    """Gives the slopes of PRelu the shape [channels, 1, ...]: before opset 7 they belonged to the channels.
 
-    The version converter of onnx forgets this.
+    Since then they are aligned with the last axis. The version converter of onnx forgets this.
     """
     graph = model.graph
     inferred = infer_shapes(model).graph
@@ -46,7 +46,7 @@ def _align_slopes(model: ModelProto) -> None:
 
 
 def _write_out_orders(model: ModelProto) -> None:
-    """Replaces a SpaceToDepth of mode CRD, new in opset 28, by one of mode DCR whose channels are put in order.
+    """Replaces a SpaceToDepth of mode CRD, new in opset 28, by one of mode DCR and a Gather that orders its channels.
 
     The version converter of onnx refuses it.
     """
@@ -61,7 +61,7 @@ def _write_out_orders(model: ModelProto) -> None:
 
 
 def _gather_channels(graph: onnx.GraphProto, node: onnx.NodeProto, channels: int) -> None:
-    """Channels of mode DCR are (place in the block, channel), those of CRD (channel, place in the block)."""
+    """Adds the Gather. DCR numbers channels as (place in the block, channel), CRD as (channel, place in the block)."""
     mode = next(a for a in node.attribute if a.name == "mode")
     node.attribute.remove(mode)
     places = int(_attributes(node)["blocksize"]) ** 2

@@ -1,4 +1,4 @@
-"""The windows of convolutions and pools from their ONNX attributes."""
+"""Windows of convolutions and pools, computed from their ONNX attributes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ class _Axis:
 
 
 def spatial_dims(image: Image) -> tuple[int, ...]:
-    """The spatial dimensions of a natural image (N, C, spatial...)."""
+    """Returns the spatial dimensions of a natural image (N, C, spatial...)."""
     return image.shape[2:]
 
 
 def padded_window(node: NodeView, image: Image, kernel: tuple[int, ...]) -> Padded:
-    """The window over an image (N, C, spatial...) that the attributes of a Conv or pool describe."""
+    """Returns the window over an image (N, C, spatial...) that the attributes of a Conv or pool describe."""
     dims = spatial_dims(image)
     rank = len(dims)
     if rank == 0:
@@ -48,7 +48,7 @@ def padded_window(node: NodeView, image: Image, kernel: tuple[int, ...]) -> Padd
 
 
 def _pads(node: NodeView, axes: list[_Axis]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Padding before and behind each dimension."""
+    """Returns the padding before and behind each dimension."""
     mode = node.string("auto_pad", "NOTSET")
     if mode == "NOTSET":
         pads = node.ints("pads", (0,) * 2 * len(axes))

@@ -1,7 +1,7 @@
-"""An ONNX file without its weights, found in the bytes themselves.
+"""Removes the weights from an ONNX file without parsing it: works on the bytes.
 
-protobuf copies every byte that it parses, and so does each library that is given the model; touching memory for the
-first time costs more than all else that the import does with weights.
+protobuf copies every byte that it parses, and so does each library that gets the model. Touching memory for the first
+time costs more than everything else that the import does with weights.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from onnx import TensorProto
 
 Range = tuple[int, int]
-"""First byte, and the one after the last."""
+"""Position of the first byte, and of the one after the last."""
 
 _GRAPH, _INITIALIZER = 7, 5
 _DATA_TYPE, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 2, 9, 13, 14
@@ -17,13 +17,13 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 class _OddError(Exception):
-    """Not what protobuf writes; the parser will say what is wrong, if anything is."""
+    """The bytes are not as protobuf writes them; the parser will report what is wrong, if anything is."""
 
 
 def without_weights(data: bytes, least_bytes: int) -> tuple[bytes, list[Range | None]]:
-    """The model with the raw data of float32 initializers of `least_bytes` or more left out.
+    """Returns the model without the raw data of float32 initializers of `least_bytes` or more.
 
-    Also where in `data` that of each initializer is; None if it stayed.
+    Also returns the range of each initializer's data in `data`; None if it was not removed.
     """
     ranges: list[Range | None] = []
     try:
@@ -33,7 +33,7 @@ def without_weights(data: bytes, least_bytes: int) -> tuple[bytes, list[Range | 
 
 
 def _without(data: memoryview, of: Range, path: tuple[int, ...], least: int, ranges: list[Range | None]) -> bytearray:
-    """A message rebuilt: the fields on the path go through here again, the others are copied."""
+    """Rebuilds a message: fields on the path are rebuilt in the same way, the others are copied."""
     if not path:
         return _tensor(data, of, least, ranges)
     out = bytearray()
@@ -60,7 +60,7 @@ def _tensor(data: memoryview, of: Range, least: int, ranges: list[Range | None])
 
 
 def _fields(data: memoryview, of: Range) -> Iterator[tuple[int, int, int, Range]]:
-    """Number, wire type, first byte, and the range of the value."""
+    """Yields field number, wire type, first byte, and the range of the value."""
     at, end = of
     while at < end:
         start = at
@@ -77,7 +77,7 @@ def _fields(data: memoryview, of: Range) -> Iterator[tuple[int, int, int, Range]
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number of up to 64 bits, seven of them a byte, and the position after it."""
+    """Reads a number of up to 64 bits, seven per byte; returns it and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         value |= (data[at] & 127) << shift

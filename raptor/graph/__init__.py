@@ -1,1 +1,1 @@
-"""The model as the compiler sees it: tensors and operators, windows, and what they compute."""
+"""Graph: the model as the compiler sees it. Tensors, operators, windows, and the values they compute."""

@@ -1,4 +1,4 @@
-"""What a Graph means, in numpy: the oracle of this level's tests. Short rather than fast."""
+"""Evaluates a Graph in numpy: the oracle of this level's tests. Short rather than fast."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ MAP_FUNCTIONS: dict[MapFunction, Callable[..., Floats]] = {
 
 
 def evaluate(graph: Graph, inputs: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Every tensor of the graph by name, in its ONNX shape."""
+    """Returns every tensor of the graph by name, in its ONNX shape."""
     values = {name: np.asarray(inputs[name], np.float32) for name in graph.inputs}
     for node in graph.nodes:
         operands = [graph.tensors[i].image.to_pixels(values[i]) for i in node.inputs]
@@ -61,7 +61,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _apply(operator: Operator, operands: list[Floats], image: Image) -> Floats:
-    """Operands and result are [rows, width, channels]."""
+    """Applies one operator. Operands and result are [rows, width, channels]."""
     full = (image.rows, image.width, image.channels)
     match operator:
         case Filter() | Pool() | Stencil():
@@ -74,7 +74,7 @@ def _apply(operator: Operator, operands: list[Floats], image: Image) -> Floats:
         case Concat():
             result = np.concatenate(operands, axis=-1)
         case Move(sources):
-            # Element -1, the last, is the zero.
+            # The last element, index -1, is the zero.
             result = np.concatenate([*(o.ravel() for o in operands), np.zeros(1, np.float32)])[sources]
         case Softmax():
             raised = np.exp(operands[0] - operands[0].max(axis=-1, keepdims=True))
@@ -93,11 +93,11 @@ def _dot(operator: Dot, left: Floats, right: Floats) -> Floats:
 
 
 def _window(operator: Filter | Pool | Stencil, pixels: Floats, image: Image) -> Floats:
-    """[output pixels, channels], tap by tap."""
+    """Applies an operator with a window, tap by tap. Returns [output pixels, channels]."""
     is_max = isinstance(operator, Pool) and operator.function == "max"
     start = np.float32(-np.inf if is_max else 0)
     channels = pixels.shape[-1]
-    # One more pixel, the last: padding reads it with index -1.
+    # One pixel more at the end: padding reads it with index -1.
     padded = np.vstack([pixels.reshape(-1, channels), np.full((1, channels), start)])
     result = np.full((operator.window.out_pixels, image.channels), start)
     for tap, sources in enumerate(operator.window.input_pixels().T):

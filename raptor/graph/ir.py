@@ -64,12 +64,12 @@ class Filter:
         return self.weights.shape[1] * self.groups
 
     def needed(self, cols: tuple[int, int]) -> tuple[int, int]:
-        """The input channels that the output channels `cols` read: those of their groups."""
+        """Returns the range of input channels that the output channels `cols` read."""
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         return cols[0] // outs * ins, (-(-cols[1] // outs)) * ins
 
     def matrix(self, tap: int, rows: tuple[int, int], cols: tuple[int, int]) -> Floats:
-        """[rows, cols] of the whole matrix at one kernel position: zero where channels are of different groups."""
+        """Returns [rows, cols] of the matrix at one kernel position; zero where the channels' groups differ."""
         if self.groups == 1:
             return self.weights[tap, slice(*rows), slice(*cols)]
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
@@ -114,9 +114,9 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Map:
-    """An element-wise function. `operands`: position in the node's inputs, or a constant.
+    """An element-wise function. `operands`: positions in the node's inputs, or constants.
 
-    An input has the image of the result, or one pixel of as many channels, which meets every pixel.
+    An input has the image of the result, or is one pixel with as many channels, which is used for every pixel.
     """
 
     function: MapFunction
@@ -161,13 +161,13 @@ Operator = Filter | Dot | Stencil | Pool | Map | Concat | Move | Softmax | Renam
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`shape` is the ONNX shape; `image` has as many elements in the same C order."""
+    """A tensor of the model. `shape` is the ONNX shape; `image` has as many elements in the same C order."""
 
     name: str
     shape: tuple[int, ...]
     image: Image
     in_model: bool = True
-    """Whether a tensor of this name exists in the ONNX model, so that it can be compared."""
+    """True if the ONNX model has a tensor of this name, so that the two can be compared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +183,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Nodes in topological order; `tensors` holds every tensor by name."""
+    """A model: nodes in topological order; `tensors` holds every tensor by name."""
 
     name: str
     tensors: Mapping[str, Tensor]
@@ -192,7 +192,10 @@ class Graph:
     outputs: tuple[str, ...]
 
     def dag(self) -> "nx.DiGraph[str]":
-        """Tensors as vertices; an edge from each input of a node to its output, which carries the node."""
+        """Returns a graph with tensors as vertices.
+
+        Edges go from each input of a node to its output, which carries the node.
+        """
         # networkx takes 0.1 s to import, and compiling does not need it.
         import networkx as nx
 
@@ -319,7 +322,7 @@ def _operator_text(operator: Operator) -> str:
 
 
 def window_text(window: Window | Table) -> str:
-    """A window in short: `kernel=3x3 stride=2x2 pad=1x1`, defaults left out."""
+    """Writes a window in short: `kernel=3x3 stride=2x2 pad=1x1`, without defaults."""
     if isinstance(window, Table):
         return f"table={window.out_pixels}x{window.tap_count}"
     parts = [f"kernel={'x'.join(map(str, window.kernel))}"]

@@ -1,4 +1,4 @@
-"""How much a model computes."""
+"""Counts the multiply-accumulates of a model."""
 
 from raptor.graph.ir import (
     Dot,
@@ -11,7 +11,7 @@ from raptor.graph.window import Table, Window
 
 
 def count_macs(node: Node, graph: Graph) -> int:
-    """Multiply-accumulates of a node, those with padding included, as published counts do."""
+    """Counts the multiply-accumulates of a node. Those with padding are included, as in published counts."""
     match node.operator:
         case Filter(weights, window):
             return _positions(window) * weights.size
@@ -26,7 +26,7 @@ def count_macs(node: Node, graph: Graph) -> int:
 
 
 def _positions(window: Window | Table) -> int:
-    """How often every weight of a window is used: once an output, in a transposed one once an input."""
+    """Returns the uses of each weight per sample: output pixels, or input pixels if the window is transposed."""
     if isinstance(window, Window) and window.transposed:
         return window.in_pixels
     return window.out_pixels

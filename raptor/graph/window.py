@@ -16,8 +16,8 @@ class Window:
     """A convolution or pooling window over `batch` images of any number of spatial dimensions.
 
     Output position o reads input position `o * stride - pad + tap * dilation` in each dimension; positions outside
-    the image are padding. A transposed window is the reverse: o reads the position i for which
-    `i * stride - pad + tap * dilation` is o, if there is one. Pixels are numbered in C order over (batch, *dims), as in
+    the image are padding. A transposed window is the reverse: o reads the position i with
+    `i * stride - pad + tap * dilation = o`, if one exists. Pixels are numbered in C order over (batch, *dims), as in
     `raptor.target.layout`.
     """
 
@@ -32,7 +32,7 @@ class Window:
 
     @classmethod
     def point(cls, dims: tuple[int, ...], batch: int = 1) -> "Window":
-        """The window of one pixel: every output reads the input at its own position."""
+        """Makes the window of one pixel: every output reads the input at its own position."""
         ones = (1,) * len(dims)
         return cls(dims, dims, ones, ones, (0,) * len(dims), ones, batch)
 
@@ -76,7 +76,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A window without a rule: [output pixels, taps] -> input pixel, or -1."""
+    """A window given pixel by pixel: [output pixels, taps] -> input pixel, or -1."""
 
     pixels: Pixels
     in_pixels: int
@@ -95,12 +95,12 @@ class Table:
 
 @lru_cache(maxsize=8)
 def input_pixels(window: Window | Table) -> Pixels:
-    """`Window.input_pixels`, kept while the tiles of one layer are worked on."""
+    """Calls `Window.input_pixels` and keeps the result while the tiles of one layer are compiled."""
     return window.input_pixels()
 
 
 def _combined(outer: Ints, inner: Ints, size: int) -> Ints:
-    """Positions in the dimensions so far and in the next one, of `size`, as positions in all of them."""
+    """Combines positions in the dimensions so far with those in the next one, of `size`. -1 stays -1."""
     a, b = outer[:, None, :, None], inner[None, :, None, :]
     both = np.where((a >= 0) & (b >= 0), a * size + b, -1)
     return both.reshape(outer.shape[0] * inner.shape[0], outer.shape[1] * inner.shape[1])

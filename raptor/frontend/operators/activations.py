@@ -1,7 +1,7 @@
-"""Activation functions: of one tensor, element by element.
+"""Activation functions of one tensor, element by element.
 
-Whatever the published instruction set can compute is written in it (docs/design.md, 5); `exp`, `log`, `sqrt`, `erf` and
-division are extended instructions.
+A function that the published instruction set can compute is written in it (docs/design.md, 5); `exp`, `log`, `sqrt`,
+`erf` and division are extended instructions.
 """
 
 import math
@@ -68,7 +68,7 @@ def leaky_relu(alpha: float) -> Activation:
 def thresholded_relu(alpha: float) -> Activation:
     """x if x > alpha else 0.
 
-    x times 1 or 0: a number divided by itself, or 0 divided by the smallest number there is.
+    Computed as x times 1 or 0: a number divided by itself, or 0 divided by the smallest positive number.
     """
 
     def function(f: Formula, x: Value) -> Value:
@@ -154,7 +154,7 @@ _PLAIN: Mapping[str, tuple[int, Activation, str]] = {
     "Softsign": (1, softsign, "x / (1 + |x|)."),
     "Mish": (18, mish, "x * tanh(log(1 + exp(x)))."),
 }
-"""Operators without attributes: since, function, what it computes."""
+"""Operators without attributes: first version, function, summary."""
 
 
 def _register(op_type: str, since: int, function: Activation, summary: str) -> None:

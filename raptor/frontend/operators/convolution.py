@@ -35,7 +35,8 @@ def import_conv_transpose(node: NodeView, ctx: ImportContext) -> None:
     x = build.natural(node.inputs[0])
     window = _transposed_window(node, x, weights.shape[2:])
     if window.out_dims != ctx.shape(node.output)[2:]:
-        # Its inference and onnxruntime differ for output_padding with auto_pad SAME, and for outputs below the input.
+        # The standard's shape inference and onnxruntime differ for output_padding with auto_pad SAME, and for outputs
+        # smaller than the input.
         raise Refusal(f"the standard infers {ctx.shape(node.output)[2:]} outputs, there are {window.out_dims}")
     groups = node.integer("group", 1)
     # ONNX: [input channels, output channels / groups, kernel...]
@@ -45,7 +46,7 @@ def import_conv_transpose(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _lower(build: Builder, x: Tensor, products: Filter) -> None:
-    """The filter, and the addition of the bias unless it is zero."""
+    """Adds the filter, and the bias unless it is zero."""
     node, ctx = build.node, build.ctx
     bias = node.input(2)
     shape = ctx.shape(node.output)
@@ -60,7 +61,7 @@ def _lower(build: Builder, x: Tensor, products: Filter) -> None:
 
 
 def _transposed_window(node: NodeView, x: Tensor, kernel: tuple[int, ...]) -> Window:
-    """The window that scatters x."""
+    """Returns the window that scatters x."""
     dims = spatial_dims(x.image)
     if not dims:
         raise Refusal("its input has no spatial dimensions")
@@ -74,7 +75,7 @@ def _transposed_window(node: NodeView, x: Tensor, kernel: tuple[int, ...]) -> Wi
 
 
 def _cut(node: NodeView, whole: Sizes, same: Sizes) -> tuple[Sizes, Sizes]:
-    """What is cut off before the `whole` result, and the sizes that remain. `same`: those of auto_pad SAME."""
+    """Returns the sizes cut off before the `whole` result, and those that remain. `same`: sizes with auto_pad SAME."""
     mode = node.string("auto_pad", "NOTSET")
     given = node.ints("output_shape")
     if given or mode.startswith("SAME"):

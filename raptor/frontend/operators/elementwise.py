@@ -101,7 +101,7 @@ def import_div(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Pow", since=7, limits="a constant exponent, the same for all elements; or a constant base above 0")
 def import_pow(node: NodeView, ctx: ImportContext) -> None:
-    """a to the power of b: by multiplication if b is an integer."""
+    """a to the power of b, by multiplication if b is an integer."""
     base, exponent = (ctx.constant(i) for i in node.inputs)
     if exponent is not None:
         value = _uniform(exponent)
@@ -114,7 +114,7 @@ def import_pow(node: NodeView, ctx: ImportContext) -> None:
 
 
 def power(f: Formula, x: Value, exponent: float) -> Value:
-    """x ** exponent, not a number for a negative x unless the exponent is an integer."""
+    """Adds x ** exponent; NaN for a negative x unless the exponent is an integer."""
     if exponent < 0:
         return f.div(1, power(f, x, -exponent))
     if exponent == int(exponent):
@@ -122,12 +122,12 @@ def power(f: Formula, x: Value, exponent: float) -> Value:
     if exponent * 2 == int(exponent * 2) and exponent < 8:
         root = f.apply("sqrt", x)
         return root if exponent < 1 else f.mul(_integer_power(f, x, int(exponent)), root)
-    # log makes 0 to -inf and negative numbers to NaN; exp makes of these what a power is.
+    # log(0) is -inf and log of a negative number is NaN; exp then gives 0 and NaN, as a power does.
     return f.apply("exp", f.mul(f.apply("log", x), exponent))
 
 
 def _integer_power(f: Formula, x: Value, exponent: int) -> Value:
-    """By squaring."""
+    """Multiplies by repeated squaring."""
     if exponent == 0:
         return Constant(scalar(1))
     result: Value | None = None
@@ -150,7 +150,7 @@ def _uniform(exponent: Array) -> float:
 
 
 def _lower_power_of_constant(node: NodeView, ctx: ImportContext, base: Floats) -> None:
-    """base ** x = exp(x * log(base))."""
+    """Adds base ** x = exp(x * log(base))."""
     if (base <= 0).any():
         raise Refusal("its constant base is not above 0")
     f = Formula.of(node, ctx, node.inputs[1:])
@@ -164,7 +164,7 @@ def _lower_chain(node: NodeView, ctx: ImportContext, function: Callable[[Formula
 
 
 def _tensors_first(f: Formula, node: NodeView) -> list[Value]:
-    """The operands, tensors before constants: a constant meets a result, never a constant."""
+    """Returns the operands, tensors before constants, so that a constant is never combined with a constant."""
     return sorted(map(f.operand, node.inputs), key=lambda v: isinstance(v, Constant))
 
 
@@ -185,7 +185,7 @@ def _lower_bound(low: float) -> list[Map]:
 
 
 def _upper_bound(high: float) -> list[Map]:
-    """min(x, high) = 0 - max(0 - x, -high), exact: negation does not round."""
+    """Returns min(x, high) = 0 - max(0 - x, -high), which is exact: negation does not round."""
     if high >= LARGEST:
         return []
     negate = Map("sub", (Constant(scalar(0)), 0))

@@ -1,4 +1,4 @@
-"""Operators that only put elements in another order: applied to arrays of positions instead of values."""
+"""Operators that only reorder elements: each is applied to an array of positions instead of values."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,20 +17,20 @@ from raptor.graph.ir import Indices
 
 @importer("Transpose", since=1)
 def import_transpose(node: NodeView, ctx: ImportContext) -> None:
-    """Permuted dimensions; free where only the channels change place among them."""
+    """Permutation of dimensions; free where only the channels change place among them."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     _arrange(node, ctx, wanted.transpose(node.ints("perm") or None))
 
 
 @importer("Slice", since=1)
 def import_slice(node: NodeView, ctx: ImportContext) -> None:
-    """A range of some dimensions, given by attributes."""
+    """Range of some dimensions, given by attributes."""
     _lower_slice(node, ctx, node.ints("starts"), node.ints("ends"), node.ints("axes"), ())
 
 
 @importer("Slice", since=10, limits="constant ranges")
 def import_slice_of_inputs(node: NodeView, ctx: ImportContext) -> None:
-    """A range of some dimensions with steps of either sign, given by inputs."""
+    """Range of some dimensions with steps of either sign, given by inputs."""
     _lower_slice(node, ctx, *(constant_ints(node, ctx, i) or () for i in range(1, 5)))
 
 
@@ -48,14 +48,14 @@ def import_split(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Expand", since=8, limits="a constant shape")
 def import_expand(node: NodeView, ctx: ImportContext) -> None:
-    """Repeated along dimensions of 1."""
+    """Repetition along dimensions of 1."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     _arrange(node, ctx, np.broadcast_to(wanted, ctx.shape(node.output)))
 
 
 @importer("Tile", since=6, limits="constant repeats")
 def import_tile(node: NodeView, ctx: ImportContext) -> None:
-    """Repeated along every dimension."""
+    """Repetition along every dimension."""
     repeats = constant_ints(node, ctx, 1) or ()
     _arrange(node, ctx, np.tile(c_order(ctx.tensor(node.inputs[0]).shape), repeats))
 
@@ -104,7 +104,7 @@ def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("DepthToSpace", since=1)
 def import_depth_to_space(node: NodeView, ctx: ImportContext) -> None:
-    """Channels become blocks of pixels."""
+    """Channels rearranged to blocks of pixels."""
     x = ctx.tensor(node.inputs[0])
     n, c, h, w = _rank_4(x.shape)
     b = node.integer("blocksize", 1)
@@ -117,7 +117,7 @@ def import_depth_to_space(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("SpaceToDepth", since=1)
 def import_space_to_depth(node: NodeView, ctx: ImportContext) -> None:
-    """Blocks of pixels become channels."""
+    """Blocks of pixels rearranged to channels."""
     x = ctx.tensor(node.inputs[0])
     n, c, h, w = _rank_4(x.shape)
     b = node.integer("blocksize", 1)
@@ -128,7 +128,7 @@ def import_space_to_depth(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("ReverseSequence", since=10, limits="constant lengths")
 def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
-    """The first elements of each sequence in reverse order."""
+    """Sequences with their first elements in reverse order."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     axes = (node.integer("batch_axis", 1), node.integer("time_axis", 0))
     by_batch = np.moveaxis(wanted, axes, (0, 1)).copy()
@@ -139,7 +139,7 @@ def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Where", since=9, limits="a constant condition")
 def import_where(node: NodeView, ctx: ImportContext) -> None:
-    """Elements of one tensor or the other."""
+    """Element-wise choice between two tensors."""
     build = Builder(node, ctx)
     condition = _constant(node, ctx, 0)
     sources = [build.operand(i) for i in node.inputs[1:3]]
@@ -177,12 +177,15 @@ def _lower_slice(
 
 
 def _numpy_slice(start: int, end: int, step: int, size: int) -> slice:
-    """A slice of ONNX: backwards, an end before the first element includes that; numpy would count from the last."""
+    """Translates a slice of ONNX.
+
+    Backwards, an end before the first element includes it; numpy would count from the last.
+    """
     return slice(start, None if step < 0 and end < -size else end, step)
 
 
 def _ranges(node: NodeView, ctx: ImportContext, size: int) -> list[tuple[int, int]]:
-    """Start and stop of each output."""
+    """Returns start and stop of each output."""
     sizes = constant_ints(node, ctx, 1, "split")
     if sizes is None:
         part = -(-size // len(node.outputs))
@@ -199,7 +202,7 @@ def _constant(node: NodeView, ctx: ImportContext, position: int) -> Array:
 
 
 def _indices(node: NodeView, ctx: ImportContext, position: int, size: int) -> Indices:
-    """Constant indices below `size`, counted from the end where negative."""
+    """Returns constant indices below `size`; negative ones count from the end."""
     given = np.asarray(_constant(node, ctx, position), np.int64)
     if given.size and not (-size <= given.min() and given.max() < size):
         raise Refusal(f"indices from {given.min()} to {given.max()} of {size}")
@@ -207,13 +210,13 @@ def _indices(node: NodeView, ctx: ImportContext, position: int, size: int) -> In
 
 
 def _along(given: Indices, axis: int) -> tuple[Indices, ...]:
-    """Index arrays that replace the position along `axis` by `given`, and keep all others."""
+    """Returns index arrays that replace the position along `axis` by `given`, and keep all others."""
     places = [_range_along(d, n, given.ndim) for d, n in enumerate(given.shape)]
     return (*places[:axis], given, *places[axis + 1 :])
 
 
 def _range_along(dimension: int, size: int, rank: int) -> Indices:
-    """0, 1, ... along one of `rank` dimensions."""
+    """Returns 0, 1, ... along one of `rank` dimensions."""
     return np.arange(size).reshape(*(1,) * dimension, size, *(1,) * (rank - dimension - 1))
 
 

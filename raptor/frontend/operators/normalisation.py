@@ -90,7 +90,7 @@ def import_lp_normalization(node: NodeView, ctx: ImportContext) -> None:
         norm = axes.mean(build, View(build.absolute(seen.tensor), seen.chosen), 1.0)
     else:
         norm = _root_mean_square(build, seen, 0.0, mean=False)
-    # 0 / 0 is to be 0.
+    # 0 / 0 must give 0.
     norm = build.map("max", norm, TINY)
     build.finish(_divided(build, seen, norm))
 
@@ -119,14 +119,14 @@ def _divided(build: Builder, seen: View, divisor: Tensor) -> Tensor:
 
 
 def _root_mean_square(build: Builder, seen: View, epsilon: float, *, mean: bool = True) -> Tensor:
-    """sqrt(mean (or sum) of x * x + epsilon)."""
+    """Adds sqrt(mean (or sum) of x * x + epsilon)."""
     squares = View(build.map("mul", seen.tensor, seen.tensor), seen.chosen)
     result = axes.mean(build, squares, 1 / seen.count if mean else 1.0)
     return build.map("sqrt", build.map("add", result, epsilon) if epsilon else result)
 
 
 def _finish_statistics(build: Builder, seen: View, mean: Tensor, deviation: Tensor) -> None:
-    """The outputs Mean and InvStdDev, where they are used: of equal channels one is enough."""
+    """Finishes the outputs Mean and InvStdDev, if they are used: all their channels are equal, so one is kept."""
     for output, tensor in zip(build.node.outputs[1:], (mean, deviation), strict=False):
         if output not in build.ctx.used:
             continue
@@ -142,12 +142,12 @@ def _scale_and_bias(node: NodeView, ctx: ImportContext) -> tuple[Floats, Floats 
 
 
 def _column(values: npt.ArrayLike, x: Tensor) -> Floats:
-    """Values per channel, shaped to be broadcast against x."""
+    """Returns values per channel, shaped to be broadcast against x."""
     return np.asarray(values, np.float32).reshape(-1, *(1,) * (len(x.shape) - 2))
 
 
 def _scaled(build: Builder, x: Tensor, shape: Sequence[int], scale: Floats, bias: Floats | None) -> Tensor:
-    """x * scale + bias, broadcast against `shape`."""
+    """Adds x * scale + bias, broadcast against `shape`."""
     result = build.map("mul", x, build.constant(scale, tuple(shape), x.image))
     if bias is None:
         return result
@@ -155,7 +155,7 @@ def _scaled(build: Builder, x: Tensor, shape: Sequence[int], scale: Floats, bias
 
 
 def _power(build: Builder, x: Tensor, exponent: float) -> Tensor:
-    """x ** exponent for positive x, by square roots where the exponent is a small number of quarters."""
+    """Adds x ** exponent for positive x, by square roots where the exponent is a small number of quarters."""
     quarters = exponent * 4
     if quarters not in (1, 2, 3, 4):
         return build.map("exp", build.map("mul", build.map("log", x), exponent))

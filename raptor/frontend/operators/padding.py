@@ -48,7 +48,7 @@ def _lower(
 
 
 def _pads(given: tuple[int, ...], axes: tuple[int, ...] | None, rank: int) -> Pads:
-    """Before and behind each dimension."""
+    """Returns the padding before and behind each dimension."""
     pads: Pads = [(0, 0)] * rank
     half = len(given) // 2
     for axis, before, behind in zip(axes or range(rank), given[:half], given[half:], strict=True):

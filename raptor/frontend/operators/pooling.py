@@ -1,4 +1,4 @@
-"""Windows with a maximum, a mean or a norm."""
+"""Pools: maximum, mean or norm over a window."""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from raptor.graph.window import Window
 Counts = npt.NDArray[np.integer[Any]]
 
 MOST_POWERS = 64
-"""Floats of 32 bits overflow soon after."""
+"""Largest exponent; float32 overflows soon after."""
 
 
 @importer("MaxPool", since=1, limits="first output only; no window wholly in the padding")
@@ -83,7 +83,10 @@ def import_global_lp_pool(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _require_inferred(node: NodeView, ctx: ImportContext, window: Window) -> None:
-    """Before opset 22, onnx infers one output too many where ceil_mode would start a window behind the image."""
+    """Raises `Refusal` if onnx inferred another shape: before opset 22 it has one output too many with ceil_mode.
+
+    That output would start a window behind the image.
+    """
     inferred = ctx.shape(node.output)[2:]
     if inferred != window.out_dims:
         raise Refusal(f"ceil_mode: the standard infers {inferred} outputs, there are {window.out_dims}; use opset 22")
@@ -98,7 +101,7 @@ def _lower_global(node: NodeView, ctx: ImportContext, finish: Callable[[Builder,
 
 
 def _lower_mean(build: Builder, x: Tensor, window: Window, counts: Counts) -> None:
-    """`counts`: elements of each mean, one for each output pixel of an image."""
+    """Adds the mean. `counts`: number of elements of each mean, one for each output pixel of an image."""
     shape = build.ctx.shape(build.node.output)
     total = build.add(Pool("sum", window), natural_image(shape), x)
     if not np.all(counts == 1):
@@ -108,7 +111,7 @@ def _lower_mean(build: Builder, x: Tensor, window: Window, counts: Counts) -> No
 
 
 def _exponent(node: NodeView) -> int:
-    """`p` of LpPool, which has a multiplication for each of it."""
+    """Returns `p` of LpPool; computing it takes p multiplications."""
     p = node.integer("p", 2)
     if not 1 <= p <= MOST_POWERS:
         raise Refusal(f"p is {p}, supported are 1 to {MOST_POWERS}")
@@ -116,7 +119,7 @@ def _exponent(node: NodeView) -> int:
 
 
 def _power(build: Builder, x: Tensor, p: int) -> Tensor:
-    """|x| ** p."""
+    """Adds |x| ** p."""
     if p % 2 == 0:
         square = build.map("mul", x, x)
         return functools.reduce(lambda y, _: build.map("mul", y, square), range(p // 2 - 1), square)
@@ -125,18 +128,18 @@ def _power(build: Builder, x: Tensor, p: int) -> Tensor:
 
 
 def _root(build: Builder, x: Tensor, p: int) -> Tensor:
-    """x ** (1 / p) of a sum that is not negative."""
+    """Adds x ** (1 / p) of a sum that is not negative."""
     while p % 2 == 0:
         x, p = build.map("sqrt", x), p // 2
     if p == 1:
         return x
-    # Not log(0): what underflows to 0 at the end may as well start from the smallest number.
+    # Avoids log(0): the smallest number underflows to 0 at the end, too.
     logarithm = build.map("log", build.map("max", x, float(np.finfo(np.float32).tiny)))
     return build.map("exp", build.map("mul", logarithm, 1 / p))
 
 
 def _taps_inside(window: Window) -> Counts:
-    """[outputs...] -> taps inside the image, of which there must be one."""
+    """[outputs...] -> taps inside the image. Raises `Refusal` if a window has none."""
     counts = (replace(window, batch=1).input_pixels() >= 0).sum(axis=1)
     if counts.min() == 0:
         raise Refusal("a window lies wholly in the padding")

@@ -37,13 +37,13 @@ def import_gemm(node: NodeView, ctx: ImportContext) -> None:
 
 def _flag(node: NodeView, name: str) -> bool:
     value = node.integer(name, 0)
-    if value not in (0, 1):  # of others onnxruntime looks at the low 32 bits
+    if value not in (0, 1):  # onnxruntime looks at the low 32 bits of other values
         raise Refusal(f"{name} is {value}, must be 0 or 1")
     return bool(value)
 
 
 def _scaled(a: Factor, b: Factor, node: NodeView) -> tuple[Factor, Factor]:
-    """Alpha goes into a constant factor. Without one no copy: the matrix can be most of the model."""
+    """Multiplies a constant factor by alpha. No copy without one: the matrix can be most of the model."""
     alpha = node.number("alpha", 1)
     if alpha == 1 or not (a.is_constant or b.is_constant):
         return a, b
@@ -54,12 +54,12 @@ def _scaled(a: Factor, b: Factor, node: NodeView) -> tuple[Factor, Factor]:
 
 
 def _times(values: Floats, factor: float) -> Floats:
-    """An array also where numpy would make a scalar: of no dimensions."""
+    """Returns an array; numpy alone would return a scalar for an array without dimensions."""
     return np.asarray(values * values.dtype.type(factor))
 
 
 def _biased(node: NodeView, f: Formula, result: Value) -> Value:
-    """The product plus beta * C, unless that is zero."""
+    """Adds beta * C to the product, unless that is zero."""
     name, beta = node.input(2), node.number("beta", 1)
     if name is None:
         return result
@@ -85,7 +85,7 @@ def import_matmul(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _matmul_names(rank: int, batch: Sequence[str], matrix: tuple[str, str]) -> tuple[str, ...]:
-    """The names of an operand's dimensions; a vector has only the summed one."""
+    """Returns the names of an operand's dimensions; a vector has only the summed one."""
     return ("k",) if rank == 1 else (*batch[len(batch) - (rank - 2) :], *matrix)
 
 
@@ -107,7 +107,7 @@ def import_einsum(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _one_less(contraction: Contraction, factors: list[Factor], wanted: tuple[str, ...]) -> list[Factor]:
-    """Replaces two of the factors by their product: a computed and a constant one that share a sum, if there are."""
+    """Replaces two of the factors by their product: if possible, a computed and a constant one that share a sum."""
     pairs = [(i, j) for j in range(len(factors)) for i in range(j)]
     i, j = max(pairs, key=lambda p: _preference(factors[p[0]], factors[p[1]]))
     x, y = factors[i], factors[j]
@@ -126,7 +126,7 @@ def _preference(x: Factor, y: Factor) -> tuple[bool, bool]:
 
 
 def _kept(x: Factor, y: Factor, needed: set[str]) -> tuple[str, ...]:
-    """What later products need, in the order in which the product leaves it: what `y` adds where the sum was."""
+    """Returns the dimensions that later products need, in the order of the product: those of `y` replace the sum."""
     added = tuple(n for n in y.names if n in needed and n not in x.names)
     summed = next((i for i, n in enumerate(x.names) if n not in needed), len(x.names))
     kept = tuple(n for n in x.names[summed:] if n in needed)
@@ -145,7 +145,7 @@ def _rank(ctx: ImportContext, name: str) -> int:
 
 
 def _result(node: NodeView, ctx: ImportContext, product: Tensor) -> tuple[Formula, Tensor]:
-    """The product in the shape of the node's output, and a formula to go on with."""
+    """Returns the product in the shape of the node's output, and a formula to continue with."""
     shape = ctx.shape(node.output)
     image = _shown(shape, product.image)
     last = ctx.nodes[-1] if ctx.nodes and product.name not in ctx.used else None
@@ -158,7 +158,7 @@ def _result(node: NodeView, ctx: ImportContext, product: Tensor) -> tuple[Formul
 
 
 def _shown(shape: Shape, image: Image) -> Image:
-    """An image that shows `shape`, if one has the layout of `image`."""
+    """Returns an image of the dimensions `shape`, if one has the layout of `image`; else `image`."""
     axes = (natural_image(shape).channel_axis, *reversed(range(len(shape))))
     shown = (Image(shape or (1,), a) for a in axes)
     return next((i for i in shown if i.has_layout_of(image)), image)

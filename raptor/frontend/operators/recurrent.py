@@ -1,7 +1,7 @@
 """Recurrent layers, unrolled over time.
 
-The input part of all steps is one `Filter`; the recurrent part is one for each step, and these share their crossbars.
-Gates are element-wise. A hidden state that is zero at the start costs nothing.
+One `Filter` computes the input part of all steps. The recurrent part has one for each step; these share their
+crossbars. Gates are element-wise. A hidden state that is zero at the start costs nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ def import_rnn(node: NodeView, ctx: ImportContext) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What goes from step to step; None is zero."""
+    """State passed from step to step; None is zero."""
 
     hidden: Tensor | None
     cell: Tensor | None = None
@@ -72,7 +72,7 @@ class _Layer:
     """[1, inputs, gates * hidden]"""
     recurrent: Floats
     biases: Floats
-    """[2, gates * hidden]: of the input part and of the recurrent part."""
+    """[2, gates * hidden]: first of the input part, then of the recurrent part."""
     peepholes: Floats
     """[3 * hidden], zero for none."""
     filters: dict[str, Filter] = field(default_factory=dict[str, Filter])
@@ -82,11 +82,14 @@ class _Layer:
         return self.recurrent.shape[2] // self.hidden
 
     def step(self, parts: Tensor, state: _State) -> _State:
-        """The state after one step; `parts` [batch, gates * hidden] is the input part of the sums."""
+        """Adds one step and returns the state after it.
+
+        `parts` [batch, gates * hidden] is the input part of the sums.
+        """
         raise NotImplementedError
 
     def input_biases(self) -> Floats:
-        """What is added to the input part of all steps."""
+        """Returns the bias that is added to the input part of all steps."""
         return self.biases.sum(axis=0)
 
     def formula(self, gates: int = 1) -> Formula:
@@ -98,13 +101,13 @@ class _Layer:
         return next(o for o in self.node.outputs if o)
 
     def moved(self, source: Tensor, wanted: Indices, what: str) -> Tensor:
-        """Elements of a tensor as [rows, channels]."""
+        """Takes elements of a tensor as [rows, channels]."""
         image = Image((wanted.shape[0], wanted.shape[1]), 1)
         operator = move([source.image], wanted, image)
         return self.ctx.inner(self.node, (source.name,), image.shape, image, operator, f"{self.stem}.{what}")
 
     def input_part(self, sequence: Tensor, steps: int) -> Tensor:
-        """[steps * batch, gates * hidden] of `sequence` [steps * batch, inputs]."""
+        """Adds the input part [steps * batch, gates * hidden] of `sequence` [steps * batch, inputs]."""
         shape = (steps * self.batch, self.gates * self.hidden)
         filter_ = Filter(self.weights, Window.point(shape[:1]))
         image = Image(shape, 1)
@@ -117,7 +120,7 @@ class _Layer:
         return result
 
     def product(self, hidden: Tensor, first: int, last: int) -> Tensor:
-        """The recurrent part of the gates `first` to `last`; the steps share one set of crossbars."""
+        """Adds the recurrent part of the gates `first` to `last`; the steps share one set of crossbars."""
         cols = slice(first * self.hidden, last * self.hidden)
         shape = (self.batch, (last - first) * self.hidden)
         key = f"{self.stem}.recurrent.{self.direction}.{first}"
@@ -127,7 +130,7 @@ class _Layer:
         return self.ctx.inner(self.node, (hidden.name,), shape, Image(shape, 1), filter_, f"{self.stem}.products")
 
     def gate(self, sums: Tensor, number: int, count: int = 1) -> Tensor:
-        """[batch, count * hidden]: some of the gates of [batch, gates * hidden]."""
+        """Takes some of the gates, [batch, count * hidden], of [batch, gates * hidden]."""
         if sums.shape[1] == count * self.hidden:
             return sums
         wanted = c_order(sums.shape)[:, number * self.hidden : (number + count) * self.hidden]
@@ -149,7 +152,7 @@ class _Rnn(_Layer):
 
 
 class _Gru(_Layer):
-    """h' = (1 - z) g + z h, of the update gate z, the reset gate r and the new state g."""
+    """h' = (1 - z) g + z h, with the update gate z, the reset gate r and the new state g."""
 
     @property
     def linear_before_reset(self) -> bool:
@@ -173,7 +176,7 @@ class _Gru(_Layer):
         return _State(_tensor(f.add(new, f.mul(update, kept))))
 
     def new_part(self, sums: Tensor, hidden: Tensor | None) -> Value | None:
-        """The recurrent part of the new state: of r * h, or r times that of h."""
+        """Adds the recurrent part of the new state: that of r * h, or r times that of h."""
         f = self.formula()
         bias = Constant(self.biases[1, 2 * self.hidden :].reshape(1, 1, -1))
         if not self.linear_before_reset:
@@ -190,7 +193,7 @@ class _Gru(_Layer):
 
 
 class _Lstm(_Layer):
-    """c' = f c + i g and h' = o act(c'), of the gates i, o, f and the new cell g."""
+    """c' = f c + i g and h' = o act(c'), with the gates i, o, f and the new cell g."""
 
     def step(self, parts: Tensor, state: _State) -> _State:
         f, cell = self.formula(), state.cell
@@ -210,7 +213,7 @@ class _Lstm(_Layer):
         return self.activated(0, self.peeped(self.gate(sums, 2), 2, cell))
 
     def peeped(self, sums: Tensor, number: int, cell: Tensor | None) -> Value:
-        """Peephole connections (in the order i, o, f): the cell times a weight of each hidden unit."""
+        """Adds peephole connections (in the order i, o, f): the cell times a weight of each hidden unit."""
         weights = self.peepholes[number * self.hidden : (number + 1) * self.hidden]
         if cell is None or not weights.any():
             return sums
@@ -250,7 +253,7 @@ def _require_full(node: NodeView, ctx: ImportContext, steps: int) -> None:
 def _layers(
     node: NodeView, ctx: ImportContext, kind: type[_Layer], batch: int, functions: Sequence[str]
 ) -> list[_Layer]:
-    """One layer for each direction."""
+    """Makes one layer for each direction."""
     w, r = ctx.weights(node.inputs[1]), ctx.weights(node.inputs[2])
     directions, rows, hidden = r.shape
     b = _optional(node, ctx, 3, (directions, 2 * rows))
@@ -267,13 +270,13 @@ def _layers(
 
 
 def _optional(node: NodeView, ctx: ImportContext, position: int, shape: tuple[int, ...]) -> Floats:
-    """The weights, zero if absent."""
+    """Returns the weights, zero if absent."""
     name = node.input(position)
     return np.zeros(shape, np.float32) if name is None else ctx.weights(name)
 
 
 def _functions(node: NodeView, defaults: Sequence[str]) -> list[Activation]:
-    """The activation functions; the lists of their parameters are used up in order."""
+    """Returns the activation functions; each takes its parameters from the front of the lists."""
     given = node.attributes.get("activations")
     names = [n.decode() if isinstance(n, bytes) else str(n) for n in given] if given else list(defaults)
     alphas = iter(node.attributes.get("activation_alpha", ()))
@@ -322,7 +325,7 @@ _OF_ALPHA_AND_BETA: Mapping[str, tuple[Callable[[float, float], Activation], flo
 
 
 def _unrolled(node: NodeView, ctx: ImportContext, layer: _Layer, sequence: Tensor, steps: int) -> list[_State]:
-    """The states after every step, in the order of time."""
+    """Returns the states after every step, in the order of time."""
     parts = layer.input_part(sequence, steps)
     rows = c_order(parts.shape).reshape(steps, layer.batch, -1)
     state = _State(_initial(node, ctx, layer, 5), _initial(node, ctx, layer, 6))
@@ -334,7 +337,7 @@ def _unrolled(node: NodeView, ctx: ImportContext, layer: _Layer, sequence: Tenso
 
 
 def _initial(node: NodeView, ctx: ImportContext, layer: _Layer, position: int) -> Tensor | None:
-    """The state before the first step, None if it is zero."""
+    """Returns the state before the first step, None if it is zero."""
     name = node.input(position)
     if name is None:
         return None
@@ -353,7 +356,7 @@ def _initial(node: NodeView, ctx: ImportContext, layer: _Layer, position: int) -
 def _emit_outputs(
     node: NodeView, ctx: ImportContext, layers: Sequence[_Layer], states: Sequence[Sequence[_State]]
 ) -> None:
-    """Y [steps, directions, batch, hidden], Y_h and Y_c [directions, batch, hidden]: those that are used."""
+    """Adds the outputs that are used: Y [steps, directions, batch, hidden], Y_h and Y_c [directions, batch, hidden]."""
     lasts = [s[0 if layer.is_reverse else -1] for layer, s in zip(layers, states, strict=True)]
     stacks = (
         [s.hidden for step in zip(*states, strict=True) for s in step],

@@ -73,7 +73,7 @@ def import_reduce_log_sum_exp(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("ReduceProd", since=1, limits=STATIC)
 def import_reduce_prod(node: NodeView, ctx: ImportContext) -> None:
-    """Product over axes: of halves, again and again."""
+    """Product over axes, by multiplying halves repeatedly."""
     _lower(node, ctx, _product)
 
 
@@ -84,7 +84,10 @@ def _lower(node: NodeView, ctx: ImportContext, reduction: Callable[[Builder, Vie
 
 
 def _axes(node: NodeView, ctx: ImportContext, rank: int) -> tuple[int, ...]:
-    """None given means all of them, or, if the node says so, none: then a norm is still that of each element."""
+    """Returns the axes.
+
+    Without any given: all of them, or none if the node says so (each element is then reduced alone).
+    """
     given = constant_ints(node, ctx, 1, "axes")
     if not given:
         return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
@@ -115,7 +118,7 @@ def _log_sum_exp(build: Builder, seen: View) -> Tensor:
 
 
 def _product(build: Builder, seen: View) -> Tensor:
-    """With the factors as pixels and all else as channels, the upper pixels times the lower ones."""
+    """Multiplies the upper half of the pixels by the lower half; factors are pixels, everything else is channels."""
     shape, chosen = seen.image.shape, seen.chosen
     order = sorted(range(len(shape)), key=lambda d: not chosen[d])
     kept = math.prod(shape) // seen.count

@@ -15,7 +15,10 @@ from raptor.target.layout import Image
 
 
 def _lower_rename(node: NodeView, ctx: ImportContext) -> None:
-    """The shape shows its channels if that changes nothing in memory; otherwise the old image stays."""
+    """Adds an alias.
+
+    Its image has the channels of its shape if that changes nothing in memory; else the old image stays.
+    """
     x = ctx.tensor(node.inputs[0])
     natural = natural_image(ctx.shape(node.output))
     image = natural if natural.has_layout_of(x.image) else x.image
@@ -83,13 +86,13 @@ def import_concat(node: NodeView, ctx: ImportContext) -> None:
 
 
 def _side_by_side(tensors: list[Tensor], axis: int) -> Image | None:
-    """The image of the result where the channels of each pixel follow one another; None where they do not."""
+    """Returns the image of the result if the channels of each pixel follow one another, else None."""
     first = tensors[0].image
     pixels, at = first.pixel_dims, first.channel_axis
     for tensor in tensors:
         if tensor.image.pixel_dims != pixels or tensor.image.channel_axis != at:
             return None
-        # Flattened images of equal pixels follow one another in C order just as their channels do.
+        # Flattened images with equal pixels follow one another in C order, as their channels do.
         if not is_channel_axis(tensor, axis) and outer_size(tensor.shape, axis) != outer_size(first.shape, at):
             return None
     channels = sum(t.image.channels for t in tensors)

@@ -46,9 +46,9 @@ def _axis(node: NodeView, x: Tensor, default: int) -> int:
 
 
 def _spanned(node: NodeView, x: Tensor) -> tuple[tuple[int, ...], int]:
-    """Before opset 13 the input is coerced to a matrix: (a shape of as many elements, the axis of that shape).
+    """Returns the shape and axis of a softmax before opset 13, which sees its input as a matrix (of as many elements).
 
-    Its own shape, if only one dimension from the axis on is larger than 1.
+    The input keeps its own shape if only one dimension from the axis on is larger than 1.
     """
     shape = x.shape or (1,)
     axis = _axis(node, x, 1) if len(shape) > 1 else 0
@@ -66,7 +66,7 @@ def _lower_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], a
 
 
 def _lower_log_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], axis: int) -> None:
-    """x - m - log(sum(exp(x - m))), m the maximum: no exponential overflows, and not all of them vanish."""
+    """Adds x - m - log(sum(exp(x - m))), m the maximum: no exponential overflows, and not all of them vanish."""
     x = ctx.tensor(node.inputs[0])
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     lanes = _turned(node, ctx, x, (outer, shape[axis], inner))
@@ -83,7 +83,7 @@ def _lower_log_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...
 
 
 def _turned(node: NodeView, ctx: ImportContext, x: Tensor, dims: tuple[int, int, int]) -> Tensor:
-    """The tensor with the axis running over the pixels, and one channel for each softmax."""
+    """Returns the tensor with the axis running over the pixels, and one channel for each softmax."""
     outer, length, inner = dims
     if min(outer, inner) == 1:
         image = Image((outer, length), 0) if inner == 1 else Image((length, inner), 1)
@@ -103,7 +103,7 @@ def _turn_back(node: NodeView, ctx: ImportContext, result: Value, dims: tuple[in
 
 
 def _pooled(node: NodeView, ctx: ImportContext, x: Tensor, function: str) -> Tensor:
-    """Maximum or sum of all pixels: one pixel."""
+    """Adds the maximum or sum of all pixels: one pixel."""
     size = x.image.pixels
     window = Window((size,), (1,), (size,), (1,), (0,), (1,))
     image = Image((x.image.channels,), 0)
