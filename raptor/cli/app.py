@@ -1,4 +1,4 @@
-"""The command line: a thin layer over the Python API."""
+"""Command line: a thin layer over the Python API."""
 
 import errno
 import shlex
@@ -80,7 +80,7 @@ def _run(args: list[str], *, debug: bool) -> NoReturn:
             raise
         _fail(_with_command(e, args) if isinstance(e, IncompleteError) else str(e), e.exit_status)
     except SystemExit as e:
-        if e.code == INTERRUPTED:  # typer's answer to Ctrl-C, without a word
+        if e.code == INTERRUPTED:  # typer's answer to Ctrl-C, without a message
             raise KeyboardInterrupt from e
         raise
     except MemoryError:
@@ -93,7 +93,7 @@ def _run(args: list[str], *, debug: bool) -> NoReturn:
 
 
 def _with_command(error: IncompleteError, args: Sequence[str]) -> str:
-    """What is missing, and what to type instead, ready to be copied."""
+    """Says what is missing, and the complete command to type instead."""
     words = [a for a in args if a != "--debug"]
     end = words.index("--") if "--" in words else len(words)
     return f"{error.found}\ntry: raptor {shlex.join([*words[:end], *error.options, *words[end:]])}"
@@ -108,7 +108,7 @@ def _check_encoding(args: Sequence[str]) -> None:
 
 
 def _fail_unexpectedly(error: Exception, *, debug: bool) -> NoReturn:
-    if isinstance(error.__cause__, KeyboardInterrupt):  # Python's answer when compiled code returns in spite of it
+    if isinstance(error.__cause__, KeyboardInterrupt):  # Python raises this if compiled code returns after a Ctrl-C
         raise KeyboardInterrupt from error
     if debug:
         raise error
@@ -122,7 +122,7 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 def _cut(message: str) -> str:
-    """Names in messages come from files: none may fill the terminal with one line."""
+    """Shortens long lines: a name from a file could fill the terminal."""
     lines = printable(message).splitlines()
     return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines)
 
@@ -332,5 +332,5 @@ def help_command(
 
 
 def command() -> Any:
-    """All of it, as typer runs it and shows it."""
+    """Returns all commands as typer runs and shows them."""
     return plain_usage(get_command(app))

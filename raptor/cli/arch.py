@@ -1,4 +1,4 @@
-"""The commands `raptor arch list|show|check|new`."""
+"""Commands `raptor arch list|show|check|new`."""
 
 from pathlib import Path
 from typing import Annotated

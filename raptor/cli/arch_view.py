@@ -1,4 +1,4 @@
-"""What `raptor arch` shows and writes."""
+"""Prints and writes architectures for `raptor arch`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from validator.simulate.report import energy_text, time_text
 
 
 def show_presets() -> None:
-    """A line for each preset."""
+    """Prints a line for each preset."""
     table = Table(box=None, pad_edge=False)
     for column in ("preset", "cores", "crossbars a core", "size", "cell bits", "what"):
         table.add_column(column, overflow="fold")
@@ -45,7 +45,7 @@ def show_presets() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ShownChip:
-    """What `arch show --json` writes: the file, every field, and what follows from it."""
+    """Result of `arch show --json`: the file, every field, and the figures that follow from it."""
 
     source: str
     derived: ChipFigures
@@ -54,7 +54,7 @@ class ShownChip:
 
 
 def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
-    """Figures derived for elements of `bits`, every field, and where a preset's numbers come from."""
+    """Prints figures derived for elements of `bits`, every field, and the sources of a preset's numbers."""
     chip = architectures.load(name, element_bits=bits)
     if json:
         shown = TypeAdapter(ShownChip).dump_json(ShownChip(name, figures_of(chip), chip.file), indent=2)
@@ -76,7 +76,7 @@ def show_architecture(name: str, *, json: bool, bits: int = 8) -> None:
 
 
 def show_figures(found: ChipFigures, console: Console) -> None:
-    """A product and what it is made of, the chip at best, what is not modelled."""
+    """Prints the figures of one product, of the chip at best, and what is not modelled."""
     product = found.product
     console.print(
         f"A product (mvmul) of {found.bits} bits on one crossbar: {product.inputs} x {product.outputs} weights, "
@@ -107,7 +107,7 @@ def _parts(product: Product) -> Table:
 
 
 def figure_rows(found: ChipFigures) -> Iterator[tuple[str, str]]:
-    """Name and value of what follows from the file, in the order shown."""
+    """Yields name and value of the derived figures, in the order shown."""
     product, peak = found.product, found.peak
     yield (
         "steps",
@@ -174,14 +174,14 @@ def write_files(chip: Arch, output: Path, *, force: bool = False) -> Path:
 
 
 def _with_table(file: ArchFile, name: str) -> ArchFile:
-    """The file, its network table called `name`."""
+    """Returns the file with its network table called `name`."""
     network = file.chip_config.network_config.model_copy(update={"net_config_file_path": name})
     chip = file.chip_config.model_copy(update={"network_config": network})
     return file.model_copy(update={"chip_config": chip})
 
 
 def _json(file: ArchFile, *, exclude_unset: bool = False) -> bytes:
-    """`exclude_unset`: without fields that have the default because nobody named them."""
+    """Writes JSON. `exclude_unset`: without fields that nobody named, which have the default."""
     return orjson.dumps(file.model_dump(mode="json", exclude_unset=exclude_unset), option=orjson.OPT_INDENT_2) + b"\n"
 
 

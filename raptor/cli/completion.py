@@ -1,4 +1,4 @@
-"""What the shell offers for arguments that are names. Imports wait until it asks."""
+"""Suggestions of shell completion for arguments that are names. Imports wait until the shell asks."""
 
 from raptor.common.options import (
     ISA,
@@ -10,7 +10,7 @@ from raptor.common.options import (
 
 
 def models() -> list[str]:
-    """Nothing where another `models` is in the way: the command says so."""
+    """Returns the models; none if another package called `models` is found, which the command then reports."""
     from raptor.common.errors import UserError
     from raptor.common.packages import require_own
 
@@ -24,7 +24,7 @@ def models() -> list[str]:
 
 
 def presets() -> list[str]:
-    """Presets; the shell adds files by itself where nothing matches."""
+    """Returns the presets; the shell adds files by itself where nothing matches."""
     from raptor.target.arch import presets
 
     return list(presets())

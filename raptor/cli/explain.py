@@ -1,4 +1,4 @@
-"""The command `raptor explain OUT`."""
+"""Command `raptor explain OUT`."""
 
 from pathlib import Path
 from typing import Annotated

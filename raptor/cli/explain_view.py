@@ -1,4 +1,4 @@
-"""An explanation as tables for people and as JSON for programs."""
+"""Writes an explanation as tables for people and as JSON for programs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, astuple
@@ -35,9 +35,9 @@ def write(path: Path, found: Explanation) -> None:
 
 
 def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
-    """What was chosen, where the time goes, the bounds, and what would help if that was asked for.
+    """Prints the choices, where the time goes, the bounds, and what would help if that was asked for.
 
-    `quiet`: the sentence on what limits the time only.
+    `quiet`: only the sentence on what limits the time.
     """
     if quiet:
         console.print(found.binds, soft_wrap=True)
@@ -74,7 +74,7 @@ def _print_table(fitted: Fitted, legend: str, console: Console) -> None:
 
 
 def _time(ns: float) -> str:
-    """Three digits, that tables stay narrow."""
+    """Writes a time with three digits, so that tables stay narrow."""
     return time_text(float(f"{ns:.3g}"))
 
 
@@ -93,7 +93,7 @@ def _other(choice: Choice) -> str:
 
 
 def _reasons(found: Explanation) -> Iterator[str]:
-    """Why alternatives are not known."""
+    """Yields the reasons why alternatives are not known."""
     for reason in dict.fromkeys(x.options.unknown for x in found.layers if x.options.unknown):
         names = [x.node for x in found.layers if x.options.unknown == reason]
         which = "all layers" if len(names) == len(found.layers) else ", ".join(names[:4])
@@ -102,7 +102,7 @@ def _reasons(found: Explanation) -> Iterator[str]:
 
 
 def _times(found: Explanation, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """A row for each core that works most for some layer."""
+    """Yields a row for each core that works most for some layer."""
     for layer in _one_for_each_core(found):
         whole = layer.finish_ns or 1.0
         shares = (f"{ns / whole:.0%}" for ns in astuple(layer.split))
@@ -133,7 +133,7 @@ def _totals(found: Explanation) -> Table:
 
 
 def _what_if(found: Explanation) -> Table:
-    """What helps the latency most comes first."""
+    """Makes a table, sorted by latency."""
     table = Table(box=None, pad_edge=False)
     table.add_column("part")
     for name in ("latency", "", "interval", ""):

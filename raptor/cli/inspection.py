@@ -1,4 +1,4 @@
-"""The command `raptor inspect MODEL`."""
+"""Command `raptor inspect MODEL`."""
 
 from pathlib import Path
 from typing import Annotated

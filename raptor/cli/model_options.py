@@ -1,4 +1,4 @@
-"""Options that say how a model is read and what a crossbar is; `compile` and `inspect` have them in common."""
+"""Options about the model and the crossbar, shared by `compile` and `inspect`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,17 +47,17 @@ Set = Annotated[
 
 
 def read_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """`input=1,3,224,224`: the name of an input and its sizes."""
+    """Parses `input=1,3,224,224`: the name of an input and its sizes."""
     return _by_name("--shape", map(_parse_shape, texts))
 
 
 def read_dims(texts: Iterable[str]) -> dict[str, int]:
-    """`height=224`: the name of dimensions and their size."""
+    """Parses `height=224`: the name of dimensions and their size."""
     return _by_name("--dim", map(_parse_dim, texts))
 
 
 def read_constants(texts: Iterable[str]) -> dict[str, str]:
-    """`sr=16000`: the name of an input and its value, a text until the type of the input is known."""
+    """Parses `sr=16000`: the name of an input and its value, a text until the type of the input is known."""
     return _by_name("--set", map(_parse_constant, texts))
 
 
@@ -93,5 +93,5 @@ def _parse_constant(text: str) -> tuple[str, str]:
 
 
 def _is_size(text: str) -> bool:
-    """Nine digits are more than any tensor has elements."""
+    """Tells whether a text is a number of at most nine digits; no tensor has more elements."""
     return text.strip().isascii() and text.strip().isdigit() and len(text.strip()) < 10

@@ -1,4 +1,4 @@
-"""What a person sees of a compilation: progress while it runs, a short table at the end."""
+"""Output of a compilation for people: progress while it runs, a short table at the end."""
 
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -22,7 +22,7 @@ _MOST_NODES = 4
 
 @contextmanager
 def progress(*, quiet: bool, verbose: bool) -> Generator[Callable[[str], None]]:
-    """A live line on a terminal, nothing in a pipe; `verbose`: one line for each stage. All on standard error."""
+    """Shows a live line on a terminal, nothing in a pipe; `verbose`: one line per stage. All on standard error."""
     console = Console(stderr=True)
     if verbose:
         yield _lines()
@@ -46,7 +46,7 @@ def _lines() -> Callable[[str], None]:
 
 
 def show_summary(program: "Program", output: Path) -> None:
-    """Layers, matrices, crossbars, cores, instructions by op, memory, output size, time per stage."""
+    """Prints layers, matrices, crossbars, cores, instructions by op, memory, output size, time per stage."""
     report = program.report
     console = Console()
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -69,13 +69,13 @@ def show_summary(program: "Program", output: Path) -> None:
 
 
 def _needed(name: str, nodes: "Sequence[str]") -> str:
-    """An instruction, and some of the nodes that need it."""
+    """Writes an instruction, and some of the nodes that need it."""
     more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
     return f"{name} ({len(nodes)} node{'s' if len(nodes) > 1 else ''}: {', '.join(nodes[:_MOST_NODES])}{more})"
 
 
 def show_findings(findings: "Sequence[Finding]") -> None:
-    """What `raptor check` says of the output, if it is worse than a note; otherwise its notes on the chip."""
+    """Prints the findings of `raptor check` on the output if one is worse than a note, else its notes on the chip."""
     from validator.checks import RULES, Topic
     from validator.checks.report import is_clean, show
 
@@ -89,7 +89,7 @@ def show_findings(findings: "Sequence[Finding]") -> None:
 
 
 def summary_rows(report: Report) -> Iterator[tuple[str, str]]:
-    """Name and value of each figure, in the order shown."""
+    """Yields name and value of each figure, in the order shown."""
     weighted = [layer for layer in report.layers if layer.matrices]
     yield "layers", f"{len(report.layers)}, {len(weighted)} of them on crossbars"
     yield "matrices", f"{report.matrices:,}"

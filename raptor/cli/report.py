@@ -1,4 +1,4 @@
-"""The commands `raptor report OUT` and `raptor compare OUT1 OUT2 ...`."""
+"""Commands `raptor report OUT` and `raptor compare OUT1 OUT2 ...`."""
 
 from pathlib import Path
 from typing import Annotated

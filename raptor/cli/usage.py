@@ -1,12 +1,12 @@
-"""How `--help` shows arguments and flags: versions of typer differ, and some say `{out}` and `<bool>`."""
+"""Makes arguments and flags look alike in `--help`: versions of typer differ, and some show `{out}` and `<bool>`."""
 
 from typing import Any
 
 
 def plain_usage(command: Any) -> Any:
-    """The command, and those in it, with arguments in capitals, without braces, and flags without a value.
+    """Changes a command, and those in it: arguments in capitals, no braces, flags without a value.
 
-    Typer brings its own types, so that none of theirs is named here.
+    Typer has its own types, so none of them is named here.
     """
     for parameter in command.params:
         _name(parameter)

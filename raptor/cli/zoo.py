@@ -1,4 +1,4 @@
-"""`raptor models`: lists the model builders, or writes one as an ONNX file."""
+"""Command `raptor models`: lists the model builders, or writes a model as an ONNX file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from raptor.common.errors import UserError
 
 
 def show() -> None:
-    """Every model with its options."""
+    """Prints every model with its options."""
     from rich.table import Table
 
     from raptor.common.console import Console

@@ -1,9 +1,6 @@
-"""`raptor report` and `raptor compare`: what `validator.profile` counts and the compiler noted, as one page to look at.
+"""Pages of `raptor report` and `raptor compare`: results of `validator.profile` and notes of the compiler.
 
-facts        everything known of an output, gathered
-summary      its main figures, also for comparisons
-tables       the layers, flows and findings as rows
-chip, time   figures, as plotly takes them
-page         one HTML file that needs nothing else
-comparison   several outputs side by side
+facts        everything known of an output, gathered summary      its main figures, also for comparisons tables
+the layers, flows and findings as rows chip, time   figures, as plotly takes them page         one HTML file that needs
+nothing else comparison   several outputs side by side
 """

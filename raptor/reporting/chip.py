@@ -1,4 +1,4 @@
-"""Figures of the chip: its mesh, its crossbars, who sends to whom, which instructions run where."""
+"""Figures of the chip: its mesh, its crossbars, messages between cores, instructions of layers and cores."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -33,7 +33,7 @@ _INSTRUCTIONS = 9
 
 
 def mesh(found: Profile) -> Figure:
-    """The cores where they lie, coloured by what a button says."""
+    """Draws the cores at their places in the mesh; a button selects the figure that colours them."""
     cells = [core for core in found.cores if core.instructions or core.xbars]
     measures = _measures(cells, found)
     data = [_mesh_trace(found, cells, *measure, visible=k == 0) for k, measure in enumerate(measures)]
@@ -64,7 +64,7 @@ Measure = tuple[str, str, Sequence[float | None]]
 
 
 def _measures(cells: Sequence[CoreFacts], found: Profile) -> list[Measure]:
-    """Name, unit and values; those that are known."""
+    """Returns name, unit and values of the figures that are known."""
     measures: list[Measure] = [("crossbars", "crossbars in use", [c.xbars for c in cells])]
     if found.estimate is not None:
         unit, scale = time_unit(found.estimate.latency_ns)
@@ -140,7 +140,7 @@ def _for_whom(core: CoreFacts) -> str:
 
 
 def traffic(found: Profile) -> Figure:
-    """A dot for each pair of cores that talk, as large as what goes between them."""
+    """Draws a dot for each pair of cores that communicate; its size shows the bytes between them."""
     flows = [f for f in found.traffic if GLOBAL_MEMORY not in (f.source, f.to)]
     flows = sorted(flows, key=lambda f: -f.bytes)[:MOST_FLOWS]
     largest = max((f.bytes for f in flows), default=1)
@@ -175,7 +175,7 @@ def _flow_text(flow: Flow) -> str:
 
 
 def mix_by_part(parts: Sequence[Part]) -> Figure:
-    """Instructions of each layer, or kind."""
+    """Draws the instructions of each layer, or of each kind of instruction."""
     names = [text.plain(p.name) for p in parts]
     data = _mix([p.instructions for p in parts], names, sideways=True)
     layout = {
@@ -203,7 +203,7 @@ def mix_by_core(found: Profile) -> Figure:
 
 
 def _mix(rows: Sequence[Mapping[str, int]], names: Sequence[Any], *, sideways: bool) -> list[dict[str, Any]]:
-    """A trace for each frequent instruction, and one for the rest."""
+    """Makes one trace for each frequent instruction, and one for the rest."""
     totals: dict[str, int] = {}
     for row in rows:
         for op, count in row.items():
@@ -231,7 +231,7 @@ def _mix(rows: Sequence[Mapping[str, int]], names: Sequence[Any], *, sideways: b
 
 
 def crossbars(found: Profile, filled: Crossbars) -> Figure:
-    """Every crossbar, coloured by how full it is: a column for each core."""
+    """Draws every crossbar, coloured by its filling: one column for each core."""
     cores, column = np.unique(filled.core, return_inverse=True)
     table = np.full((int(filled.slot.max()) + 1, len(cores)), np.nan)
     table[filled.slot, column] = 100 * filled.fill
@@ -270,7 +270,7 @@ def _crossbar_text(found: Profile, filled: Crossbars, k: int) -> str:
 
 
 def fills(filled: Crossbars) -> Figure:
-    """How many crossbars are how full."""
+    """Draws a histogram of how full the crossbars are."""
     edges = np.linspace(0, 1, 21)
     counts, _ = np.histogram(filled.fill, edges)
     trace = {
@@ -286,7 +286,7 @@ def fills(filled: Crossbars) -> Figure:
 
 
 def layers_side_by_side(outputs: Sequence[tuple[str, Profile]], names: Sequence[str]) -> Figure:
-    """Share of each layer in the latency of its output, in the order of `names`."""
+    """Draws the share of each layer in the latency of its output, in the order of `names`."""
     data: list[dict[str, Any]] = []
     for k, (name, found) in enumerate(outputs):
         latency = found.estimate.latency_ns if found.estimate else 0.0

@@ -1,4 +1,4 @@
-"""Several outputs side by side, on a terminal and as a page. Ratios are to the first of them."""
+"""Compares several outputs side by side, on a terminal and as a page. Ratios are to the first of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ from raptor.reporting.tables import Cell, Column, Table
 from validator.simulate.report import time_text
 
 _SHARE_WIDTH = 10
-"""Columns of a share and of the frame around it."""
+"""Width of a share and of the frame around it, in characters."""
 _WORDS = ("model", "compiled by", "options", "chip", "validation")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of every output. `ratios`: to the first, None where either is not known or the first is 0."""
+    """One figure of every output. `ratios`: to the first output; None where a value is not known or the first is 0."""
 
     name: str
     figures: tuple[Figure, ...]
@@ -30,7 +30,7 @@ class Row:
 
 
 def rows(outputs: Sequence[Facts]) -> list[Row]:
-    """What any output has a line for, in the order of the report."""
+    """Returns a row for every figure that some output has, in the order of the report."""
     lines = [{f.key: f for f in summary.figures(facts)} for facts in outputs]
     longest = max(lines, key=len)
     return [_row(tuple(line.get(key) or _unknown(longest[key]) for line in lines)) for key in longest]
@@ -47,7 +47,7 @@ def _row(line: tuple[Figure, ...]) -> Row:
 
 
 def notes(outputs: Sequence[Facts]) -> list[str]:
-    """What makes a comparison less than one: other models, other chips, other estimators."""
+    """Lists what makes a comparison unfair: other models, other chips, other estimators."""
     found: list[str] = []
     if len(set(map(_model, outputs))) > 1:
         found.append("the models differ, or are not known: ratios compare different work")
@@ -61,13 +61,13 @@ def notes(outputs: Sequence[Facts]) -> list[str]:
 
 
 def _model(facts: Facts) -> str:
-    """The same for the same bytes of the ONNX file, whatever its name."""
+    """Returns a key that is equal for equal bytes of the ONNX file, whatever its name."""
     known = facts.manifest.files.get(files.MODEL) if facts.manifest else None
     return known.sha256 if known else facts.name
 
 
 def show(outputs: Sequence[Facts], console: Console) -> None:
-    """A table: each output a column, with its ratio to the first."""
+    """Prints a table: one column for each output, with its ratio to the first."""
     found, names = rows(outputs), [facts.name for facts in outputs]
     slowest = _slowest_cells(outputs, console.width // (1 + len(outputs)) - _SHARE_WIDTH)
     wide = [(row.name, *_cells_of(row, short=False)) for row in found]
@@ -81,7 +81,7 @@ def show(outputs: Sequence[Facts], console: Console) -> None:
 
 
 def _slowest_cells(outputs: Sequence[Facts], width: int) -> list[str]:
-    """The slowest layer of each output, names cut to `width`, no two alike."""
+    """Returns the slowest layer of each output, with different names of at most `width` characters."""
     slowest = [summary.slowest(facts) for facts in outputs]
     names = shorten([most[0].name for most in slowest if most], width)
     return [_slowest(most, names) for most in slowest]
@@ -94,7 +94,7 @@ def _cells_of(row: Row, *, short: bool) -> Iterator[str]:
 
 
 def times(ratio: float) -> str:
-    """`x0.25`."""
+    """Writes a ratio: `x0.25`."""
     return f"x{ratio:.3g}"
 
 
@@ -103,7 +103,7 @@ def _slowest(most: tuple[Layer, float] | None, names: Mapping[str, str]) -> str:
 
 
 def compare_page(outputs: Sequence[Facts]) -> str:
-    """The page of `raptor compare -o`."""
+    """Writes the HTML page of `raptor compare -o`."""
     layers = len({f.profile.parts_are for f in outputs}) == 1 and all(f.profile.estimate for f in outputs)
     names = _timed_layers(outputs)
     figures = [layers_side_by_side([(f.name, f.profile) for f in outputs], names)] if layers else []
@@ -149,18 +149,18 @@ def _cells(row: Row) -> tuple[Cell, ...]:
 
 
 def _layers(outputs: Sequence[Facts]) -> list[str]:
-    """Every layer that any of them has, in the order of the first."""
+    """Returns every layer of any output, in the order of the first."""
     return list(dict.fromkeys(layer.name for facts in outputs for layer in facts.layers))
 
 
 def _timed_layers(outputs: Sequence[Facts]) -> list[str]:
-    """Those that are on the critical path of any of them."""
+    """Returns the layers that are on the critical path of any output."""
     timed = {p.name for facts in outputs for p in facts.profile.parts if p.critical_ns}
     return [name for name in _layers(outputs) if name in timed]
 
 
 def _layer_table(outputs: Sequence[Facts], names: Sequence[str]) -> Table:
-    """Time on the critical path."""
+    """Makes a table of times on the critical path."""
     found = [{p.name: p.critical_ns or 0.0 for p in f.profile.parts} for f in outputs]
     columns = [Column("layer", number=False)]
     for k, facts in enumerate(outputs):

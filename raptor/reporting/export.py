@@ -1,4 +1,4 @@
-"""Figures for programs and for papers: JSON, CSV and Markdown. Numbers as they are, units in the heads."""
+"""Writes figures for programs and papers: JSON, CSV and Markdown. Numbers are not rounded; headings have the units."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ _WORDS = ("model", "compiled by", "chip")
 
 @dataclass(frozen=True, slots=True)
 class LayerNumbers:
-    """A layer: `counted` in the streams, `noted` by the compiler; null where there is none."""
+    """A layer: `counted` in the streams, `noted` by the compiler; null where it is not known."""
 
     name: str
     counted: Part | None
@@ -33,7 +33,7 @@ class LayerNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """What the page of a program says in numbers; null is not known. Units are in the names of `figures`."""
+    """Numbers on the page of a program; null is not known. Units are in the names of `figures`."""
 
     program: str
     model: str
@@ -52,21 +52,21 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportNumbers(Numbers):
-    """What `report --json` writes; `version` changes with the fields."""
+    """Result of `report --json`; `version` changes with the fields."""
 
     version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedNumbers(Numbers):
-    """One program of several; `ratios`: of its figures to those of the first."""
+    """One program of several; `ratios` are its figures divided by those of the first."""
 
     ratios: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonNumbers:
-    """What `compare --json` writes; `version` changes with the fields."""
+    """Result of `compare --json`; `version` changes with the fields."""
 
     version: int = VERSION
     programs: tuple[ComparedNumbers, ...]
@@ -74,12 +74,12 @@ class ComparisonNumbers:
 
 
 def report_json(facts: Facts) -> bytes:
-    """What `report --json` writes."""
+    """Writes the JSON of `report --json`."""
     return _json(ReportNumbers(**_output(facts)))
 
 
 def compare_json(outputs: Sequence[Facts]) -> bytes:
-    """What `compare --json` writes: the numbers of each output, and their ratios to those of the first."""
+    """Writes the JSON of `compare --json`: the numbers of each output, and their ratios to those of the first."""
     found = rows(outputs)
     ratios = [{row.figures[0].key: row.ratios[k] for row in found} for k in range(len(outputs))]
     programs = tuple(ComparedNumbers(**_output(f), ratios=r) for f, r in zip(outputs, ratios, strict=True))
@@ -87,7 +87,7 @@ def compare_json(outputs: Sequence[Facts]) -> bytes:
 
 
 def compare_csv(outputs: Sequence[Facts]) -> bytes:
-    """A row for each output; what is not known is empty."""
+    """Writes one row for each output; a figure that is not known is empty."""
     found = rows(outputs)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -98,7 +98,7 @@ def compare_csv(outputs: Sequence[Facts]) -> bytes:
 
 
 def compare_markdown(outputs: Sequence[Facts]) -> bytes:
-    """A row for each figure, a column for each output; six digits."""
+    """Writes one row for each figure, one column for each output, with six digits."""
     lines = [["figure", *(_cell(f.name) for f in outputs)], ["---", *("---:" for _ in outputs)]]
     for row in rows(outputs):
         first = row.figures[0]
@@ -109,12 +109,12 @@ def compare_markdown(outputs: Sequence[Facts]) -> bytes:
 
 
 def _cell(name: str) -> str:
-    """A name from a file: neither a column nor a line of its own."""
+    """Escapes a name from a file, so that it begins neither a column nor a line."""
     return " ".join(name.replace("\\", "\\\\").replace("|", "\\|").split())
 
 
 def _plain(value: float | None) -> str:
-    """Without an exponent, so that it can be pasted anywhere."""
+    """Writes a number without an exponent, so that it can be pasted anywhere."""
     return "" if value is None else number_text(value).replace(",", "")
 
 
@@ -132,7 +132,7 @@ def _words(facts: Facts) -> dict[str, str]:
 
 
 def _output(facts: Facts) -> dict[str, Any]:
-    """The fields of `Numbers`."""
+    """Returns the fields of `Numbers`."""
     return {
         "program": facts.profile.program,
         **_words(facts),

@@ -1,4 +1,4 @@
-"""Everything known of one output: what the compiler noted, what the profile counts, and the verdict if asked for."""
+"""Gathers all facts about one output: notes of the compiler, results of the profile, and the verdict if asked for."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One row of the table of layers: `noted` by the compiler, `counted` in the streams; at least one is there."""
+    """One row of the table of layers: `noted` by the compiler, `counted` in the streams; at least one exists."""
 
     name: str
     noted: LayerReport | None
@@ -30,9 +30,9 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """`missing`: which files are not there or cannot be read, and what the page lacks for it.
+    """All facts about one output. `missing`: files that are missing or unreadable, and the effect on the page.
 
-    `verdict`: None if validation was not asked for; `no_verdict` says why there is none then.
+    `verdict`: None if validation was not asked for; `no_verdict` then says why.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Facts:
 
 
 def gather(out: Path, arch: str | None = None, *, validate: bool = False) -> Facts:
-    """Reads, simulates, checks and, if asked, validates. Raises `UserError` for what is not a program."""
+    """Reads, simulates, checks and, if asked, validates. Raises `UserError` if `out` is not a program."""
     counted = profile(out, arch)
     missing: list[str] = []
     manifest = _optional(files.Manifest, out, files.MANIFEST, "name of the model, options, validation", missing)
@@ -86,7 +86,7 @@ def _verdict(out: Path, manifest: files.Manifest | None, wanted: bool) -> "tuple
 
 
 def _layers(counted: Profile, report: Report | None) -> list[Layer]:
-    """In the compiler's order; what it did not note last."""
+    """Returns the layers in the compiler's order; then those that it did not note."""
     parts = {part.name: part for part in counted.parts}
     noted = {layer.node: layer for layer in report.layers} if report and counted.parts_are == "node" else {}
     return [Layer(name, noted.get(name), parts.get(name)) for name in [*noted, *(n for n in parts if n not in noted)]]

@@ -1,4 +1,4 @@
-"""What all figures share: colours, axes, buttons, and data in few bytes. Values are plotly's JSON."""
+"""Common parts of all figures: colours, axes, buttons, and compact data. Values are plotly's JSON."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ COLOURS = {
     "wait for token": "#8e6bb0",
     "scalar or idle": "rgba(140, 150, 160, 0.18)",
 }
-"""Of what a core does; mid tones, and tints, which show on white and on black."""
+"""Colours of the activities of a core: mid tones and tints, visible on white and on black."""
 
 PALETTE = ("#3b82c4", "#e0a030", "#4aa564", "#c0504d", "#8e6bb0", "#8c6d5a", "#d177a8", "#7f8c8d", "#a5a83a", "#35a7b5")
 SCALE = "Viridis"
@@ -29,7 +29,7 @@ FROM_NOTHING = (
     (0.75, "#5ec962"),
     (1.0, "#fde725"),
 )
-"""The same scale, but nothing has the colour of nothing."""
+"""Viridis with transparent zero."""
 
 _NAMED_ROWS = 64
 _CLEAR = "rgba(0, 0, 0, 0)"
@@ -38,7 +38,7 @@ _MARGIN = {"l": 60, "r": 20, "t": 50, "b": 50}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Texts of a table's cells, each different one once: `names[index[row, column]]`. In JSON, index is runs."""
+    """Texts of a table's cells: `names[index[row, column]]`, each different text once. In JSON, index is runs."""
 
     names: Sequence[str]
     index: npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ class Texts:
 
 
 def _runs(row: npt.NDArray[np.int64]) -> list[int]:
-    """Value, length, value, length, ..."""
+    """Encodes a row as value, length, value, length, ..."""
     first = np.flatnonzero(np.concatenate([[True], row[1:] != row[:-1]]))
     lengths = np.diff(np.append(first, len(row)))
     return np.stack([row[first], lengths], axis=1).ravel().tolist()
@@ -77,7 +77,7 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def buttons(names: Sequence[str], per_button: int = 1) -> list[dict[str, Any]]:
-    """One button for each name, which shows its `per_button` traces and hides the others."""
+    """Makes one button for each name, which shows its `per_button` traces and hides the others."""
     shown = [
         {
             "label": name,
@@ -90,7 +90,7 @@ def buttons(names: Sequence[str], per_button: int = 1) -> list[dict[str, Any]]:
 
 
 def stack_buttons() -> list[dict[str, Any]]:
-    """Bars as they are, or each as 100 %."""
+    """Makes two buttons: bars as they are, or each as 100 %."""
     choices = (("count", ""), ("share", "percent"))
     return [_menu([{"label": n, "method": "relayout", "args": [{"barnorm": value}]} for n, value in choices])]
 
@@ -101,7 +101,7 @@ def _menu(choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def bytes_of(values: npt.NDArray[np.uint8]) -> dict[str, Any]:
-    """A table of small numbers, as plotly reads it from base64."""
+    """Encodes a table of small numbers in base64, as plotly reads it."""
     text = base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
     return {"dtype": "u1", "bdata": text, "shape": ", ".join(map(str, values.shape))}
 
@@ -113,12 +113,12 @@ def texts_of(rows: Sequence[Sequence[str]]) -> Texts:
 
 
 def scaled(values: npt.NDArray[Any]) -> list[Any]:
-    """Four digits are enough for a colour; not a number is a cell without one."""
+    """Rounds to four digits, enough for a colour; NaN becomes a cell without colour."""
     return [[None if v != v else float(f"{v:.4g}") for v in row] for row in values.tolist()]
 
 
 def round_ticks(largest: float, most: int = 6) -> list[float]:
-    """Round numbers from 0 to at most `largest`: steps of 1, 2 or 5 times a power of ten."""
+    """Returns round numbers from 0 to at most `largest`: steps of 1, 2 or 5 times a power of ten."""
     if largest <= 0:
         return [0.0]
     power = 10.0 ** np.floor(np.log10(largest / most))
@@ -127,7 +127,10 @@ def round_ticks(largest: float, most: int = 6) -> list[float]:
 
 
 def core_rows(cores: Sequence[int]) -> dict[str, Any]:
-    """The axis of a table with a row for each core that has work: every one is named while there is room."""
+    """Makes the axis of a table with a row for each core that has work.
+
+    As many cores are named as there is room for.
+    """
     every = -(-len(cores) // _NAMED_ROWS)
     return axis(
         "core (those with work)",
@@ -141,7 +144,7 @@ def core_rows(cores: Sequence[int]) -> dict[str, Any]:
 
 
 def time_unit(ns: float) -> tuple[str, float]:
-    """The unit in which a time is easy to read, and its length in ns."""
+    """Returns the unit in which a time is easy to read, and its length in ns."""
     return next(((u, s) for u, s in (("s", 1e9), ("ms", 1e6), ("us", 1e3)) if ns >= s), ("ns", 1.0))
 
 

@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: styles, plotly and data inside, nothing loaded from anywhere."""
+"""Writes the report as one HTML file: styles, plotly and data are inside, nothing is loaded from elsewhere."""
 
 from collections.abc import Sequence
 from importlib import resources
@@ -15,7 +15,7 @@ from validator.simulate.report import time_text
 
 
 def report_page(facts: Facts) -> str:
-    """The page of `raptor report`."""
+    """Writes the page of `raptor report`."""
     found = facts.profile
     figures = _figures(facts)
     return render(
@@ -68,7 +68,7 @@ def _figures(facts: Facts) -> list[Figure]:
 
 
 def render(template: str, figures: Sequence[Figure], **values: Any) -> str:
-    """A template of this folder with styles, script and figures inside; names are escaped everywhere."""
+    """Fills a template of this folder with styles, script and figures; names are escaped everywhere."""
     # Only pages need it, and it takes a moment to import.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -94,10 +94,10 @@ def _file(name: str) -> str:
 
 
 def _plotly() -> str:
-    """The library as it comes with the Python package, which need not be imported for that."""
+    """Reads plotly.js from the Python package, without importing it."""
     return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
 
 
 def _script_json(value: object) -> str:
-    """JSON that cannot end the script it stands in."""
+    """Writes JSON that cannot end the script around it."""
     return orjson.dumps(value).decode().replace("<", "\\u003c")

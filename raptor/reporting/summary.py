@@ -1,4 +1,4 @@
-"""The main figures of an output: the head of its page, and the lines of a comparison."""
+"""Main figures of an output: the head of its page, and the lines of a comparison."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,14 +18,14 @@ NOT_MODELLED = (
     *NOT_MODELLED_OF_CHIPS,
     "instructions that pimsim-nn does not have are charged like one of the same shape (see the warnings)",
 )
-"""In short; docs/energy.md and docs/simulation.md have it all."""
+"""Effects that are not modelled, in short; docs/energy.md and docs/simulation.md have the full list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number in `unit` and how it is written; None where it is not known. `source`: what counted or estimated it.
+    """A number in `unit` and its text; the number is None if it is not known. `source`: what counted or estimated it.
 
-    `short`: the same in less space, if there is one.
+    `short`: a shorter text, if one exists.
     """
 
     name: str
@@ -37,13 +37,16 @@ class Figure:
 
     @property
     def key(self) -> str:
-        """Its name for programs, unit included: `latency_ns`."""
+        """Name for programs, with the unit: `latency_ns`."""
         words = f"{self.name} {self.unit}".replace("/", " per ").lower()
         return "_".join(re.findall(r"[a-z0-9]+", words))
 
 
 def figures(facts: Facts) -> list[Figure]:
-    """What can be compared between outputs. Without multiply-accumulates, which only a compiler knows, fewer."""
+    """Returns the figures that can be compared between outputs.
+
+    They are fewer without multiply-accumulates, which only the compiler knows.
+    """
     return [*_estimates(facts.profile), *_efficiency(facts), *_resources(facts), *_traffic(facts.profile)]
 
 
@@ -104,7 +107,7 @@ def _rate(known: Estimate) -> Figure:
 
 
 def _efficiency(facts: Facts) -> Iterator[Figure]:
-    """At the rate of samples when streaming, with the energy that they have then."""
+    """Yields figures at the rate of samples when streaming, with the energy of a sample then."""
     macs, known = facts.report.macs if facts.report else None, facts.profile.estimate
     if not macs:
         return
@@ -141,11 +144,11 @@ def _maybe(value: float | None, shown: Callable[[float], str]) -> str:
     return "not known" if value is None else shown(value)
 
 
-# The head of the page, which is no numbers.
+# The head of the page, which has words instead of numbers.
 
 
 def head(facts: Facts) -> list[Figure]:
-    """Model, chip, options, verdict."""
+    """Returns model, chip, options and verdict."""
     manifest = facts.manifest
     options = (
         ", ".join(f"{k} {_option(v)}" for k, v in manifest.options.items() if v != {}) if manifest else "not known"
@@ -186,7 +189,7 @@ def _validation(facts: Facts) -> tuple[str, str]:
 
 
 def slowest(facts: Facts) -> tuple[Layer, float] | None:
-    """The layer with the largest share of the critical path, and the share."""
+    """Returns the layer with the largest share of the critical path, and the share."""
     known = facts.profile.estimate
     timed = [x for x in facts.layers if x.counted is not None and x.counted.critical_ns]
     if known is None or not timed or not known.latency_ns:

@@ -1,4 +1,4 @@
-"""The page's tables: cells as they are shown, and what they are sorted by."""
+"""Tables of the page: texts of cells, and the values to sort them by."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ from validator.simulate.report import energy_text, time_text
 
 MOST_FLOWS = 200
 FEW_ROWS = 20
-"""Of a table that folds; page.css says so, too."""
+"""Rows shown of a table that folds; page.css has the same number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`hint`: what the figure means, shown on the heading. `detail`: shown when all columns are asked for."""
+    """A column. `hint`: meaning of the figure, shown on the heading. `detail`: shown only with all columns."""
 
     name: str
     hint: str = ""
@@ -26,7 +26,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`value` sorts; `share`, 0 to 1, draws a bar behind the text."""
+    """A cell. `value` sorts; `share`, 0 to 1, draws a bar behind the text."""
 
     shown: str
     value: float | str
@@ -36,7 +36,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`foot`: rows below, which are not sorted. `folds`: of more than `FEW_ROWS` the others are seen when asked for."""
+    """A table.
+
+    `foot`: rows below, which are not sorted. `folds`: rows after the first `FEW_ROWS` are shown on demand.
+    """
 
     id: str
     columns: tuple[Column, ...]
@@ -79,7 +82,7 @@ _NOTED = (
 
 
 def layer_table(facts: Facts) -> Table:
-    """A row for each ONNX node, or for each kind of instruction where nodes are not known."""
+    """Makes a row for each ONNX node, or for each kind of instruction where nodes are not known."""
     nodes = facts.profile.parts_are == "node"
     noted = nodes and facts.report is not None
     columns = (
@@ -136,7 +139,7 @@ def _noted(layer: Layer) -> tuple[Cell, ...]:
 
 
 def _foot(facts: Facts, columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
-    """Sums, and the energy that belongs to no layer."""
+    """Makes the sums, and the energy that belongs to no layer."""
     parts, known = facts.profile.parts, facts.profile.estimate
     found = {
         "instructions": _number(facts.profile.instructions),
@@ -166,7 +169,7 @@ def _line(name: str, found: dict[str, Cell], columns: Sequence[Column]) -> tuple
 
 
 def flow_table(facts: Facts) -> Table:
-    """The largest flows."""
+    """Makes a row for each of the largest flows."""
     columns = (
         Column("from"),
         Column("to"),

@@ -1,14 +1,14 @@
-"""Numbers and names as people read them."""
+"""Writes numbers and names for people."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 SPACE = "\u00a0"
-"""Does not break."""
+"""No-break space."""
 
 
 def size(count: float) -> str:
-    """Bytes with a decimal prefix."""
+    """Writes a number of bytes with a decimal prefix."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             shown = f"{count / scale:#.3g}" if count < 999.5 * scale else f"{count / scale:.0f}"
@@ -27,7 +27,7 @@ def shape(dims: Sequence[int]) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers, runs joined: `0-3, 7`."""
+    """Writes ascending numbers with runs joined: `0-3, 7`."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and n == runs[-1][1] + 1:
@@ -38,5 +38,5 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def plain(name: str) -> str:
-    """A name in a figure, where plotly would take `<b>` and the like for markup."""
+    """Escapes a name for a figure, where plotly would take `<b>` and the like for markup."""
     return escape(name, quote=False)

@@ -1,4 +1,4 @@
-"""Figures over time: what cores do, whom they wait for, and how much of their memory is in use."""
+"""Figures over time: activities of cores, waits for other cores, and local memory in use."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _IDLE = "scalar or idle"
 
 
 def chip_load(found: Profile, line: Timeline) -> Figure:
-    """How many cores do what, over time. Array groups that work at once count as one core."""
+    """Draws how many cores do what, over time. Array groups that work at the same time count as one core."""
     unit, scale = _unit(found)
     shares = np.minimum(line.shares, 1.0)
     idle = np.maximum(len(line.cores) - shares.sum(axis=(0, 1)), 0.0)
@@ -53,7 +53,7 @@ def chip_load(found: Profile, line: Timeline) -> Figure:
 
 
 def timeline(found: Profile, line: Timeline) -> Figure:
-    """A row for each core: what it does most, or how much of one thing."""
+    """Draws a row for each core: its main activity, or the amount of one activity."""
     unit, scale = _unit(found)
     shares = np.minimum(line.shares, 1.0)
     waiting = np.minimum(shares[3:].sum(axis=0), 1.0)
@@ -84,7 +84,7 @@ def timeline(found: Profile, line: Timeline) -> Figure:
 
 
 def _mostly(shares: np.ndarray) -> np.ndarray:
-    """For each core and bin the index of what takes most of it; the last: none of `KINDS`."""
+    """Returns for each core and bin the index of the main activity; the last index is none of `KINDS`."""
     idle = np.maximum(1 - shares.sum(axis=0, keepdims=True), 0.0)
     return np.argmax(np.concatenate([shares, idle]), axis=0)
 
@@ -104,7 +104,7 @@ def _kinds_trace(mostly: np.ndarray) -> dict[str, Any]:
 
 
 def _texts(found: Profile, line: Timeline, shares: np.ndarray, mostly: np.ndarray) -> list[list[str]]:
-    """For each cell: the main activity and its share in tens of per cent, the layer, and whom it waits for."""
+    """Returns for each cell the main activity, its share in tens of per cent, the layer, and the core it waits for."""
     names = [*KINDS, _IDLE]
     tens = np.rint(10 * np.concatenate([shares, 1 - shares.sum(axis=0, keepdims=True)])).astype(int) * 10
     layers = [text.plain(name) for name in found.part_names] if found.parts_are == "node" else []
@@ -121,7 +121,7 @@ def _texts(found: Profile, line: Timeline, shares: np.ndarray, mostly: np.ndarra
 
 
 def memory(found: Profile, used: LocalMemory) -> Figure:
-    """Bytes that hold something, a row for each core."""
+    """Draws the bytes in use, a row for each core."""
     unit, scale = _unit(found)
     size_unit, size_scale = byte_unit(float(used.bytes.max(initial=0)))
     # NOTE: 250 steps of the largest value are enough for a colour, and one byte a cell.
