@@ -1,4 +1,4 @@
-"""`python -m validator OUT` validates a compiled model."""
+"""Command `python -m validator OUT`, which validates a compiled model."""
 
 import sys
 from collections.abc import Sequence

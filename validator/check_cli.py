@@ -1,4 +1,4 @@
-"""The command `raptor check OUT`."""
+"""Command `raptor check OUT`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The command `raptor validate OUT`, also `python -m validator OUT`."""
+"""Command `raptor validate OUT`, also `python -m validator OUT`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Compares what was computed with what should have been."""
+"""Compares the tensors of a program with those of onnxruntime."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +11,18 @@ from raptor.target.layout import Floats
 
 Doubles = npt.NDArray[np.float64]
 FEWEST_VALUES = 16
-"""The largest of so many values is not small by chance."""
+"""Size of a group of values whose largest is not small by chance."""
 SMALLEST = 2.0**-10
-"""Of the largest value of a tensor: values near zero are measured as if they were as large."""
+"""Smallest scale of an error, as a part of the tensor's largest value: errors near zero are measured by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What float64 says of a tensor, at the element that is furthest off beside what rounding does.
+    """Judgement of a tensor by float64, at the element whose error is largest compared with rounding.
 
-    `error` is that of `got` against `exact`. `deviation`: by how much rounding to float32 moves the element; 0 where it
-    was not needed, because float64 agrees within the tolerance: then onnxruntime's float32 is what was off.
+    `error` is the error of `got` against `exact`. `deviation` is the change of the element by rounding to float32. It
+    is 0 if float64 agrees with `got` within the tolerance: then onnxruntime's float32 was wrong, and nothing else is
+    needed.
     """
 
     passed: bool
@@ -33,7 +34,7 @@ class Rounding:
 
     @property
     def ratio(self) -> float:
-        """Errors in standard deviations."""
+        """Error in standard deviations."""
         if not self.error or not self.deviation:
             return 0.0 if self.passed else float("inf")
         return self.error / self.deviation
@@ -41,11 +42,11 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One tensor. `max_relative` is the largest error beside the values wanted near it (`measure`).
+    """Result for one tensor. `max_relative` is the largest error, relative to the values wanted near it (`measure`).
 
-    Errors are infinite where one side is NaN or infinite and the other differs. `max_absolute` is the largest of all;
-    `worst` is the index of the largest relative one, `got` and `want` are the values there. `rounding`: what float64
-    says, if `max_relative` is above the tolerance and it could be asked.
+    Errors are infinite where one side is NaN or infinite and the other differs. `max_absolute` is the largest absolute
+    error; `worst` is the index of the largest relative one, `got` and `want` are the values there. `rounding` is the
+    judgement by float64, if `max_relative` is above the tolerance and float64 can compute the model.
     """
 
     name: str
@@ -61,9 +62,9 @@ class Comparison:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """One tensor over several inputs: of each element the largest error, and the largest finite absolute value wanted.
+    """One tensor over several inputs: for each element the largest error, and the largest finite absolute value wanted.
 
-    `got` and `want` are those of the largest error; `finite` says whether any value wanted was finite.
+    `got` and `want` belong to the largest error; `finite` is true if any value wanted was finite.
     """
 
     error: Doubles
@@ -74,7 +75,7 @@ class Tally:
     finite: bool = True
 
     def add(self, other: "Tally") -> None:
-        """One more input."""
+        """Adds one more input."""
         worse = other.error > self.error
         for mine, new in ((self.error, other.error), (self.got, other.got), (self.want, other.want)):
             np.copyto(mine, new, where=worse)
@@ -84,7 +85,7 @@ class Tally:
 
 
 def tally(got: Floats, want: Floats) -> Tally:
-    """Of one input; as many elements as were wanted, in the shape of `want`."""
+    """Makes the tally of one input. `got` has as many elements as `want` and gets its shape."""
     got, finite = got.reshape(want.shape).copy(), np.isfinite(want)
     return Tally(
         errors(got, want), np.where(finite, np.abs(want), np.float32(0)), got, want.copy(), 1, bool(finite.any())
@@ -92,12 +93,12 @@ def tally(got: Floats, want: Floats) -> Tally:
 
 
 def measure(largest: Floats, inputs: int) -> Floats:
-    """What the error of each element is measured against, in a shape that broadcasts to that of `largest`.
+    """Returns the scale of each element's error, in a shape that broadcasts to that of `largest`.
 
     It is the largest value wanted in a group of the element: the tensor, each slice of it (a channel, a row, a column),
     or the element alone, all of them over all inputs. The group whose largest value is smallest counts, so that small
-    values beside large ones are seen; but only groups of `FEWEST_VALUES`, because a few values may be small by chance,
-    and never less than `SMALLEST`. Of a tensor that should be zero throughout it is 1.
+    values beside large ones are seen. But only groups of `FEWEST_VALUES` count, because a few values may be small by
+    chance, and the scale is never less than `SMALLEST`. For a tensor that should be zero everywhere it is 1.
     """
     if not largest.any():
         return np.ones((1,) * largest.ndim, np.float32)
@@ -112,7 +113,7 @@ def measure(largest: Floats, inputs: int) -> Floats:
 
 
 def within(found: Tally, tolerance: float) -> Doubles:
-    """By how much each element may be off."""
+    """Returns the error allowed for each element."""
     return tolerance * measure(found.largest, found.inputs).astype(np.float64)
 
 
@@ -133,7 +134,7 @@ def compare(name: str, found: Tally, tolerance: float) -> Comparison:
 
 
 def errors(got: Floats, want: npt.NDArray[np.floating[Any]]) -> Doubles:
-    """Absolute ones; none where both are NaN, or the same as float32."""
+    """Returns absolute errors; 0 where both are NaN, or equal as float32."""
     with np.errstate(invalid="ignore", over="ignore"):
         same = (got == want.astype(np.float32)) & ~np.isfinite(got) | (np.isnan(got) & np.isnan(want))
         error = np.abs(got.astype(np.float64) - want.astype(np.float64))

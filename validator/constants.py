@@ -1,4 +1,4 @@
-"""The inputs that were made constants when the model was compiled: the judge feeds it the same."""
+"""Inputs that became constants when the model was compiled: onnxruntime is given the same values."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -28,13 +28,13 @@ _TYPES: Mapping[str, tuple[npt.DTypeLike, str]] = MappingProxyType(
         "tensor(string)": (np.object_, "U"),
     }
 )
-"""onnxruntime's name of a type -> numpy's, and the kinds that its values have in JSON."""
+"""onnxruntime's name of a type -> numpy's type, and the kinds that its values have in JSON."""
 
 
 def constant_inputs(options: Mapping[str, Any], inputs: Sequence[Any]) -> dict[str, Array]:
-    """The constants of `options` by name, in the types of the model's `inputs` (as onnxruntime describes them).
+    """Returns the constants of `options` by name, in the types of the model's `inputs` (as onnxruntime describes them).
 
-    Raises `UserError` for one that is no input, or has no value of its type.
+    Raises `UserError` for a name that is not an input, and for a value of another type.
     """
     types = {i.name: i.type for i in inputs}
     return {name: _constant(name, value, types.get(name, "")) for name, value in _recorded(options).items()}

@@ -1,4 +1,4 @@
-"""ONNX's convolution in the precision of its operands: a product of matrices for each position in the kernel."""
+"""ONNX's convolution in the precision of its operands: one matrix product for each position in the kernel."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ Array = npt.NDArray[Any]
 
 
 def convolve(node: NodeProto, operands: Sequence[Array | None]) -> Array:
-    """`operands`: the image [N, C, ...], the kernel [M, C / group, ...] and perhaps a bias [M], as ONNX has them."""
+    """Computes a Conv. `operands`: image [N, C, ...], kernel [M, C / group, ...] and perhaps bias [M], as in ONNX."""
     image, kernel, bias = (*operands, None)[:3]
     assert image is not None
     assert kernel is not None
@@ -39,7 +39,7 @@ def convolve(node: NodeProto, operands: Sequence[Array | None]) -> Array:
 def _pads(
     given: dict[str, Any], image: Sequence[int], reach: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Before and behind each dimension."""
+    """Returns the padding before and behind each dimension."""
     how, rank = given.get("auto_pad", b"NOTSET").decode(), len(reach)
     if how == "VALID":
         return [(0, 0)] * rank

@@ -1,4 +1,4 @@
-"""What can be wrong with a program, beyond what `raptor.common.errors` knows."""
+"""Errors of programs, in addition to `raptor.common.errors`."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class ProgramError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A core that waits for ever: where, and what the core it waits for is doing."""
+    """A core that waits for ever: its position, and the state of the core it waits for."""
 
     core: int
     pc: int
@@ -27,7 +27,7 @@ class Blocked:
 
 
 class DeadlockError(RaptorError):
-    """No core can go on, and not all have finished. Exit status 3."""
+    """No core can continue, and not all have finished. Exit status 3."""
 
     exit_status = 3
 

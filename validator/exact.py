@@ -1,10 +1,10 @@
-"""What the model computes without rounding, or nearly: its nodes one by one in float64, and again with errors put in.
+"""Computes the model without rounding, or nearly: node by node in float64, and again with random errors.
 
-Nothing of the compiler is used. A node is computed by the first of these that can:
+Nothing of the compiler is used. A node is computed by the first of these that is possible:
 
 1. onnxruntime in float64, where it has such a kernel;
-2. a convolution here, or onnx's reference implementation, in float64. Both must agree with onnxruntime's float32 kernel
-   on the operands of the first run, or are not used;
+2. a convolution here, or onnx's reference implementation, in float64. They are used only if they agree with
+   onnxruntime's float32 kernel on the operands of the first run;
 3. onnxruntime's float32 kernel.
 """
 
@@ -29,15 +29,15 @@ Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
 Opsets = Sequence[onnx.OperatorSetIdProto]
 HALF_UNIT = 2.0**-24
-"""The largest relative error of one rounding to float32."""
+"""Largest relative error of one rounding to float32."""
 UNDERFLOW = 2.0**-126
-"""Smaller numbers may become zero in float32."""
+"""Smallest normal float32; smaller numbers may become zero."""
 AGREE = 1e-3
-"""Of the largest value: a float64 kernel that is not onnxruntime's may differ by this from its float32 kernel."""
+"""Allowed difference of another float64 kernel from onnxruntime's float32 kernel, relative to the largest value."""
 ROUNDING = 32
-"""Or by this times as much as half a unit in each operand moves its result."""
+"""Allowed difference, as a multiple of the change that half a unit in each operand causes in the result."""
 REFERENCE_ELEMENTS = 2**16
-"""The reference implementation is slow Python: for larger results the float32 kernel serves."""
+"""Largest result for the reference implementation, which is slow Python; above it the float32 kernel is used."""
 ROUND_NOTHING = frozenset([
     "Abs", "And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "Constant",
     "ConstantOfShape", "DepthToSpace", "Dropout", "Equal", "Expand", "Flatten", "Floor", "Gather", "GatherElements",
@@ -46,13 +46,13 @@ ROUND_NOTHING = frozenset([
     "Relu", "Reshape", "ReverseSequence", "Round", "ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Slice",
     "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 ])  # fmt: skip
-"""Operators that move, choose or cut off, and add no error of their own."""
+"""Operators that move, select or clip elements, and so add no error."""
 INNER_ONES = frozenset(
     ["Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu", "Softplus", "Swish"]
 )
-"""Functions with steps as large as 1, by which results near 0 are off, such as exp(x) - 1."""
+"""Functions with inner steps as large as 1, such as exp(x) - 1, which make results near 0 inexact."""
 EXACT_PARAMETERS = {"Pow": 1, "Resize": 1, "Upsample": 1}
-"""From which operand on they are parameters: a power of 2 is no power of 2.0000001, and sizes follow from scales."""
+"""Index of the first operand that is a parameter and gets no error: an exponent of 2 must stay 2, as must scales."""
 
 
 class UnknownError(RaptorError):
@@ -61,7 +61,10 @@ class UnknownError(RaptorError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """How a node is computed. `error`: relative, what is put in; one in float32 would not see half a unit."""
+    """Function that computes a node.
+
+    `error`: relative size of the random errors; float32 kernels cannot see half a unit.
+    """
 
     run: Run
     error: float = HALF_UNIT
@@ -69,9 +72,9 @@ class Kernel:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """`reads`, `writes`: names; `fixed`: of `reads` those that are parameters, as sizes and axes.
+    """A node. `reads`, `writes`: names; `fixed`: those of `reads` that are parameters, such as sizes and axes.
 
-    `kernel`, or `steps` instead, and `fixed` are known when the node runs for the first time.
+    `fixed`, and `kernel` or `steps`, are set when the node runs for the first time.
     """
 
     proto: NodeProto
@@ -88,9 +91,9 @@ class _Node:
 
 @dataclass(slots=True, eq=False)
 class Exact:
-    """A model to be computed in float64.
+    """A model that is computed in float64.
 
-    `constants`: what does not depend on inputs, in float32, filled by the first run.
+    `constants`: tensors that do not depend on inputs, in float32; the first run fills them.
     """
 
     nodes: Sequence[_Node]
@@ -100,10 +103,10 @@ class Exact:
     def run(
         self, inputs: Mapping[str, Floats], names: Sequence[str], rng: np.random.Generator | None = None
     ) -> dict[str, Array]:
-        """The tensors `names` in float64. With `rng`, every node that rounds has errors in operands and results.
+        """Returns the tensors `names` in float64. With `rng`, random errors are added at every node that rounds.
 
-        They are as large as one rounding to float32 can be, and of random sign and size: what comes out is off by about
-        as much as float32 is. Raises `UnknownError`.
+        They change its operands and results by as much as one rounding to float32 can, with random sign and size. So
+        the results are wrong by about as much as float32 is. Raises `UnknownError`.
         """
         try:
             with np.errstate(all="ignore"):
@@ -116,7 +119,7 @@ class Exact:
     def compute(
         self, inputs: Mapping[str, Array], names: Sequence[str], rng: np.random.Generator | None
     ) -> dict[str, Array]:
-        """As `run`, from inputs in float64; raises whatever the libraries raise."""
+        """Computes as `run` does, from inputs in float64; raises the errors of the libraries."""
         needed = _needed(self.nodes, names)
         last = {name: k for k, node in enumerate(needed) for name in node.reads}
         values: dict[str, Array] = {**self.constants, **inputs}
@@ -133,7 +136,10 @@ class Exact:
         return {name: _cast(values[name], np.float64) for name in names}
 
     def _computed(self, node: _Node, values: Mapping[str, Array], rng: np.random.Generator | None) -> dict[str, Array]:
-        """Constants are computed in float32, with errors and without: sizes that follow from them stay as they are."""
+        """Computes a node.
+
+        Constants are always computed in float32 without random errors: sizes may follow from them.
+        """
         operands = {name: _cast(values[name], np.float64) for name in node.reads}
         constant = all(name in self.constants for name in node.reads)
         if node.kernel is None and node.steps is None:
@@ -162,9 +168,9 @@ class Exact:
 
 
 def load_exact(path: Path, constants: Mapping[str, Array]) -> Exact:
-    """Reads a model, of which some inputs are `constants`.
+    """Reads a model in which some inputs are `constants`.
 
-    Raises `UnknownError` for one that cannot be computed node by node.
+    Raises `UnknownError` for a model that cannot be computed node by node.
     """
     try:
         model = widen.inlined(onnx.load(str(path)))  # pyright: ignore[reportUnknownMemberType]
@@ -188,7 +194,7 @@ def _node(proto: NodeProto) -> _Node:
 
 
 def _needed(nodes: Sequence[_Node], names: Sequence[str]) -> list[_Node]:
-    """In the model's order, those that `names` depend on."""
+    """Returns the nodes that `names` depend on, in the model's order."""
     wanted, found = set(names), list[_Node]()
     for node in reversed(nodes):
         if wanted.intersection(node.writes):
@@ -198,18 +204,18 @@ def _needed(nodes: Sequence[_Node], names: Sequence[str]) -> list[_Node]:
 
 
 def _disturbed(array: Array, rng: np.random.Generator, error: float, least: float = 0.0) -> Array:
-    """Each element by up to `error` of it, or of `least` if that is more: zeros, which are exact, stay."""
+    """Moves each element by up to `error` of itself, or of `least` if that is more. Zeros are exact and stay."""
     if array.dtype.kind != "f":
         return array
     size = array if not least else np.where(array == 0, 0.0, np.maximum(np.abs(array), least))
     moved = size * (rng.random(array.shape, np.float32) - np.float32(0.5))
     moved *= 2 * error
     moved += array
-    return np.asarray(moved)  # numpy makes another thing of a scalar
+    return np.asarray(moved)  # numpy returns a scalar for an array without dimensions
 
 
 def _underflown(array: Array, rng: np.random.Generator) -> Array:
-    """A result so small that float32 may make zero of it, or move it by as much."""
+    """Moves results so small that float32 may make them zero, by as much as that."""
     small = (array != 0) & (np.abs(array) < UNDERFLOW / HALF_UNIT) if array.dtype.kind == "f" else np.False_
     return np.where(small, array + UNDERFLOW * rng.uniform(-1, 1, array.shape), array) if small.any() else array
 
@@ -248,7 +254,7 @@ def _of_onnx(node: _Node, opsets: Opsets, operands: Mapping[str, Array], wanted:
 
 
 def _agrees(kernel: Kernel, operands: Mapping[str, Array], wanted: Sequence[Array]) -> bool:
-    """With what onnxruntime computes in float32, but for rounding."""
+    """Tells whether the kernel agrees with onnxruntime's float32 result, except for rounding."""
     found = kernel.run(operands)
     if any((a.shape, a.dtype) != (w.shape, w.dtype) for a, w in zip(found, wanted, strict=True)):
         return False
@@ -287,7 +293,7 @@ def _cast(array: Array, dtype: type[np.floating]) -> Array:
 
 
 def _model(node: _Node, opsets: Opsets, operands: Mapping[str, Array], dtype: type[np.floating]) -> ModelProto:
-    """The node alone, with its `fixed` operands as constants."""
+    """Makes a model of the node alone, with its `fixed` operands as constants."""
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(_cast(a, dtype).dtype), [None] * a.ndim)
         for n, a in operands.items()

@@ -1,4 +1,4 @@
-"""What the model should compute: onnxruntime with every graph optimisation off, on one thread."""
+"""The expected tensors: onnxruntime with every graph optimisation off, on one thread."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from validator.session import DTYPES, session
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """An onnxruntime session of OUT/model.onnx; `layers` are the intermediate tensors it can show.
+    """A session of onnxruntime for OUT/model.onnx; `layers` are the intermediate tensors it can return.
 
-    `constants`: inputs whose values were fixed when the model was compiled. `by_suite`: nodes that ONNX's own suite
-    judges, from which onnxruntime departs (`validator.standard`).
+    `constants`: inputs whose values were fixed when the model was compiled. `by_suite`: nodes that are judged by ONNX's
+    own suite, because onnxruntime deviates from it (`validator.standard`).
     """
 
     session: Any
@@ -31,11 +31,11 @@ class Golden:
     by_suite: tuple[str, ...]
 
     def input_dtype(self, name: str) -> npt.DTypeLike:
-        """The element type that the model takes for an input."""
+        """Returns the element type that the model expects for an input."""
         return DTYPES[next(i.type for i in self.session.get_inputs() if i.name == name)]
 
     def run(self, inputs: Mapping[str, Floats], names: Sequence[str]) -> dict[str, Floats]:
-        """The tensors `names` (outputs, or of `layers`) as float32; inputs are cast to the model's types."""
+        """Returns the tensors `names` (outputs, or of `layers`) as float32; inputs are cast to the model's types."""
         feed = {name: array.astype(self.input_dtype(name)) for name, array in inputs.items()} | dict(self.constants)
         try:
             values = cast(list[npt.NDArray[Any]], self.session.run(list(names), feed))
@@ -45,9 +45,9 @@ class Golden:
 
 
 def load_golden(program: Program, *, layers: bool = False) -> Golden:
-    """Opens the model beside the program; with `layers` its intermediate tensors become outputs as well.
+    """Opens the model in the output directory; with `layers` its intermediate tensors become outputs as well.
 
-    Raises `UserError` for a model that onnxruntime does not take or that is not the one of memory.json.
+    Raises `UserError` for a model that onnxruntime refuses, or that does not fit memory.json.
     """
     if files.MODEL not in program.manifest.files:
         raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
@@ -78,7 +78,7 @@ def check_shapes(program: Program, values: Mapping[str, Floats]) -> None:
 
 
 def _of_any_size(model: str | bytes, path: Path) -> Any:
-    """A session of the model for inputs of any size where the model says so, as a size of 0 does."""
+    """Opens a session. Inputs may have any size where the model says so, also by a size of 0."""
     opened = session(model, path)
     zero = {i.name for i in opened.get_inputs() if 0 in i.shape}
     if not zero:
@@ -93,9 +93,10 @@ def _of_any_size(model: str | bytes, path: Path) -> Any:
 def _prepared(
     path: Path, names: Sequence[str], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The model with every tensor of `names` that it computes as an output, which these are, and which are new.
+    """Returns the model with the tensors `names` as outputs.
 
-    Last, the nodes that are rewritten as ONNX's own suite computes them.
+    Also returns the names that it computes, those that were no outputs before, and the nodes that are rewritten as
+    ONNX's own suite computes them.
     """
     import onnx
 
@@ -129,7 +130,7 @@ def _parse(content: bytes) -> Any:
 
 
 def _check(golden: Golden, program: Program, path: Path, added: Sequence[str]) -> None:
-    """All inputs and outputs of the model, `added` ones left out, and no others are those of the program."""
+    """Raises `UserError` unless the model's inputs and outputs (without `added`) are those of the program."""
     given = {i.name: i for i in golden.session.get_inputs()}
     for place in program.memory.inputs:
         if place.name not in given:

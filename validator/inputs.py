@@ -1,4 +1,4 @@
-"""The inputs of a run: given as files, or seeded standard normal numbers."""
+"""Inputs of a run: given as files, or seeded standard normal numbers."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,12 @@ Array = npt.NDArray[Any]
 def make_inputs(
     places: Sequence[TensorPlace], golden: Golden, given: Sequence[str] | Mapping[str, Array], seed: int
 ) -> dict[str, Floats]:
-    """One array for every input of the model.
+    """Returns one array for every input of the model.
 
-    `given`: arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name.
-    Without any, standard normal numbers from `seed`. Values are rounded to the model's element type, so that both
-    sides see the same.
-    Raises `UserError` for unreadable files, unknown names and shapes other than the compiled ones, and for inputs that
-    are constants since the model was compiled.
+    `given` are arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name.
+    Without any, standard normal numbers from `seed` are used. Values are rounded to the model's element type, so that
+    both sides see the same. Raises `UserError` for unreadable files, unknown names and shapes other than the compiled
+    ones, and for inputs that became constants when the model was compiled.
     """
     _no_constants(given, golden)
     if isinstance(given, Mapping):
@@ -49,9 +48,9 @@ def _no_constants(given: Sequence[str] | Mapping[str, Array], golden: Golden) ->
 
 
 def named_arrays(places: Sequence[TensorPlace], given: object) -> dict[str, Array]:
-    """What a caller passes for the inputs, as arrays of numbers.
+    """Returns the inputs that a caller passes as arrays of numbers.
 
-    Raises `UserError` for anything but a mapping of known names to numbers; shapes are not looked at.
+    Raises `UserError` for anything but a mapping of known names to numbers; shapes are not checked.
     """
     entries = by_name("inputs", given, "arrays by name of the input")
     names = sorted(place.name for place in places)
@@ -106,7 +105,7 @@ def _read_all(places: Sequence[TensorPlace], given: Sequence[str]) -> dict[str, 
 
 
 def _split(argument: str, names: set[str]) -> tuple[str | None, Path]:
-    """NAME=FILE if such an input exists, else a file (whose name may hold an equals sign)."""
+    """Splits NAME=FILE if such an input exists; else it is a file, whose name may hold an equals sign."""
     name, equals, rest = argument.partition("=")
     if equals and name in names:
         return name, Path(rest)

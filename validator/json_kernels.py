@@ -1,4 +1,4 @@
-"""Compiled scanners of JSON text: what the simulator's reader swallows, and where top-level values lie."""
+"""Compiled scanners of JSON text: find faults that the simulator ignores, and the positions of top-level values."""
 
 # ruff: noqa: C901, SIM109 loops in one piece, and comparisons, compile to faster code than what reads better
 # Kernels are untyped for numba's sake; `checks.text` and `members` pass the arrays described.
@@ -28,7 +28,7 @@ def _spaces(text, at, stop):
 
 @helper
 def _string(text, at, stop):
-    """The position of the quote that ends a string whose first character is at `at`."""
+    """Returns the position of the quote that ends a string whose first character is at `at`."""
     while at < stop and text[at] != _QUOTE:
         at += 2 if text[at] == _BACKSLASH else 1
     return min(at, stop)
@@ -43,7 +43,7 @@ def _bucket(text, first, last):
 
 @kernel
 def bucket_of(text: Any) -> int:
-    """Where a key goes in the table of `scan`."""
+    """Returns the place of a key in the table of `scan`."""
     return _bucket(text, 0, text.size)
 
 
@@ -66,7 +66,7 @@ def _key(text, first, last, names, bounds, buckets):
 
 @helper
 def _number(text, at, stop):
-    """The value of a number (cut off), what is odd about it, and the position after it."""
+    """Returns the value of a number (cut off), flags of its oddities, and the position after it."""
     negative = text[at] == _MINUS
     at += 1 if negative else 0
     value, odd = np.int64(0), np.uint8(0)
@@ -94,9 +94,9 @@ def scan(
     odd: Any,
     unknown: Any,
 ) -> Any:
-    """Keys of the objects of a JSON array between `start` and `stop`; returns how many objects there are.
+    """Scans the keys of the objects of a JSON array between `start` and `stop`; returns the number of objects.
 
-    `seen[row]`: a bit for each known key; `odd[row]`: what the simulator reads differently than it is written.
+    `seen[row]` has a bit for each known key; `odd[row]` flags what the simulator reads differently than it is written.
     `unknown`: first and last position of the first unknown key. Rows beyond the arrays are counted only.
     """
     row, depth, at = np.int64(-1), 0, start
@@ -135,10 +135,10 @@ def scan(
 
 @kernel
 def top_level(text: Any, start: Any, stop: Any, spans: Any) -> int:
-    """Value positions (first, last) of the members of the object between `start` and `stop`, one row each.
+    """Finds the values (first, last) of the members of the object between `start` and `stop`, one row each.
 
-    Returns how many members there are, of which as many are kept as there are rows, or -1 if it is not an object.
-    What lies between the values is left to the caller to judge.
+    Returns the number of members, or -1 if it is not an object. Members beyond the rows are counted only. The caller
+    must check the text between the values.
     """
     at = _spaces(text, start, stop)
     if at >= stop or text[at] != _OPEN:
@@ -162,7 +162,7 @@ def top_level(text: Any, start: Any, stop: Any, spans: Any) -> int:
 
 @helper
 def _value(text, at, stop):
-    """The position after a value: its brackets are counted, or it ends before a comma or bracket."""
+    """Returns the position after a value: after its last bracket, or before the next comma or bracket."""
     depth = 0
     while at < stop:
         character = text[at]
@@ -186,9 +186,9 @@ def _value(text, at, stop):
 
 @kernel
 def matrix_sizes(text: Any, sizes: Any) -> int:
-    """Rows and columns of the matrices of an object of lists of rows, in the order written.
+    """Finds rows and columns of the matrices of an object of lists of rows, in the order written.
 
-    Returns how many there are, of which as many are kept as there are rows in `sizes`, or -1 for anything else.
+    Returns the number of matrices, or -1 for anything else. Matrices beyond the rows of `sizes` are counted only.
     Columns are those of the first row.
     """
     count, depth, rows, cols, strings = 0, 0, 0, 0, 0

@@ -1,4 +1,4 @@
-"""Output directory -> Program. The directory is untrusted: whatever is wrong with it is a `UserError`."""
+"""Loads an output directory as a Program. The directory is not trusted: every fault in it is a `UserError`."""
 
 import hashlib
 import math
@@ -33,9 +33,9 @@ _FLOAT_BYTES = 4
 
 
 def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Program:
-    """Reads and checks everything that can be checked without running the program.
+    """Reads the directory and checks everything that can be checked without running the program.
 
-    `memory_limit_bytes` bounds what the run will allocate for the memories of the chip (4 bytes an element).
+    `memory_limit_bytes` bounds the memory that the run allocates for the memories of the chip (4 bytes an element).
     Raises `UserError` naming the file and the field, or `ProgramError` naming the instruction.
     """
     folder = Path(path)
@@ -195,7 +195,7 @@ def _check_span(what: str, address: int, elements: int, memory: Memory) -> None:
 
 
 def _check_cover(what: str, image: Image, regions: Iterable[Region], *, once: bool = True) -> None:
-    """Every pixel and channel lies in a tile; with `once`, in one only."""
+    """Raises `UserError` unless every pixel and channel lies in a tile; with `once`, in exactly one."""
     cover = np.zeros((image.rows, image.width, image.channels), np.int16)
     for region in regions:
         cover[region.index()] += 1
@@ -207,7 +207,7 @@ def _check_cover(what: str, image: Image, regions: Iterable[Region], *, once: bo
 
 
 def _check_layers(program: Program, limit_bytes: int) -> None:
-    """Tiles of a probe may overlap: neighbouring cores may both need a row."""
+    """Checks layers.json. Tiles of a probe may overlap: neighbouring cores may both need a row."""
     if program.layers is None:
         return
     memory, total = program.memory, program.memory.size_bytes + sum(program.memory.local_bytes)

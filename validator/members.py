@@ -1,4 +1,4 @@
-"""Where the members of a large JSON object lie, so that one of them can be read without the others."""
+"""Finds the members of a large JSON object, so that one can be read without the others."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,9 +8,9 @@ Span = tuple[int, int]
 
 
 def members(content: bytes, span: Span | None = None) -> dict[str, Span]:
-    """First and last byte of the value of each member of an object, which is all of `content` or its bytes `span`.
+    """Returns first and last byte of each member's value. The object is `content`, or its bytes `span`.
 
-    Empty if that is not a JSON object. The values themselves are not looked into.
+    Empty if that is not a JSON object. The values themselves are not parsed.
     """
     from validator.json_kernels import top_level
 
@@ -25,7 +25,7 @@ def members(content: bytes, span: Span | None = None) -> dict[str, Span]:
 
 
 def _named(content: bytes, start: int, stop: int, spans: npt.NDArray[np.int64]) -> dict[str, Span]:
-    """Reads the object with a number in the place of each value: keys are then decoded, commas and ends checked."""
+    """Reads the object with a number in place of each value: this decodes the keys and checks commas and ends."""
     pieces: list[bytes] = []
     values = [(int(first), int(last)) for first, last in spans]
     for k, (first, last) in enumerate(values):

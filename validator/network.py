@@ -1,6 +1,6 @@
-"""Network tables, as pimsim-nn reads them: what a flit costs from one core to another, in time (ns) and energy (pJ).
+"""Network tables, as pimsim-nn reads them: cost of a flit from one core to another, as time (ns) and energy (pJ).
 
-The table of 4000 cores has 317 MB, so a file is read by rows, and a preset's table is computed pair by pair.
+The table of 4000 cores has 317 MB. So a file is read row by row, and a preset's table is computed pair by pair.
 """
 
 import math
@@ -19,15 +19,15 @@ KINDS: tuple[Kind, Kind] = ("latency", "energy")
 
 
 class NetworkTable(Protocol):
-    """What a flit costs. Cores are named as in the file: by their numbers, as text."""
+    """Cost of a flit. Cores are named as in the file: by their numbers, as text."""
 
     def cost(self, kind: Kind, source: str, to: str) -> float | None:
-        """None for a pair that the table lacks: it costs nothing in the simulator."""
+        """Returns the cost; None for a pair that the table lacks, which costs nothing in the simulator."""
         ...
 
 
 class MeshTable:
-    """The table that RAPTOR writes for a chip, without the file."""
+    """The table that RAPTOR writes for a chip, computed instead of read."""
 
     def __init__(self, arch: ArchFile) -> None:
         self._arch = arch
@@ -38,7 +38,7 @@ class MeshTable:
 
 
 class FileTable:
-    """A table from a file. Asking for pairs by their source in order reads each row once."""
+    """A table from a file. Each row is read once if callers ask for pairs in the order of their source."""
 
     def __init__(self, path: Path) -> None:
         """Raises `UserError` for a file that is not a table."""

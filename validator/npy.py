@@ -1,4 +1,4 @@
-"""Reading .npy content from untrusted bytes: the header is judged before anything is allocated, and not evaluated."""
+"""Reads .npy content from untrusted bytes: the header is checked before memory is allocated, and never evaluated."""
 
 import io
 import math
@@ -19,7 +19,7 @@ _HEADER = re.compile(
 
 
 def read_header(stream: IO[bytes], where: str) -> tuple[int, ...]:
-    """The shape of the float32, C-ordered array whose data follow in `stream`; anything else is a `UserError`."""
+    """Returns the shape of the float32 array in C order whose data follow in `stream`. Raises `UserError` otherwise."""
     start = stream.read(len(_MAGIC) + 2)
     width = _LENGTH_BYTES.get(start[len(_MAGIC)]) if len(start) == len(_MAGIC) + 2 else None
     if not start.startswith(_MAGIC) or width is None:
@@ -36,7 +36,7 @@ def read_header(stream: IO[bytes], where: str) -> tuple[int, ...]:
 
 
 def read_data(stream: IO[bytes], shape: tuple[int, ...], where: str) -> Floats:
-    """The array after its header. `shape` must have been found reasonable. Refuses bytes missing or left over."""
+    """Reads the array after its header. The caller has checked `shape`. Refuses missing bytes and bytes left over."""
     size = math.prod(shape) * 4
     content = stream.read(size + 1)
     if len(content) != size:
@@ -45,7 +45,7 @@ def read_data(stream: IO[bytes], shape: tuple[int, ...], where: str) -> Floats:
 
 
 def parse_npy(content: bytes, shape: tuple[int, ...], where: str) -> Floats:
-    """The finite float32 array of `shape` that `content` must be."""
+    """Returns the finite float32 array of `shape` in `content`. Raises `UserError` for anything else."""
     stream = io.BytesIO(content)
     found = read_header(stream, where)
     if found != shape:

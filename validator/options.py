@@ -1,4 +1,4 @@
-"""Choices that the command line and the functions behind it share. Importing this costs nothing."""
+"""Choices shared by the command line and the functions behind it. Imports nothing slow."""
 
 from typing import Literal, get_args
 
@@ -13,4 +13,4 @@ MODE: OneOf[Mode] = OneOf("mode", get_args(Mode))
 DEFAULT_TOLERANCE = 1e-4
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 100
 FEWEST_ROUNDS, MOST_ROUNDS = 2, 100_000
-"""Samples a core begins in a simulation of throughput: two make an interval, and the ends of all are kept."""
+"""Samples that a core begins in a simulation of throughput: two make an interval, and all end times are kept."""

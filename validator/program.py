@@ -1,4 +1,4 @@
-"""A program as loaded from an output directory: checked, and ready to run."""
+"""A program loaded from an output directory: checked, and ready to run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ class Weights:
     first: Indices
 
     def matrix(self, core: int, group: int) -> Floats:
-        """The matrix [rows, cols] of one group, not copied."""
+        """Returns the matrix [rows, cols] of one group as a view."""
         i = int(self.first[core]) + group
         rows, cols, offset = int(self.rows[i]), int(self.cols[i]), int(self.offset[i])
         return self.values[offset : offset + rows * cols].reshape(rows, cols)
@@ -40,7 +40,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Everything in the directory that a run needs. `layers` is None where the directory has no layers.json."""
+    """All data of the directory that a run needs. `layers` is None if the directory has no layers.json."""
 
     folder: Path
     manifest: Manifest

@@ -1,7 +1,7 @@
-"""Anyone's programs, as pimsim-nn reads them: a directory of streams, or one JSON file, plain or gzipped.
+"""Reads pimsim-nn programs of any compiler: a directory of streams, or one JSON file, plain or gzipped.
 
-Unlike `load`, nothing but the program is needed (no manifest, no memory map), and what the simulator tolerates is
-tolerated. What it would refuse, but can be read, is noted in `RawProgram.faults`.
+Unlike `load`, it needs only the program (no manifest, no memory map), and accepts what the simulator accepts. Faults
+that the simulator refuses, but that can be read, are noted in `RawProgram.faults`.
 """
 
 import gzip
@@ -30,7 +30,7 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawProgram:
-    """A program before any check of what its instructions mean. Tuples have one entry for each core.
+    """A program whose instructions are not checked yet. Tuples have one entry for each core.
 
     `groups`: crossbars of each array group (empty where the map has no entry). `instantiated`: false for a core that
     a single-file program leaves out. `core_files`: where a stream was read from, for messages. `folder` holds the
@@ -52,9 +52,9 @@ class RawProgram:
 
 
 def read_program(path: str | Path, content: bytes | None = None) -> RawProgram:
-    """Reads a directory or a single-file program. Raises `UserError` for what cannot be read at all.
+    """Reads a directory or a single-file program. Raises `UserError` if it cannot be read at all.
 
-    `content`: of a single file, if `read_content` has read it already.
+    `content`: text of a single file, if `read_content` has read it already.
     """
     source = Path(path)
     if source.is_dir():
@@ -85,7 +85,7 @@ def _read_directory(folder: Path) -> RawProgram:
 
 
 def _core_files(folder: Path, count: int) -> tuple[dict[int, str], list[str]]:
-    """The stream file of each core: in order of names the first one, but .pim before .json, as in the simulator."""
+    """Returns the stream file of each core: the first by name, but .pim before .json, as in the simulator."""
     names: dict[int, str] = {}
     faults: list[str] = []
     for name in sorted(p.name for p in folder.iterdir() if p.name.startswith("core_") and p.is_file()):
@@ -110,7 +110,7 @@ def _read_core(folder: Path, name: str | None) -> Records:
 
 
 def read_content(path: Path) -> bytes:
-    """A single-file program as text, unpacked if it is gzipped."""
+    """Reads a single-file program as text, unpacked if it is gzipped."""
     content = storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT_BYTES)
     if not content.startswith(_GZIP):
         return content
@@ -180,7 +180,7 @@ def _core_count(config: Mapping[str, Any], path: Path) -> int:
 def _groups(
     config: Mapping[str, Any], count: int, present: Iterable[int]
 ) -> tuple[tuple[tuple[int, ...], ...], list[str]]:
-    """Crossbar counts of each core's groups, and what is wrong with them."""
+    """Returns crossbar counts of each core's groups, and the faults of the map."""
     raw = config.get("array_group_map")
     entries = cast(dict[str, object], raw) if isinstance(raw, dict) else {}
     faults: list[str] = [] if isinstance(raw, dict) else ["array_group_map is missing or not an object"]

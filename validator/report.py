@@ -1,4 +1,4 @@
-"""What a validation found, as a table for people and as JSON for programs."""
+"""Writes the result of a validation, as a table for people and as JSON for programs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -58,9 +58,9 @@ class Report:
 
 
 def reason(found: Iterable[Comparison], unknown: str) -> str | None:
-    """Why the verdict is what it is where the tolerance alone did not decide, of the tensor that matters most.
+    """Explains the verdict where the tolerance alone did not decide it, by the tensor that matters most.
 
-    `unknown`: why float64 could not be asked.
+    `unknown`: why float64 could not compute the model.
     """
     if unknown:
         return f"by the tolerance alone, because float64 cannot be asked: {unknown}"
@@ -84,7 +84,7 @@ def to_json(report: Report) -> bytes:
 
 
 def show(report: Report, console: Console, *, quiet: bool = False) -> None:
-    """A table on a terminal, plain lines in a pipe; `quiet` keeps the verdict only."""
+    """Prints a table on a terminal, plain lines in a pipe; `quiet`: only the verdict."""
     if not quiet:
         _show_tensors(report, console)
         if report.layers:

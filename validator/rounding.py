@@ -1,7 +1,7 @@
-"""The second judge: whether what is off by more than the tolerance is off by no more than float32 has to be.
+"""Second judge: an error above the tolerance is right if float32 cannot be more exact.
 
-The model is computed in float64 (`exact`), once as it is and several times with errors, as large as one rounding, put
-into every node. By how much the results then vary, at each element and for this input, is what float32 can promise.
+The model is computed in float64 (`exact`): once as it is, and several times with errors as large as one rounding in
+every node. The variation of the results, at each element and for this input, is the precision of float32.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from validator.exact import Array, Exact, UnknownError
 from validator.samples import Shown
 
 ALLOWED = 32
-"""Times the standard deviation by rounding that an error may be; docs/verdict.md says why."""
+"""Largest error, in standard deviations of rounding; docs/verdict.md gives the reason."""
 FEWEST_DRAWS, MOST_DRAWS = 4, 16
-"""Of few draws the deviation is known badly: clear cases end after the fewest."""
+"""Number of draws. Few draws give an uncertain deviation: clear cases end after the fewest."""
 CLEAR = 32
-"""An error of this many times what is allowed is no bad luck."""
+"""Multiple of the allowed error that cannot be bad luck."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Doubt:
-    """A tensor of one input that is off by more than the tolerance: what was computed, and how much may differ."""
+    """A tensor of one input with an error above the tolerance: values computed, values wanted, and allowed errors."""
 
     got: Floats
     wanted: Floats
@@ -37,7 +37,7 @@ class Doubt:
 
 
 def judge(exact: Exact, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Doubt]) -> dict[Shown, Rounding]:
-    """Judges tensors of one input. Raises `UnknownError` where float64 is not to be had."""
+    """Judges tensors of one input. Raises `UnknownError` if float64 cannot compute the model."""
     known = _exact(exact, inputs, doubts)
     apart = {shown: _apart(doubt, known[shown]) for shown, doubt in doubts.items()}
     unsettled = {shown: error for shown, error in apart.items() if error.any()}
@@ -54,7 +54,7 @@ def _exact(exact: Exact, inputs: Mapping[str, Floats], doubts: Mapping[Shown, Do
 
 
 def _apart(doubt: Doubt, exact: Array) -> Doubles:
-    """Errors of the elements that are in doubt, and that float64 does not confirm within the tolerance; else 0."""
+    """Returns the errors of the elements in doubt that float64 does not confirm within the tolerance; else 0."""
     error = errors(doubt.got, exact)
     return np.where(doubt.off & (error > doubt.within), error, 0.0)
 
@@ -62,7 +62,7 @@ def _apart(doubt: Doubt, exact: Array) -> Doubles:
 def _deviation(
     exact: Exact, inputs: Mapping[str, Floats], known: Mapping[Shown, Doubles], apart: Mapping[Shown, Doubles]
 ) -> dict[Shown, Doubles]:
-    """By how much rounding moves each element: the root mean square of `FEWEST_DRAWS` to `MOST_DRAWS` draws."""
+    """Returns how much rounding moves each element: root mean square of `FEWEST_DRAWS` to `MOST_DRAWS` draws."""
     squares = {shown: np.zeros(error.shape) for shown, error in apart.items()}
     names, deviation = list({shown.tensor for shown in apart}), dict[Shown, Doubles]()
     for draw in range(1, MOST_DRAWS + 1):
@@ -76,7 +76,7 @@ def _deviation(
 
 
 def _squared(moved: Array, known: Doubles) -> Doubles:
-    """A draw that leaves the numbers excuses nothing."""
+    """Returns squared differences; a draw that is not finite counts as 0, so that it excuses no error."""
     if moved.shape != known.shape:
         raise UnknownError(f"by rounding, a shape becomes {list(moved.shape)} instead of {list(known.shape)}")
     with np.errstate(invalid="ignore", over="ignore"):
@@ -105,5 +105,5 @@ def _largest(array: Doubles) -> tuple[int, ...]:
 
 
 def worst(found: Sequence[Rounding]) -> Rounding:
-    """Of several inputs."""
+    """Returns the worst of the judgements for several inputs."""
     return max(found, key=lambda r: (not r.passed, r.ratio))

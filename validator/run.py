@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run leaves: outputs by name in ONNX shapes, and probed tensors (float32) by name in their image shapes."""
+    """Results of a run: outputs by name in ONNX shapes, probed tensors (float32) by name in their image shapes."""
 
     outputs: dict[str, Floats]
     probes: dict[str, Floats]
@@ -56,7 +56,7 @@ def run(
 
 
 def prepare(program: Program, inputs: Mapping[str, Array], probes: Sequence[Probe] = ()) -> Machine:
-    """The machine at start: constants and inputs in global memory."""
+    """Returns the machine at start: constants and inputs are in global memory."""
     tiles = [tile for probe in probes for tile in probe.tiles]
     sizes = [tile.region.elements(probe.image) for probe in probes for tile in probe.tiles]
     arrays = named_arrays(program.memory.inputs, inputs)
@@ -112,7 +112,7 @@ def _captured(state: Machine, probes: Sequence[Probe]) -> dict[str, Floats]:
 
 
 def _gather(image: Image, regions: Sequence[Region], starts: Sequence[int], source: Floats) -> Floats:
-    """A tensor in its image shape from the tiles that start at `starts`."""
+    """Assembles a tensor in its image shape from the tiles that start at `starts`."""
     pixels = np.full((image.rows, image.width, image.channels), np.nan, np.float32)
     for region, start in zip(regions, starts, strict=True):
         content = source[start : start + region.elements(image)]

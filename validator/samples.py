@@ -16,13 +16,13 @@ from validator.run import run
 
 Array = npt.NDArray[Any]
 QUICK_INSTRUCTIONS: dict[Engine, int] = {"numba": 300_000, "python": 3000}
-"""Some tenths of a second."""
+"""Instructions that an engine executes in some tenths of a second."""
 BYTES_OF_AN_INSTRUCTION = 100
-"""Of memory, which take as long to fill."""
+"""Bytes of memory that take as long to fill as an instruction takes."""
 
 
 class Shown(NamedTuple):
-    """A tensor as the program shows it: an output may be an inner tensor as well."""
+    """A tensor that the program shows. An output can be an inner tensor as well."""
 
     kind: Literal["output", "layer"]
     tensor: str
@@ -30,9 +30,9 @@ class Shown(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Samples:
-    """The inputs to try: those given, or those of the seeds `numbers`.
+    """Inputs to try: those given, or random ones with the seeds `numbers`.
 
-    `seconds`: time by what took it; `instructions`: of the last run.
+    `seconds`: wall time by activity; `instructions`: executed by the last run.
     """
 
     program: Program
@@ -50,7 +50,10 @@ class Samples:
         return make_inputs(self.program.memory.inputs, self.golden, self.given, number)
 
     def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]:
-        """What was computed and what onnxruntime wants, both in its shape; the same whenever it is called."""
+        """Returns the tensors of the program and those of onnxruntime, in its shapes.
+
+        Equal calls give equal results.
+        """
         inputs, start = self.inputs(number), perf_counter()
         wanted = self._wanted(inputs)
         known = perf_counter()
@@ -71,10 +74,10 @@ class Samples:
 
 
 def quick_count(program: Program, engine: Engine) -> int:
-    """As many inputs as are quick, and more than one.
+    """Returns how many inputs can be tried quickly; at least two.
 
-    One input can hide a wrong operand of a maximum, or a clipped value. It seldom does where vectors are long; small
-    programs, whose vectors are short, run often.
+    One input can hide a wrong operand of a maximum, or a clipped value. With long vectors this is rare. Small programs,
+    whose vectors are short, run on many inputs.
     """
     memory_bytes = sum(program.memory.local_bytes) + program.memory.size_bytes
     cost = 1 + program.instruction_count + memory_bytes // BYTES_OF_AN_INSTRUCTION

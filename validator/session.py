@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime, with every graph optimisation off and on one thread, and what they know of a model."""
+"""Sessions of onnxruntime, with every graph optimisation off and on one thread, and the shapes they infer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ DTYPES: dict[str, type[np.generic]] = {
 
 
 def session(model: str | bytes, path: Path) -> Any:
-    """Opens a model, a file's name or its content. Raises `UserError` that names `path`."""
+    """Opens a model, given as a file name or as content. Raises `UserError` that names `path`."""
     import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 
     ort: Any = onnxruntime
@@ -33,9 +33,9 @@ def session(model: str | bytes, path: Path) -> Any:
 
 
 def infer(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-    """Returns shapes and types of tensors as onnxruntime infers them, without those that are open or no floats.
+    """Returns shapes and types of tensors as onnxruntime infers them. Open shapes and other types are left out.
 
-    It goes on behind operators that are functions, where onnx's own inference stops.
+    It continues behind operators that are functions, where onnx's own inference stops.
     """
     asked = ModelProto.FromString(model.SerializeToString())
     present = {output.name for output in asked.graph.output}

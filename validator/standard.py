@@ -1,14 +1,14 @@
 """Resize as ONNX's own suite computes it, where onnxruntime computes something else.
 
-onnxruntime is the judge, but it departs from the suite's reference implementation (`onnx.reference`)
+onnxruntime is the judge, but it deviates from the suite's reference implementation (`onnx.reference`)
 
-1. with `align_corners` and scales that give no whole length: it takes the length rounded down, the suite the product;
-2. with `tf_crop_and_resize` of channels last, linear with antialias or cubic: it extrapolates other elements than those
-   that lie outside.
+1. with `align_corners` and scales that give no whole length: it rounds the length down, the suite uses the product;
+2. with `tf_crop_and_resize` and channels last, linear with antialias or cubic: it extrapolates other elements than
+   those that lie outside.
 
-Resize is linear along each axis. So such a node becomes one product an axis, with the matrix that the reference
-implementation computes from the unit matrix; everything else of the model stays with onnxruntime. What cannot be
-rewritten, because sizes are not constants, or very large, is left to onnxruntime too.
+Resize is linear along each axis. So such a node becomes one product per axis. The reference implementation computes its
+matrix from the unit matrix. onnxruntime computes the rest of the model. It also computes nodes that cannot be
+rewritten, because sizes are not constant, or very large.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ _MARKS = (b"align_corners", b"tf_crop_and_resize")
 
 
 _MOST_ELEMENTS = 2**24
-"""Of a matrix; a node with larger ones is left to onnxruntime."""
+"""Maximum elements of a matrix; onnxruntime computes nodes with larger ones."""
 
 
 def may_depart(path: Path) -> bool:
-    """Whether a file names what onnxruntime departs in. Quick: large models need not be parsed."""
+    """Tells whether a file names a mode in which onnxruntime deviates. Quick: large models need not be parsed."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
@@ -43,7 +43,10 @@ def may_depart(path: Path) -> bool:
 
 
 def follow_suite(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-    """Rewrites the nodes in which onnxruntime departs from the suite; returns their names. `shapes`: of the inputs."""
+    """Rewrites the nodes in which onnxruntime deviates from the suite; returns their names.
+
+    `shapes`: those of the inputs.
+    """
     known = _Known.of(model, shapes)
     rewritten: list[str] = []
     nodes: list[NodeProto] = []
@@ -105,7 +108,7 @@ def _coordinates(node: NodeProto) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Resize:
-    """A Resize whose input and scales, or sizes, are known. `factors`: one an axis, of sizes None."""
+    """A Resize whose input and scales, or sizes, are known. `factors`: one per axis, None for sizes."""
 
     node: NodeProto
     attributes: Mapping[str, Any]
@@ -150,18 +153,21 @@ class _Resize:
         return coordinates == "tf_crop_and_resize" and bool(by_axis) and channels_last
 
     def scaled(self, axis: int) -> bool:
-        """Whether corners are aligned to a length that is not whole; one that was rounded to float32 is whole."""
+        """Tells whether corners are aligned to a length that is not whole.
+
+        A length rounded to float32 counts as whole.
+        """
         aligned = self.attribute("coordinate_transformation_mode", "") == "align_corners"
         factor = self.factors[axis]
         return aligned and factor is not None and abs(factor * self.old[axis] - self.new[axis]) > _ROUNDING
 
     @property
     def changed(self) -> Iterator[int]:
-        """The axes that do not stay as they are."""
+        """Axes that change."""
         return (a for a in range(len(self.old)) if self.old[a] != self.new[a] or self.scaled(a))
 
     def along(self, axis: int, rows: Array, outside: float) -> Array:
-        """[rows, old] -> [rows, new] by the reference implementation, which gives `outside` to what lies outside."""
+        """Resizes [rows, old] -> [rows, new] by the reference implementation; elements outside become `outside`."""
         from onnx.reference import ReferenceEvaluator
 
         scaled, (low, high) = self.scaled(axis), self.roi[axis]
@@ -179,7 +185,7 @@ class _Resize:
 
 @dataclass(frozen=True, slots=True)
 class _Products:
-    """Makes the nodes that compute a Resize. `stem`: begins the names of new tensors."""
+    """Makes the nodes that compute a Resize. `stem`: prefix of the names of new tensors."""
 
     model: ModelProto
     resize: _Resize

@@ -1,7 +1,7 @@
-"""The steps of normalisations as nodes, so that each of them rounds.
+"""Splits normalisations into the nodes of their steps, so that each step rounds.
 
-(x - mean) / deviation is the same whatever is added to x: errors in x and in the result alone do not show that float32
-rounds the mean.
+(x - mean) / deviation does not change when a number is added to x. So errors in x and in the result alone do not show
+that float32 rounds the mean.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ import numpy.typing as npt
 from onnx import NodeProto, helper, numpy_helper
 
 OPSET = 13
-"""Of the nodes."""
+"""Version of the operator set of the nodes."""
 
 
 def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[NodeProto]:
-    """Of a node with these operands; empty if the operator is none of those, or has other results wanted."""
+    """Returns the steps of a node with these operands. Empty for other operators, and if several results are wanted."""
     if proto.domain or sum(map(bool, proto.output)) != 1:
         return []
     given: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
@@ -35,7 +35,7 @@ def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[No
 
 
 def _normalised(proto: NodeProto, axes: list[int], *, inner: float = 0.0, outer: float = 0.0) -> list[NodeProto]:
-    """`inner` is added to the variance, `outer` to its root."""
+    """Makes the nodes of (x - mean) / deviation. `inner` is added to the variance, `outer` to its root."""
     image = proto.input[0]
     return [
         helper.make_node("ReduceMean", [image], ["_mean"], axes=axes),
@@ -52,7 +52,7 @@ def _normalised(proto: NodeProto, axes: list[int], *, inner: float = 0.0, outer:
 
 
 def _affine(proto: NodeProto, pixels: int) -> list[NodeProto]:
-    """Times the scale, plus the bias if there is one; so many dimensions of 1 follow theirs."""
+    """Makes the nodes that multiply by the scale and add the bias; `pixels` dimensions of 1 are added to both."""
     scale, bias = (*proto.input[1:], "")[:2]
     axes = list(range(1, pixels + 1))
     nodes = [

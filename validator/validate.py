@@ -1,6 +1,6 @@
-"""Executes a compiled model, asks onnxruntime what it should have computed, and compares.
+"""Executes a compiled model, computes the expected outputs with onnxruntime, and compares.
 
-What is off by more than the tolerance is judged a second time, by what float32 can promise (`rounding`).
+An error above the tolerance is judged a second time, by the precision of float32 (`rounding`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from validator.samples import Samples, Shown, quick_count
 
 Array = npt.NDArray[Any]
 MOST_SEED = 2**62
-"""JSON has no larger numbers."""
+"""Largest seed; JSON holds no larger numbers."""
 _INPUTS = "arrays by name, or a list of files"
 
 
@@ -54,11 +54,11 @@ def validate(
 ) -> Report:
     """Executes a compiled model and compares it with onnxruntime.
 
-    `inputs`: arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
+    `inputs` are arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
     then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`quick_count`).
-    `tolerance`: largest error over the values near (`compare.measure`); what is off by more is right if float32 can
-    promise no better, unless the tolerance is 0. `layers`: also compare every tensor of layers.json. Raises `UserError`
-    for bad input, or after about `max_steps` instructions, and `DeadlockError`.
+    `tolerance` is the largest error relative to the values near (`compare.measure`). A larger error is right if float32
+    cannot be more exact, unless the tolerance is 0. With `layers`, every tensor of layers.json is compared as well.
+    Raises `UserError` for bad input, or after about `max_steps` instructions, and `DeadlockError`.
     """
     seed = whole("seed", seed, 0, MOST_SEED)
     samples = whole_or_none("samples", samples, 1)
@@ -92,7 +92,7 @@ def _inputs(given: object) -> Sequence[str] | Mapping[str, Array]:
 
 
 def tallied(tried: Samples) -> dict[Shown, Tally]:
-    """Runs all samples; by how much each tensor is off."""
+    """Runs all samples; returns the errors of each tensor."""
     found: dict[Shown, Tally] = {}
     for number in tried.numbers:
         for shown, (got, want) in tried.run(number).items():
@@ -105,9 +105,9 @@ def tallied(tried: Samples) -> dict[Shown, Tally]:
 
 
 def judged(tried: Samples, tallies: Mapping[Shown, Tally], tolerance: float) -> tuple[dict[Shown, Comparison], str]:
-    """Every tensor, by the tolerance or by float64, and why float64 could not be asked where it had to be.
+    """Judges every tensor, by the tolerance or by float64; also says why float64 could not be used where it was needed.
 
-    A tolerance of 0 asks for equal numbers: then rounding is no excuse.
+    A tolerance of 0 demands equal numbers: then rounding is no excuse.
     """
     _check_judged(tallies, len(tried.numbers))
     found = {shown: compare(shown.tensor, t, tolerance) for shown, t in tallies.items()}
@@ -117,7 +117,7 @@ def judged(tried: Samples, tallies: Mapping[Shown, Tally], tolerance: float) -> 
 
 
 def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
-    """NaN equals NaN, which says nothing if there is nothing else."""
+    """Raises `UserError` if an output has no finite number: NaN equals NaN, which proves nothing."""
     for shown, one in found.items():
         if shown.kind == "output" and not one.finite:
             count = f"{inputs} {'input' if inputs == 1 else 'inputs'}"
@@ -130,7 +130,7 @@ def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
 def _judged_again(
     tried: Samples, tallies: Mapping[Shown, Tally], found: Mapping[Shown, Comparison], tolerance: float
 ) -> tuple[dict[Shown, Comparison], str]:
-    """The comparisons after float64 was asked, and why it could not be, if so."""
+    """Returns the comparisons after the judgement by float64, and why float64 could not be used, if so."""
     start = perf_counter()
     ran = sum(tried.seconds.values())
     off = {shown: within(tallies[shown], tolerance) for shown, c in found.items() if not c.passed}
@@ -150,7 +150,7 @@ def _judged_again(
 
 
 def _one_judged(tried: Samples, number: int, exact: Exact, off: Mapping[Shown, Doubles]) -> dict[Shown, Rounding]:
-    """The tensors of `off` for one input, if they are off for it."""
+    """Judges the tensors of `off` for one input, if they are wrong for it."""
     pairs = tried.run(number) if off else {}
     doubts = {shown: Doubt(*pairs[shown], most) for shown, most in off.items()}
     doubts = {shown: doubt for shown, doubt in doubts.items() if doubt.off.any()}

@@ -1,4 +1,4 @@
-"""The matrices of every array group, from JSON or .npz files, checked against the crossbars they must fit."""
+"""Reads the matrices of every array group, from JSON or .npz files, and checks that they fit their crossbars."""
 
 import io
 import zipfile
@@ -19,19 +19,19 @@ from validator.program import Weights
 
 _FILE_LIMIT_BYTES = 16 * 2**30
 UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
-"""What zipfile raises for archives that are not what they say."""
+"""Errors that zipfile raises for broken archives."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """The largest matrix that an array group can hold."""
+    """Size of the largest matrix that an array group can hold."""
 
     rows: int
     cols: int
 
 
 def load_weights(folder: Path, manifest: Manifest, limits: list[list[GroupLimit]]) -> Weights:
-    """Matrices of all cores, one per group. Raises `UserError` for missing, extra, oversized or odd ones."""
+    """Reads the matrices of all cores, one per group. Raises `UserError` for missing, extra or too large ones."""
     matrices: list[Floats] = []
     for core, groups in enumerate(limits):
         matrices += _load_core(folder, manifest, core, groups)
@@ -104,7 +104,7 @@ def _from_npz(content: bytes, groups: list[GroupLimit], where: str, core: int) -
 
 
 def _npz_matrix(archive: zipfile.ZipFile, group: int, limit: GroupLimit, where: str) -> Floats:
-    """The header is judged before the data are unpacked, so that a small file cannot ask for much memory."""
+    """Reads a matrix. The header is checked before data are unpacked, so a small file cannot ask for much memory."""
     with archive.open(f"{group}.npy") as stream:
         shape = read_header(stream, where)
         _check_shape(shape, limit, where)

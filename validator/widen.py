@@ -1,4 +1,4 @@
-"""An ONNX model with float64 where it has other floats: constants, attributes and graphs inside of nodes alike."""
+"""Converts an ONNX model to float64: constants, attributes and graphs inside of nodes."""
 
 from collections.abc import Iterator
 
@@ -12,14 +12,14 @@ _TYPES = frozenset(("to", "dtype"))
 
 
 def tensor(proto: TensorProto, dtype: type[np.floating]) -> TensorProto:
-    """The same tensor; floats become `dtype`."""
+    """Returns the tensor with its floats converted to `dtype`."""
     if proto.data_type not in _FLOATS:
         return proto
     return numpy_helper.from_array(numpy_helper.to_array(proto).astype(dtype), proto.name)
 
 
 def node(proto: NodeProto, dtype: type[np.floating]) -> NodeProto:
-    """A copy of the node that computes in `dtype`."""
+    """Returns a copy of the node that computes in `dtype`."""
     copy = NodeProto.FromString(proto.SerializeToString())
     del copy.attribute[:]
     copy.attribute.extend(_attribute(a, dtype, constant=proto.op_type == "Constant") for a in proto.attribute)
@@ -55,7 +55,7 @@ def _graph(proto: GraphProto, dtype: type[np.floating]) -> GraphProto:
 
 
 def reads(proto: NodeProto) -> tuple[str, ...]:
-    """The tensors that a node needs: its inputs, and what graphs inside of it take from outside."""
+    """Returns the tensors that a node needs: its inputs, and those that graphs inside of it use from outside."""
     inner = (name for a in proto.attribute if a.type == AttributeProto.GRAPH for name in _captured(a.g))
     return tuple(dict.fromkeys([*filter(None, proto.input), *inner]))
 
@@ -68,7 +68,7 @@ def _captured(graph: GraphProto) -> Iterator[str]:
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without functions of its own."""
+    """Returns the model with its own functions replaced by their nodes."""
     if not model.functions:
         return model
     import onnx.inliner
