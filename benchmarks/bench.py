@@ -30,7 +30,7 @@ _SAMPLE = 100_000
 _PRODUCTS = 20_000
 _GIB = 2**30
 MAPPINGS = {DEFAULT_STRATEGY: f"{DEFAULT_STRATEGY}, default", "raptor": "raptor"}
-"""The default and the reference, as the table calls them."""
+"""Names of the default and the reference mapping in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def json_dump_baseline() -> None:
-    """The standard library writes `_SAMPLE` instructions; time is linear in their number."""
+    """Writes `_SAMPLE` instructions with the standard library; time is linear in their number."""
     record = {"op": "vvadd", "rd": 1, "rs1": 1, "rs2": 3, "offset": {"offset_select": 0, "offset_value": 0}, "len": 128}
     with tempfile.TemporaryFile("w") as file:
         json.dump([dict(record) for _ in range(_SAMPLE)], file)
 
 
 def numpy_baseline() -> None:
-    """`_PRODUCTS` products of 128x128 with 256 different matrices."""
+    """Computes `_PRODUCTS` products of 128x128 with 256 different matrices."""
     rng = np.random.default_rng(0)
     matrices = rng.standard_normal((256, 128, 128), dtype=np.float32)
     x = rng.standard_normal(128, dtype=np.float32)
@@ -108,7 +108,7 @@ def numpy_baseline() -> None:
 
 
 def onnxruntime_baseline(path: Path) -> float:
-    """Seconds of one inference on one thread, optimisations off."""
+    """Returns the seconds of one inference on one thread, optimisations off."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

@@ -1,9 +1,9 @@
-"""How time and memory grow with image size, channels, cores and model size: `make bench-growth`.
+"""Measure time and memory against image size, channels, cores and model size: `make bench-growth`.
 
-Compilation should grow with the number of instructions and the size of the weights, and nothing else. Each sweep
-changes one thing. The mapping is the reference, `raptor`, whose instructions grow with the work. CPU is user and system
-time of the whole cold process; the last column is microseconds of it an instruction beyond what the quickest point
-takes, and should settle.
+Compilation time should grow with the number of instructions and the size of the weights, and with nothing else. Each
+sweep changes one thing. The mapping is the reference, `raptor`, whose instructions grow with the work. CPU is user and
+system time of the whole cold process. The last column is CPU time per instruction in microseconds, after subtracting
+the quickest point; it should become constant.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class Point:
 
 
 def convolution(size: int, channels: int) -> onnx.ModelProto:
-    """One 3x3 convolution of as many channels in as out, on a square image."""
+    """Builds one 3x3 convolution with as many channels in as out, on a square image."""
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((channels, channels, 3, 3), dtype=np.float32), "w")
     node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
@@ -43,7 +43,7 @@ def convolution(size: int, channels: int) -> onnx.ModelProto:
 
 
 def sweeps() -> Iterator[tuple[str, list[float], Callable[[float], onnx.ModelProto], dict[str, int]]]:
-    """Name, values, the model of a value, and fixed options; the sweep "cores" sets that option."""
+    """Yields name, values, a builder of the model for a value, fixed options; the sweep "cores" sets that option."""
     yield "image width", [2, 4, 8, 16, 32, 64, 128, 256, 512], lambda n: convolution(int(n), 16), {"cores": 16}
     yield "channels", [8, 16, 32, 64, 128, 256, 512, 1024], lambda n: convolution(14, int(n)), {"cores": 144}
     yield "cores", [20, 50, 100, 200, 500, 1000, 2000, 4000], lambda _: models.build("squeezenet"), {}
@@ -86,7 +86,7 @@ def sweep(
 
 
 def show(name: str, points: list[Point]) -> None:
-    """The table, as Markdown."""
+    """Prints the table, as Markdown."""
     base = min(p.run.cpu_s for p in points)
     print(f"\n| {name} | instructions | wall s | CPU s | GiB | us / instruction |\n|---:|---:|---:|---:|---:|---:|")
     for point in points:
@@ -97,7 +97,7 @@ def show(name: str, points: list[Point]) -> None:
 
 
 def plot(drawn: dict[str, list[Point]], path: Path) -> None:
-    """Colours and background that can be read on light and on dark pages."""
+    """Draws the sweeps, in colours that can be read on light and on dark pages."""
     import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
 
     plt.rcParams |= {"svg.hashsalt": "raptor", "svg.fonttype": "none", "font.size": 9}

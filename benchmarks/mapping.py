@@ -1,8 +1,9 @@
-"""Compile built-in models with both mappings and print what the built-in simulator says: `make bench-mapping`.
+"""Compile built-in models with both mappings and print the results of the built-in simulator: `make bench-mapping`.
 
-Times and energies are the modelled chip's and the same on every computer; only the seconds of compilation differ. A
-third line shows how many times better `rows` is than the reference mapping; below 1 it is worse. The bound is what the
-products alone would allow, spread evenly over all cores; below the table `raptor explain` says what binds.
+Times and energies belong to the modelled chip and are equal on every computer; only the seconds of compilation differ.
+A third line shows how many times better `rows` is than the reference mapping; below 1 it is worse. The bound is the
+rate that products alone would allow, spread evenly over all cores. Below the table, `raptor explain` names the
+bottleneck.
 """
 
 import argparse
@@ -30,9 +31,9 @@ MODELS = ("resnet18", "vgg16", "googlenet", "squeezenet", "resnet50", "mobilenet
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model and mapping. `energy_mj`: of a sample in the steady state. `local_bytes`: in the fullest core.
+    """Results of one model and mapping. `energy_mj`: per sample when streaming. `local_bytes`: of the fullest core.
 
-    `bound_per_s`: samples/s if there were products only, on all cores alike. `binds`: a sentence.
+    `bound_per_s`: samples/s if products, on all cores alike, were the only work. `binds`: a sentence on the bottleneck.
     """
 
     model: str
@@ -78,7 +79,7 @@ def measure(name: str, model: onnx.ModelProto, mapping: str, arch: str, cores: i
 
 
 def ratios(reference: Row, row: Row) -> tuple[float, ...]:
-    """How many times better the row is: latency, samples/s, energy, local memory, seconds of compilation."""
+    """Returns how many times better the row is: latency, samples/s, energy, local memory, seconds of compilation."""
     return (
         reference.latency_ms / row.latency_ms,
         row.samples_per_s / reference.samples_per_s,

@@ -1,4 +1,4 @@
-"""Whole commands measured from outside: wall seconds, peak memory, and the stages they report."""
+"""Measures whole commands from outside: wall seconds, peak memory, and the stages they report."""
 
 import json
 import os
@@ -30,7 +30,7 @@ Path(stages).write_text(json.dumps({"seconds": dict(driver.seconds), **facts}))
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Medians over the runs of one command. `stages`: seconds of each, as the command reports them.
+    """Medians over the runs of one command. `stages`: seconds of each stage, as the command reports them.
 
     `cpu_s` is user and system time of all threads, which other work on the machine changes little.
     """
@@ -71,7 +71,7 @@ def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
 def compile_command(
     model: Path, out: Path, repeat: int, *, streams: str = "json", weights: str = "npz", **options: object
 ) -> Run:
-    """`raptor.compile` and `save` in a cold process."""
+    """Measures `raptor.compile` and `save` in a cold process."""
     with tempfile.TemporaryDirectory() as folder:
         stages = Path(folder) / "stages.json"
         args = [str(model), str(out), str(stages), streams, weights, json.dumps(options)]
@@ -79,7 +79,7 @@ def compile_command(
 
 
 def validate_command(out: Path, repeat: int) -> Run:
-    """`raptor validate` in a cold process."""
+    """Measures `raptor validate` in a cold process."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "validator", str(out), "--json", str(report), "-q"]

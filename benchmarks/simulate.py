@@ -31,7 +31,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Pimsim:
-    """What the real simulator says of the program, and the seconds it takes."""
+    """Results of the real simulator for the program, and its run time in seconds."""
 
     wall_s: float
     latency_ms: float
@@ -40,7 +40,7 @@ class Pimsim:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model and stream format. `latency_ms`, `energy_pj`: by our model."""
+    """Results of one model and stream format. `latency_ms`, `energy_pj`: by our model."""
 
     model: str
     streams: str
@@ -113,7 +113,7 @@ def _command(name: str, out: Path, repeat: int) -> Run:
 
 
 def python_loop_s(out: Path) -> float:
-    """Seconds of a plain Python loop that looks at every instruction once; measured on some, time is linear."""
+    """Returns the seconds of a plain Python loop over all instructions, measured on some of them: time is linear."""
     program = read_program(out)
     seconds, count = 0.0, 0
     for records in program.records:
@@ -127,7 +127,7 @@ def python_loop_s(out: Path) -> float:
 
 
 def python_loop(records: Records) -> int:
-    """The least that a simulator in Python does: follow the registers, add up a time for each opcode."""
+    """Does the minimum work of a simulator in Python: follow the registers, add up a time for each opcode."""
     registers, cycles = [0] * 256, 0
     for opcode, rd, _rs1, _flags, a, _b, _c, d in records.tolist():
         if opcode == 1:

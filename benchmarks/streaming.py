@@ -1,9 +1,9 @@
-"""What row streaming gives over one layer after another, as CLSA-CIM (DATE 2024) reports it: `make bench-streaming`.
+"""Measure the gain of row streaming over one layer after another, as CLSA-CIM (DATE 2024) does: `make bench-streaming`.
 
-Four programs of each model, all for the same chip: each layer on the fewest cores that hold it, or slow layers on more
-until the chip is full; and layer by layer, where cores pass on nothing before they have done all of a layer, or
-streamed. Either way of the same pair has the same matrices on the same cores. Latencies are the built-in simulator's;
-a core is utilised while it multiplies.
+Four programs of each model are compiled for the same chip. Each layer gets the fewest cores that hold it, or slow
+layers get more until the chip is full. And each layer starts after the layer before it has ended on a core, or they
+stream. Both programs of a pair have the same matrices on the same cores. Latencies are the built-in simulator's; a core
+is utilised while it multiplies.
 """
 
 import argparse
@@ -39,7 +39,10 @@ BY_LAYER, STREAMED = "layer by layer", "streamed"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One program. `cores`: those that multiply. `utilisation`: the part of the latency in which they do, 0 to 1."""
+    """Results of one program.
+
+    `cores`: those that multiply. `utilisation`: the part of the latency they multiply, 0 to 1.
+    """
 
     model: str
     given: str
@@ -61,7 +64,7 @@ def main() -> None:
 
 
 def rows(name: str, source: onnx.ModelProto, arch: Arch, preset: str) -> list[Row]:
-    """All four, the slowest first."""
+    """Returns the results of all four, the slowest first."""
     graph = frontend.load(source, shapes={}).graph
     graph = spatial.choose_depthwise(spatial.fold_relu(graph, arch), arch)
     found: list[Row] = []
@@ -77,7 +80,7 @@ def rows(name: str, source: onnx.ModelProto, arch: Arch, preset: str) -> list[Ro
 def measure(
     source: onnx.ModelProto, mapping: Mapping, graph: Graph, arch: Arch, preset: str
 ) -> tuple[int, float, float]:
-    """Cores that multiply, latency in ms, utilisation."""
+    """Returns the number of cores that multiply, latency in ms, utilisation."""
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "mapping.json", Path(folder) / "out"
         write_mapping(path, mapping, graph, arch)
@@ -104,7 +107,7 @@ def show(found: Sequence[Sequence[Row]]) -> None:
 
 
 def cells(first: Row, row: Row) -> tuple[str, ...]:
-    """`first`: layer by layer on the fewest cores, which all others are compared with."""
+    """Returns a line of the table, compared with `first`: layer by layer on the fewest cores."""
     faster, fuller = first.latency_ms / row.latency_ms, row.utilisation / first.utilisation
     figures = (f"{row.latency_ms:.4g}", f"{faster:.3g}", f"{100 * row.utilisation:.3g}", f"{fuller:.3g}")
     return row.model, row.given, row.order, str(row.cores), *figures

@@ -1,7 +1,7 @@
-"""The simulated tables of the pages against what the code makes now: `make check-tables`; `--write` writes them.
+"""Compare the simulated tables of the pages with the code as it is: `make check-tables`; `--write` writes them.
 
-Latencies, energies and bytes are the modelled chip's and the same on every computer. Tables that were measured with a
-clock, or come from other compilers, are left alone: `benchmarks/bench.py`, `growth.py`, docs/performance.md.
+Latencies, energies and bytes belong to the modelled chip and are equal on every computer. Tables that were measured
+with a clock, or come from other compilers, are not touched: `benchmarks/bench.py`, `growth.py`, docs/performance.md.
 Exit status 1 if a table differs; then its lines are printed as they are and as they should be.
 """
 
@@ -32,7 +32,7 @@ NAMES = {
     "vgg16": "VGG-16",
     "tiny_yolo_v4": "TinyYOLO-v4",
 }
-"""What the pages call the models, in the order of their tables."""
+"""Names of the models on the pages, in the order of their tables."""
 MAPPED = [name for name in NAMES if name != "tiny_yolo_v4"]
 STREAMED = ("resnet50", "vgg16", "tiny_yolo_v4")
 STREAMED_CORES = 256
@@ -40,12 +40,12 @@ USUAL, MORE = 144, 200
 """Cores of the preset, and of the larger chip."""
 
 Cells = tuple[str | None, ...]
-"""A line of a table; None: the cell stays as it is on the page."""
+"""A line of a table; None keeps the cell as it is on the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The body of table `name` of a page as the code makes it."""
+    """Body of table `name` of a page as the code makes it."""
 
     page: Path
     name: str
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def compare(made: Made, *, write: bool) -> int:
-    """How many lines differ; they are printed."""
+    """Prints the lines that differ and returns their number."""
     page = made.page.read_text()
     head, lines, tail = parts(page, made.name)
     wanted = [merged(line, cells) for line, cells in zip(lines, made.rows, strict=False)]
@@ -85,7 +85,7 @@ def compare(made: Made, *, write: bool) -> int:
 
 
 def parts(page: str, name: str) -> tuple[str, list[str], str]:
-    """The page before the body of a table, the lines of the body, and the rest."""
+    """Returns the page before the body of a table, the lines of the body, and the rest."""
     mark = f"<!-- table {name} -->\n"
     if page.count(mark) != 1:
         raise SystemExit(f"{page[:40]!r}: {page.count(mark)} tables {name}, expected one")
@@ -149,7 +149,7 @@ def energy(row: mapping.Row) -> str:
 
 
 def figures(x: float, decimals: int) -> str:
-    """So many decimals below 10, one fewer below 100, none above."""
+    """Writes a number with so many decimals below 10, one fewer below 100, none above."""
     return f"{x:.{decimals if x < 10 else decimals - 1 if x < 100 else 0}f}"
 
 
@@ -194,7 +194,7 @@ TABLES: Mapping[str, Callable[[Executor], Iterator[Made]]] = {
     "streaming": streams,
     "thesis-resnet18": chips,
 }
-"""By name, what makes one table or several."""
+"""Functions that make one table or several, by name."""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 INK, PAPER, FAINT = "#1f2328", "#ffffff", "#d1d9e0"
 DARK = {INK: "#e6edf3", PAPER: "#161b22", FAINT: "#3d444d"}
-"""What these colours become where the reader prefers dark pages. The others do on both."""
+"""Colours for readers who prefer dark pages. Other colours suit both."""
 COLOURS = {
     "ld": "#1f83c4",
     "st": "#56b4e9",
@@ -24,9 +24,9 @@ COLOURS = {
 }
 LOOKS = {"pixelwise": ("#d55e00", "s"), "raptor": ("#1f83c4", "o"), "rows": ("#009e73", "^")}
 LOWERINGS = {"pixelwise": "pixel by pixel", "raptor": "channel by channel"}
-"""The thesis's original and new implementation."""
+"""Names of the thesis's original and new implementation."""
 SHOWN = ("ld", "st", "send", "recv", "mvmul", "vvadd")
-"""Instructions of figures 5.2 and 5.3: without `sldi`, as in the thesis, and without the few others."""
+"""Instructions of figures 5.2 and 5.3: without `sldi`, as in the thesis, and without some rare ones."""
 
 mpl.rcParams |= {
     "svg.fonttype": "none",
@@ -52,7 +52,7 @@ mpl.rcParams |= {
 
 
 def shares(points: Sequence["Mix"], path: Path) -> None:
-    """Figure 5.2: bars of 100 %, one panel for each lowering."""
+    """Draws figure 5.2: bars of 100 %, one panel for each lowering."""
     figure, axes = panels(1, 2, (9, 4), sharey=True)
     for axis, mapping in zip(axes, ("pixelwise", "raptor"), strict=True):
         chosen = [p for p in points if p.mapping == mapping]
@@ -70,13 +70,13 @@ def shares(points: Sequence["Mix"], path: Path) -> None:
 
 
 def _reversed(axis: Any) -> tuple[list[Any], list[str]]:
-    """Legend entries in the order in which the bars are stacked, the top one first."""
+    """Returns legend entries in the order in which the bars are stacked, the top one first."""
     handles, labels = axis.get_legend_handles_labels()
     return handles[::-1], labels[::-1]
 
 
 def counts(points: Sequence["Mix"], path: Path) -> None:
-    """Figure 5.3: a panel for each instruction, a line for each lowering."""
+    """Draws figure 5.3: a panel for each instruction, a line for each lowering."""
     figure, axes = panels(2, 3, (9, 5.4), sharex=True, sharey=True)
     for i, (axis, name) in enumerate(zip(axes, SHOWN, strict=True)):
         for mapping, label in LOWERINGS.items():
@@ -92,7 +92,7 @@ def counts(points: Sequence["Mix"], path: Path) -> None:
 
 
 def seconds(points: Sequence["Seconds"], size: str, path: Path) -> None:
-    """Figures 5.4 and 5.5: seconds of both lowerings, and their ratio."""
+    """Draws figures 5.4 and 5.5: seconds of both lowerings, and their ratio."""
     figure, (left, right) = panels(1, 2, (9, 3.6))
     sizes = [p.size for p in points]
     for mapping, label in LOWERINGS.items():
@@ -112,11 +112,11 @@ PRINTED = {
     "RAPTOR, printed": ("X", 200, 2070.0, 200, 0.025),
     "PIMCOMP, printed": ("P", 160, 103.0, 150, 0.79),
 }
-"""What the thesis's text says of figure A.3: a marker, cores and samples/s, cores and µWh."""
+"""Figures in the thesis's text on figure A.3: a marker, cores and samples/s, cores and µWh."""
 
 
 def resnet(points: Sequence["Inference"], path: Path) -> None:
-    """Figure A.3: samples a second, and energy of a sample, over the cores of the chip."""
+    """Draws figure A.3: samples per second, and energy of a sample, over the cores of the chip."""
     figure, (left, right) = panels(1, 2, (9, 4.4))
     for mapping in ("rows", "raptor"):
         for widths in (True, False):
@@ -148,7 +148,7 @@ def panels(rows: int, cols: int, size: tuple[float, float], **options: Any) -> t
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Equal figures give equal bytes: no date, and identifiers from a fixed salt."""
+    """Writes a figure. Equal figures give equal bytes: no date, and identifiers from a fixed salt."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None, "Creator": None})
     text = path.read_text()

@@ -1,7 +1,7 @@
-"""The figures of the thesis again, with this compiler: `make bench-thesis`.
+"""Repeat the figures of the thesis with this compiler: `make bench-thesis`.
 
-Draws into docs/images/thesis and writes the tables of docs/thesis-figures.md. Figures 5.2, 5.3 and A.3 come out the
-same on every computer; 5.4 and 5.5 are seconds of processor time, the least of several runs, both lowerings in turn.
+Draws into docs/images/thesis and writes the tables of docs/thesis-figures.md. Figures 5.2, 5.3 and A.3 are equal on
+every computer; 5.4 and 5.5 are seconds of processor time, the least of several runs, both lowerings in turn.
 """
 
 import argparse
@@ -32,7 +32,7 @@ IMAGES = DOCS / "images" / "thesis"
 CROSSBAR = 3
 """Side of the crossbars of figures 5.2 to 5.5."""
 XBARS_PER_CORE = 5
-"""Of figure 4.8."""
+"""Crossbars of a core in figure 4.8."""
 
 WIDTHS = range(2, 10)
 SIZES = (3, 6, 12, 18, 24, 30, 36, 42, 48)
@@ -44,7 +44,7 @@ PJ_PER_UWH = 3.6e9
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Instructions of one convolution. `width`: of the image, in pixels."""
+    """Instructions of one convolution. `width`: width of the image, in pixels."""
 
     width: int
     mapping: str
@@ -68,7 +68,7 @@ class Seconds:
 
     @property
     def ratio(self) -> float:
-        """How many times as long the pixel-wise lowering takes."""
+        """Compile time of the pixel-wise lowering divided by that of the channel-wise one."""
         return self.by_mapping["pixelwise"] / self.by_mapping["raptor"]
 
 
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def replaced(page: str, name: str, table: str) -> str:
-    """The page with the table between the marks of figure `name` exchanged."""
+    """Returns the page with another table between the marks of figure `name`."""
     begin, end = f"<!-- table {name} -->\n", "\n<!-- end -->"
     found = re.search(re.escape(begin) + ".*?" + end, page, re.DOTALL)
     if found is None:
@@ -122,7 +122,7 @@ def mix(width: int, mapping: str) -> Mix:
 
 
 def compiled(source: onnx.ModelProto, mapping: str) -> Program:
-    """For a chip with just enough cores; both lowerings use the same crossbars."""
+    """Compiles for a chip with just enough cores; both lowerings use the same crossbars."""
     (weights,) = source.graph.initializer
     outs, ins = weights.dims[:2]
     xbars = math.prod(weights.dims[2:]) * -(-outs // CROSSBAR) * -(-ins // CROSSBAR)
@@ -131,7 +131,7 @@ def compiled(source: onnx.ModelProto, mapping: str) -> Program:
 
 
 def convolution(width: int) -> onnx.ModelProto:
-    """The thesis's layer (listing 4.1): 4 channels, 8 filters of 3x3, as many pixels out as in."""
+    """Builds the thesis's layer (listing 4.1): 4 channels, 8 filters of 3x3, as many pixels out as in."""
     weights = {"w": np.random.default_rng(0).standard_normal((8, 4, 3, 3), dtype=np.float32)}
     node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
     return model(node, [1, 4, width, width], [1, 8, width, width], weights)
@@ -140,7 +140,7 @@ def convolution(width: int) -> onnx.ModelProto:
 def model(
     node: onnx.NodeProto, shape: Sequence[int], result: Sequence[int], constants: Mapping[str, np.ndarray]
 ) -> onnx.ModelProto:
-    """x -> node -> y."""
+    """Builds the model x -> node -> y."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), ("y", result)))
     graph = helper.make_graph(
         [node], "layer", [x], [y], [numpy_helper.from_array(values, name) for name, values in constants.items()]
@@ -164,13 +164,13 @@ def figure_product(repeat: int) -> str:
 
 
 def matrix_vector(size: int) -> onnx.ModelProto:
-    """A vector times a square matrix."""
+    """Builds the product of a vector and a square matrix."""
     weights = {"w": np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)}
     return model(helper.make_node("MatMul", ["x", "w"], ["y"], "product"), [1, size], [1, size], weights)
 
 
 def compile_seconds(size: int, source: onnx.ModelProto, repeat: int) -> Seconds:
-    """From the model in memory to an output directory on disk. The first of each is not counted."""
+    """Measures from the model in memory to an output directory on disk. The first run of each is not counted."""
     found: dict[str, list[float]] = {mapping: [] for mapping in LOWERINGS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeat + 1):
@@ -228,7 +228,7 @@ def inference(program: Program, cores: int, mapping: str, *, widths: bool) -> In
 
 
 def remove_widths(program: Program) -> None:
-    """Makes every `setbw` an `sldi` of register 0, which takes as long: what else changes, the widths did."""
+    """Makes every `setbw` an `sldi` of register 0, which takes as long. So other changes come from the widths."""
     assert program.artifacts is not None
     for records in program.artifacts.records.values():
         chosen = records["opcode"] == isa.OPCODE["setbw"]
@@ -247,7 +247,7 @@ FIGURES: Mapping[str, Callable[[int], str]] = {
     "5.5": figure_product,
     "A.3": figure_resnet,
 }
-"""Each draws and returns its table; 5.3 is drawn with 5.2."""
+"""Functions that draw a figure and return its table; 5.3 is drawn with 5.2."""
 
 if __name__ == "__main__":
     main()

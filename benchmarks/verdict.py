@@ -1,9 +1,9 @@
-"""How often each rule of `raptor validate` is wrong: false alarms for right programs, defects missed in wrong ones.
+"""Count how often each rule of `raptor validate` is wrong: false alarms for right programs, missed defects in others.
 
-`python benchmarks/verdict.py PART --first N --count N -o FILE` appends a line for each program to FILE; without a part
+`python benchmarks/verdict.py PART --first N --count N -o FILE` appends a line for each program to FILE. Without a part
 it prints the table of docs/verdict.md from FILE. Parts: zoo, conformance, graphs, planted. A program is right as the
-compiler makes it; wrong ones come of it by changes of a weight or of an output, or of a defect planted in the compiler.
-`make bench-verdict` runs all of it.
+compiler makes it. Wrong programs have a changed weight or output, or come from a compiler with a planted defect. `make
+bench-verdict` runs all of it.
 """
 
 import argparse
@@ -22,20 +22,20 @@ from measure import ROOT
 sys.path.insert(0, str(ROOT))
 TOLERANCE = 1e-4
 TIMES_OWN = 4
-"""Of onnxruntime's own error, that the rule `own` allows."""
+"""Multiple of onnxruntime's own error that the rule `own` allows."""
 RULES = ("old", "own", "local", "new")
-"""By the largest value of the tensor; by onnxruntime's own error too; by the largest values near; by float64 too, as
-`validate` does."""
+"""Scales of errors: the largest value of the tensor; onnxruntime's own error, too; the largest values near; float64,
+too, as in `validate`."""
 RIGHT = "right"
 Pair = tuple[Any, Any]
 Change = Callable[[Any, Any], Any]
 
 
-# What is wrong: (got, want) -> got
+# Changes that make a program wrong: (got, want) -> got
 
 
 def _swapped(got: Any, _: Any) -> Any:
-    """Two neighbours along the dimension of channels, or the last."""
+    """Swaps two neighbours along the dimension of channels, or the last dimension."""
     axis = 1 if got.ndim > 2 else got.ndim - 1
     if got.ndim == 0 or got.shape[axis] < 2:
         return got
@@ -45,7 +45,7 @@ def _swapped(got: Any, _: Any) -> Any:
 
 
 def _small(percent: float) -> Change:
-    """The element in the middle of the smaller half is off by a part of itself."""
+    """Changes the element in the middle of the smaller half by a part of itself."""
 
     def change(got: Any, want: Any) -> Any:
         at = np.argsort(np.abs(want).ravel(), kind="stable")[want.size // 4]
@@ -57,7 +57,7 @@ def _small(percent: float) -> Change:
 
 
 def _faint(got: Any, want: Any) -> Any:
-    """The channel (or last index) whose values are smallest is off by a tenth of itself."""
+    """Changes the channel (or last index) whose values are smallest by a tenth of itself."""
     axis = 1 if got.ndim > 2 else got.ndim - 1
     if got.ndim == 0 or got.shape[axis] < 2:
         return got
@@ -78,7 +78,7 @@ WEIGHT = "a weight off by 0.1 %"
 
 
 def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
-    """A line for the program as it is, of all its tensors; one of its outputs for each change that changes any."""
+    """Yields a line for the program as it is, with all tensors, then one with its outputs for each effective change."""
     from dataclasses import replace
 
     from validator.validate import tallied
@@ -102,7 +102,7 @@ def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
 
 
 def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
-    """The same samples with other results."""
+    """Returns the samples with other results."""
     from validator.samples import Samples
 
     class Replayed(Samples):
@@ -114,7 +114,7 @@ def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
 
 
 def _judged(tried: Any) -> dict[str, Any]:
-    """Whether each rule passes, and what decided."""
+    """Tells whether each rule passes, and what decided."""
     from validator.compare import compare
     from validator.validate import judged, tallied
 
@@ -138,7 +138,7 @@ def _judged(tried: Any) -> dict[str, Any]:
 
 
 def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
-    """Whether what is off by more than the tolerance is off from float64 by not much more than onnxruntime is."""
+    """Tells whether errors above the tolerance are not much larger than onnxruntime's, both against float64."""
     from raptor.output import files
     from validator.compare import errors
     from validator.exact import UnknownError, load_exact
@@ -157,7 +157,7 @@ def _own(tried: Any, scales: Mapping[Any, float]) -> bool:
 
 
 def _samples(out: Path, *, inputs: Mapping[str, Any] | None = None, layers: bool = True, most: int = 100) -> Any:
-    """As `validate` tries them, if not more than `most`."""
+    """Returns the samples that `validate` would try, at most `most`."""
     from validator.golden import load_golden
     from validator.load import load
     from validator.run import UNLIMITED
@@ -173,7 +173,7 @@ def _samples(out: Path, *, inputs: Mapping[str, Any] | None = None, layers: bool
 
 
 def zoo(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
-    """The models at the small sizes of the tests."""
+    """Judges the models at the small sizes of the tests."""
     import models
     from tests.models.test_models import small_options
     from tests.pipeline import compile_to_fit
@@ -187,7 +187,7 @@ def zoo(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
 
 
 def graphs(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
-    """The random graphs and chips of the campaign of these seeds, on random inputs as `validate` makes them."""
+    """Judges the campaign's random graphs and chips with these seeds, on random inputs as `validate` makes them."""
     from raptor.common.errors import RaptorError
     from tests.fuzz.graphs import MOST_NODES, compiled, made
 
@@ -203,7 +203,7 @@ def graphs(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
 
 
 def conformance(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, Any]]:
-    """The cases of ONNX's suite that pass and have a model of their own, on the inputs of the suite."""
+    """Judges the cases of ONNX's suite that pass and have a model of their own, on the inputs of the suite."""
     from onnx.backend.test.case.node import collect_testcases
 
     from raptor.common.errors import RaptorError
@@ -220,7 +220,7 @@ def conformance(first: int, count: int, *, wrong: bool) -> Iterator[dict[str, An
 
 
 def _suite_case(case: Any, folder: Path) -> Any:
-    """Inputs that the backend compiles as constants are constants of the model."""
+    """Compiles a case; inputs that the backend compiles as constants become constants of the model."""
     from onnx import numpy_helper
 
     from raptor import backend
@@ -243,7 +243,7 @@ def _suite_case(case: Any, folder: Path) -> Any:
 
 
 def planted(first: int, count: int, **_: bool) -> Iterator[dict[str, Any]]:
-    """Defects of the compiler: what catches a case of them besides the rules counts as caught by every rule."""
+    """Judges compilers with a planted defect. A case that something else catches counts as caught by every rule."""
     from tests.fuzz.defects import DEFECTS
     from tests.fuzz.isolation import isolated
     from tests.fuzz.planted import plant, prepare
@@ -260,7 +260,7 @@ def planted(first: int, count: int, **_: bool) -> Iterator[dict[str, Any]]:
 
 
 def _caught() -> dict[str, Any]:
-    """Whether all cases pass by each rule, by the compiler as it is now."""
+    """Tells whether all cases pass by each rule, with the compiler as it is now."""
     import raptor
     from tests.fuzz import planted as cases
 
@@ -286,7 +286,7 @@ PARTS = {f.__name__: f for f in (zoo, conformance, graphs, planted)}
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """False alarms of right programs; of wrong ones how many pass."""
+    """Yields the table: false alarms for right programs; for wrong ones how many pass."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for line in lines:
         if "old" in line:

@@ -1,1 +1,1 @@
-"""Pages and drawings of the documentation that are made from the code: `make docs-generate`."""
+"""Pages and drawings of the documentation that are generated from the code: `make docs-generate`."""

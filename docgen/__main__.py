@@ -1,4 +1,4 @@
-"""`python -m docgen` writes every generated file of docs/."""
+"""Command `python -m docgen`: writes every generated file of docs/."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md: the fields of an architecture file, from raptor/arch."""
+"""Writes docs/architecture.md: the fields of an architecture file, from raptor/target/arch."""
 
 import io
 
@@ -55,7 +55,7 @@ that is [counted](energy.md).
 
 
 def _shown() -> str:
-    """What the command above prints on the terminal of the tests."""
+    """Returns the output of the command above on the terminal of the tests."""
     console = Console()
     console.file, console.width = io.StringIO(), 100
     show_figures(figures_of(architectures.load("bench")), console)

@@ -1,4 +1,4 @@
-"""docs/cli.md: every command as its `--help` says it."""
+"""Writes docs/cli.md: every command with its `--help`."""
 
 import inspect
 import re
@@ -9,7 +9,7 @@ import raptor.cli.app
 from docgen.markdown import NOTE, code, table
 
 ORDER = ("models", "inspect", "compile", "validate", "simulate", "check", "arch")
-"""In which a newcomer meets the commands; others follow in the order of `raptor --help`."""
+"""Commands in the order in which a newcomer needs them; others follow in the order of `raptor --help`."""
 
 HEAD = f"""# Command line
 
@@ -31,7 +31,7 @@ def page() -> str:
 
 
 def _commands(command: Any) -> dict[str, Any]:
-    """Subcommands by name; empty for a plain command. Typer brings its own types, so no type of theirs is named."""
+    """Returns subcommands by name; empty for a plain command. Typer has its own types, so none of them is named."""
     return dict(getattr(command, "commands", {}))
 
 
@@ -47,7 +47,7 @@ def _section(name: str, command: Any) -> str:
 
 
 def describe(command: Any) -> tuple[str, str]:
-    """What the command says of itself, and its example."""
+    """Returns the command's description, and its example."""
     text, _, example = inspect.cleandoc(command.help or "").partition("\n\nExample: ")
     return text, example
 
@@ -64,7 +64,7 @@ def _rows(command: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _default(parameter: Any) -> str:
-    """As `--help` shows it."""
+    """Returns the default as `--help` shows it."""
     if isinstance(parameter.show_default, str):
         return parameter.show_default
     if parameter.show_default is False or parameter.default is None or parameter.default is False:

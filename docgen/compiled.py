@@ -1,4 +1,4 @@
-"""Compilations of which the drawings are made, with what their passes returned."""
+"""Compilations for the drawings, with the results of their passes."""
 
 import json
 import tempfile
@@ -28,7 +28,7 @@ class _Recorder(Driver):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What passes returned, by name; the events of a simulation as a Chrome trace; its latency."""
+    """Results of passes by name; the events of a simulation as a Chrome trace; its latency."""
 
     passes: Mapping[str, Any]
     events: tuple[Mapping[str, Any], ...]
@@ -36,7 +36,7 @@ class Compiled:
 
 
 def thesis_model() -> ModelProto:
-    """The thesis's example: a 3x3 convolution of 4 to 8 channels on a 4x4 image (listing 4.1)."""
+    """Builds the thesis's example: a 3x3 convolution of 4 to 8 channels on a 4x4 image (listing 4.1)."""
     weights = np.random.default_rng(0).standard_normal((8, 4, 3, 3), dtype=np.float32)
     conv = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 4, 4])
@@ -47,7 +47,7 @@ def thesis_model() -> ModelProto:
 
 @cache
 def thesis() -> Compiled:
-    """On the thesis's machine, crossbars of 3x3, five to a core, by its mapping."""
+    """Compiles for the thesis's machine, crossbars of 3x3, five per core, with its mapping."""
     return _compiled(thesis_model(), xbar=3, xbars_per_core=5, cores=16, mapping="raptor")
 
 

@@ -1,4 +1,4 @@
-"""Drawings of real compilations, for docs/concepts.md."""
+"""Draws real compilations, for docs/concepts.md."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from docgen.svg import PALETTE, Drawing
 
 
 def all_drawings() -> dict[str, str]:
-    """SVG by name."""
+    """Returns SVG by name."""
     return {
         "tiles": str(tiles(thesis())),
         "cores": str(cores(thesis())),
@@ -19,7 +19,7 @@ def all_drawings() -> dict[str, str]:
 
 
 def tiles(compiled: Compiled) -> Drawing:
-    """The channels of each tensor, cut into tiles."""
+    """Draws the channels of each tensor, cut into tiles."""
     graph = compiled.passes["partition"]
     drawing = Drawing(560, 150, "Tensors x and y cut into tiles of three channels")
     for k, (name, tensor) in enumerate(graph.tensors.items()):
@@ -35,7 +35,7 @@ def tiles(compiled: Compiled) -> Drawing:
 
 
 def cores(compiled: Compiled) -> Drawing:
-    """The crossbars of each core, coloured by what their matrix reads and adds to."""
+    """Draws the crossbars of each core, coloured by the channels that their matrix reads and writes."""
     computes = compiled.passes["partition"].computes
     groups = list(dict.fromkeys((m.rows, m.cols) for c in computes for m in c.matrices))
     drawing = Drawing(700, 60 + 26 * len(computes), "Which core holds which matrix")
@@ -59,7 +59,7 @@ def _span(channels: tuple[int, int]) -> str:
 
 
 def messages(compiled: Compiled) -> Drawing:
-    """Who sends how much to whom, on the mesh."""
+    """Draws the messages between cores on the mesh, with their sizes."""
     program = compiled.passes["allocate"]
     side, gap = 4, 120
     drawing = Drawing(side * gap + 30, 3 * gap + 40, "Messages between cores, in elements")
@@ -90,7 +90,7 @@ def _message(drawing: Drawing, start: tuple[int, int], end: tuple[int, int], ele
 
 
 def timeline(compiled: Compiled, title: str, *, by: str) -> Drawing:
-    """Times of each core, coloured by ONNX node or by operation; sends and receives, mostly waiting, are grey."""
+    """Draws times of each core, coloured by ONNX node or by operation; sends and receives, mostly waiting, are grey."""
     spans = [e for e in compiled.events if e.get("ph") == "X"]
     ids = sorted({e["pid"] for e in spans})
     colours = _colours(spans, by)
@@ -115,7 +115,7 @@ Span = tuple[str, float, float]
 
 
 def _joined(events: list[Mapping[str, Any]], by: str, *, pause: float) -> list[Span]:
-    """Kind, start and end in us; neighbours of one kind with a shorter pause between them are one."""
+    """Returns kind, start and end in us; neighbours of one kind with a pause shorter than `pause` are joined."""
     spans: list[Span] = []
     for event in sorted(events, key=lambda e: e["ts"]):
         kind, start, end = _kind(event, by), event["ts"], event["ts"] + event["dur"]

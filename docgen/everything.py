@@ -1,4 +1,4 @@
-"""The list of generated files."""
+"""Lists the generated files."""
 
 from docgen import architecture, cli, drawings, floors, formats, instructions, outputs
 from raptor import schemas
@@ -7,7 +7,7 @@ from validator.checks import docs as checks
 
 
 def files() -> dict[str, bytes]:
-    """Content by path below docs/. Equal code gives equal bytes."""
+    """Returns content by path below docs/. Equal code gives equal bytes."""
     pages = {
         "architecture.md": architecture.page(),
         "checks.md": checks.page(),

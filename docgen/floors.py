@@ -1,4 +1,4 @@
-"""The packages by their imports: which floor each is on, what a file imports, and the drawing in docs/design.md."""
+"""Packages by their imports: the floor of each, the imports of a file, and the drawing in docs/design.md."""
 
 import ast
 from collections.abc import Iterator
@@ -32,17 +32,17 @@ FLOORS = (
 
 _GAP = 50
 SHOWN = 15
-"""Floors that are drawn: above are only `python -m raptor` and the printing of schemas."""
+"""Number of floors that are drawn; above are only `python -m raptor` and the printing of schemas."""
 
 
 def modules() -> dict[str, Path]:
-    """Files of the three packages by dotted name."""
+    """Returns the files of the three packages by dotted name."""
     paths = (p for base in ("raptor", "validator", "models") for p in (ROOT / base).rglob("*.py"))
     return {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
 
 
 def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
-    """Modules of ours that a file imports, also inside functions, but not for types only."""
+    """Yields our modules that a file imports, also inside functions, but not those for types only."""
     tree = ast.parse(path.read_text())
     for block in [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]:
         block.body = []
@@ -56,13 +56,13 @@ def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def part_of(module: str) -> str:
-    """The package or module of `raptor` that holds it; `validator` and `models` are one part each."""
+    """Returns the package or module of `raptor` that holds a module; `validator` and `models` are one part each."""
     words = module.split(".")
     return (words[1] if len(words) > 1 else "") if words[0] == "raptor" else words[0]
 
 
 def drawing() -> Drawing:
-    """Floors from the ground up; an arrow to each part that is not imported by way of another."""
+    """Draws the floors from the ground up; an arrow goes to each part that is not also imported indirectly."""
     known = modules()
     edges = {(part_of(m), part_of(i)) for m, path in known.items() for i in imports(path, known)}
     every = nx.DiGraph([(part, other) for part, other in sorted(edges) if part != other])
@@ -83,13 +83,13 @@ def drawing() -> Drawing:
 
 
 def _rows() -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The height of each floor, and who is on it. `validator` has a height of its own, above `output`."""
+    """Yields the height of each floor, and its parts. `validator` has its own height, above `output`."""
     judged = FLOORS.index(("output",))
     for i, parts in enumerate(FLOORS[:SHOWN]):
         yield 20 + _GAP * (SHOWN - i - (i > judged)), parts
 
 
 def _below(part: str) -> tuple[str, ...]:
-    """The parts of the next floor down."""
+    """Returns the parts of the next floor down."""
     floor = next(i for i, parts in enumerate(FLOORS) if part in parts)
     return FLOORS[floor - 1] if floor else ()

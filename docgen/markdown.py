@@ -1,4 +1,4 @@
-"""What the generated pages have in common."""
+"""Markdown parts that the generated pages share."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ NOTE = "Written by `make docs-generate` from {}; do not edit.\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; a bar in a cell is escaped."""
+    """Writes a table; a bar in a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 

@@ -1,4 +1,4 @@
-"""A pydantic model or a dataclass as a table: names, types, defaults, meanings."""
+"""Writes a pydantic model or a dataclass as a table: names, types, defaults, meanings."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -24,12 +24,12 @@ class _Column:
 
 
 def section(model: type[Any], *, level: int = 2) -> str:
-    """The model, a schema or a dataclass, under its name, then those of its fields, each once."""
+    """Writes the model, a schema or a dataclass, under its name, then the models of its fields, each once."""
     return "\n".join(_one(m, level if m is model else level + 1) for m in nested(model))
 
 
 def nested(model: type[Any]) -> list[type[Any]]:
-    """The model and those it consists of, each once, in the order of their fields."""
+    """Returns the model and those it consists of, each once, in the order of their fields."""
     found = {model: None}
     for column in _columns(model):
         for inner in _models(column.annotation):
@@ -52,7 +52,7 @@ def _of_dataclass(model: Any) -> list[_Column]:
 
 
 def _meaning(annotation: Any) -> str:
-    """What pydantic's `Field` in an annotation says."""
+    """Returns the description of pydantic's `Field` in an annotation."""
     found = (d.description for d in getattr(annotation, "__metadata__", ()) if isinstance(d, FieldInfo))
     return next(filter(None, found), "")
 
@@ -86,7 +86,7 @@ _PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "boolean
 
 
 def _name(annotation: Any) -> str:
-    """A type in words: `list of TilePlace`, `2 integers`."""
+    """Writes a type in words: `list of TilePlace`, `2 integers`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if hasattr(annotation, "__metadata__"):
         return _name(arguments[0])

@@ -1,4 +1,4 @@
-"""Just enough SVG: rectangles, lines and text on a white ground."""
+"""Writes simple SVG: rectangles, lines and text on a white ground."""
 
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
@@ -7,13 +7,13 @@ PALETTE = (
     *("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"),
     *("#ee8866", "#44aa99", "#999933", "#332288", "#882255", "#77aadd", "#555555"),
 )
-"""Mostly Paul Tol's, for the colour-blind."""
+"""Colours, mostly Paul Tol's, which colour-blind readers can tell apart."""
 
 _STYLE = (
     "text{font:12px Helvetica,Arial,sans-serif;fill:#222}.s{font-size:10px;fill:#555}.w{fill:#fff}.b{font-weight:bold}"
     ".on{font-size:10px;stroke:#fff;stroke-width:5px;paint-order:stroke}"
 )
-"""s: small; w: white; b: bold; on: a number on a line, which is interrupted there."""
+"""Styles. s: small; w: white; b: bold; on: a number on a line, which is interrupted there."""
 _HEAD = (
     '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     '<path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>'
@@ -22,7 +22,7 @@ _HEAD = (
 
 @dataclass(slots=True)
 class Drawing:
-    """Size in pixels; shapes in the order drawn."""
+    """A drawing: size in pixels; shapes in the order drawn."""
 
     width: int
     height: int
@@ -38,7 +38,7 @@ class Drawing:
         self.shapes.append(f'<text x="{x:.5g}" y="{y:.5g}" text-anchor="{anchor}"{named}>{escape(text)}</text>')
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float, *, bend: float = 0.0) -> tuple[float, float]:
-        """The middle of the curve. `bend`: how far it is pulled to the left of the way, in parts of its length."""
+        """Draws an arrow and returns its middle. `bend`: shift to the left, as a part of its length."""
         half_x, half_y = (x + to_x) / 2, (y + to_y) / 2
         pull_x, pull_y = half_x + (to_y - y) * bend, half_y - (to_x - x) * bend
         path = f"M{x:.5g} {y:.5g}Q{pull_x:.5g} {pull_y:.5g} {to_x:.5g} {to_y:.5g}"

@@ -23,7 +23,7 @@ __all__ = ["MODELS", "ModelSpec", "Option", "UnknownModelError", "Value", "build
 
 Value = int | float | str
 _MOST = 100_000
-"""Of an option that is a number: layers, channels and pixels beyond any model, and before the memory is full."""
+"""Maximum of an option that is a number: no model has more layers, channels or pixels, and memory would be full."""
 
 
 class UnknownModelError(KeyError):
@@ -34,7 +34,7 @@ class UnknownModelError(KeyError):
 
 
 class Option(NamedTuple):
-    """A build option. Without choices it is a finite number of the default's type, at least `minimum`."""
+    """An option of a model. Without choices it is a finite number of the default's type, at least `minimum`."""
 
     default: Value
     choices: tuple[Value, ...]
@@ -106,7 +106,7 @@ def build(name: str, *, seed: int = 0, **options: Value) -> onnx.ModelProto:
 
 
 def _is_flag(value: object) -> bool:
-    """Whether this is True or False, which Python takes for numbers."""
+    """Tells whether a value is True or False, which Python accepts as numbers."""
     return isinstance(value, bool)
 
 

@@ -33,18 +33,18 @@ class Tensor:
 
 
 ABSENT = Tensor("", (), None)
-"""An optional input that is left out."""
+"""Optional input that is left out."""
 
 
 def scaled(channels: int, width: float) -> int:
-    """Return the channels of a layer at this width; 8 are kept, so that some survive each Relu."""
+    """Return the channels of a layer at this width; at least 8 (or all), so that some survive each Relu."""
     return max(min(channels, _FEWEST_CHANNELS), round(channels * width))
 
 
 def _calibrate(
     node: onnx.NodeProto, x: FloatArray, weight: FloatArray, bias: FloatArray, *, rms: float, centring: float
 ) -> None:
-    """Take a part of each channel's mean away by the bias, and scale both to outputs of this root mean square."""
+    """Remove a part of each channel's mean by the bias, and scale both to outputs of this root mean square."""
     y = run(node, [x, weight])
     mean: FloatArray = centring * y.mean(axis=(0, *range(2, y.ndim)))
     y -= mean.reshape(-1, *[1] * (y.ndim - 2))
@@ -89,7 +89,7 @@ class Builder:
         return Tensor(node.output[0], shape, run(node, [value for value in given if value is not None]))
 
     def constant(self, name: str, values: Sequence[int] | Sequence[float] | float) -> Tensor:
-        """Add a constant that is no parameter: integers are int64, others float32."""
+        """Add a constant that is not a parameter: integers become int64, other numbers float32."""
         given = np.asarray(values)
         array = given.astype(np.int64) if given.dtype.kind == "i" else given.astype(np.float32)
         self._claim(name)
@@ -114,10 +114,10 @@ class Builder:
         bias: bool = False,
         logits: float = 0,
     ) -> Tensor:
-        """Add a convolution; its weights are He-normal, or with a bias (no BatchNormalization) as in `gemm`.
+        """Add a convolution. Its weights are He-normal; with a bias (no BatchNormalization) they are as in `gemm`.
 
-        One number for `kernel` is for all dimensions, as for `pad`, which else is that of each dimension, or the pads
-        before all dimensions and then those behind.
+        `kernel` is one number for all dimensions, or one for each. `pad` likewise, or the pads before all dimensions
+        and then those behind.
         """
         rank = len(x.shape) - 2
         sizes = [kernel] * rank if isinstance(kernel, int) else list(kernel)
@@ -135,9 +135,9 @@ class Builder:
         return self.op("ConvTranspose", name, [x, weight, bias], kernel_shape=[kernel] * 2, strides=[kernel] * 2)
 
     def linear(self, x: Tensor, name: str, features: int, *, std: float = 0) -> Tensor:
-        """Add a layer on the last axis, as exporters write it for tokens: a product with (inputs x features), a sum.
+        """Add a layer on the last axis, as exporters write it for tokens: product with (inputs x features), then sum.
 
-        The weights have `std`, else that which keeps the root mean square.
+        The weights have the deviation `std`; by default one that keeps the root mean square.
         """
         inputs = x.shape[-1]
         weight = self.parameter(f"{name}.weight", (inputs, features), std=std or math.sqrt(1 / inputs))
@@ -151,7 +151,7 @@ class Builder:
         return self.op("LayerNormalization", name, [x, scale, bias], axis=-1, epsilon=epsilon)
 
     def reshape(self, x: Tensor, name: str, *shape: int) -> Tensor:
-        """Add a Reshape; 0 keeps a size, as that of the batch."""
+        """Add a Reshape; 0 keeps a size, such as that of the batch."""
         return self.op("Reshape", name, [x, self.constant(f"{name}.shape", shape)])
 
     def slice(self, x: Tensor, name: str, axis: int, start: int, stop: int) -> Tensor:
@@ -166,10 +166,10 @@ class Builder:
     def gemm(self, x: Tensor, name: str, features: int, *, logits: float = 0) -> Tensor:
         """Add a fully connected layer, calibrated, with normal weights stored features x inputs as exporters do.
 
-        Over the calibration batch the outputs have root mean square 1, and the biases take half of each channel's mean
-        away. Without this many channels of a deep network without BatchNormalization have one sign whatever the input:
-        their Relu is off or linear, and an error in the weights behind it goes unseen.
-        The output layer has `logits` instead: the root mean square that it shall have, its means kept.
+        Over the calibration batch the outputs have root mean square 1, and the biases remove half of each channel's
+        mean. Otherwise many channels of a deep network without BatchNormalization would have one sign for every input:
+        their Relu would be off or linear, and hide an error in the weights behind it. The output layer keeps its means,
+        and has `logits` as its root mean square.
         """
         return self._layer("Gemm", x, name, (features, x.shape[1]), {"transB": 1}, bias=True, logits=logits)
 
@@ -200,7 +200,7 @@ class Builder:
         return self.op("Dropout", name, [x, self._constant(f"{name}.ratio", (), np.array(ratio, np.float32))])
 
     def finish(self, outputs: Tensor | Sequence[Tensor], options: str) -> onnx.ModelProto:
-        """Return the model, whose doc string says how to make it again."""
+        """Return the model, whose doc string says how to build it again."""
         model, graph = self._model, self._model.graph
         for output in [outputs] if isinstance(outputs, Tensor) else outputs:
             graph.output.append(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, output.shape))

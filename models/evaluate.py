@@ -36,7 +36,7 @@ def infer_shape(
 ) -> Shape:
     """Return the shape of the node's one output for inputs of these shapes.
 
-    `constants` are the inputs whose values shape it; of those, the type is theirs, of the others float.
+    `constants` are inputs whose values decide the shape; they have their own type, the others are float.
     """
     schema = onnx.defs.get_schema(node.op_type, OPSET)
     known = constants or {}

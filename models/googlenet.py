@@ -1,6 +1,6 @@
 """GoogLeNet (Szegedy et al., arXiv:1409.4842), in torchvision's form and names.
 
-That is: BatchNorm after each convolution, no LRN, and 3x3 where the paper's third branch has 5x5; no auxiliary heads.
+It has BatchNorm after each convolution, no LRN, 3x3 where the paper's third branch has 5x5, and no auxiliary heads.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def inception_v3(b: Builder, *, image_size: int, classes: int, width: float) -> 
 
 
 class _Net:
-    """The modules of the network; channels are those at width 1."""
+    """Modules of the network; channels are given for width 1."""
 
     def __init__(self, builder: Builder, width: float) -> None:
         self._b, self._width = builder, width
@@ -39,14 +39,14 @@ class _Net:
     def conv(
         self, x: Tensor, name: str, channels: int, kernel: Kernel, *, stride: int = 1, pad: int | None = 0
     ) -> Tensor:
-        """A convolution with BatchNorm and Relu; pad None keeps the size."""
+        """Add a convolution with BatchNorm and Relu; pad None keeps the size."""
         sizes = (kernel, kernel) if isinstance(kernel, int) else kernel
         pads = [k // 2 for k in sizes] if pad is None else pad
         x = self._b.conv(x, f"{name}.conv", scaled(channels, self._width), sizes, stride=stride, pad=pads)
         return self._b.relu(self._b.batch_norm(x, f"{name}.bn", epsilon=1e-3), f"{name}.relu")
 
     def chain(self, x: Tensor, name: str, *layers: tuple[int, Kernel]) -> Tensor:
-        """Convolutions one after another, all of which keep the size."""
+        """Add convolutions one after another, which keep the size."""
         for number, (channels, kernel) in enumerate(layers, start=1):
             x = self.conv(x, f"{name}_{number}", channels, kernel, pad=None)
         return x

@@ -1,7 +1,7 @@
-"""The nine topologies that come with the onnx package, with weights in which a wrong mapping would show.
+"""The nine topologies that come with the onnx package, with weights that make a wrong mapping visible.
 
-Their own weights are one constant, and their outputs hardly depend on the input. Here weights are He-normal and seeded,
-biases small, and the statistics of each BatchNormalization are those of one seeded image.
+In the package all weights are one constant, and outputs hardly depend on the input. Here weights are He-normal and
+seeded, biases small, and the statistics of each BatchNormalization are those of one seeded image.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIGHT = (
 _OPSET = 9
 _MEAN, _VARIANCE = 3, 4
 _SPREAD = {("BatchNormalization", 1): (1.0, 0.1), ("BatchNormalization", 2): (0.0, 0.1), ("Mul", 1): (1.0, 0.1)}
-"""Mean and deviation of a weight by the operator that reads it and where; others are biases."""
+"""Mean and deviation of a weight by the operator and the input that read it; other weights are biases."""
 _BIAS = (0.0, 0.05)
 
 
@@ -72,7 +72,7 @@ def _drop_softmax(graph: onnx.GraphProto) -> None:
 
 
 def _constants(graph: onnx.GraphProto) -> Values:
-    """The constants by name; the nodes that make some of them go."""
+    """Return the constants by name, and remove the nodes that make some of them."""
     import numpy as np
     from onnx import numpy_helper
 
@@ -85,7 +85,7 @@ def _constants(graph: onnx.GraphProto) -> Values:
 
 
 def _draw(graph: onnx.GraphProto, values: Values, rng: np.random.Generator) -> None:
-    """Replaces the weights by seeded ones, in the order of the nodes that read them."""
+    """Replace the weights by seeded ones, in the order of the nodes that read them."""
     import numpy as np
 
     source = {n.output[0]: n.input[0] for n in graph.node if n.op_type in ("Unsqueeze", "Reshape")}
@@ -107,7 +107,7 @@ def _fan_in(node: onnx.NodeProto, shape: tuple[int, ...]) -> int:
 
 
 def _calibrate(graph: onnx.GraphProto, values: Values, image: str, rng: np.random.Generator) -> None:
-    """Runs the nodes on one image, and sets the statistics of each BatchNormalization before it runs."""
+    """Run the nodes on one image, and set the statistics of each BatchNormalization before it runs."""
     import numpy as np
 
     from models.evaluate import run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from models.builder import Builder, Tensor, scaled
 
 _STAGES = ((116, 4), (232, 8), (464, 4))
-"""Channels, units."""
+"""Channels and units of each stage."""
 
 
 def shufflenet_v2(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
@@ -37,7 +37,7 @@ def _unit(b: Builder, x: Tensor, name: str, half: int, stride: int) -> Tensor:
 
 
 def _shuffle(b: Builder, x: Tensor, name: str) -> Tensor:
-    """The channels of both halves in turn."""
+    """Take the channels of both halves in turn."""
     _, channels, height, width = x.shape
     x = b.reshape(x, f"{name}.split", 0, 2, channels // 2, height, width)
     x = b.op("Transpose", f"{name}.transpose", [x], perm=[0, 2, 1, 3, 4])

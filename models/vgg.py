@@ -13,7 +13,7 @@ def vgg16(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
 
 
 def vgg19(b: Builder, *, image_size: int, classes: int, width: float) -> Tensor:
-    """As `vgg16`, with one more convolution in each of the last three stages."""
+    """1x3xSxS -> 1 x classes, like `vgg16` with one more convolution in each of the last three stages."""
     return _vgg(b, (2, 2, 4, 4, 4), image_size, classes, width)
 
 
