@@ -1,4 +1,4 @@
-"""Which layer takes the time in the reference mapping, what its cores do meanwhile, and what helps.
+"""Find the layer that takes the most time in the reference mapping, see what its cores do, and try what helps.
 
 python examples/03_find_the_bottleneck.py
 """

@@ -40,7 +40,7 @@ PROGRAM: dict[str, Any] = {
 
 
 def made_loadable(program: dict[str, Any], *, setbw: bool) -> dict[str, Any]:
-    """With the map of array groups that pimsim-nn wants and whole numbers; `setbw`: on every core."""
+    """Adds the map of array groups that pimsim-nn needs, and makes numbers whole. `setbw`: on every core."""
     program = copy.deepcopy(program)
     groups = program["config"]["array_group_map"] = {}
     for core in range(program["config"]["core_cnt"]):

@@ -1,4 +1,4 @@
-"""`raptor`, also `python -m raptor`."""
+"""Command `raptor`, also `python -m raptor`."""
 
 import sys
 from typing import NoReturn
@@ -10,7 +10,7 @@ from raptor.common.stopping import INTERRUPTED
 
 
 def main() -> NoReturn:
-    """Entry point: `raptor.cli.app.main`, once it is sure that what it imports is RAPTOR's own."""
+    """Runs `raptor.cli.app.main`, after checking that the imported packages are RAPTOR's own."""
     try:
         require_own("validator")
         from raptor.cli import app

@@ -1,4 +1,4 @@
-"""JSON schemas of the files and of what commands write with `--json`: `python -m raptor.schemas docs/schemas`."""
+"""Writes JSON schemas of files and of the JSON of commands: `python -m raptor.schemas docs/schemas`."""
 
 import sys
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     files.REPORT: Report,
     files.MANIFEST: files.Manifest,
 }
-"""By name of the file in an output directory."""
+"""Schemas by name of the file in an output directory."""
 
 COMMANDS: dict[str, type] = {
     "arch show": ShownChip,
@@ -40,16 +40,16 @@ COMMANDS: dict[str, type] = {
     "simulate": validator.simulate.report.Report,
     "validate": validator.report.Report,
 }
-"""By command, for all that have `--json`."""
+"""Classes of the JSON of all commands that have `--json`, by command."""
 
 
 def schema(model: type[BaseModel]) -> bytes:
-    """The JSON schema of one file, as text that diffs."""
+    """Returns the JSON schema of a file as text."""
     return _text(model.model_json_schema())
 
 
 def command_schema(model: type) -> bytes:
-    """The same of what a command writes: no other fields, and one version only."""
+    """Returns the JSON schema of a command's JSON as text: no other fields, and one version only."""
     found = TypeAdapter(model).json_schema(mode="serialization")
     for part in (found, *_definitions(found)):
         if "properties" in part:
@@ -69,18 +69,18 @@ def _text(found: dict[str, Any]) -> bytes:
 
 
 def file_name(name: str) -> str:
-    """`config.schema.json` for `config.json`, `check.schema.json` for the command `check`."""
+    """Names the schema file: `config.schema.json` for `config.json`, `check.schema.json` for the command `check`."""
     return f"{name.removesuffix('.json')}.schema.json"
 
 
 def all_schemas() -> dict[str, bytes]:
-    """Content by name of the file."""
+    """Returns the content of every schema by file name."""
     found = {file_name(name): schema(model) for name, model in SCHEMAS.items()}
     return found | {schema_of(name): command_schema(model) for name, model in COMMANDS.items()}
 
 
 def schema_of(command: str) -> str:
-    """The name of the file with the schema of what a command writes."""
+    """Returns the name of the file with the schema of a command's JSON."""
     return file_name(
         f"{command.replace(' ', '-')}-command" if f"{command}.json" in SCHEMAS else command.replace(" ", "-")
     )

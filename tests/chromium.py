@@ -19,7 +19,7 @@ class Chromium:
 
 
 def find(*, required: bool) -> Chromium:
-    """Those on the PATH. Without them the test that asks is skipped or, if they are `required`, fails."""
+    """Finds Chromium on the PATH. Without it the test is skipped or, if it is `required`, fails."""
     program, driver = which("chromium") or which("google-chrome"), which("chromedriver")
     if program is not None and driver is not None:
         return Chromium(program, driver)
@@ -29,7 +29,7 @@ def find(*, required: bool) -> Chromium:
 
 
 def summary(skipped: Iterable[pytest.TestReport]) -> str | None:
-    """One sentence, if any of the skipped tests needed Chromium."""
+    """Returns one sentence if some of the skipped tests needed Chromium."""
     reasons = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple | list))
     count = sum(_MISSING in reason for reason in reasons)
     if not count:

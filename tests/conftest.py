@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
-    """What was skipped for want of a browser comes last, where people look."""
+    """Prints last how many tests were skipped for lack of a browser, where people see it."""
     yield
     if sentence := chromium.summary(terminalreporter.getreports("skipped")):
         terminalreporter.write_line(sentence, yellow=True)
@@ -41,7 +41,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
 
 @pytest.fixture(scope="session")
 def chromium_paths(request: pytest.FixtureRequest) -> chromium.Chromium:
-    """Where Chromium is; a test that asks does not run without."""
+    """Paths of Chromium; a test that asks for them does not run without."""
     return chromium.find(required=request.config.getoption("--browser") == "required")
 
 

@@ -35,7 +35,7 @@ _UNSTEADY = (
     (re.compile(r"\bin \d+\.\d+ s\b"), "in ... s"),
     (re.compile(r"\babs .*"), "abs ..."),
 )
-"""What differs between runs or machines, when output is written into a page."""
+"""Parts of output that differ between runs or machines, replaced when output is written into a page."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Block:
 
 
 def pages() -> list[str]:
-    """All pages, relative to the repository."""
+    """Returns all pages, relative to the repository."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
     return sorted(str(p.relative_to(ROOT)) for p in found)
 
@@ -108,7 +108,7 @@ class Page:
 
 
 def shell(command: str) -> str:
-    """What a command prints. One that fails must be followed by another that says so."""
+    """Returns the output of a command. After one that fails, another command must follow that shows it."""
     if command.startswith("make "):
         subprocess.run(
             ["make", "-n", *shlex.split(command, comments=True)[1:]], cwd=ROOT, check=True, capture_output=True
@@ -130,7 +130,7 @@ def shell(command: str) -> str:
 
 
 def _raptor(args: list[str]) -> str:
-    """The same as in a shell, without its half a second."""
+    """Runs raptor in this process, which saves half a second."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
@@ -146,7 +146,7 @@ def _environment() -> dict[str, str]:
 
 
 def _shown(printed: str) -> str:
-    """Without spaces at the ends of lines, which an editor would take away."""
+    """Removes spaces at the ends of lines, as an editor would."""
     return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
 
 

@@ -162,7 +162,7 @@ STEPS = (conv, conv, conv, pool, join, join, elementwise, elementwise, normalise
 
 @st.composite
 def models(draw: Callable[[st.SearchStrategy[Any]], Any]) -> ModelProto:
-    """One or two inputs of one size, then up to twelve nodes or so."""
+    """Draws one or two inputs of one size, then about twelve nodes at most."""
     b = Builder(draw)
     shape = (1, b.number(1, MAX_CHANNELS), b.number(1, 6), b.number(1, 6))
     b.shapes |= {f"x{i}": shape for i in range(b.number(1, 2))}

@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 
 
 def outputs(notebook: Any) -> list[str]:
-    """Of each cell of code, what is printed or shown."""
+    """Returns the text printed or shown by each cell of code."""
     cells = (cell for cell in notebook.cells if cell.cell_type == "code")
     return ["".join(map(_text, cell.outputs)) for cell in cells]
 

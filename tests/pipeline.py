@@ -44,7 +44,7 @@ class Recorder(Driver):
 
 @dataclass(frozen=True)
 class Passes:
-    """What passes returned for one model; named in `_PASS`."""
+    """Results of the passes for one model, by the names in `_PASS`."""
 
     arch: Arch
     graph: Graph
@@ -166,7 +166,7 @@ class Executed:
 
 
 def executed(records: isa.Records) -> Iterator[Executed]:
-    """All instructions but `sldi`, in order."""
+    """Yields all instructions except `sldi`, in order."""
     registers: dict[int, int] = {}
     for pc, record in enumerate(records):
         spec = isa.BY_OPCODE[int(record["opcode"])]

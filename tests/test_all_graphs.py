@@ -35,7 +35,7 @@ def test_random_graphs(focus: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("focus", FOCUSES)
 def test_many_random_graphs(focus: str, request: pytest.FixtureRequest):
-    """By hypothesis, which looks for a small one when one fails. Others with another `--graphs-seed`."""
+    """Runs with hypothesis, which searches a small failing graph. `--graphs-seed` gives other graphs."""
 
     @seed(request.config.getoption("--graphs-seed"))
     @settings(SHRUNK, max_examples=share(SLOW, focus))

@@ -1,7 +1,4 @@
-"""Whatever is passed to the public Python API, it takes it or raises what docs/api.md says, and leaves no files.
-
-Functions are found in docs/api.md and `raptor.__all__`, parameters by `inspect.signature`: new ones are tried too.
-"""
+"""Rubbish for the public Python API: it is accepted, or raises the errors of docs/api.md and leaves no files."""
 
 import inspect
 import math
@@ -75,7 +72,7 @@ CASES: dict[str, Case] = {
 
 
 def _documented() -> Iterator[str]:
-    """Every function of docs/api.md and `raptor.__all__`, and the methods of classes that are more than values."""
+    """Yields functions of docs/api.md and `raptor.__all__`, and methods of classes that are more than values."""
     names = re.findall(r"^::: (\S+)$", API.read_text(), re.MULTILINE) + [f"raptor.{name}" for name in raptor.__all__]
     for name in names:
         thing = resolve_name(name)

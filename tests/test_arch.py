@@ -215,7 +215,7 @@ def table_of(path: Path) -> set[str]:
 
 
 def test_several_chips_live_in_one_directory(tmp_path: Path) -> None:
-    """Also one called as the table of an output is."""
+    """One of them has the name of an output's network table."""
     sizes = {"chip.json": 4, "isaac.json": 6, "network.json": 3, "plain": 2}
     for name, cores in sizes.items():
         assert invoke("new", "-o", tmp_path / name, "--cores", cores).exit_code == 0

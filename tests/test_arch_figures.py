@@ -83,7 +83,7 @@ def test_the_product_that_pimsim_itself_was_seen_to_take() -> None:
 
 
 def products_per_ns(folder: Path, group_xbars: int, rob_size: int) -> float:
-    """How fast a core gets through a long stream of products, by the simulator."""
+    """Measures the rate of a long stream of products on one core, by the simulator."""
     groups, count = 64 // group_xbars, 200
     # What is written is nowhere near what is read: no product waits for another one's operands.
     ahead = [programs.SETBW, programs.sldi(1, 100_000)]
@@ -100,7 +100,7 @@ def products_per_ns(folder: Path, group_xbars: int, rob_size: int) -> float:
     ("rob_size", "which", "least"), [(1, "in_flight", 0.99), (4, "in_flight", 0.8), (64, "port", 0.8)]
 )
 def test_no_program_of_products_is_above_the_peak(rob_size: int, which: str, least: float, tmp_path: Path) -> None:
-    """Whatever the size of its groups; the best comes near, as far as groups take turns at the port."""
+    """Groups of any size stay below the peak; the best size comes near it, as far as groups take turns at the port."""
     file = programs.write(tmp_path / "chip", [programs.SETBW], rob_size=rob_size) / "arch.json"
     chip = architectures.load(file)
     peak = getattr(figures_of(chip).peak, which)

@@ -111,7 +111,7 @@ def test_refusals() -> None:
 
 
 def test_data_never_becomes_a_constant() -> None:
-    """Else the constant folder would compute the output."""
+    """Otherwise the constant folder would compute the output."""
     model = make_model([node("Det", "x")], {"x": [1, 3, 3]}, {"y": 1})
     with pytest.raises(UnsupportedError, match="Det"):
         backend.run_model(model, [random(1, 3, 3)])

@@ -1,4 +1,4 @@
-"""What a bare machine lacks is not needed, or said: a browser, a locale with letters, a home to write in."""
+"""Machines without a browser, a locale with letters, or a home to write in: all is not needed, or an error names it."""
 
 import os
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def suite(*arguments: str, **surroundings: str) -> subprocess.CompletedProcess[str]:
-    """Some of the tests, run in a process of their own."""
+    """Runs a part of the tests in a separate process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=os.environ | surroundings, capture_output=True, text=True, check=False, timeout=900

@@ -63,7 +63,7 @@ class Shell:
         return result.err
 
     def listing(self) -> list[tuple[str, int]]:
-        """Every file and directory, hidden ones too, with its size."""
+        """Lists every file and directory, also hidden ones, with its size."""
         return sorted((str(p.relative_to(self.folder)), p.stat().st_size) for p in self.folder.rglob("*"))
 
     def model(self, model: ModelProto, name: str = "model.onnx") -> str:
@@ -91,7 +91,7 @@ def test_compile_then_validate(shell: Shell, model: str):
 
 
 def test_a_pipe_gets_plain_lines(shell: Shell, model: str, monkeypatch: pytest.MonkeyPatch):
-    """No colours, no progress, no blanks at the ends of lines, no table broken at the edge of a terminal."""
+    """A pipe gets no colours, no progress, no blanks at the ends of lines, and no broken tables."""
     monkeypatch.delenv("COLUMNS", raising=False)  # readline, which pytest imports, sets it for xdist's workers
     result = shell.ok("compile", model, *CHIP)
     assert "\x1b" not in result.out
@@ -546,12 +546,12 @@ writer._npy = stop
 app.main(sys.argv[1:])
 """
 LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-"""As Python does, unless it is started where SIGINT is ignored: a shell's script that ends in `&` is such a place."""
+"""Python does this too, unless SIGINT is ignored where it starts, as in a shell script that ends in `&`."""
 
 
 @pytest.mark.parametrize(("name", "word", "status"), [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143)])
 def test_signals_leave_nothing_behind(shell: Shell, model: str, name: str, word: str, status: int):
-    """While files are written; an earlier output stays as it was."""
+    """The signal comes while files are written; an earlier output stays as it was."""
     for output, options in (("new", []), ("out", ["--force"])):
         shell.run("compile", model, *CHIP, "-q")
         before = shell.listing()
@@ -695,7 +695,7 @@ def test_a_model_that_exists_is_kept(shell: Shell):
 
 
 def commands(group: object, name: str = "raptor") -> list[tuple[str, object]]:
-    """Every command that does something, with its full name."""
+    """Lists every command that does something, with its full name."""
     inner = getattr(group, "commands", {})
     below = [command for sub, found in inner.items() for command in commands(found, f"{name} {sub}")]
     return below or [(name, group)]
@@ -709,7 +709,7 @@ def test_help_is_a_command_too(shell: Shell, words: list[str]):
 
 @pytest.mark.parametrize(("name", "command"), commands(app.command()))
 def test_help_names_values_as_people_do(name: str, command: Any, shell: Shell):
-    """No braces, arguments in capitals, flags without a value, short choices listed."""
+    """The help has no braces, arguments in capitals, flags without a value, and lists short choices."""
     shown = shell.ok(*name.split()[1:], "--help").out
     assert not re.search(r"[{}]|<bool>", shown), shown
     for parameter in command.params:
@@ -721,7 +721,7 @@ def test_help_names_values_as_people_do(name: str, command: Any, shell: Shell):
 
 @pytest.mark.parametrize(("name", "command"), commands(app.command()))
 def test_help_shows_an_example(name: str, command: object):
-    """One sentence first; docs/cli.md has the examples, and they are run there."""
+    """The text begins with one sentence. Examples are in docs/cli.md, where they are run."""
     text, example = describe(command)
     assert text.splitlines()[0].endswith(".")
     assert f"{name} " in f"{example} "

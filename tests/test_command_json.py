@@ -1,4 +1,4 @@
-"""What commands write with `--json`: by a schema of docs/schemas, with a version, and the same in every equal run."""
+"""JSON of the commands with `--json`: fits a schema of docs/schemas, has a version, and is equal in equal runs."""
 
 import json
 from collections.abc import Iterator
@@ -129,7 +129,7 @@ def test_a_model_that_cannot_be_compiled(tmp_path: Path) -> None:
 
 
 def test_a_program_of_another_compiler(shop: Path) -> None:
-    """Without an architecture, and with findings."""
+    """The program has no architecture, and findings."""
     found = check(shop / "out", "isaac")
     assert found
     _schema("check").validate(json.loads(checked.to_json(found)))

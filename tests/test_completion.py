@@ -1,4 +1,4 @@
-"""What `raptor --install-completion` writes, run by the bash that would use it."""
+"""Script written by `raptor --install-completion`, run by the bash that would use it."""
 
 import os
 import subprocess

@@ -40,7 +40,7 @@ COMMANDS = {
     "report": ("report", "[/b]"),
 }
 NAMING = ("inspect", "validate", "explain")
-"""Those that show every name in a table or line of its own."""
+"""Commands that show every name in a table or on a separate line."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_spaces_of_any_width_are_no_danger() -> None:
 
 
 def test_a_terminal_without_the_letters(odd: Path) -> None:
-    """And JSON is UTF-8 whatever the terminal takes."""
+    """JSON is UTF-8 whatever encoding the terminal has."""
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "250"}
     command = [
         sys.executable,

@@ -47,7 +47,7 @@ BETTER = (
 )
 """Converters of crossbars of 256x256: each chip is better than the one before in what differs."""
 NOISE = 1.1
-"""How much longer the best mapping found for a better chip may take: the search tries few."""
+"""Allowed ratio of latencies, because the search for a better chip tries only few mappings."""
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_text_of_a_mapping_names_every_layer_and_its_cores(lenet5: Any, mapp
 
 
 def test_replicas_count_the_copies_on_a_core(tmp_path: Path):
-    """With several instructions in flight a core holds copies of its matrices."""
+    """A core holds copies of its matrices if several instructions are in flight."""
     model = conv_model((1, 3, 24, 24), 8)
     chip = arch_file(tmp_path, rob_size=8)
     result = passes(model, arch=chip, mapping="rows", cores=2)

@@ -19,7 +19,7 @@ from validator.simulate.builtin import simulate
 def test_what_a_page_shows(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If what is printed now is right: pytest --update-golden."""
+    """Run pytest --update-golden if the output printed now is right."""
     if (given := GIVEN / Path(name).stem).is_dir():
         shutil.copytree(given, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
@@ -34,7 +34,7 @@ def test_what_a_page_shows(
 
 
 def test_the_learning_pages_work_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one directory, as their readers are."""
+    """Readers follow the pages in one directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     for name in ("quickstart", "walkthrough", "faq", "api"):
@@ -57,7 +57,7 @@ def test_no_block_escapes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(name: str) -> None:
-    """Those of docs/ are checked by `make docs`."""
+    """Links of docs/ are checked by `make docs`."""
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
     assert all((ROOT / target).exists() for target in targets if not target.startswith("https://"))
 
@@ -84,7 +84,7 @@ def test_the_times_of_the_readme_are_those_of_the_simulation(tmp_path: Path) -> 
 
 
 def test_generated_files_are_up_to_date() -> None:
-    """If not: make docs-generate."""
+    """Run `make docs-generate` if this fails."""
     for name, content in files().items():
         assert (ROOT / "docs" / name).read_bytes() == content, name
 

@@ -82,7 +82,7 @@ def test_read_another_compilers_streams(printed: Any) -> None:
 
 
 def test_the_notebook_prints_what_it_shows(tmp_path: Path) -> None:
-    """In a process of its own: a kernel's event loop leaves warnings behind. To write what it prints: make notebook."""
+    """Runs in a separate process: a kernel's event loop leaves warnings behind. `make notebook` writes the output."""
     command = [sys.executable, "-m", "tests.notebook", str(EXAMPLES / "tour.ipynb")]
     ended = subprocess.run(command, cwd=EXAMPLES.parent, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr[-3000:]

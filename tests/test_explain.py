@@ -180,7 +180,7 @@ def test_what_another_mapping_chose_is_not_guessed(
 
 
 def test_what_binds(explained: Mapping[str, Explanation]):
-    """By the bounds: one core does nearly all of one mapping, in the other loads are more than any core's work."""
+    """In one mapping one core does nearly all work, in the other loads exceed the work of any core."""
     found = explained["raptor"]
     conv1 = found.layers[0].products_ns / found.bounds.busiest
     assert found.bounds.node == found.layers[0].node == "conv1"

@@ -1,4 +1,4 @@
-"""Every rule of `Graph.verify`, on graphs that break it."""
+"""Rules of `Graph.verify`, each on a graph that breaks it."""
 
 from dataclasses import replace
 

@@ -60,7 +60,7 @@ def windows(draw: st.DrawFn) -> Window:
 def test_blocks_times_their_matrices_are_the_convolution(
     window: Window, ins: int, outs: int, pixels: int, height: int, owning: bool, data: st.DataObject
 ):
-    """What every block contributes, added up for some columns of the output, against the filter's own definition."""
+    """The sum of all blocks' products, for some columns of the output, equals the filter's definition."""
     filter_ = Filter(random(window.tap_count, ins, outs), window)
     image = random(*window.in_dims, ins, seed=1)
     wanted = np.zeros((window.out_pixels, outs), np.float32)
@@ -124,7 +124,7 @@ def test_small_models(name: str):
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_narrow_lines_are_multiplied_together(channels: int):
-    """On as many cores as there are columns, a block is as many lines as fill the crossbar's rows."""
+    """A layer has as many cores as columns: a block then has as many lines as fill the crossbar's rows."""
     model = conv_model((1, channels, 40, 48), 64, (7, 7), strides=(2, 2), pads=(3, 3, 3, 3), bias=True, relu=True)
     chip = {"xbar": 128, "xbars_per_core": 64, "cores": 16, **ROWS}
     (layer,) = passes(model, **chip).mapping.lines.values()
@@ -133,7 +133,7 @@ def test_narrow_lines_are_multiplied_together(channels: int):
 
 
 def test_products_that_can_overlap_use_copies(tmp_path: Path):
-    """With a reorder buffer, products that follow each other in a core are by different crossbars, where it has any."""
+    """The chip has a reorder buffer: consecutive products of a core use different crossbars, if it has some."""
     model = conv_model((1, 16, 4, 24), 16, (3, 3), pads=(1, 1, 1, 1), bias=True)
     chip = {"xbar": 16, "xbars_per_core": 40, "cores": 2, **ROWS}
     (layer,) = passes(model, **chip).mapping.lines.values()
@@ -289,7 +289,7 @@ def test_channels_cut_at_different_places_meet():
 
 
 def test_an_input_in_global_memory_meets_a_layer_in_pieces():
-    """No core is left that could load the input for the others."""
+    """No core is left to load the input for the others."""
     nodes = [node("Conv", "x w", "a", pads=[2, 2, 2, 2]), node("Add", "x a", "y")]
     model = make_model(nodes, {"x": (1, 12, 8, 9)}, ["y"], {"w": random(12, 12, 5, 5)})
     chip = {"xbar": (16, 24), "xbars_per_core": 30, "cores": 4, **ROWS}
@@ -374,7 +374,7 @@ def test_a_model_that_computes_nothing():
 
 
 def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
-    """It validates, takes longer, and multiplies as often as streaming does."""
+    """The program validates, takes longer, and has as many products as the streamed one."""
     model = models.build("lenet5")
     streamed = passes(model, mapping="rows", cores=60)
     path = tmp_path / "mapping.json"

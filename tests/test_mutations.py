@@ -1,4 +1,4 @@
-"""Each mutation of a good output directory makes the validator fail (1), refuse (2) or find a deadlock (3)."""
+"""Mutations of a good output directory: each makes the validator fail (1), refuse (2) or find a deadlock (3)."""
 
 import hashlib
 import json
@@ -336,7 +336,7 @@ def test_no_widths(out: Directory):
 
 
 def test_a_stream_that_ends_early(out: Directory):
-    """Without its last instruction, a send, the partner waits for ever."""
+    """The last instruction, a send, is missing: the partner waits for ever."""
     out.set_stream(0, out.stream(0)[:-1])
     out.seal()
     assert verdict(out) == DEADLOCK

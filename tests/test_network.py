@@ -143,7 +143,7 @@ def test_fewer_cores_take_a_part_of_the_table_and_more_are_refused(tmp_path: Pat
 
 
 def test_a_table_of_the_mesh_is_the_mesh(tmp_path: Path):
-    """What `arch new` and `compile` write can be compiled for with another number of cores."""
+    """Tables written by `arch new` and `compile` can be compiled for with another number of cores."""
     bench = architectures.load("bench", cores=CORES)
     text = b"".join(architectures.write_network(bench)).decode()
     chip = write_chip(tmp_path, text, layout=bench.file.chip_config.network_config.layout)

@@ -231,7 +231,7 @@ class Runner:
         self.known: dict[frozenset[str], tuple[Observed, ...]] = {}
 
     def run(self, *options: str) -> tuple[Observed, ...]:
-        """In each state of the folder that an option may depend on."""
+        """Runs in each state of the folder that an option may depend on."""
         key = frozenset(options)
         if key not in self.known:
             words = [*self.command.words, *(w for option in options for w in self.command.options[option])]
@@ -272,7 +272,7 @@ class Runner:
 
 
 def written(stream: TextIOWrapper) -> str:
-    """What was printed, without wall times."""
+    """Returns the printed text, without wall times."""
     stream.flush()
     lines = stream.buffer.getvalue().decode().splitlines()
     return "\n".join(line for line in lines if not line.startswith("seconds") and " s, tolerance" not in line)
@@ -291,7 +291,7 @@ def digest(folder: Path) -> str:
 
 
 def refused(result: tuple[Observed, ...]) -> bool:
-    """Whether it ended with a sentence in every state."""
+    """Tells whether it ended with an error message in every state."""
     return all(status == 2 and "error: " in str(err) for status, _, err, *_ in result)
 
 
@@ -299,13 +299,13 @@ def refused(result: tuple[Observed, ...]) -> bool:
 def test_every_option_acts_or_is_refused_beside_every_other(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """One test for a command, not for an option: two options are run together once."""
+    """One test per command, not per option, so that two options are run together only once."""
     runner = Runner(name, folder, tmp_path, monkeypatch)
     assert [fault for option in runner.command.options for fault in faults(runner, option)] == []
 
 
 def faults(runner: Runner, option: str) -> Iterator[str]:
-    """What contradicts the promise, alone and beside each other option."""
+    """Yields contradictions to the promise, alone and with each other option."""
     alone = runner.run(option)
     if alone == runner.run():
         yield f"{option} does nothing alone"
@@ -323,7 +323,7 @@ def faults(runner: Runner, option: str) -> Iterator[str]:
 
 
 def test_the_mapping_file_of_a_misspelt_option_is_not_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """What went without a word before."""
+    """These combinations were once accepted without a message."""
     monkeypatch.chdir(folder)
     for options, fault in (
         ({"mapping": "missing.json", "optimize": "latency"}, "mapping=: not with optimize="),

@@ -35,7 +35,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def everything(folder: Path) -> list[str]:
-    """All names, hidden ones too."""
+    """Lists all names, also hidden ones."""
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 
 
@@ -59,7 +59,7 @@ for weights in ("json", "npz"):
 
 
 def test_every_process_writes_the_same_bytes(tmp_path: Path):
-    """Whatever the seed of Python's hashes."""
+    """The seed of Python's hashes must not matter."""
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / seed)]
@@ -324,7 +324,7 @@ with writer.reserved(pathlib.Path(sys.argv[1]), force=True):
 
 @contextmanager
 def another(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that is compiling into `folder`."""
+    """Starts another process that is compiling into `folder`."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     root = Path(__file__).parents[1]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -378,7 +378,7 @@ def test_of_many_at_once_one_writes(tmp_path: Path):
 
 @pytest.mark.parametrize("force", [False, True])
 def test_what_was_written_meanwhile_is_not_replaced(tmp_path: Path, force: bool):
-    """By somebody who knows no locks."""
+    """Another program, which does not use the lock, writes the directory."""
     out = tmp_path / "out"
 
     def write() -> None:

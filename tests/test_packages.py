@@ -38,7 +38,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def python(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """In the project, whose folder comes before that of RAPTOR."""
+    """Runs Python in the project, whose folder comes before that of RAPTOR."""
     environment = os.environ | {"PYTHONPATH": f"{project}{os.pathsep}{ROOT}"}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
@@ -58,7 +58,7 @@ def test_a_command_says_what_is_in_its_way(command: str, project: Path) -> None:
 
 
 def test_models_alone(project: Path) -> None:
-    """It is in the way of the command that needs it only."""
+    """A user's package is an obstacle only for the command that needs ours."""
     for path in project.glob("validator*"):
         path.rename(project / "gone")
     assert python(project, "-m", "raptor", "-V").stdout == f"raptor {raptor.__version__}\n"
@@ -70,7 +70,7 @@ def test_models_alone(project: Path) -> None:
 
 @pytest.mark.parametrize("imported", ["", "import validator, models\n"], ids=["later", "before"])
 def test_the_python_api_says_it(imported: str, project: Path) -> None:
-    """Whether the user's own is imported already or would be. Compiling alone needs neither."""
+    """The user's package may be imported already or not. Compiling alone needs neither."""
     script = (
         f"{imported}import onnx, raptor\n"
         "model = onnx.load('model.onnx')\n"

@@ -17,7 +17,7 @@ XBARS = 20
 
 @st.composite
 def plans(draw: st.DrawFn) -> list[Plan]:
-    """One layer: a few grids of different shapes."""
+    """Draws the plans of one layer: a few grids of different shapes."""
     found: list[Plan] = []
     for _ in range(draw(st.integers(1, 4))):
         cells = draw(st.integers(1, 4))
@@ -34,14 +34,14 @@ def test_slower_plans_that_need_more_cores_are_left_out():
 
 
 def test_cores_of_their_own():
-    """Two cores, none, one."""
+    """The layers have two cores, none, and one."""
     two, none, one = (Plan(((0, 1),) * n, ((),), ((0, 1),), 1, 1, 0, 1, 1, 1.0) for n in (2, 0, 1))
     assert [p.cores for p in in_order({"a": two, "b": none, "c": one}).values()] == [(0, 1), (), (2,)]
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=2), plans(), min_size=1), st.integers(1, 12))
 def test_shared_cores_hold_their_layers(given_: dict[str, list[Plan]], cores: int):
-    """No core has more crossbars than there are or a layer twice; cores are numbered without gaps."""
+    """A core has at most its crossbars, and a layer only once; cores are numbered without gaps."""
     placed = share_cores(given_, cores, XBARS)
     if placed is None:
         return

@@ -25,7 +25,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of the site, on a port of its own."""
+    """Serves the site and yields its address."""
     site = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -286,7 +286,7 @@ def test_every_key_of_the_table_is_written() -> None:
 
 
 def test_kernels_work_without_a_place_for_their_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As numba does where no directory can be written."""
+    """numba raises this where no directory can be written."""
     njit = numba.njit
 
     def without_cache(*, cache: bool, **options: Any) -> Any:

@@ -58,7 +58,7 @@ def _group(text: str) -> tuple[tuple[int, int], list[int]]:
 
 
 def held(compute: Compute) -> Held:
-    """What the compute's matrices are, in order; tiles have three channels."""
+    """Returns the compute's matrices in order; tiles have three channels."""
     groups: Held = []
     for matrix in compute.matrices:
         tiles = (matrix.rows[0] // 3, matrix.cols[0] // 3)

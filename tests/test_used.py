@@ -1,4 +1,4 @@
-"""Nothing is computed that nobody reads."""
+"""Tests that every computed value is read."""
 
 from dataclasses import replace
 

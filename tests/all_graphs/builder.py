@@ -26,9 +26,9 @@ ROUNDING = 1e-6
 """Relative to the largest value of a tensor: 16 half units in the last place."""
 SENSITIVITY = 3e-5
 TOLERANCE = 2 * SENSITIVITY
-"""Of one draw of noise in ten thousand the parts cancel, and rounding goes a little beyond."""
+"""Twice the measured sensitivity: in one draw of noise of ten thousand, errors cancel and rounding goes further."""
 OPSETS = (*range(7, 27), 24, 25, 26)
-"""What onnxruntime loads; the newest, which have most operators, twice."""
+"""Versions that onnxruntime loads. The newest, which have most operators, are drawn twice."""
 MAX_ELEMENTS = 240
 MAX_INPUTS = 4
 
@@ -41,7 +41,7 @@ STEPS: dict[str, list[Step]] = {family: [] for family in FAMILIES}
 
 
 class MisfitError(Exception):
-    """What was drawn makes no node; nothing of it is added."""
+    """The drawn values make no node; nothing is added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Value:
         return self.exact.shape
 
     def disturbed(self, noise: float, rng: np.random.Generator) -> Array:
-        """Each element by so much of the largest: equal ones become different, as they do inside of an operator."""
+        """Adds noise to each element, as a part of the largest: equal elements become different, as in an operator."""
         added = noise * float(np.abs(self.exact).max()) * rng.uniform(-1, 1, self.shape)
         return np.asarray(self.rounded + added, np.float32)
 
@@ -85,7 +85,7 @@ class Builder:
         return values[self.number(0, len(values) - 1)]
 
     def chance(self, of: int = 2) -> bool:
-        """One in `of`; shrinks to False."""
+        """Returns True once in `of`; shrinks to False."""
         return self.number(1, of) == of
 
     def subset(self, values: Sequence[T]) -> list[T]:

@@ -27,7 +27,7 @@ _MODULES = (convolution, product, recurrent, pool, elementwise, normalisation, m
 """Importing them fills `STEPS`."""
 
 _OPTION = {"cores": "cores", "crossbars a core": "xbars_per_core"}
-"""What the chip has too little of, and the option that gives it more."""
+"""Resource that the chip has too little of -> the option that gives it more."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Case:
             simulate(out, out / "arch.json")  # raises where the program does not end
 
     def _compile(self, folder: Path) -> "raptor.Program":
-        """For the chip given, with more cores or crossbars where it needs them."""
+        """Compiles for the given chip, with more cores or crossbars if necessary."""
         options = {"cores": 1} | self.options_in(folder)
         while True:
             try:
@@ -75,7 +75,7 @@ class Case:
                 options[option] = e.needed
 
     def options_in(self, folder: Path) -> dict[str, Any]:
-        """Those of `raptor.compile`; an architecture file that they need is written."""
+        """Returns the options of `raptor.compile`; writes the architecture file that they need."""
         options = dict(self.options)
         if "rob_size" in options:
             options["arch"] = str(arch_file(folder, rob_size=options.pop("rob_size")))
@@ -104,7 +104,7 @@ class Case:
 
 
 def build(rng: Random, focus: str, most: int = 40) -> Builder:
-    """One to three inputs and up to `most` nodes, half of them of the family `focus`, or of any (`all`)."""
+    """Draws one to three inputs and up to `most` nodes, half of them of the family `focus`, or of any (`all`)."""
     b = Builder(rng)
     b.opset = b.pick(OPSETS)
     for _ in range(b.number(1, 3)):
@@ -129,7 +129,7 @@ def build(rng: Random, focus: str, most: int = 40) -> Builder:
 
 
 def make_case(rng: Random, focus: str) -> Case:
-    """The same for equal `rng`, whatever else runs; hypothesis's depend on the modules that are loaded."""
+    """Draws a case. Equal `rng` gives equal cases; those of hypothesis depend on the modules that are loaded."""
     b = build(rng, focus)
     return Case(b.model(), b.inputs, draw_chip(b))
 

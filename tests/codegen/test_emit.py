@@ -1,4 +1,4 @@
-"""What each operation becomes: exactly the products and vector operations that are needed."""
+"""Instructions of each operation: exactly the products and vector operations that are needed."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -92,7 +92,7 @@ def apply_filters(window: Window, taps: tuple[int, ...]) -> ApplyFilters:
 
 @st.composite
 def filters(draw: Callable[..., int]) -> ApplyFilters:
-    """Some of a window's kernel positions, as one core may hold them."""
+    """Draws some of a window's kernel positions, as one core may hold them."""
     window = draw(windows())
     taps = draw(st.lists(st.integers(0, window.tap_count - 1), min_size=1, unique=True))
     return apply_filters(window, tuple(sorted(taps)))
@@ -104,7 +104,7 @@ def emitted_filters(op: ApplyFilters) -> list[Executed]:
 
 
 def out_pixel(address: int) -> int | None:
-    """Of the output buffer; None for the accumulation buffer."""
+    """Returns the pixel of the output buffer; None for the accumulation buffer."""
     offset = address - OUT_AT * BYTES
     assert offset % (OUT_CHANNELS * BYTES) == 0 or address == ACCUM_AT * BYTES
     return None if address == ACCUM_AT * BYTES else offset // (OUT_CHANNELS * BYTES)
@@ -201,7 +201,7 @@ def emitted_pool(op: Pool) -> list[Executed]:
 
 @given(windows())
 def test_pooling_reads_each_tap_once(window: Window):
-    """One vector operation joins two taps, another each further one; a tap alone is copied; none is zero."""
+    """Two taps take one vector operation, each further tap one more; a single tap is copied, no tap is zero."""
     taps = np.bincount([pixel for pixel, _, _ in reads(window)], minlength=window.out_pixels)
     found = emitted_pool(pool(window, "sum"))
     elements = dict.fromkeys(("vvadd", "lmv", "lldi"), 0)

@@ -22,7 +22,7 @@ VALUES = st.one_of(st.integers(0, 3), st.sampled_from([-(2**31), 2**31 - 1, -1])
 
 @st.composite
 def instruction(draw: Callable[..., int]) -> Virtual:
-    """One instruction; a register in two operands holds one value."""
+    """Draws one instruction; a register in two operands holds one value."""
     name = draw(st.sampled_from(sorted(OPERANDS)))
     block = virtual(name, 1)
     held: dict[int, int] = {}
@@ -53,7 +53,7 @@ def execute(records: isa.Records, registers: dict[int, int]) -> tuple[list[np.vo
 
 @given(BLOCKS, BLOCKS)
 def test_each_instruction_sees_its_operands(first: Virtual, second: Virtual):
-    """Also across calls: the registers keep what they hold."""
+    """Registers keep their values from one call to the next."""
     state, registers = Registers(), {}
     for block in (first, second):
         records, _ = state.materialise(block)
@@ -75,7 +75,7 @@ def test_no_register_is_loaded_with_what_it_holds(block: Virtual):
 
 @given(BLOCKS)
 def test_no_register_is_loaded_for_nothing(block: Virtual):
-    """Each load is for the next instruction, which uses the register."""
+    """The instruction after a load uses its register."""
     pending: set[int] = set()
     for record in Registers().materialise(block)[0]:
         if record["opcode"] == isa.OPCODE["sldi"]:

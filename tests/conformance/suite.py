@@ -72,7 +72,7 @@ def run(case: Case, home: Path) -> Outcome:
 
 
 def explain(error: Exception) -> str:
-    """One line."""
+    """Returns the error as one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, AssertionError):
         return "differs: " + "; ".join(lines[:5])

@@ -41,7 +41,7 @@ class Writer:
         return self.op("Constant", [], f"{name}_output_0", name, value=tensor)
 
     def branch(self, name: str, output: str) -> GraphProto:
-        """What was written so far, as the body of a node."""
+        """Returns the nodes written so far, as the body of a node."""
         return helper.make_graph(self.nodes, name, [], [helper.make_empty_tensor_value_info(output)], self.weights)
 
     def model(self, inputs: Sequence[ValueInfoProto], outputs: Mapping[str, Dims], ir_version: int = 8) -> ModelProto:
@@ -329,7 +329,7 @@ def keras_scan() -> ModelProto:
 
 
 def voice_detector() -> ModelProto:
-    """As Silero VAD: two networks in the branches on the sampling rate, weights inside, a check within."""
+    """Builds a model like Silero VAD: two networks in the branches on the sampling rate, weights and a check inside."""
     w = Writer("pytorch", 16)
     equal = w.op("Equal", ["sr", w.constant("Constant_0", 16000)], "Equal_0_output", "Equal_0")
     branches = {f"{which}_branch": _voice(rate, window) for which, rate, window in (("then", 16, 8), ("else", 8, 4))}

@@ -105,7 +105,7 @@ def test_thresholds_are_sharp():
 
 
 def test_swish():
-    """Its own operator from opset 24 on."""
+    """A separate operator from opset 24 on."""
     compare(single("Swish", (2, 3, 4), opset=24, alpha=1.5))
 
 

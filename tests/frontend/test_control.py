@@ -105,7 +105,7 @@ def test_a_branch_on_the_shape_of_a_computed_tensor(wanted: int, left: list[str]
 
 
 def test_nested_branches_with_the_same_names():
-    """Each branch defines `h`, and the inner ones read that of the outer."""
+    """Each branch defines `h`, and the inner branches read the `h` of their outer branch."""
     inner = [
         body([op("Add", "h x", "h2"), op("Neg", "h2", "o")], (), [value("o")]),
         body([op("Mul", "h x", "h2"), op("Identity", "h2", "o")], (), [value("o")]),
@@ -133,7 +133,7 @@ def test_a_branch_that_hands_on_what_is_outside():
 
 
 def test_a_branch_of_constants_only():
-    """Its output is one of the constants that are taken out of the branches."""
+    """The output is one of the constants that are moved out of the branches."""
     then = body([], (), [value("k", FLOAT, [2, 3])], {"k": random(2, 3)})
     other = body([helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(random(2, 3, seed=1)))], (),
                  [value("k", FLOAT, [2, 3])])  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_branch_of_constants_only():
 
 
 def test_weights_of_the_branch_not_taken_do_not_matter():
-    """They may even be infinite."""
+    """The weights may even be infinite."""
     then = body([op("Add", "x k", "t")], (), [value("t")], {"k": np.array([np.inf], np.float32)})
     other = body([op("Relu", "x", "e")], (), [value("e")])
     node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)

@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 
 
 def test_page_is_up_to_date() -> None:
-    """If not: make docs-generate."""
+    """Run `make docs-generate` if this fails."""
     assert PAGE.read_text() == "".join(docs.page())
 
 
@@ -34,7 +34,7 @@ def test_every_operator_is_described() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_extended_instructions_are_those_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of every operator in ONNX's suite, by importing its cases."""
+    """Imports the cases of ONNX's suite, and so every operator."""
     used: defaultdict[str, set[str]] = defaultdict(set)
 
     def record(*args: object, **kwargs: object) -> None:

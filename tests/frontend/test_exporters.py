@@ -42,7 +42,7 @@ def _filled(word: str, case: Case) -> str:
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
-    """One of the models, as `m.onnx` in the working directory."""
+    """Writes one of the models as `m.onnx` to the working directory."""
     case = CASES[request.param]
     (tmp_path / "m.onnx").write_bytes(case.build().SerializeToString())
     monkeypatch.chdir(tmp_path)

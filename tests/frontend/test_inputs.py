@@ -1,4 +1,4 @@
-"""What the user says of the inputs: sizes of dimensions, constants; and inputs that the chip cannot have."""
+"""Inputs as the user fixes them: sizes of dimensions, constants; and inputs that the chip cannot have."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def as_typed() -> Iterator[None]:
 
 
 def pair(first: Dims, second: Dims) -> ModelProto:
-    """Two inputs, two outputs."""
+    """Builds a model with two inputs and two outputs."""
     nodes = [node("Relu", "a", "p", name="first"), node("Neg", "b", "q", name="second")]
     return make_model(nodes, {"a": first, "b": second}, {"p": len(first), "q": len(second)})
 

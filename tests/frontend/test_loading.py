@@ -127,7 +127,7 @@ def test_bad_external_data(tmp_path: Path, key: str, value: str, reason: str):
 
 
 def test_external_data_of_a_branch(tmp_path: Path):
-    """It is embedded as other weights are, and as carefully."""
+    """External data of a branch is embedded as carefully as other weights."""
     w = helper.make_tensor("w", TensorProto.FLOAT, [3], random(3).tobytes(), raw=True)
     branches = {
         f"{name}_branch": helper.make_graph(

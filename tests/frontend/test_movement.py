@@ -208,7 +208,7 @@ def test_concat_of_vectors(shape: tuple[int]):
 @given(st.data())
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_chains_of_moves(data: st.DataObject):
-    """Each operator meets the images that those before it have left."""
+    """Each operator gets the images that the operators before it left."""
     rank = 3
     nodes: list[Any] = []
     constants: dict[str, Array] = {}

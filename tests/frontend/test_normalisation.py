@@ -33,7 +33,7 @@ def test_statistics_of_a_layer_normalization(axis: int):
 
 
 def test_an_absent_statistic_beside_an_absent_input():
-    """Both have the empty name; nobody reads it."""
+    """The names of both are empty, and nothing reads them."""
     norm = node("LayerNormalization", "x w", "y")
     norm.output.extend(["", "s"])
     nodes = [norm, node("Clip", "y - h", "c")]

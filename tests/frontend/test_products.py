@@ -230,7 +230,7 @@ def test_chains_of_products():
 
 
 def test_attention():
-    """Two heads: products with constants on crossbars, of two computed tensors on the vector unit."""
+    """Attention with two heads: products with constants on crossbars, those of computed tensors on the vector unit."""
     nodes = [node("MatMul", f"x w{n}", f"p{n}", name=f"project_{n}") for n in "qkv"]
     nodes += [node("Reshape", f"p{n} s", f"h{n}", name=f"split_{n}") for n in "qkv"]
     nodes += [

@@ -202,7 +202,7 @@ def test_computed_scales_are_refused():
 
 
 def _by_reference(model: ModelProto) -> tuple[Array, Array]:
-    """What the graph computes, and what the reference implementation of ONNX's own suite does."""
+    """Returns the results of the graph and of the reference implementation of ONNX's own suite."""
     graph = load(model).graph
     x = random(*graph.tensors["x"].shape)
     (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})

@@ -1,4 +1,4 @@
-"""What rounding alone may do to the output of a model."""
+"""Limits of the error that rounding alone may cause in the output of a model."""
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ from tests.frontend.support import golden
 WEIGHT_ERROR = 2.0**-21
 """Four half units in the last place: less than what a float32 sum of a few hundred products is off."""
 FLOOR = 2.0**-20
-"""For a model of one or two layers, where single roundings count: eight units in the last place."""
+"""Eight units in the last place, for a model of one or two layers, where single roundings count."""
 
 
 def tolerance(model: onnx.ModelProto, inputs: dict[str, NDArray[np.float32]]) -> float:

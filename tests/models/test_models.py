@@ -149,7 +149,7 @@ _FIXED = (".ratio", ".constant", ".min", ".max", ".scales", ".shape", ".starts",
 
 
 def _is_drawn(key: str) -> bool:
-    """Whether it depends on the seed: weights and statistics do, what is part of the topology does not."""
+    """Tells whether a tensor depends on the seed: weights and statistics do, parts of the topology do not."""
     return not key.endswith(_FIXED)
 
 
@@ -197,7 +197,7 @@ for other in ("efficientnet_b0", "tiny_yolo_v4", "wavenet_cell", "lstm", "vit_ti
 
 @pytest.mark.parametrize("name", _SWITCHED)
 def test_most_channels_change_sign(name: str) -> None:
-    """Else an error in the weights behind a Relu that is always off would go unseen."""
+    """Otherwise an error in the weights behind a Relu that is always off would not be seen."""
     model, _ = _expose(_build(name, small_options(name)), _SWITCHED[name])
     for relu, y in _run(model, _inputs(model, 8)).items():
         off = (y == 0).reshape(*y.shape[:2], -1).all(axis=(0, 2))
@@ -206,7 +206,7 @@ def test_most_channels_change_sign(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "googlenet"])
 def test_batch_norm_is_calibrated(name: str) -> None:
-    """Before its scale and bias (near 1 and 0), each channel has mean 0 and variance 1 over the calibration batch."""
+    """The scale is near 1, the bias near 0; without them each channel has mean 0 and variance 1 over the batch."""
     model, norms = _expose(_build(name, _SMALL), "BatchNormalization")
     batch = Builder(name, seed=0).input(*_shape(model.graph.input[0])).value
     assert batch is not None

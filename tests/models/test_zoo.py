@@ -1,4 +1,4 @@
-"""Every model compiles, and its streams compute what onnxruntime computes, but for rounding."""
+"""Tests that each model compiles, and that its streams compute the results of onnxruntime, except for rounding."""
 
 import tempfile
 from pathlib import Path

@@ -56,7 +56,7 @@ def test_buffers_alive_together_keep_a_gap(before: PimProgram):
 
 @given(lives())
 def test_memory_used_is_bounded(before: PimProgram):
-    """At least what is alive at once, at most all buffers side by side."""
+    """Memory is at least the largest sum of live buffers, at most the sum of all buffers."""
     core = allocate(before, ARCH).cores[0]
     spans = lifetimes(core)
     alive = [sum(s.buffer.elements + 1 for s in spans if s.first <= i <= s.last) for i in range(len(core.steps))]
@@ -114,7 +114,7 @@ def _vector(draw: Callable[..., int], out: Buffer, whole: list[Buffer], short: l
 
 
 def stored(p: PimProgram) -> Iterator[tuple[int, list[float]]]:
-    """What the program leaves in global memory, executed on named buffers."""
+    """Executes the program on named buffers and yields the values it stores to global memory."""
     values: dict[str, np.ndarray] = {}
     for step in p.cores[0].steps:
         match step.operation:

@@ -42,7 +42,7 @@ def test_a_tile_is_loaded_once_a_core():
 
 
 def test_a_tile_is_received_once_a_core():
-    """Two layers of another core read the same tensor."""
+    """A second core has two layers that read one tensor."""
     nodes = [node("Conv", "x u", "c", name="1"), node("Conv", "c v", "d", name="2"), node("Conv", "c w", "e", name="3")]
     constants = {"u": random(4, 4, 1, 1), "v": random(4, 4, 1, 1, seed=1), "w": random(4, 4, 1, 1, seed=2)}
     model = make_model([*nodes, node("Add", "d e", "y")], {"x": (1, 4, 2, 2)}, ["y"], constants)

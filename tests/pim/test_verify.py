@@ -1,4 +1,4 @@
-"""Every rule of `pim.verify`, on programs that break it."""
+"""Rules of `pim.verify`, each on a program that breaks it."""
 
 from dataclasses import replace
 from typing import Any

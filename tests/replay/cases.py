@@ -1,4 +1,4 @@
-"""What is compiled at both commits: as data, because another commit's code must understand it."""
+"""Cases compiled at both commits, as data: the code of another commit must understand them."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from raptor.target import arch
 from tests.models.test_models import small_options
 
 CHIPS = "lenet5", "resnet18", "mobilenet_v2", "bert_tiny"
-"""One of each kind: compiled for other chips, in other formats, and by search."""
+"""Models, one of each kind, that are compiled for other chips, in other formats, and by search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,10 @@ class Case:
 
 
 def cases(*, full: bool) -> Iterator[Case]:
-    """Each model, small, by every mapping; some for other chips, in other formats, by search. Full: all as they are."""
+    """Yields each model, small, by every mapping; some for other chips, in other formats, by search.
+
+    `full`: full sizes.
+    """
     for model, mapping in itertools.product(models.MODELS, ("rows", "raptor")):
         yield Case(f"{model} {mapping}", model, small_options(model), {"mapping": mapping, "cores": 2000})
     for model, (name, more) in itertools.product(CHIPS, _VARIANTS.items()):

@@ -1,4 +1,4 @@
-"""What differs between two recordings, in words."""
+"""Describes the differences between two recordings in words."""
 
 import json
 from collections.abc import Iterator

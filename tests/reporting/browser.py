@@ -44,7 +44,7 @@ class Browser:
         return perf_counter() - start
 
     def errors(self) -> list[Mapping[str, Any]]:
-        """What the console says, since it was last asked."""
+        """Returns messages of the console since the last call."""
         return list(self.driver.get_log("browser"))
 
     def run(self, script: str, *arguments: object) -> Any:

@@ -22,7 +22,7 @@ CHIP = {"xbar": 3, "xbars_per_core": 5, "cores": 16}
 
 @pytest.fixture(scope="module")
 def outs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One layer, and one of twice the channels."""
+    """Compiles a layer, and one with twice the channels."""
     folder = tmp_path_factory.mktemp("outs")
     programs = [raptor.compile(thesis_model(n, n), **CHIP) for n in (3, 6)]
     return [program.save(folder / f"out{k}") for k, program in enumerate(programs)]
@@ -248,7 +248,7 @@ def test_compare_fits_the_terminal(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Nothing is broken or cut: a number is whole, on one line, with its ratio."""
+    """No number is broken or cut: it is on one line, with its ratio."""
     monkeypatch.setenv("COLUMNS", str(columns))
     long = shutil.copytree(outs[1], tmp_path / ("a_rather_long_name_of_a_directory_" * 2))
     shown = run(capsys, "compare", *outs, long, outs[1])[1]

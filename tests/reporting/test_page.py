@@ -154,7 +154,7 @@ def telephone(chromium: Browser) -> Generator[Browser]:
 
 
 def test_a_telephone_shows_everything(telephone: Browser, pages: dict[str, Path]):
-    """Nothing of a figure lies over its tools, and the plot has most of the width."""
+    """A figure does not overlap its tools, and the plot has most of the width."""
     telephone.open(pages["rows"])
     assert telephone.errors() == []
     assert telephone.run("return document.documentElement.scrollWidth <= innerWidth")

@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def way_ns(messages: Ints, places: Ints, arch: Arch) -> int:
-    """What all flits take, by the table that the simulator reads."""
+    """Returns the time of all flits, by the table that the simulator reads."""
     table = network_table(arch)["latency"]
     return sum(flits * table[str(places[a])][str(places[b])] for a, b, flits in messages.tolist())
 

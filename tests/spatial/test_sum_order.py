@@ -1,4 +1,4 @@
-"""All outputs of a layer are summed in one order, wherever they are computed: equal columns give equal results."""
+"""Order of sums: all outputs of a layer are summed in one order on every core, so equal columns give equal results."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -37,10 +37,7 @@ def _products(rows: int, channels: int, columns: int) -> ModelProto:
 
 
 def _differing(model: ModelProto, axis: int, groups: int = 1, **chip: int) -> int:
-    """How many outputs of a pixel differ from the first of their group. Axis: of the channels.
-
-    Without `cores`, on as many as are needed.
-    """
+    """Counts the outputs of a pixel that differ from the first of their group. `axis`: that of the channels."""
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     make = raptor.compile if "cores" in chip else compile_to_fit
     outputs = make(model, mapping="rows", **chip).run({"x": random(*shape, seed=3)})["y"]
@@ -49,7 +46,7 @@ def _differing(model: ModelProto, axis: int, groups: int = 1, **chip: int) -> in
 
 
 def _placements(mapping: Mapping) -> set[tuple[int, ...]]:
-    """Of the ranges of columns: how many products one after another are on a core."""
+    """Returns, for the ranges of columns, the numbers of consecutive products on one core."""
     (layer,) = mapping.filters.values()
     placed = sorted(zip(layer.matrices, layer.cores, strict=True), key=lambda pair: pair[0].cols)
     columns = (list(run) for _, run in groupby(placed, key=lambda pair: pair[0].cols))

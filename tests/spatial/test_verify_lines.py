@@ -16,18 +16,18 @@ from tests.pipeline import Passes, chip, conv_model, passes
 
 CHIP = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 60}
 WIDE = conv_model((1, 6, 8, 9), 20, strides=(2, 1), pads=(1, 1, 1, 1))
-"""Its lines are cut into blocks of several pixels, its outputs into two ranges."""
+"""A model whose lines are cut into blocks of several pixels, its outputs into two ranges."""
 DEEP = conv_model((1, 40, 4, 5), 20, pads=(1, 1, 1, 1))
-"""Its input channels are cut into three ranges, on cores that make partial sums."""
+"""A model whose input channels are cut into three ranges, on cores that make partial sums."""
 NARROW = conv_model((1, 1, 9, 4), 5, pads=(1, 1, 1, 1))
-"""Its lines are so narrow that several are multiplied together."""
+"""A model whose lines are so narrow that several are multiplied together."""
 CUT = make_model(
     [node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("Conv", "t w", "y", name="conv", pads=[1, 1, 1, 1])],
     {"x": (1, 20, 5, 6)},
     ["y"],
     {"w": random(8, 20, 3, 3)},
 )
-"""Its input is a tensor of all rows that is cut into lines."""
+"""A model whose input is a tensor of all rows that is cut into lines."""
 
 Change = Callable[[Any], Any]
 
@@ -39,7 +39,7 @@ def compiled() -> dict[str, Passes]:
 
 
 def changed(graph: SpatialGraph, kind: type[BodyOp], change: Change, at: int = 0) -> SpatialGraph:
-    """One operation of a kind is another one; the others stay as they are."""
+    """Changes one operation of a kind; the others stay as they are."""
     found = [i for i, c in enumerate(graph.computes) if c.body and isinstance(c.body[0], kind)]
     computes = list(graph.computes)
     compute = computes[found[at]]
@@ -161,7 +161,7 @@ def test_pixels_brought_to_a_wrong_place_or_not_at_all(compiled: dict[str, Passe
 
 
 def test_two_lines_that_are_swapped(compiled: dict[str, Passes]):
-    """Of the output, and of the input."""
+    """Two lines of the output are swapped, then two of the input."""
     graph = compiled["wide"].spatial
     first, second, *rest = sorted(graph.tensors["y"].parts, key=lambda p: (p.region.channels, p.region.cols or (0, 0)))
     assert first.tile.type == second.tile.type

@@ -18,7 +18,7 @@ XBAR = (8, 8)
 
 
 def op(name: str, **operands: int) -> tuple[int, ...]:
-    """One record, by operand names of the instruction table."""
+    """Builds one record from operand names of the instruction table."""
     spec = BY_NAME[name]
     row = {"opcode": spec.opcode, **{spec.operand(key).slot: value for key, value in operands.items()}}
     return tuple(row.get(slot, 0) for slot in RECORD.names or ())

@@ -1,4 +1,4 @@
-"""What every instruction does, in both engines and both schedules."""
+"""Meaning of every instruction, in both engines and both schedules."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -221,7 +221,7 @@ LOAD = (address(1, 8), address(2, 0), address(3, 100), op("ld", rd=1, rs1=2, siz
 )
 @pytest.mark.parametrize("engine", ["numba", "python"])
 def test_global_memory_is_no_channel(tmp_path: Path, streams: Any, message: str, engine: Any) -> None:
-    """In another order of cores something else would be loaded, or left."""
+    """In another order of cores, the loaded or final values would differ."""
     program = program_of(tmp_path, *(stream(*rows) for rows in streams))
     with pytest.raises(ProgramError, match=message):
         finish(program, np.arange(32), engine, "block")
@@ -341,7 +341,7 @@ def test_limit_of_instructions(tmp_path: Path, engine: Any, schedule: Any) -> No
 
 @pytest.mark.parametrize(("engine", "schedule"), MODES)
 def test_probes_see_the_moment_before(tmp_path: Path, engine: Any, schedule: Any) -> None:
-    """Also where another core moves the program counter past the instruction, and at the end of a stream."""
+    """A probe also works if another core moves the program counter past the instruction, and at the end of a stream."""
 
     def probe(name: str, core: int, pc: int, at: int = 0) -> dict[str, Any]:
         tile = {"channels": [0, 2], "rows": [0, 1], "core": core, "pc": pc, "address": at}
@@ -454,10 +454,7 @@ def cores(draw: st.DrawFn) -> list[Records]:
 
 @st.composite
 def local_work(draw: st.DrawFn, stores_at: int) -> list[tuple[int, ...]]:
-    """One instruction, its addresses apart or equal so that it has a meaning.
-
-    A core loads and stores only its own 36 bytes of global memory: the order between cores is not defined.
-    """
+    """Draws one instruction, with addresses that are apart, or equal where that has a meaning."""
     spec = draw(
         st.sampled_from([i for i in INSTRUCTIONS if i.name not in (*_NOT_FLOAT, "send", "recv", "wait", "nop")])
     )

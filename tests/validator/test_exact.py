@@ -21,7 +21,7 @@ def loaded(model: onnx.ModelProto, folder: Path) -> Exact:
 
 
 def computed(model: onnx.ModelProto, folder: Path, x: Array) -> tuple[Array, Array]:
-    """By float64 and by onnxruntime in float32."""
+    """Returns the results of float64 and of onnxruntime in float32."""
     return loaded(model, folder).run({"x": x}, ["y"])["y"], golden(model, {"x": x})["y"]
 
 
@@ -63,7 +63,7 @@ def test_convolution(
 def test_normalisations_in_steps(
     tmp_path: Path, op: str, inputs: str, scale: tuple[int, ...], attributes: dict[str, Any]
 ) -> None:
-    """Every step rounds: of two nearly equal numbers little is known after the mean is taken off."""
+    """Each step rounds: little is known of two nearly equal numbers after the mean is subtracted."""
     constants = {"s": random(*scale), "b": random(*scale, seed=1)}
     model = make_model([node(op, inputs, **attributes)], {"x": (2, 4, 3, 5)}, ["y"], constants)
     x = random(2, 4, 3, 5)

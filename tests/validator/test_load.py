@@ -25,7 +25,7 @@ SETBW = op("setbw", ibiw=8, obiw=8)
 
 
 def good(**changes: Any) -> Builder:
-    """Two cores, one group each; input, output and constants."""
+    """Builds a program with two cores, one group each; input, output and constants."""
     core = stream(SETBW, address(1, 0), address(2, 8), op("mvmul", rd=2, rs1=1, mbiw=8, group=0))
     values: dict[str, Any] = {
         "cores": [core, core],

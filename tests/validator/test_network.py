@@ -70,7 +70,7 @@ def test_only_rows_asked_for_are_read(tmp_path: Path) -> None:
 
 
 def test_the_simulator_keeps_the_pairs_that_talk() -> None:
-    """Of 4000 cores a table of all pairs would take 270 MB."""
+    """A table of all pairs of 4000 cores would take 270 MB."""
     arch = architectures.load(cores=4000).file
     cores = np.arange(0, 4000, 2)
     pairs = np.array([[0, 1], [0, 2000], [5, 0], [5, 1999], [1999, 2000]])

@@ -1,4 +1,4 @@
-"""Where a program's time, energy, bytes and memory go: the parts add up to what others count."""
+"""Time, energy, bytes and memory of a program's parts: they add up to the totals of other counts."""
 
 import json
 from collections import Counter
@@ -162,7 +162,7 @@ def test_products_skipped_by_hand():
 
 
 def test_no_products_are_skipped_by_line():
-    """Each of 8 lines is cut into blocks of two pixels of 8 channels; there are none in the border."""
+    """Each of 8 lines is cut into blocks of two pixels of 8 channels; the border has no blocks."""
     model = conv_model((1, 8, 8, 8), 8, pads=(1, 1, 1, 1))
     (layer,) = raptor.compile(model, xbar=16, xbars_per_core=40, cores=1, mapping="rows").report.layers
     assert (layer.unfolding, layer.matrices, layer.replicas) == ("line 1x2", 1, 1)
@@ -179,7 +179,7 @@ def test_hops_are_those_of_the_table(found: Profile):
 
 
 def foreign(out: Path, folder: Path) -> Path:
-    """What another compiler leaves: streams and config."""
+    """Copies the files that another compiler leaves: streams and config."""
     folder.mkdir()
     for path in [out / files.CONFIG, *out.glob("core_*.json")]:
         (folder / path.name).write_bytes(path.read_bytes())

@@ -1,4 +1,4 @@
-"""What float32 can promise: right programs pass though the tolerance refuses them, wrong ones do not."""
+"""Precision of float32: right programs pass though the tolerance refuses them, wrong ones do not."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from validator.validate import validate
 
 W = random(6, 5)
 FAINT = np.array([1e4, 1e4, 1e4, 1e4, 0.1], np.float32)
-"""One output of a product is a hundred thousand times smaller than the others."""
+"""Factors that make one output of a product a hundred thousand times smaller than the others."""
 
 
 def detector(weights: Any = W, bias: float = -15) -> onnx.ModelProto:
@@ -37,7 +37,7 @@ def product(weights: Any) -> onnx.ModelProto:
 
 
 def verdict(folder: Path, right: onnx.ModelProto, computed: onnx.ModelProto | None = None, **options: Any) -> Report:
-    """Of a program that computes `computed`, for the model `right`."""
+    """Validates a program that computes `computed`, for the model `right`."""
     out = raptor.compile(computed or right, cores=4).save(folder / "out")
     (out / "model.onnx").write_bytes(right.SerializeToString())
     return validate(out, check_hashes=False, **options)
@@ -98,7 +98,7 @@ def test_another_bias_fails(tmp_path: Path) -> None:
 
 
 def test_a_wrong_small_value_beside_large_ones_is_found(tmp_path: Path) -> None:
-    """Its error is ten times smaller than what the tolerance is of the largest value."""
+    """The error is ten times smaller than the tolerance relative to the largest value."""
     right = product(W * FAINT)
     assert verdict(tmp_path / "right", right).passed
     report = verdict(tmp_path / "wrong", right, product(changed((1, 4), 1.1, W * FAINT)))

@@ -17,7 +17,7 @@ from validator.checks.subject import Subject
 
 CORES = 4
 Step = tuple[str, int, int]
-"""What, with which core (sync, send, recv) or how many (wait), event register."""
+"""Kind, then core (sync, send, recv) or count (wait), then event register."""
 
 steps = st.lists(
     st.tuples(st.sampled_from(["send", "recv", "sync", "wait"]), st.integers(0, CORES - 1), st.integers(0, 1)),
@@ -81,7 +81,7 @@ def test_cores_get_as_far_as_in_a_plain_run(programs: list[list[Step]]) -> None:
 @settings(max_examples=100)
 @given(st.lists(st.tuples(*[st.integers(-(2**31), 2**31 - 1)] * 4, *[st.integers(0, 255)] * 2), max_size=30), st.data())
 def test_any_records_can_be_checked(rows: list[tuple[int, ...]], data: st.DataObject) -> None:
-    """Whatever the numbers are: no exception, no access outside an array."""
+    """Any numbers are accepted without an exception, and without access outside an array."""
     opcodes = [data.draw(st.sampled_from(sorted(BY_OPCODE))) for _ in rows]
     records = stream(*((o, rd, rs1, 0, a, b, c, d) for o, (a, b, c, d, rd, rs1) in zip(opcodes, rows, strict=True)))
     subject = Subject(streams=[records, records[::-1].copy()], groups=[(1, 2), None], instantiated=[True, False])

@@ -1,4 +1,4 @@
-"""One defect per trap of the simulator: each is found, named exactly, and nothing else is said."""
+"""Defects, one per trap of the simulator: each is found and named exactly, and nothing else is reported."""
 
 from collections.abc import Callable
 from pathlib import Path

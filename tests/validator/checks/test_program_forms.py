@@ -155,7 +155,10 @@ def test_a_program_before_and_after_it_is_written(tmp_path: Path) -> None:
 
 
 def test_weights_that_meet_padding_only_are_a_note_in_programs_of_ours(tmp_path: Path) -> None:
-    """On an image of 1x1 pixels, 8 of 9 kernel positions; in anyone else's program it is worth a warning."""
+    """The image has 1x1 pixels, so 8 of 9 kernel positions are padding.
+
+    In other compilers' programs it is a warning.
+    """
     program = raptor.compile(conv_model((1, 4, 1, 1), 4, pads=(1, 1, 1, 1)), mapping="raptor", cores=4)
     out = program.save(tmp_path / "out")
     for found in (program.check(), check(out)):

@@ -1,4 +1,4 @@
-"""Another chip by `--arch`: refused where the program's matrices do not fit, a warning where its sizes differ."""
+"""Option `--arch` with another chip: refused if the program's matrices do not fit, a warning if its sizes differ."""
 
 import json
 from pathlib import Path

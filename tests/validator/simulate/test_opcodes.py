@@ -1,4 +1,4 @@
-"""Every instruction of the table has a time, by its row: none is taken for another kind without a word."""
+"""Times of every instruction of the table, by its row: none silently gets the time of another kind."""
 
 import math
 from pathlib import Path
@@ -30,7 +30,7 @@ def latency_ns(*rows: tuple[int, ...]) -> float:
 
 
 def vector_ns(spec: Instruction) -> float:
-    """By docs/target.md, 4.2: reads of each operand, steps of the unit, the write of the result."""
+    """Computes the time by docs/target.md, 4.2: reads of each operand, steps of the unit, the write of the result."""
     core = CHIP.chip_config.core_config
     memory = core.local_memory_config
     operands = sum(o.kind is Kind.SOURCE for o in spec.operands)

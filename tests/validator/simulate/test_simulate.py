@@ -105,7 +105,7 @@ def test_the_trace(program: Path, tmp_path: Path):
 
 
 def test_tracks_of_the_trace(program: Path, tmp_path: Path):
-    """One track for each core and unit, and events named after ONNX nodes."""
+    """The trace has one track for each core and unit, and events named after ONNX nodes."""
     steps = {
         "version": 1,
         "nodes": ["conv", "head"],
