@@ -15,7 +15,7 @@ def command(
         ),
     ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
-    sarif: Annotated[Path | None, typer.Option("--sarif", help="The same as SARIF, for CI.")] = None,
+    sarif: Annotated[Path | None, typer.Option("--sarif", help="File for SARIF, for CI; - for the terminal.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the counts only.")] = False,
 ) -> None:
     """Find problems that pimsim-nn would accept silently, in programs of any compiler.

@@ -17,7 +17,9 @@ def command(
         list[str] | None,
         typer.Option("--input", metavar="[NAME=]FILE", help="A .npy, .npz or .pb file; else random numbers."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first random input; the next has the next.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the first random input; later ones use the next seeds.")
+    ] = 0,
     samples: Annotated[
         int | None,
         typer.Option(
@@ -27,7 +29,7 @@ def command(
         ),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Largest error, over the values near; 0 for equal numbers.")
+        float, typer.Option(min=0, help="Largest error, relative to the values near; 0: equal numbers.")
     ] = DEFAULT_TOLERANCE,
     layers: Annotated[bool, typer.Option("--layers", help="Compare every intermediate tensor too.")] = False,
     engine: Annotated[Engine, typer.Option(help="Compiled, or the slow reference.")] = "numba",
@@ -41,7 +43,7 @@ def command(
 ) -> None:
     """Execute a compiled model and compare it with onnxruntime.
 
-    What is off by more than the tolerance passes if it is as near to the model in float64 as float32 can be.
+    An error above the tolerance passes if the output is as near to the model in float64 as float32 can be.
 
     Exit status: 0 the outputs agree, 1 they do not, 2 bad input, 3 deadlock.
 

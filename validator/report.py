@@ -28,12 +28,12 @@ class LayerComparison:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The JSON report; `version` changes with its fields. Not a number and infinity are written as null.
+    """Result of a validation as JSON; `version` changes with its fields. NaN and infinity are written as null.
 
     `outputs` and `layers` hold the worst of `samples` inputs; `instructions` are those of one run, `seconds` of all.
     `first_deviation` is the first ONNX node whose tensor differs; `message` says what stopped a run that did not end.
-    `reason`: one sentence, if something is off by more than the tolerance, what float64 says of it (docs/verdict.md).
-    `by_suite`: ONNX nodes that ONNX's own suite judges, because onnxruntime departs from it.
+    `reason` is one sentence on the judgement by float64, if an error is above the tolerance (docs/verdict.md).
+    `by_suite` names the ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it.
     """
 
     verdict: Verdict

@@ -214,7 +214,7 @@ def compile_command(
         typer.Option(metavar="PASS", help="Print what this pass returns, and stop.", autocompletion=completion.passes),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier output.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print each stage, on a line of its own.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print each stage on a separate line.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Compile an ONNX model to instruction streams.
@@ -322,7 +322,7 @@ app.add_typer(raptor.cli.arch.app, name="arch")
 
 @app.command("help")
 def help_command(
-    name: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Of which; without, all.")] = None,
+    name: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Command to show; default: all.")] = None,
 ) -> None:
     """Show what a command does, as its --help.
 

@@ -13,9 +13,9 @@ def command(
         typer.Option("--what-if", help="Simulate again with each part of the chip twice as fast: what would help."),
     ] = False,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print one line only: what binds.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print one line only: what limits the time.")] = False,
 ) -> None:
-    """Say what the mapping chose for each layer, what else it might have chosen, and what bounds time.
+    """Say what the mapping chose for each layer, what else it might have chosen, and what limits the time.
 
     Exit status: 0 done, 2 bad input, 3 deadlock.
 
