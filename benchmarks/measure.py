@@ -44,7 +44,7 @@ class Run:
 
 def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
     """Runs a command in a cold process `repeat` times. `stages_file`: where it writes JSON, perhaps with "seconds"."""
-    # As after any installation; without this some environments compile our sources anew in every run.
+    # As in any installation: some environments set this variable and compile our sources again in every run.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     walls: list[float] = []
     cpus: list[float] = []

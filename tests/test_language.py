@@ -1,4 +1,4 @@
-"""Language of docstrings: each starts with a verb or a noun, so that it can be read without its name."""
+"""Language: docstrings start with a verb or a noun, pages with what they are for, and sentences are short."""
 
 import ast
 import re
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.documents import ROOT, pages
+
 TREES = ("raptor", "validator", "models", "docgen", "benchmarks", "examples", "tests")
 RIDDLES = (
     *("All that", "Also", "Anyone", "As", "By", "Else", "How", "If not", "Of", "Such", "The same", "There", "Those"),
@@ -38,6 +39,11 @@ NOT_YET = (
 )
 """Packages and files with docstrings that still break the rule."""
 
+MOST_WORDS = 37
+"""Longest sentence of a page; most have fewer than 25 words."""
+NOTES = ("docs/target.md",)
+"""Pages of notes, which list more than they explain."""
+
 _OPENING = re.compile(rf"\s*({'|'.join(RIDDLES)})\b")
 
 
@@ -67,3 +73,27 @@ def test_docstrings_start_with_a_verb_or_a_noun(tree: str) -> None:
 def test_what_is_clean_by_now_is_not_left_out(name: str) -> None:
     """Remove the entry from `NOT_YET` if this fails."""
     assert any(True for path in files(name) for _ in riddles(path))
+
+
+def prose(page: str) -> Iterator[str]:
+    """Yields the paragraphs and list items of a page, without blocks, tables, headings and links."""
+    text = re.sub(r"^```.*?^```$|<!--.*?-->|^\|.*?$", "", page, flags=re.MULTILINE | re.DOTALL)
+    for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
+        if part.strip() and not part.lstrip().startswith("#"):
+            yield re.sub(r"\]\([^)]*\)", "]", " ".join(part.split()))
+
+
+@pytest.mark.parametrize("name", pages())
+def test_a_page_begins_with_what_it_is_for(name: str) -> None:
+    page = (ROOT / name).read_text()
+    if page.startswith("--8<--"):  # holds another page
+        return
+    title, _, rest = page.partition("\n")
+    assert title.startswith("# ")
+    assert re.match(r"\n(\w|`|\[)(?!``)", rest), "a sentence should follow the title"
+
+
+@pytest.mark.parametrize("name", [name for name in pages() if name not in NOTES])
+def test_sentences_are_short(name: str) -> None:
+    sentences = (s for part in prose((ROOT / name).read_text()) for s in re.split(r"(?<=[.?!:;]) ", part))
+    assert [s for s in sentences if len(s.split()) > MOST_WORDS] == []

@@ -62,7 +62,7 @@ def named_arrays(places: Sequence[TensorPlace], given: object) -> dict[str, Arra
 def _numbers(name: str, value: Any) -> Array:
     try:
         array = np.asarray(value)
-    except Exception as e:  # anything can be passed, and has its own way of not being an array
+    except Exception as e:  # an object of any class may be passed, and raise anything
         raise UserError(f"input {name!r}: cannot be made an array: {e}") from e
     _check_numbers(name, array)
     return array

@@ -29,7 +29,7 @@ def node(proto: NodeProto, dtype: type[np.floating]) -> NodeProto:
 
 
 def _attribute(proto: AttributeProto, dtype: type[np.floating], *, constant: bool) -> AttributeProto:
-    if constant and proto.name in ("value_float", "value_floats"):  # which say float32
+    if constant and proto.name in ("value_float", "value_floats"):  # these attributes are float32
         values = np.asarray(proto.f if proto.name == "value_float" else list(proto.floats), dtype)
         return helper.make_attribute("value", numpy_helper.from_array(values))
     copy = AttributeProto.FromString(proto.SerializeToString())

@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Runs a command. Exit status: 0 done, 1 mismatch, 2 bad input, 3 deadlock, 70 a bug, 130 and 143 stopped."""
     args = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, TextIOWrapper):
-        # A name may have letters that the terminal has not. The stubs leave open which buffer such a stream has.
+        # The terminal may lack letters of a name. The stubs do not say which buffer such a stream has.
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportUnknownMemberType] see above
     stopper = Stopper()
     try:

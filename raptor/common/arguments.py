@@ -90,7 +90,7 @@ def path(keyword: str, value: object, *, expected: str = "a path") -> Path:
     except ValueError:
         raise fault(keyword, value, "a path without a null character") from None
     except (FileNotFoundError, NotADirectoryError):
-        pass  # whoever opens it says so
+        pass  # the code that opens the file reports it
     except OSError as e:
         raise fault(keyword, value, f"a path that can be reached ({e.strerror})") from e
     return Path(value)

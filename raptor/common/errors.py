@@ -19,7 +19,7 @@ class RaptorError(Exception):
     exit_status = 2
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # NOTE: Python would call the class with the message alone, which is not what subclasses take.
+        # NOTE: Python would call the class with the message alone, but subclasses have other arguments.
         return _restored, (type(self), self.args, self.__dict__)
 
 

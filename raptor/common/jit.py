@@ -45,7 +45,7 @@ def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return compiled(*args, **kwargs)
-        except OSError:  # of the cache, such as a full disk: no kernel touches files. The code is in memory by now.
+        except OSError:  # the cache failed, such as on a full disk; kernels touch no files, and the code is in memory
             return compiled(*args, **kwargs)
 
     return call

@@ -35,7 +35,7 @@ def locked(folder: Path) -> Generator[None]:
             yield
     finally:
         held.discard(place)
-        with suppress(OSError):  # gone, or somebody else's by now
+        with suppress(OSError):  # removed, or locked by another process by now
             _remove(parent, name)
         os.close(parent)
 

@@ -67,7 +67,7 @@ def whole(option: str, path: Path) -> Generator[BinaryIO]:
     only what is JSON goes to standard output (`print_or_write`).
     """
     check_no_terminal(option, path)
-    # Named before it is made, so that no Ctrl-C comes between the two.
+    # The name is chosen before the file is created, so that a Ctrl-C cannot come between the two.
     temporary = path.parent / f".raptor.{secrets.token_hex(4)}"
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):

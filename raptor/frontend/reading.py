@@ -186,7 +186,7 @@ def _external_range(tensor: TensorProto, model: Path) -> tuple[Path, int, int]:
 
 def _external_path(location: str, model: Path, where: str) -> Path:
     relative = PurePosixPath(location)
-    # A model is data from elsewhere: it must not make us read, and then publish in out/, any file it names.
+    # A model is not trusted: it must not make us read any file that it names, and then publish it in out/.
     if not location or relative.is_absolute() or ".." in relative.parts or "\\" in location or ":" in location:
         raise UserError(f"{where}: '{location}' is not a file inside the model's folder")
     path = model.parent
