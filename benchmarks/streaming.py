@@ -1,9 +1,9 @@
 """Measure the gain of row streaming over one layer after another, as CLSA-CIM (DATE 2024) does: `make bench-streaming`.
 
-Four programs of each model are compiled for the same chip. Each layer gets the fewest cores that hold it, or slow
-layers get more until the chip is full. And each layer starts after the layer before it has ended on a core, or they
-stream. Both programs of a pair have the same matrices on the same cores. Latencies are the built-in simulator's; a core
-is utilised while it multiplies.
+Four programs of each model are compiled for the same chip. Either each layer gets the fewest cores that hold it, or
+slow layers get more until the chip is full. And either a core passes nothing on before it has done all of a layer, or
+lines are streamed. Both programs of a pair have the same matrices on the same cores. Latencies are the built-in
+simulator's; a core is utilised while it multiplies.
 """
 
 import argparse

@@ -12,4 +12,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(text: str) -> str:
+    """Formats a text as code; nothing for an empty one."""
     return f"`{text}`" if text else ""

@@ -76,7 +76,10 @@ def _deviation(
 
 
 def _squared(moved: Array, known: Doubles) -> Doubles:
-    """Returns squared differences; a draw that is not finite counts as 0, so that it excuses no error."""
+    """Returns squared differences; values that are not finite count as 0, so that they excuse no error.
+
+    Raises `UnknownError` if rounding has changed the shape.
+    """
     if moved.shape != known.shape:
         raise UnknownError(f"by rounding, a shape becomes {list(moved.shape)} instead of {list(known.shape)}")
     with np.errstate(invalid="ignore", over="ignore"):

@@ -31,6 +31,7 @@ _EXPENDABLE_TIMES = ("rest", "memory", "net", "vector", "send", "share")
 
 
 def write(path: Path, found: Explanation) -> None:
+    """Writes an explanation as JSON; `-` is standard output."""
     storage.print_or_write("--json", path, orjson.dumps(asdict(found), option=orjson.OPT_INDENT_2) + b"\n")
 
 

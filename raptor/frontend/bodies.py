@@ -26,9 +26,11 @@ class Names:
         self._copies: dict[str, int] = {}
 
     def tensor(self, name: str) -> str:
+        """Returns `name`, or `name.2`, `name.3` and so on if a tensor has that name already."""
         return self._fresh(name, self._tensors)
 
     def node(self, name: str) -> str:
+        """Returns a free name for a node, as `tensor` does; '' stays ''."""
         return self._fresh(name, self._nodes) if name else ""
 
     def _fresh(self, name: str, taken: set[str]) -> str:

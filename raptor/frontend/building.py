@@ -54,9 +54,11 @@ class Builder:
         return self.laid(tensor, natural_image(tensor.shape))
 
     def laid(self, tensor: Tensor, image: Image) -> Tensor:
+        """Returns the tensor laid out as `image` (see `ImportContext.as_image`)."""
         return self.ctx.as_image(self.node, tensor, image)
 
     def add(self, operator: Operator, image: Image, *inputs: Tensor) -> Tensor:
+        """Adds an operator with an inner result, whose shape is that of its image."""
         stem = f"{self.node.output}.{_stem(operator)}"
         return self.ctx.inner(self.node, [i.name for i in inputs], image.shape, image, operator, stem)
 
@@ -122,6 +124,7 @@ def constant_ints(node: NodeView, ctx: ImportContext, position: int, name: str =
 
 
 def axis_of(node: NodeView, rank: int, default: int) -> int:
+    """Returns the attribute `axis`, counted from 0. Raises `Refusal` if it is not below `rank`."""
     axis = node.integer("axis", default)
     if not -rank <= axis < rank:
         raise Refusal(f"axis {axis} of {rank} dimensions")

@@ -214,6 +214,7 @@ def _users(proto: ModelProto) -> defaultdict[str, set[str]]:
 
 
 def type_name(elem_type: int) -> str:
+    """Names an ONNX element type as messages show it: `float16`."""
     if elem_type == TensorProto.UNDEFINED:
         return "not a tensor"
     known = TensorProto.DataType.values()

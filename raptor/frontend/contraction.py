@@ -98,9 +98,11 @@ class Contraction:
         return tuple(n for n in names if self.sizes[n] > 1)
 
     def dims(self, names: Iterable[str]) -> tuple[int, ...]:
+        """Returns the sizes of dimensions."""
         return tuple(self.sizes[n] for n in names)
 
     def size(self, names: Iterable[str]) -> int:
+        """Returns the number of elements of these dimensions together."""
         return math.prod(self.dims(names))
 
     def product(self, x: Factor, y: Factor, out: Names) -> Factor:
@@ -124,6 +126,7 @@ class Contraction:
         return self.product(x, self.ones(gone), tuple(n for n in x.names if n in needed))
 
     def ones(self, names: Names) -> Factor:
+        """Makes a constant factor of ones."""
         return Factor(names, np.ones(self.dims(names), np.float32))
 
     def _product_with_constant(self, names: Names, x: Tensor, others: Names, values: Floats, out: Names) -> Tensor:

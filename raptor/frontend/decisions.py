@@ -41,6 +41,7 @@ class Decisions:
         self._typed: dict[str, ValueInfoProto] = {}
 
     def add(self, node: NodeProto) -> None:
+        """Adds a node to the graph."""
         self._at.update((name, len(self.nodes)) for name in node.output if name)
         self.nodes.append(node)
 

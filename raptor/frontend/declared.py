@@ -16,6 +16,7 @@ def dims_of(value: ValueInfoProto) -> tuple[Dim, ...]:
 
 
 def write_dims(value: ValueInfoProto, dims: Sequence[Dim]) -> None:
+    """Writes a shape into `value`, in place; an open size without a name becomes empty."""
     shape = TensorShapeProto()
     for size in dims:
         dim = shape.dim.add()
@@ -27,6 +28,7 @@ def write_dims(value: ValueInfoProto, dims: Sequence[Dim]) -> None:
 
 
 def text(dims: Sequence[Dim]) -> str:
+    """Writes a shape as messages and `--shape` show it: `1,3,H,W`."""
     return ",".join(map(str, dims))
 
 

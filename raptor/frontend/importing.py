@@ -103,6 +103,7 @@ class ImportContext:
         return value
 
     def input(self, name: str) -> None:
+        """Adds an input of the model. Raises `Refusal` if its shape is not known, or it is not float32."""
         self._define(name, self.shape(name), natural_image(self.shape(name)))
 
     def output(self, name: str) -> None:

@@ -79,6 +79,7 @@ def find_importer(op_type: str, version: int) -> Importer | None:
 
 
 def is_supported_op(domain: str, op_type: str) -> bool:
+    """Tells whether some version of an operator has an importer."""
     return domain in STANDARD_DOMAINS and any(_of(op_type))
 
 

@@ -41,6 +41,7 @@ _BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div"})
 
 
 def arity(function: MapFunction) -> int:
+    """Returns the number of operands of a function."""
     return 2 if function in _BINARY else 1
 
 
@@ -61,6 +62,7 @@ class Filter:
 
     @property
     def in_channels(self) -> int:
+        """Number of input channels of all groups."""
         return self.weights.shape[1] * self.groups
 
     def needed(self, cols: tuple[int, int]) -> tuple[int, int]:

@@ -190,6 +190,7 @@ def mix_by_part(parts: Sequence[Part]) -> Figure:
 
 
 def mix_by_core(found: Profile) -> Figure:
+    """Draws the instructions of each core with work."""
     cores = [c for c in found.cores if c.instructions]
     data = _mix([c.instructions for c in cores], [c.core for c in cores], sideways=False)
     layout = {

@@ -73,6 +73,7 @@ class Figure:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
+    """Makes an axis of plotly."""
     return {"title": {"text": title}, "zeroline": False, "automargin": True, **more}
 
 
@@ -107,6 +108,7 @@ def bytes_of(values: npt.NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def texts_of(rows: Sequence[Sequence[str]]) -> Texts:
+    """Collects the texts of a table's cells."""
     names: dict[str, int] = {}
     index = np.array([[names.setdefault(cell, len(names)) for cell in row] for row in rows], np.int64)
     return Texts(list(names), index)
@@ -149,4 +151,5 @@ def time_unit(ns: float) -> tuple[str, float]:
 
 
 def byte_unit(size: float) -> tuple[str, float]:
+    """Returns the unit in which a size is easy to read, and its number of bytes."""
     return next(((u, s) for u, s in (("MB", 1e6), ("kB", 1e3)) if size >= s), ("bytes", 1.0))

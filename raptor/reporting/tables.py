@@ -198,6 +198,7 @@ def _end(core: int) -> Cell:
 
 
 def finding_table(facts: Facts) -> Table:
+    """Makes a row for each finding of `raptor check`."""
     columns = tuple(Column(n, number=False) for n in ("severity", "rule", "where", "what", "try"))
     rows = ((f.severity, f.rule, place(f), f.message, f.advice) for f in facts.profile.findings)
     return Table("findings", columns, tuple(tuple(Cell(str(c), str(c)) for c in row) for row in rows))

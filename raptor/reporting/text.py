@@ -17,12 +17,14 @@ def size(count: float) -> str:
 
 
 def share(part: float) -> str:
+    """Writes a part of 1 in per cent."""
     if 0 < part < 0.0005:
         return f"<0.1{SPACE}%"
     return f"{100 * part:.1f}{SPACE}%"
 
 
 def shape(dims: Sequence[int]) -> str:
+    """Writes a shape: `1x3x224x224`."""
     return "x".join(map(str, dims)) or "scalar"
 
 
