@@ -17,10 +17,11 @@ GOAL = 426
 _REASON_CHARACTERS = 300
 HEAD = """# Conformance
 
-{} of {} cases pass: those of ONNX's own backend suite that apply to inference on static float32 shapes (int8 and uint8
-for the quantised operators; `tests/conformance/cases.txt`). Each is compiled, and its instruction streams are executed
-by the validator's engine; tolerances and types are those of the suite (rtol 1e-3, atol 1e-7). Written by
-`make conformance`; what `tests/conformance/passing.txt` lists must go on passing.
+{} of {} cases pass. The cases are those of ONNX's own backend suite for inference on static float32 shapes, and on int8
+and uint8 for the quantised operators (`tests/conformance/cases.txt`). Each case is compiled, and the validator's engine
+executes its instruction streams. Tolerances and types are those of the suite (rtol 1e-3, atol 1e-7).
+
+`make conformance` writes this page. A case that is in `tests/conformance/passing.txt` must pass in later versions, too.
 """
 
 
