@@ -13,9 +13,9 @@ from raptor.target.arch.sources import SOURCES
 
 HEAD = f"""# Architecture files
 
-{NOTE.format("`raptor/arch`")}
-An architecture file describes a chip. It is the file of the simulator pimsim-nn: JSON with the fields and defaults
-below. Each field has one unit.
+{NOTE.format("`raptor/target/arch`")}
+An architecture file describes a chip. This page explains its fields and the figures that follow from them. It is the
+file of the simulator pimsim-nn: JSON with the fields and defaults below. Each field has one unit.
 
 - `--arch` takes a file, or the name of a preset. `--xbar`, `--cores`, `--xbars-per-core` and `--cell-bits` replace
   values of it.
@@ -23,7 +23,7 @@ below. Each field has one unit.
   table that is missing or incomplete is refused. Without `net_config_file_path`, the built-in mesh of `layout` is used.
 - The simulator ignores a misspelt field. RAPTOR refuses it.
 - `raptor arch show FILE` prints all values of a file and what follows from them ([below](#what-follows-from-a-file)).
-  `raptor arch check FILE` tells what the simulator would do with them. `raptor arch new` writes a file to start from.
+  `raptor arch check FILE` tells what the simulator would do with them. `raptor arch new` writes a new file.
 - The JSON schema is [arch.schema.json](schemas/arch.schema.json).
 
 ## Presets
@@ -31,26 +31,27 @@ below. Each field has one unit.
 
 FIGURES = """## What follows from a file
 
-`raptor arch show` begins with it, for elements of 8 bits or those of `--bits`:
+`raptor arch show` begins with these figures, for elements of 8 bits or of `--bits`:
 
 ```console
 $ raptor arch show bench | sed '/not modelled/q'
 FIGURES_OF_BENCH
 ```
 
-The product is an `mvmul` of one crossbar, alone, as the simulator takes it from the start of its unit to its end; a
-core adds some cycles to enter it, and notices its end when its clock ticks. Input bits and rows go through the DACs
-slice by slice, and columns through the ADCs; where the two stages overlap (`pipeline_mode`), the time of a part is
-that during which nothing else goes on, so that parts add up. Local memory is read 8 times (the simulator's rule) and
-written once.
+**The product** is an `mvmul` of one crossbar, alone. Its time is that of the matrix unit, from start to end. In a
+program a core needs some cycles more: to start the instruction, and to notice its end at the next tick of its clock.
+Input bits and rows go through the DACs slice by slice, and columns through the ADCs. Where the two stages overlap
+(`pipeline_mode`), the time of a part is the time in which only this part works, so that the parts add up. Local
+memory is read 8 times (the simulator's rule) and written once.
 
-Peak is 2 operations for each multiply-accumulate of products alone: additions of partial sums, loads and messages
-come on top. The first line has every crossbar busy with a product of its own all the time. A core cannot always have
-that: it has one port of local memory, through which the inputs of all its products go, and at most `rob_size`
-instructions begun. The next lines are what these leave, with crossbars that share an input in array groups of the
-best size, and are shown where they are less. They are limits, not promises: products of few large groups also wait
-for each other at the port, and reach 80 to 100 % of them. TOPS/W has the energy of the products and the static power
-that is [counted](energy.md).
+**The peak** counts products only, with 2 operations for each multiply-accumulate. Additions of partial sums, loads
+and messages need time in addition. In the first line every crossbar is busy with its own product all the time. A core
+cannot always do that, for two reasons. All inputs of its products go through the one port of its local memory. And it
+can start at most `rob_size` instructions. The next lines show these two limits if they are lower. They assume array
+groups of the best size, in which crossbars share an input. These are limits and not promises: products of a few large
+groups also wait for each other at the port, and reach 80 to 100 % of them.
+
+**TOPS/W** contains the energy of the products, and the static power that is [counted](energy.md).
 """
 
 

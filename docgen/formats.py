@@ -12,8 +12,8 @@ from raptor.output import files
 HEAD = f"""# JSON files, field by field
 
 {NOTE.format("`raptor/output/files.py` and `raptor/output/compile_report.py`")}
-What each file is for, and the formats that are not JSON: [files of an output directory](files.md). `arch.json` has a
-[page of its own](architecture.md).
+This page lists the fields of the JSON files that `raptor compile` writes. What each file is for, and the formats that
+are not JSON, are in [files of an output directory](files.md). `arch.json` has [its own page](architecture.md).
 """
 
 

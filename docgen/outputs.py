@@ -8,12 +8,15 @@ from raptor.target.arch import ArchFile
 HEAD = f"""# JSON of commands, field by field
 
 {NOTE.format("the classes that the commands write")}
-Commands with `--json` write one object each, in UTF-8: to a file, or with `--json -` to standard output, where nothing
-else goes then. `version` is a whole number that changes when fields do. Equal runs write equal bytes but for `seconds`
-(wall times, in `simulate` and `validate`). Paths are as they were given. What is not a number, or infinite, is `null`.
+This page is for programs that read the results of RAPTOR. Commands with `--json` write one object each, in UTF-8. It
+goes to a file, or with `--json -` to standard output, which then contains nothing else.
 
-`strategy` is the name by which a mapping was made (`--mapping rows`), also of one that was stored and is read. `xbars`
-are crossbars, as in `--xbar` and `--xbars-per-core`. Times are in ns, energies in pJ, wall times in s.
+- `version` is a whole number that changes when fields do.
+- Equal runs write equal bytes, except for `seconds` (wall times, in `simulate` and `validate`).
+- Paths are written as they were given. NaN and infinity are written as `null`.
+- `strategy` is the method that made a mapping (`--mapping rows`), also for a mapping that was stored and read again.
+- `xbars` are crossbars, as in `--xbar` and `--xbars-per-core`.
+- Times are in ns, energies in pJ, wall times in s.
 """
 
 
