@@ -51,8 +51,8 @@ fuzz-short: $(READY)  ## two minutes of it, for CI
 fuzz-night: $(READY)  ## a minute of each part of it; SEED=90000 for other cases
 	$(BIN)/python -m tests.fuzz --long --jobs $(JOBS) --seconds 60 --seed $(SEED) $(FUZZ_PARTS)
 
-planted: $(READY)  ## every planted defect: each must be caught by what checks programs
-	$(BIN)/python -m tests.fuzz planted --long --jobs $(JOBS)
+planted: $(READY)  ## every planted defect must be caught by what checks programs, every wrong decision by a test
+	$(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 
 conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table

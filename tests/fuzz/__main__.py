@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.fuzz import campaign
 from tests.fuzz.campaign import Part
+from tests.fuzz.decisions import DECISIONS
 from tests.fuzz.faults import INTERRUPTIONS
 from tests.fuzz.given import GIVEN
 from tests.fuzz.graphs import GRAPHS
@@ -17,7 +18,7 @@ from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.relations import METAMORPHIC
 
-_ALL = (GRAPHS, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED)
+_ALL = (GRAPHS, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED, DECISIONS)
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
 
@@ -38,7 +39,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument(
-        "--seed", type=int, help="of the first case; the next has the next number; 0, or by the commit: planted"
+        "--seed",
+        type=int,
+        help="of the first case; the next has the next number; if not given 0, or what is planted by commit",
     )
     parser.add_argument("--count", type=int, default=0, help="cases of each part")
     parser.add_argument("--long", action="store_true", help="as many cases as a release needs, not as CI has time for")
