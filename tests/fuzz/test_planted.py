@@ -9,10 +9,13 @@ import pytest
 
 from tests.fuzz import planted
 from tests.fuzz.campaign import BrokenError, Draw
+from tests.fuzz.decisions import WRONG
 from tests.fuzz.defects import DEFECTS, ROOT, Defect
 
+ALL = (*DEFECTS, *(wrong.defect for wrong in WRONG))
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: f"{d.file}: {d.old[:40]}")
+
+@pytest.mark.parametrize("defect", ALL, ids=lambda d: f"{d.file}: {d.old[:40]}")
 def test_the_text_is_there_and_the_change_is_python(defect: Defect):
     """And is more than a comment or a line break."""
     assert ast.dump(ast.parse(defect.source())) != ast.dump(ast.parse((ROOT / defect.file).read_text()))
@@ -25,7 +28,13 @@ def test_a_text_that_is_gone_is_told():
 
 def test_no_two_defects_make_the_same_compiler():
     """They may be written differently: a longer text of the same place."""
-    assert [found for found, count in Counter((d.file, d.source()) for d in DEFECTS).items() if count > 1] == []
+    assert [found for found, count in Counter((d.file, d.source()) for d in ALL).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("test", sorted({wrong.test for wrong in WRONG}))
+def test_the_test_that_must_see_it_is_there(test: str):
+    file, _, name = test.partition("::")
+    assert f"\ndef {name.partition('[')[0]}(" in (ROOT / file).read_text()
 
 
 def test_seeds_in_a_row_draw_every_defect_once():
