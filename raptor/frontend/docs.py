@@ -38,6 +38,7 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
         "Softplus": "exp, log",
         "Softsign": "div",
         "Sqrt": "sqrt",
+        "ThresholdedRelu": "div",
     }
 )
 """Operators that the published instruction set cannot compute, or not always, and what they take from the extension.
