@@ -7,10 +7,11 @@ DEMO := demo
 JOBS ?= 2
 SEED ?= 0
 NIGHT ?= nightly
-NIGHTLY ?= test-slow test-release test-browser check-conformance planted fuzz-night check-tables
+NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night check-tables
+GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 FUZZ_PARTS := graphs relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -24,14 +25,22 @@ demo: $(READY)  ## build ResNet-18, compile it, validate it
 test: $(READY)  ## the test suite without its slow part; BROWSER=required fails without Chromium
 	$(BIN)/pytest -q -n $(JOBS) $(if $(BROWSER),--browser=$(BROWSER))
 
-test-slow: $(READY)  ## full-size models, long sweeps
+test-slow: $(READY)  ## full-size models, long sweeps, every planted defect
 	$(BIN)/pytest -q -m slow -n $(JOBS)
+	$(MAKE) --no-print-directory planted
 
 test-browser: $(READY)  ## the documentation in a headless Chromium
 	$(BIN)/pytest -q -m browser --browser=required
 
 test-release: $(READY)  ## wheel and source archive, each alone in a fresh environment
 	$(BIN)/pytest -q -m release
+
+goldens: $(READY)  ## write the texts of passes in tests/golden anew; look at their diff before you commit it
+	rm -rf tests/golden
+	$(BIN)/pytest -q --update-golden $(GOLDENS)
+
+zoo-table: $(READY)  ## write tests/zoo_table.json anew: instructions, bytes, crossbars, time of every model; the commit says why
+	$(BIN)/python -m tests.zoo_table --jobs $(JOBS)
 
 fuzz: $(READY)  ## the whole fuzz campaign, hours; FUZZ="programs --count 1000 --seed 5" for a part of it
 	$(BIN)/python -m tests.fuzz --long --jobs $(JOBS) $(FUZZ)
@@ -42,8 +51,8 @@ fuzz-short: $(READY)  ## two minutes of it, for CI
 fuzz-night: $(READY)  ## a minute of each part of it; SEED=90000 for other cases
 	$(BIN)/python -m tests.fuzz --long --jobs $(JOBS) --seconds 60 --seed $(SEED) $(FUZZ_PARTS)
 
-planted: $(READY)  ## every planted defect: each must be caught by what checks programs
-	$(BIN)/python -m tests.fuzz planted --long --jobs $(JOBS)
+planted: $(READY)  ## every planted defect must be caught by what checks programs, every wrong decision by a test
+	$(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 
 conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table

@@ -58,7 +58,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
             path.write_text(text)
             return
         if not path.exists():
-            pytest.fail(f"{path} is missing; write it with: pytest --update-golden {request.node.nodeid}")
+            pytest.fail(f"{path} is missing; write it with: make goldens")
         _compare(text, path)
 
     return check
@@ -70,4 +70,4 @@ def _compare(text: str, path: Path) -> None:
         return
     lines = difflib.unified_diff(wanted.splitlines(), text.splitlines(), f"{path.name}", "now", lineterm="")
     shown = "\n".join(lines)
-    pytest.fail(f"{path} differs (if that is right: pytest --update-golden):\n{shown}", pytrace=False)
+    pytest.fail(f"{path} differs (if that is right: make goldens):\n{shown}", pytrace=False)

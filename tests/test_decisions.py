@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import raptor
 from raptor.common.errors import CapacityError, UserError
 from raptor.driver import Driver, Stopped
 from raptor.target import arch as architectures
-from tests.pipeline import arch_file, conv_model, count_ops, passes
+from tests.pipeline import arch_file, conv_model, passes
 from validator.simulate.builtin import simulate
 
 
@@ -143,14 +144,16 @@ def test_the_text_of_a_mapping_names_every_layer_and_its_cores(lenet5: Any, mapp
         assert all(f"core {core}" in text for _, core in parts)
 
 
-def test_replicas_count_the_copies_on_a_core(tmp_path: Path):
-    """A core holds copies of its matrices if several instructions are in flight."""
-    model = conv_model((1, 3, 24, 24), 8)
-    chip = arch_file(tmp_path, rob_size=8)
-    result = passes(model, arch=chip, mapping="rows", cores=2)
-    ((key, layer),) = result.mapping.lines.items()
-    assert layer.copies > 1
-    (reported,) = (x for x in raptor.compile(model, arch=chip, cores=2).report.layers if x.matrices)
-    assert reported.replicas == layer.copies * len(layer.cols)
-    assert count_ops(result.streams)["mvmul"] > 0
-    assert key
+@pytest.mark.parametrize(
+    ("width", "cores", "replicas"),
+    [(24, 2, 2), (96, 1, 2), (96, 2, 2)],
+    ids=["one product of a line", "two blocks that are alike, and one at the border", "half of a line on each core"],
+)
+def test_replicas_count_the_copies_that_there_are(width: int, cores: int, replicas: int, tmp_path: Path):
+    """With several instructions in flight a core holds copies of its matrices, as many as it has products for."""
+    program = raptor.compile(conv_model((1, 3, 24, width), 8), arch=arch_file(tmp_path, rob_size=4), cores=cores)
+    (layer,) = (x for x in program.report.layers if x.matrices)
+    assert program.artifacts is not None
+    held = Counter(matrix.tobytes() for core in program.artifacts.weights.values() for matrix in core)
+    assert layer.replicas == max(held.values()) == replicas
+    assert layer.matrices == sum(held.values())

@@ -182,7 +182,7 @@ def test_json_that_is_not_an_array(text: str) -> None:
 
 
 def test_deep_nesting_is_refused() -> None:
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="not a JSON file: depth limit exceeded"):
         encoding.from_json(b"[" * 100_000)
 
 
@@ -220,7 +220,7 @@ def test_writers_refuse_unknown_opcodes() -> None:
     bad = stream(op("nop"))
     bad["opcode"] = 40
     for write in (encoding.to_json, encoding.to_pim):
-        with pytest.raises(InternalError):
+        with pytest.raises(InternalError, match="unknown opcode"):
             write(bad)
 
 

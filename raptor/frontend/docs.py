@@ -38,6 +38,7 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
         "Softplus": "exp, log",
         "Softsign": "div",
         "Sqrt": "sqrt",
+        "ThresholdedRelu": "div",
     }
 )
 """Operators that need the extended instruction set, always or in some cases, and the instructions they need.

@@ -185,7 +185,7 @@ def _layers(
                 inputs=tuple(_inputs(graph, sources[node])),
                 shape=spatial.tensors[names[node][-1]].shape,
                 unfolding=_unfolding(matrices) if matrices else "vector" if node in stencils else None,
-                replicas=max((_copies(mapping, key) for key in keys), default=0),
+                replicas=max((_copies(mapping, key, held[key]) for key in keys), default=0),
                 matrices=len(matrices),
                 xbars=xbars,
                 utilisation=round(weights / cells, 4) if cells else 0.0,
@@ -211,9 +211,14 @@ def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
             yield graph.tensors[name].shape
 
 
-def _copies(mapping: Placement, key: str) -> int:
-    """Of the layer's weights: columns of the image have their own, and a core may hold several."""
-    return len(mapping.lines[key].cols) * mapping.lines[key].copies if key in mapping.lines else 1
+def _copies(mapping: Placement, key: str, matrices: Sequence[Matrix | LineMatrix]) -> int:
+    """Of the layer's weights: columns of the image have their own, and a core may hold several.
+
+    Those that are there: a mapping allows more than a line has products for.
+    """
+    if key not in mapping.lines:
+        return 1
+    return len(mapping.lines[key].cols) * (1 + max((m.copy for m in matrices if isinstance(m, LineMatrix)), default=0))
 
 
 def _skipped(mapping: Placement, nodes: Sequence[Node], products: int) -> int:

@@ -1,12 +1,13 @@
 """Activation functions against onnxruntime, on the graph and in the instruction streams."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from raptor.common.errors import UnsupportedError
-from raptor.frontend import load
+from raptor.frontend import docs, load
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import EXTENDED, Map
 from tests.frontend.support import compare, golden, make_model, node, random, single
@@ -60,6 +61,14 @@ def test_functions(op_type: str, attributes: dict[str, Any]):
 def test_the_published_instruction_set_is_enough(op_type: str, attributes: dict[str, Any]):
     operators = [n.operator for n in load(single(op_type, (2, 3, 4), opset=20, **attributes)).graph.nodes]
     assert not any(isinstance(o, Map) and o.function in EXTENDED for o in operators)
+
+
+@pytest.mark.parametrize(("op_type", "attributes"), EXTENDED_OPS)
+def test_what_they_need_beyond_it_is_listed(op_type: str, attributes: dict[str, Any]):
+    operators = [n.operator for n in load(single(op_type, (2, 3, 4), opset=20, **attributes)).graph.nodes]
+    used = {o.function for o in operators if isinstance(o, Map) and o.function in EXTENDED}
+    assert used
+    assert used <= set(re.findall(r"\w+", docs.EXTENDED.get(op_type, "")))
 
 
 @pytest.mark.parametrize(("op_type", "attributes"), BASE + EXTENDED_OPS)

@@ -6,7 +6,7 @@ from raptor.frontend.registry import find_importer, importer, importers
 
 
 def test_every_importer_has_a_summary():
-    assert all(i.summary.endswith(".") or i.summary for i in importers())
+    assert [i.op_type for i in importers() if not i.summary.endswith(".")] == []
     assert {"Conv", "Gemm", "MaxPool", "Softmax"} <= {i.op_type for i in importers()}
 
 

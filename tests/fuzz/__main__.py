@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.fuzz import campaign
 from tests.fuzz.campaign import Part
+from tests.fuzz.decisions import DECISIONS
 from tests.fuzz.faults import INTERRUPTIONS
 from tests.fuzz.given import GIVEN
 from tests.fuzz.graphs import GRAPHS
@@ -17,7 +18,7 @@ from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.relations import METAMORPHIC
 
-_ALL = (GRAPHS, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED)
+_ALL = (GRAPHS, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED, DECISIONS)
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
 
@@ -26,8 +27,9 @@ def main() -> int:
     failed = False
     for part in [PARTS[name] for name in options.parts or PARTS]:
         count = options.count or (part.long if options.long else part.short)
+        seed = part.first_seed() if options.seed is None else options.seed
         limits = {"count": count, "seconds": options.seconds, "jobs": options.jobs}
-        tally = campaign.run(part, seed=options.seed, keep=options.keep, **limits)
+        tally = campaign.run(part, seed=seed, keep=options.keep, **limits)
         print(*tally.lines(), sep="\n", flush=True)
         failed |= bool(tally.failures)
     return int(failed)
@@ -36,7 +38,11 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--seed", type=int, default=0, help="of the first case; the next has the next number")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="of the first case; the next has the next number; if not given 0, or what is planted by commit",
+    )
     parser.add_argument("--count", type=int, default=0, help="cases of each part")
     parser.add_argument("--long", action="store_true", help="as many cases as a release needs, not as CI has time for")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="most of each part; no case starts later")

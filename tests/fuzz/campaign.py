@@ -32,6 +32,7 @@ class Part:
     """`case(rng, folder)` tries one input, made of `rng` in an empty folder, and says in a few words how it ended.
 
     It raises `BrokenError` if that is not how it should. `prepare` is called once before. `short` and `long`: how many.
+    `first_seed`: of the first case, if nobody says.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Part:
     long: int
     case: Callable[[Draw, Path], str]
     prepare: Callable[[], object] = lambda: None
+    first_seed: Callable[[], int] = lambda: 0
 
 
 @dataclass

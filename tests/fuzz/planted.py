@@ -1,13 +1,16 @@
 """Planted defects: changes of the compiler that make wrong programs. Each must be caught by what checks programs.
 
-A child imports the compiler anew, with the changed text of `tests.fuzz.defects`.
+A child imports the compiler anew, with the changed text of `tests.fuzz.defects`. `make planted` plants all of them; the
+short campaign a dozen: another for each commit, the same whenever that commit is tried again.
 """
 
 import importlib.abc
 import importlib.machinery
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from onnx import ModelProto
@@ -206,8 +209,26 @@ def caught_by(defect: Defect | None) -> str:
     return outcome.out
 
 
+def drawn(number: int) -> Defect:
+    """The defect of a seed: as many seeds in a row as there are defects draw each of them once."""
+    return _SHUFFLED[number % len(DEFECTS)]
+
+
+_SHUFFLED = Random("planted").sample(DEFECTS, len(DEFECTS))
+
+
+def seed_of_commit() -> int:
+    """A number that differs between commits; 0 where there is no history."""
+    command = ["git", "rev-parse", "--short=6", "HEAD"]
+    try:
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return 0
+    return int(ended.stdout[:6], 16) if ended.returncode == 0 else 0
+
+
 def case(rng: Draw, _: Path) -> str:
-    defect = DEFECTS[rng.number % len(DEFECTS)]
+    defect = drawn(rng.number)
     found = caught_by(defect)
     if not found:
         raise BrokenError(f"nothing catches {defect.file}: {defect.old!r} -> {defect.new!r}")
@@ -224,4 +245,12 @@ def prepare() -> None:
         raise BrokenError(f"without a defect: {found}")
 
 
-PLANTED = Part("planted", "defects planted in the compiler", short=12, long=len(DEFECTS), case=case, prepare=prepare)
+PLANTED = Part(
+    "planted",
+    "defects planted in the compiler",
+    short=12,
+    long=len(DEFECTS),
+    case=case,
+    prepare=prepare,
+    first_seed=seed_of_commit,
+)

@@ -188,7 +188,10 @@ def test_compare_as_csv(outs: list[Path], capsys: pytest.CaptureFixture[str]):
     assert (first["program"], second["program"]) == tuple(map(str, outs))
     assert (first["products_mvmul"], second["products_mvmul"]) == ("100", "400")
     assert float(first["latency_ns"]) == simulate(outs[0], outs[0] / "arch.json").latency_ns
-    assert float(second["bytes_between_cores"]) >= 0
+    sent = [
+        i["size"] for path in outs[1].glob("core_*.json") for i in json.loads(path.read_text()) if i["op"] == "send"
+    ]
+    assert int(second["bytes_between_cores"]) == sum(sent) > 0
     assert "\u00a0" not in shown
 
 

@@ -156,12 +156,14 @@ def test_a_tensor_whose_tile_is_never_defined(good: Passes):
         verify(with_parts(good.spatial, "y", (lost, *rest)), ARCH)
 
 
-@pytest.mark.parametrize("change", ["input", "channel"])
-def test_a_product_with_the_wrong_input_channels(change: str):
+@pytest.mark.parametrize(
+    ("change", "fault"), [("input", r"%x\.1 from channel 0 on"), ("channel", r"%x\.0 from channel 1 on")]
+)
+def test_a_product_with_the_wrong_input_channels(change: str, fault: str):
     graph = passes(thesis_model(6, 3), **THESIS_CHIP).spatial
     other = graph.tensors["x"].parts[1].tile
     broken = with_op(graph, 0, 0, input=other) if change == "input" else with_op(graph, 0, 0, channel=1)
-    with pytest.raises(VerifyError):
+    with pytest.raises(VerifyError, match=rf"conv: %y\.0\.0: {fault} is not \[\(0, 3\)\]"):
         verify(broken, ARCH)
 
 

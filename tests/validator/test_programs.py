@@ -26,8 +26,8 @@ def test_unknown_keys_and_odd_numbers_are_read_as_the_simulator_does():
     assert a["a"].tolist() == b["a"].tolist() == [5, 0]
     assert a["flags"].tolist() == [0, 0]
     assert b["flags"].tolist() == [0, encoding.NO_SIZE]
-    for text in (plain, odd):
-        with pytest.raises(UserError):
+    for text, fault in ((plain, "imm: 4294967301 does not fit 32 bits"), (odd, "rd: expected an integer, found 3.0")):
+        with pytest.raises(UserError, match=f"instruction 0: sldi, {fault}"):
             encoding.from_json(text)
 
 

@@ -1,0 +1,128 @@
+"""Planted wrong decisions: every value stays right, so nothing that checks programs sees them; a test of ours must.
+
+Each names the test that fails. A child imports the compiler anew with the changed text, and runs that test.
+"""
+# ruff: noqa: E501 one decision a line
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.fuzz.campaign import BrokenError, Draw, Part
+from tests.fuzz.defects import COMPILER, FOLD, MAPPING, PLANS, ROOT, Defect
+from tests.fuzz.isolation import isolated
+from tests.fuzz.planted import plant, seed_of_commit
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A changed choice, and the test that sees it."""
+
+    test: str
+    defect: Defect
+
+
+SEARCH, REPORT, STORED = "raptor/search.py", "raptor/output/compile_report.py", "raptor/mapping/file.py"
+ROWS, DEPTHWISE = "raptor/mapping/rows.py", "raptor/mapping/depthwise.py"
+PLACES, SCHEDULE = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py"
+ALLOCATE, CHIP, COMMAND, API = (
+    "raptor/pim/allocate.py",
+    "raptor/target/arch/loading.py",
+    "raptor/cli/report.py",
+    "raptor/api.py",
+)
+
+_DECISIONS, _SEARCHED = "tests/test_decisions.py::test_", "tests/test_search.py::test_"
+_FIGURES = "tests/models/test_zoo_table.py::test_figures_are_those_of_the_table"
+_PASSES = "tests/test_passes.py::test_the_text_after_every_pass"
+_TEXT = f"{_DECISIONS}the_text_of_a_mapping_names_every_layer_and_its_cores"
+
+WRONG: tuple[Wrong, ...] = (
+    # What is printed of a decision
+    Wrong(_TEXT, Defect(MAPPING, "for name, line in mapping.lines.items():", "for name, line in list(mapping.lines.items())[1:]:")),
+    Wrong(_TEXT, Defect(MAPPING, "for name, layer in mapping.filters.items():", "for name, layer in list(mapping.filters.items())[:-1]:")),
+    Wrong(_TEXT, Defect(MAPPING, "for name, parts in mapping.loaders.items():", "for name, parts in ():")),
+    Wrong(_PASSES, Defect(MAPPING, "{line.step} a step", "a step")),
+    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "(1 + max((m.copy for", "(1 * max((m.copy for")),
+    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "return len(mapping.lines[key].cols) * (", "return (")),
+    # What is searched
+    Wrong(f"{_DECISIONS}effort_is_the_number_of_mappings_tried", Defect(SEARCH, "islice(candidates(objective), effort)", "islice(candidates(objective), effort - 1)")),
+    Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, "for p in (4, 2, 0.5)]", "for p in (4, 2)]")),
+    Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, 'if objective == "energy":', 'if objective == "latency":')),
+    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "best = min(trials, key=lambda t: t.cost)", "best = trials[0]")),
+    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "best = min(trials", "best = max(trials")),
+    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, 'yield "raptor", map_raptor', 'yield "raptor", partial(map_rows, knobs=usual)')),
+    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, '"throughput": interval_ns', '"throughput": latency_ns')),
+    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, '"energy": energy_pj}[objective]', '"energy": interval_ns}[objective]')),
+    Wrong(f"{_SEARCHED}each_objective_is_the_best_by_its_own_measure", Defect(COMPILER, "search(graph, arch, choice.optimize, ", 'search(graph, arch, "latency", ')),
+    Wrong(f"{_DECISIONS}a_candidate_that_does_not_fit_is_skipped_and_recorded", Defect(SEARCH, "except CapacityError as e:", "except KeyError as e:")),
+    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if choice.optimize is not None:\n        return Chosen(*search(", "if choice.effort < 0:\n        return Chosen(*search(")),
+    # What is replayed
+    Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cell_bits": (stored.cell_bits, arch.cell_bits),', "")),
+    Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cores": (stored.cores, arch.core_count),', "")),
+    Wrong(f"{_DECISIONS}a_mapping_for_another_model_of_the_same_layers_is_refused", Defect(STORED, "if stored.model != model_digest(graph):", "if not stored.model:")),
+    Wrong(f"{_DECISIONS}a_mapping_for_a_chip_of_another_speed_replays_with_a_note", Defect(STORED, "if stored.target != target_digest(arch):", "if not stored.target:")),
+    # What the user said
+    Wrong(f"{_FIGURES}[lenet5-raptor]", Defect(COMPILER, "STRATEGIES[choice.strategy](graph, arch)", "map_rows(graph, arch)")),
+    Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(API, "xbars_per_core=xbars_per_core, cell_bits=cell_bits, ", "xbars_per_core=xbars_per_core, ")),
+    Wrong("tests/test_network.py::test_the_own_table_is_in_the_output_and_costs_what_it_says", Defect(CHIP, "return None if _has_bytes(path, mesh) else", "return None if path else")),
+    Wrong("tests/test_options.py::test_every_option_acts_or_is_refused_beside_every_other[report]", Defect(COMMAND, "gather(out, arch, validate=validate)", "gather(out, None, validate=validate)")),
+    # What is chosen
+    Wrong("tests/test_plans.py::test_slower_plans_that_need_more_cores_are_left_out", Defect(PLANS, "plan.core_ns < front[-1].core_ns", "plan.core_ns > front[-1].core_ns")),
+    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(ROWS, "products: float = 1.0", "products: float = 2.0")),
+    Wrong(_PASSES, Defect(ROWS, "patience_ns: float = 1_500", "patience_ns: float = 3_000")),
+    Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "return replace(graph, nodes=tuple(_chosen", "return graph or replace(graph, nodes=tuple(_chosen")),
+    Wrong("tests/spatial/test_fold.py::test_a_single_product_clips_by_itself", Defect(FOLD, "if source and uses", "if not source and uses")),
+    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(PLACES, "if not mapping.xbar or not graph.computes:", "if mapping or graph:")),
+    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(SCHEDULE, "if not mapping.xbar or not graph.computes:", "if mapping or graph:")),
+    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(ALLOCATE, "return replace(program, cores={i: _reuse_on_core(core)", "return program or replace(program, cores={i: _reuse_on_core(core)")),
+)  # fmt: skip
+
+SECONDS = 300
+
+
+def seen_by(wrong: Wrong) -> bool:
+    """Whether the test fails once the decision is planted."""
+
+    def run() -> None:
+        plant(wrong.defect)
+        for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+            del sys.modules[name]  # they hold what they imported before
+        options = ("-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+        sys.exit(pytest.main([*options, "--rootdir", str(ROOT), str(ROOT / wrong.test)]))
+
+    outcome = isolated(run, seconds=SECONDS)
+    if outcome.status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise BrokenError(f"{wrong}: status {outcome.status}: {outcome.out[-500:]} {outcome.err[-500:]}")
+    return outcome.status == pytest.ExitCode.TESTS_FAILED
+
+
+def case(rng: Draw, _: Path) -> str:
+    wrong = _SHUFFLED[rng.number % len(WRONG)]
+    if not seen_by(wrong):
+        defect = wrong.defect
+        raise BrokenError(f"{wrong.test} does not see {defect.file}: {defect.old!r} -> {defect.new!r}")
+    return "seen by a test"
+
+
+_SHUFFLED = Random("decisions").sample(WRONG, len(WRONG))
+
+
+def prepare() -> None:
+    """Every text is there."""
+    for wrong in WRONG:
+        wrong.defect.source()
+
+
+DECISIONS = Part(
+    "decisions",
+    "wrong decisions planted in the compiler, all values right",
+    short=4,
+    long=len(WRONG),
+    case=case,
+    prepare=prepare,
+    first_seed=seed_of_commit,
+)

@@ -1,0 +1,86 @@
+"""What `--optimize` decides. Every mapping gives right values, so nothing but these tests sees a wrong choice."""
+
+from functools import cache
+
+import pytest
+from onnx import ModelProto
+
+import models
+import raptor
+from raptor.common.options import Objective
+from tests.pipeline import conv_model
+from validator.simulate.report import Report
+
+CHIP = {"cores": 20, "xbar": 256}
+"""On it each objective finds another mapping for LeNet-5, so one that is searched instead of another is seen."""
+EFFORT = 7
+OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "energy")
+MORE_SPEED = (
+    *("products x4", "steps of 5000 ns", "products x2", "products x0.5"),
+    *("patience 500 ns", "patience 3000 ns", "patience 6000 ns"),
+    *("90% of the cores", "80% of the cores", "steps of 20000 ns", "steps of 40000 ns"),
+)
+LESS_ENERGY = (
+    *("50% of the cores", "75% of the cores", "35% of the cores"),
+    *("products x4", "products x2", "products x0.5"),
+    *("patience 500 ns", "patience 3000 ns", "patience 6000 ns"),
+    *("steps of 5000 ns", "steps of 20000 ns", "steps of 40000 ns"),
+)
+ALL = {
+    "latency": ("rows", "raptor", *(f"rows, {turned}" for turned in MORE_SPEED)),
+    "throughput": ("rows", "raptor", *(f"rows, {turned}" for turned in MORE_SPEED)),
+    "energy": ("rows", "raptor", *(f"rows, {turned}" for turned in LESS_ENERGY)),
+}
+"""Every candidate of each objective, in order: none may be dropped."""
+
+
+@cache
+def lenet5() -> ModelProto:
+    return models.build("lenet5", seed=0)
+
+
+@cache
+def searched(objective: Objective) -> raptor.Program:
+    return raptor.compile(lenet5(), optimize=objective, effort=EFFORT, **CHIP)
+
+
+def cost(program: raptor.Program, objective: Objective) -> float:
+    """By the simulator's command, not by the search: ns, or pJ of a sample in steady state."""
+    if objective == "latency":
+        return program.simulate().latency_ns
+    found: Report = program.simulate(mode="throughput", samples=4)
+    value = found.interval_ns if objective == "throughput" else found.energy_pj
+    assert value is not None
+    return value
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_best_of_the_trials_is_compiled(objective: Objective):
+    program = searched(objective)
+    costs = [trial.cost for trial in program.report.search if trial.cost is not None]
+    assert len(costs) == EFFORT
+    assert cost(program, objective) == min(costs)
+    assert min(costs) < costs[0], "a search that takes the first candidate would not be seen"
+    assert len(set(costs)) > 3
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("strategy", ["rows", "raptor"])
+def test_a_trial_costs_what_its_mapping_costs_alone(objective: Objective, strategy: str):
+    (trial,) = (t for t in searched(objective).report.search if t.mapping == strategy)
+    assert trial.cost == cost(raptor.compile(lenet5(), mapping=strategy, **CHIP), objective)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_candidate_is_left_out(objective: Objective):
+    program = raptor.compile(conv_model((1, 2, 4, 4), 3), cores=2, optimize=objective, effort=100)
+    assert tuple(trial.mapping for trial in program.report.search) == ALL[objective]
+    assert all(trial.cost is not None for trial in program.report.search)
+
+
+def test_each_objective_is_the_best_by_its_own_measure():
+    found = {objective: searched(objective) for objective in OBJECTIVES}
+    for objective in OBJECTIVES:
+        costs = {other: cost(program, objective) for other, program in found.items()}
+        assert min(costs, key=lambda other: costs[other]) == objective
+        assert len(set(costs.values())) == len(OBJECTIVES)
