@@ -92,7 +92,8 @@ def test_the_swaps_are_those_of_all_gains_computed_anew(network: str, seed: int)
             "ties": lambda n: np.round(rng.integers(1, 4, n) * 0.1, 1),
         }[network]((cores + 1, cores + 1))
         np.fill_diagonal(ways, 0)
-        arch = replace(arch, table=Table(Path("network.json"), b"", ways, ways))
+        table = Table(Path("network.json"), b"", ways, ways)
+        arch = replace(arch, network=replace(arch.network, table=table))
         distance = (ways + ways.T)[:-1, :-1]
     assert places_of(messages, arch).tolist() == _swapped_peer_by_peer(messages, distance, SWEEPS)
 
