@@ -8,6 +8,7 @@ no place yet is between two typical cores.
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,9 @@ With a `rob_size` of 1 and a core period of 1 ns it is 2 ns, for an `mvmul` 3, a
 (docs/target.md, 4.1, 4.2). The streams of ResNet-18 at half width on 500 cores of `bench` load 1.1 registers an
 instruction, which would make it 3 to 4. It was 5 before that was counted, and stays, as all mappings depend on it.
 """
+
+_LONG = 2**12
+"""Elements of a vector or message that is so long that its beginning and its last beat hardly count."""
 
 
 def mvmul_ns(target: Target, xbars: int) -> float:
@@ -122,6 +126,18 @@ def message_ns(target: Target, elements: int) -> float:
     memory, size = target.core.memory, elements * target.element_bytes
     flits = math.ceil(size / target.network.flit_bytes)
     return _read_ns(memory, size) + (flits + 2) * typical_flit_ns(target) + _write_ns(memory, size)
+
+
+@cache
+def vector_element_ns(target: Target) -> float:
+    """An element of a long function of two vectors."""
+    return vector_ns(target, _LONG, 2) / _LONG
+
+
+@cache
+def message_element_ns(target: Target) -> float:
+    """An element of a long message. An estimate, as `message_ns`."""
+    return message_ns(target, _LONG) / _LONG
 
 
 @dataclass(frozen=True, slots=True)
