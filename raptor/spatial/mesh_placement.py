@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 SWEEPS = 10
-"""Rounds over all cores at most. Four are enough for 144 cores; for 1000 the tenth gains a hundredth, in 0.1 s."""
+"""Rounds over all cores at most. Four are enough for 144 cores; for 1000 the tenth gains a hundredth."""
 
 
 def arrange_cores(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
