@@ -11,7 +11,7 @@ NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night chec
 GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 FUZZ_PARTS := graphs relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-growth bench-mapping bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-growth bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -86,6 +86,9 @@ bench-growth: $(READY)  ## how compilation by the reference mapping grows with i
 
 bench-mapping: $(READY)  ## latency, throughput, energy, memory of both mappings; simulated
 	$(BIN)/python benchmarks/mapping.py
+
+bench-placement: $(READY)  ## time to place cores on the mesh, by their number, beside a baseline of the same run
+	$(BIN)/python benchmarks/placement.py
 
 bench-streaming: $(READY)  ## row streaming against layer by layer: latency, speed-up, utilisation; simulated
 	$(BIN)/python benchmarks/streaming.py

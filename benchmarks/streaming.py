@@ -26,7 +26,8 @@ from raptor import frontend, spatial
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Mapping
 from raptor.mapping.file import write_mapping
-from raptor.mapping.rows import Knobs, map_rows
+from raptor.mapping.knobs import Knobs
+from raptor.mapping.rows import map_rows
 from raptor.target.arch import Arch, load
 from validator.programs import read_program
 from validator.simulate import chip, model

@@ -20,7 +20,8 @@ from raptor.common.options import Objective
 from raptor.common.packages import require_own
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Mapping, map_raptor
-from raptor.mapping.rows import Knobs, map_rows
+from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.rows import map_rows
 from raptor.mapping.trial import Trial
 from raptor.pim import PimProgram
 from raptor.target import isa
@@ -78,7 +79,7 @@ def _begin(
 
 def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
     """Mappings, the most promising first; the reference mapping is the second."""
-    usual = Knobs()
+    usual = DEFAULT
     yield "rows", partial(map_rows, knobs=usual)
     yield "raptor", map_raptor
     for name, knobs in _turned(usual, objective):

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from raptor.target.arch import Arch, MatrixConfig
-from raptor.target.timing import mvmul_ns, port_ns, product_bytes
+from raptor.target.arch import Arch
+from raptor.target.timing import back_cycles, conversion_rounds, front_cycles, mvmul_ns, port_ns, product_bytes
 from validator.simulate.efficiency import OPS_PER_MAC
 from validator.simulate.energy import pass_parts_pj, static_mw
 
@@ -117,19 +117,18 @@ def figures_of(arch: Arch) -> ChipFigures:
 
 def product_of(arch: Arch) -> Product:
     """Of one crossbar."""
-    matrix = arch.file.chip_config.core_config.matrix_config
-    slices, passes = arch.element_bits // matrix.dac_resolution, arch.xbar_rows // matrix.dac_count
+    converters = arch.core.xbar.converters
     times, energies = dict(_parts_ns(arch)), _parts_pj(arch, 1)
     return Product(
         inputs=arch.xbar_rows,
         outputs=arch.outputs_per_xbar,
-        slices=slices,
-        passes=passes,
+        slices=arch.widths.activations // converters.dac_bits,
+        passes=arch.xbar_rows // converters.dacs,
         rows=arch.xbar_rows,
-        dacs=matrix.dac_count,
-        conversions=arch.xbar_cols // matrix.adc_count,
+        dacs=converters.dacs,
+        conversions=arch.xbar_cols // converters.adcs,
         columns=arch.xbar_cols,
-        adcs=matrix.adc_count,
+        adcs=converters.adcs,
         time_ns=mvmul_ns(arch, 1),
         energy_pj=sum(energies.values()),
         parts={name: Share(times[name], energies[name]) for name in times},
@@ -138,49 +137,27 @@ def product_of(arch: Arch) -> Product:
 
 def _parts_ns(arch: Arch) -> Iterator[tuple[str, float]]:
     """Two stages in turn: of those that overlap the slower one counts every time, the other one once."""
-    matrix = arch.file.chip_config.core_config.matrix_config
-    rounds = (arch.element_bits // matrix.dac_resolution) * (arch.xbar_rows // matrix.dac_count)
-    front, back = _front_cycles(matrix), _back_cycles(matrix)
+    converters, rounds = arch.core.xbar.converters, conversion_rounds(arch)
+    front, back = front_cycles(arch), back_cycles(arch)
     front_longer = sum(front.values()) > sum(back.values())
     if rounds == 0:
         # The simulator's formula then comes to the shorter stage.
         times = (int(not front_longer), int(front_longer))
-    elif matrix.pipeline_mode:
+    elif converters.pipelined:
         times = (rounds, 1) if front_longer else (1, rounds)
     else:
         times = (rounds, rounds)
     for stage, count in zip((front, back), times, strict=True):
         for name, cycles in stage.items():
-            yield name, count * cycles * matrix.period
+            yield name, count * cycles * converters.period_ns
     yield "local memory", port_ns(arch, 1)
-
-
-def _front_cycles(matrix: MatrixConfig) -> dict[str, int]:
-    return {
-        "DAC": matrix.dac_latency_cycle,
-        "crossbar read": math.ceil(matrix.xbar_latency / matrix.period),
-        "sample and hold": matrix.sample_hold_latency_cycle,
-    }
-
-
-def _back_cycles(matrix: MatrixConfig) -> dict[str, int]:
-    """All columns: of converting and adding the slower one sets the pace."""
-    adc, shift, buffer = (
-        matrix.adc_latency_cycle,
-        matrix.shift_adder_latency_cycle,
-        matrix.output_buffer_latency_cycle,
-    )
-    turns = matrix.xbar_size[1] // matrix.adc_count
-    adcs, adders = (turns, 1) if adc >= shift + buffer else (1, turns)
-    return {"ADC": adcs * adc, "shift and add": adders * shift, "output buffer": adders * buffer}
 
 
 def _parts_pj(arch: Arch, xbars: int) -> dict[str, float]:
     """Of a product with `xbars` crossbars side by side, which read their input once."""
     core = arch.file.chip_config.core_config
-    matrix, memory = core.matrix_config, core.local_memory_config
-    rounds = (arch.element_bits // matrix.dac_resolution) * (arch.xbar_rows // matrix.dac_count)
-    found = {name: xbars * rounds * pj for name, pj in pass_parts_pj(matrix).items()}
+    memory, rounds = core.local_memory_config, conversion_rounds(arch)
+    found = {name: xbars * rounds * pj for name, pj in pass_parts_pj(core.matrix_config).items()}
     read, write = (math.ceil(size / memory.data_width) for size in product_bytes(arch, xbars))
     found["local memory"] = read * memory.read_dynamic_energy + write * memory.write_dynamic_energy
     return found

@@ -30,6 +30,7 @@ from raptor.mapping.decision import (
     tile_channels,
 )
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
+from raptor.mapping.knobs import DEFAULT, INPUT_READERS, MESSAGE_NS, SENDINGS, Knobs
 from raptor.mapping.line_unfolding import (
     BandShape,
     Block,
@@ -63,42 +64,17 @@ from raptor.target.arch import (
 )
 from raptor.target.layout import Image
 from raptor.target.timing import (
+    ISSUE_NS,
     load_ns,
+    message_element_ns,
     message_ns,
     mvmul_ns,
+    vector_element_ns,
     vector_ns,
 )
 
-ISSUE_NS = 5
-"""Cycles an instruction takes beside its work: issue, register loads, completion."""
 
-MESSAGE_NS = 120
-"""What a message takes beside its elements, and the waiting for its other end."""
-
-MANY = 2**12
-"""Elements over which a time is spread."""
-
-PIECES = 32
-"""Cores that read a line of a model input, as an estimate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Knobs:
-    """What a search may turn.
-
-    `step_ns`: how long a core multiplies at most before it can meet another: what a sender waits for a busy receiver.
-    `patience_ns`: as in `Mapping`, on the built-in mesh; longer where flits take longer. `share`: of the cores, to be
-    used; fewer multiply fewer columns twice. `products`: how many times its time a product is taken to last beside all
-    else, which the estimates see worse: another weight gives layers other numbers of cores and other blocks.
-    """
-
-    step_ns: float = 10_000
-    patience_ns: float = 1_500
-    share: float = 1.0
-    products: float = 1.0
-
-
-def fronts(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> dict[str, list[Plan]]:
+def fronts(graph: Graph, arch: Arch, knobs: Knobs = DEFAULT) -> dict[str, list[Plan]]:
     """By layer, if it can be computed by line: its plans that no other beats, from few cores to many."""
     return {key: pareto(plans) for key, plans in layer_plans(graph, arch, knobs).items()}
 
@@ -117,7 +93,7 @@ def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]
     return found
 
 
-def map_rows(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> Mapping:
+def map_rows(graph: Graph, arch: Arch, knobs: Knobs = DEFAULT) -> Mapping:
     """On a chip too small for any layer by line, the reference mapping.
 
     Raises `CapacityError` when the fewest cores that hold every layer are more than the chip has.
@@ -210,13 +186,23 @@ def loading(image: Image, arch: Arch) -> Iterator[Plan]:
     """A model input loaded by whoever needs it, or by cores that each load some columns and pass them on."""
     line = image.width * image.channels
     flit = memory_flit_ns(arch)
-    yield Plan((), (), (), 1, 1, 0, 1, 0, image.rows * (PIECES * (load_ns(arch, -(-2 * line // PIECES)) - flit) + flit))
+    yield Plan(
+        (),
+        (),
+        (),
+        1,
+        1,
+        0,
+        1,
+        0,
+        image.rows * (INPUT_READERS * (load_ns(arch, -(-2 * line // INPUT_READERS)) - flit) + flit),
+    )
     for cols in _splits((0, image.width)):
-        if len(cols) > PIECES:
+        if len(cols) > INPUT_READERS:
             break
         share = -(-line // len(cols))
-        pieces = PIECES / len(cols) + 1
-        message = message_ns(arch, -(-line // PIECES)) + MESSAGE_NS
+        pieces = INPUT_READERS / len(cols) + 1
+        message = message_ns(arch, -(-line // INPUT_READERS)) + MESSAGE_NS
         yield Plan(cols, ((),), ((0, 0),), 1, 1, 0, 1, 0, image.rows * (load_ns(arch, share) + pieces * message))
 
 
@@ -313,10 +299,10 @@ class _Cost:
         pixels = sum(self.pixels(blocks[part][middle]) * (part[1] - part[0]) for part in group)
         width = max(b - a for a, b in cols)
         results = self.window.out_dims[0] * width * self.widest
-        moved = _message_element_ns(arch)
-        reduced = (groups - 1) / groups * results * (_vector_element_ns(arch) + 2 * moved) if groups > 1 else 0.0
+        moved = message_element_ns(arch)
+        reduced = (groups - 1) / groups * results * (vector_element_ns(arch) + 2 * moved) if groups > 1 else 0.0
         received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_NS)
-        sent = 1.2 * results / groups * moved
+        sent = SENDINGS * results / groups * moved
         return products + reduced + received + sent + self.extra_ns
 
     def part_ns(self, blocks: tuple[Block, ...]) -> float:
@@ -326,7 +312,7 @@ class _Cost:
             for block in blocks:
                 elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
                 product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
-                total += count * (product + elements * _vector_element_ns(self.arch))
+                total += count * (product + elements * vector_element_ns(self.arch))
         return total
 
     def block_ns(self, blocks: dict[Range, list[tuple[Block, ...]]], part: Range) -> float:
@@ -343,16 +329,6 @@ class _Cost:
 @cache
 def _mvmul_ns(arch: Arch, xbars: int) -> float:
     return mvmul_ns(arch, xbars)
-
-
-@cache
-def _vector_element_ns(arch: Arch) -> float:
-    return vector_ns(arch, MANY, 2) / MANY
-
-
-@cache
-def _message_element_ns(arch: Arch) -> float:
-    return message_ns(arch, MANY) / MANY
 
 
 def _splits(whole: Range) -> Iterator[tuple[Range, ...]]:

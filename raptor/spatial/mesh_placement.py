@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 SWEEPS = 10
-"""Rounds over all cores at most. Four are enough for 144 cores; for 1000 the tenth gains a hundredth, in 0.1 s."""
+"""Rounds over all cores at most. Four are enough for 144 cores; for 1000 the tenth gains a hundredth."""
 
 
 def arrange_cores(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
@@ -66,15 +66,24 @@ def places_of(messages: Ints, arch: Arch) -> Ints:
     weights = np.bincount(index, np.concatenate([flits, flits])).astype(np.int64)
     first = np.searchsorted(pairs, np.arange(count + 1) * count)
     places = np.arange(count)
-    # On a mesh a flit takes as much longer as there are rows and columns between; a table of all pairs may not fit.
-    rows, cols = np.divmod(places, arch.mesh_cols)
-    swap_places(places, rows, cols, _both_ways_ns(arch), first, pairs % count, weights, SWEEPS)
+    rows, cols, rows_apart, cols_apart = _distances(arch)
+    swap_places(places, rows, cols, rows_apart, cols_apart, first, pairs % count, weights, SWEEPS)
     return places
 
 
-def _both_ways_ns(arch: Arch) -> Floats:
-    """[cores, cores]: there and back, as every message is asked for; empty for a mesh."""
+def _distances(arch: Arch) -> tuple[Ints, Ints, Floats, Floats]:
+    """Row and column of each place, and how far rows and columns are apart: hops of a mesh, else ns there and back.
+
+    A table of all pairs of a large mesh may not fit into memory; where a chip has one, each place is a row of it.
+    """
+    places = np.arange(arch.core_count)
     if arch.table is None:
-        return np.zeros((0, 0))
+        rows, cols = np.divmod(places, arch.mesh_cols)
+        return rows, cols, _apart(rows), _apart(cols)
     latency_ns = arch.table.latency_ns[:-1, :-1]
-    return latency_ns + latency_ns.T
+    return places, np.zeros_like(places), latency_ns + latency_ns.T, np.zeros((1, 1))
+
+
+def _apart(lines: Ints) -> Floats:
+    line = np.arange(lines.max() + 1, dtype=np.float64)
+    return np.abs(line - line[:, None])

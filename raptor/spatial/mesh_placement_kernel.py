@@ -2,47 +2,127 @@
 
 from typing import Any
 
+import numpy as np
+
 from raptor.common.jit import helper, kernel
+
+_ROUNDING = 1e-9
+"""More than rounding adds to a sum of distances, as a share of all. (Sums of whole numbers are exact.)"""
 
 
 @kernel
 def swap_places(
-    places: Any, rows: Any, cols: Any, table_ns: Any, first: Any, peers: Any, weights: Any, sweeps: int
+    places: Any,
+    rows: Any,
+    cols: Any,
+    rows_apart: Any,
+    cols_apart: Any,
+    first: Any,
+    peers: Any,
+    weights: Any,
+    sweeps: int,
 ) -> None:
     """Changes `places` until no core gains by a swap with any other, or for `sweeps` rounds.
 
-    Place p is in row `rows[p]` and column `cols[p]` of the mesh; unless `table_ns` is empty, the way from place p to q
-    takes `table_ns[p, q]`.
+    The distance of places p and q is `rows_apart[rows[p], rows[q]] + cols_apart[cols[p], cols[q]]`, and symmetric.
     Core i exchanges `weights[k]` flits with core `peers[k]`, for k from `first[i]` to `first[i + 1]`.
+
+    `by_row`, `by_col`: flits times distance of each core, if it were in that row or column. They are kept up to date,
+    so that the gain of a swap is a few additions. Rounding may change such a gain, and with it which of two equal swaps
+    is taken; so a gain close to the best is computed again, peer by peer.
     """
+    count = len(places)
+    by_row, by_col = np.zeros((count, len(rows_apart))), np.zeros((count, len(cols_apart)))
+    for i in range(count):
+        _move(by_row, rows_apart, first, peers, weights, i, -1, rows[places[i]])
+        _move(by_col, cols_apart, first, peers, weights, i, -1, cols[places[i]])
+    slack = _ROUNDING * weights.sum() * (rows_apart.max() + cols_apart.max())
+    shared = np.zeros(count)
     for _ in range(sweeps):
         swapped = False
-        for i in range(len(places)):
-            best, other = 0.0, -1
-            for j in range(len(places) if first[i] < first[i + 1] else 0):
-                gain = _gain(places, rows, cols, table_ns, first, peers, weights, i, j)
-                gain += _gain(places, rows, cols, table_ns, first, peers, weights, j, i)
-                if gain > best:
-                    best, other = gain, j
+        for i in range(count):
+            if first[i] == first[i + 1]:
+                continue
+            other = _best_swap(
+                places, rows, cols, rows_apart, cols_apart, first, peers, weights, by_row, by_col, shared, slack, i
+            )
             if other >= 0:
-                places[i], places[other] = places[other], places[i]
+                here, there = places[i], places[other]
+                places[i], places[other] = there, here
+                for core, source, to in ((i, here, there), (other, there, here)):
+                    _move(by_row, rows_apart, first, peers, weights, core, rows[source], rows[to])
+                    _move(by_col, cols_apart, first, peers, weights, core, cols[source], cols[to])
                 swapped = True
         if not swapped:
             break
 
 
 @helper
+def _best_swap(
+    places: Any,
+    rows: Any,
+    cols: Any,
+    rows_apart: Any,
+    cols_apart: Any,
+    first: Any,
+    peers: Any,
+    weights: Any,
+    by_row: Any,
+    by_col: Any,
+    shared: Any,
+    slack: float,
+    i: int,
+) -> int:
+    """The first of the cores with which core i gains most by a swap; -1 if with none. `shared`: [cores] zeros."""
+    shared[peers[first[i] : first[i + 1]]] = weights[first[i] : first[i + 1]]
+    row, col = rows[places[i]], cols[places[i]]
+    now = by_row[i, row] + by_col[i, col]
+    best, other = 0.0, -1
+    for j in range(len(places)):
+        to_row, to_col = rows[places[j]], cols[places[j]]
+        gain = now - by_row[i, to_row] - by_col[i, to_col]
+        gain += by_row[j, to_row] - by_row[j, row] + by_col[j, to_col] - by_col[j, col]
+        # Flits between the two are in both sums, and go as far after the swap as before.
+        gain -= 2 * shared[j] * (rows_apart[row, to_row] + cols_apart[col, to_col])
+        if gain > best - slack:
+            gain = _gain(places, rows, cols, rows_apart, cols_apart, first, peers, weights, i, j)
+            gain += _gain(places, rows, cols, rows_apart, cols_apart, first, peers, weights, j, i)
+            if gain > best:
+                best, other = gain, j
+    shared[peers[first[i] : first[i + 1]]] = 0.0
+    return other
+
+
+@helper
+def _move(sums: Any, apart: Any, first: Any, peers: Any, weights: Any, core: int, source: int, to: int) -> None:
+    """Updates `sums[peer, line]` of the peers of a core that moves from line `source` (-1: from nowhere) to another.
+
+    A line is a row or a column.
+    """
+    for k in range(first[core], first[core + 1]):
+        for line in range(len(apart)):
+            sums[peers[k], line] += weights[k] * (apart[to, line] - (apart[source, line] if source >= 0 else 0))
+
+
+@helper
 def _gain(
-    places: Any, rows: Any, cols: Any, table_ns: Any, first: Any, peers: Any, weights: Any, i: int, j: int
+    places: Any,
+    rows: Any,
+    cols: Any,
+    rows_apart: Any,
+    cols_apart: Any,
+    first: Any,
+    peers: Any,
+    weights: Any,
+    i: int,
+    j: int,
 ) -> float:
-    """By how much the messages of core i get shorter at the place of core j; those between the two stay as they are."""
+    """By how much the flits of core i get a shorter way at the place of core j, but for those between the two."""
     here, there = places[i], places[j]
     gain = 0.0
     for k in range(first[i], first[i + 1]):
-        peer = places[peers[k]]
-        if peers[k] != j and len(table_ns):
-            gain += weights[k] * (table_ns[here, peer] - table_ns[there, peer])
-        elif peers[k] != j:
-            hops = abs(rows[here] - rows[peer]) + abs(cols[here] - cols[peer])
-            gain += weights[k] * (hops - abs(rows[there] - rows[peer]) - abs(cols[there] - cols[peer]))
+        if peers[k] != j:
+            row, col = rows[places[peers[k]]], cols[places[peers[k]]]
+            apart = rows_apart[rows[here], row] + cols_apart[cols[here], col]
+            gain += weights[k] * (apart - rows_apart[rows[there], row] - cols_apart[cols[there], col])
     return gain

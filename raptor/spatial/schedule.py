@@ -25,14 +25,13 @@ from raptor.spatial.ir import (
 )
 from raptor.target.arch import Arch
 from raptor.target.timing import (
+    ISSUE_NS,
     copy_ns,
     load_ns,
     message_times,
     mvmul_ns,
     vector_ns,
 )
-
-ISSUE_NS = 5
 
 
 def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:

@@ -1,7 +1,9 @@
 """Cores that talk sit close; what a message takes is what the simulator says."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +13,10 @@ from hypothesis import strategies as st
 
 import models
 from raptor.spatial import SpatialGraph
-from raptor.spatial.mesh_placement import places_of, traffic
+from raptor.spatial.mesh_placement import SWEEPS, places_of, traffic
 from raptor.target import arch as architectures
 from raptor.target import isa
-from raptor.target.arch import Arch, network_table
+from raptor.target.arch import Arch, Table, network_table
 from raptor.target.timing import message_times
 from tests.pipeline import chip, conv_model, passes
 
@@ -41,6 +43,59 @@ def test_no_swap_of_two_cores_is_shorter(cores: int, data: st.DataObject):
         swapped = places.copy()
         swapped[[i, j]] = places[[j, i]]
         assert way_ns(messages, swapped, arch) >= found
+
+
+def _swapped_peer_by_peer(messages: Ints, distance: npt.NDArray[np.float64], sweeps: int) -> list[int]:
+    """The rule of the swaps as it is defined: every gain from all messages, in order of the peers."""
+    peers: list[Counter[int]] = [Counter() for _ in distance]
+    for a, b, flits in messages.tolist():
+        peers[a][b] += flits
+        peers[b][a] += flits
+    places = list(range(len(distance)))
+
+    def gain(i: int, j: int) -> float:
+        here, there, total = places[i], places[j], 0.0
+        for peer, flits in sorted(peers[i].items()):
+            if peer != j:
+                total += flits * (distance[here, places[peer]] - distance[there, places[peer]])
+        return total
+
+    for _ in range(sweeps):
+        before = list(places)
+        for i in (i for i in range(len(places)) if peers[i]):
+            gains = [gain(i, j) + gain(j, i) for j in range(len(places))]
+            best = int(np.argmax(gains))  # the first of equal ones
+            if gains[best] > 0:
+                places[i], places[best] = places[best], places[i]
+        if places == before:
+            break
+    return places
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("network", ["mesh", "whole", "fractions", "ties"])
+def test_the_swaps_are_those_of_all_gains_computed_anew(network: str, seed: int):
+    """Also for fractions, whose sums depend on their order, and for few values, where many gains are equal."""
+    rng = np.random.default_rng([seed, len(network)])
+    cores = int(rng.integers(3, 40))
+    messages = rng.integers(0, cores, (4 * cores, 3))
+    messages[:, 2] += rng.integers(1, 500)
+    messages = messages[messages[:, 0] != messages[:, 1]]
+    arch = chip(cores=cores)
+    if network == "mesh":
+        rows, cols = np.divmod(np.arange(cores), arch.mesh_cols)
+        distance = abs(rows - rows[:, None]) + abs(cols - cols[:, None]) * 1.0
+    else:
+        ways = {
+            "whole": lambda n: rng.integers(1, 90, n) * 1.0,
+            "fractions": lambda n: rng.random(n) * 90,
+            "ties": lambda n: np.round(rng.integers(1, 4, n) * 0.1, 1),
+        }[network]((cores + 1, cores + 1))
+        np.fill_diagonal(ways, 0)
+        table = Table(Path("network.json"), b"", ways, ways)
+        arch = replace(arch, network=replace(arch.network, table=table))
+        distance = (ways + ways.T)[:-1, :-1]
+    assert places_of(messages, arch).tolist() == _swapped_peer_by_peer(messages, distance, SWEEPS)
 
 
 def test_the_cores_of_a_model_move_together():

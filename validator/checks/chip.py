@@ -1,6 +1,5 @@
 """Architecture files as pimsim-nn reads them: what it ignores, and what it accepts although it makes no sense."""
 
-import json
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
-from raptor.target.arch import ArchFile
+from raptor.target.arch import ArchFile, read_arch
 from raptor.target.arch.schema import field_model
 from validator.checks.subject import Chip
 
@@ -18,18 +17,10 @@ _SMALLEST_LAYOUT = (1, 1)
 
 
 def read_chip(source: str | Path) -> Chip:
-    """Reads an architecture file or preset. Raises `UserError` if it is not a JSON object."""
+    """Reads an architecture file or preset. Raises `UserError` for a file that cannot be read or is no JSON object."""
     if str(source) in architectures.presets():
         return chip_of(architectures.load(str(source)).file, str(source))
-    try:
-        raw = json.loads(Path(source).read_text(encoding="utf-8"))
-    except OSError as e:
-        raise UserError(f"architecture {source}: {e.strerror or e}") from e
-    except (ValueError, RecursionError) as e:
-        raise UserError(f"architecture {source}: not a JSON file: {e}") from e
-    if not isinstance(raw, dict):
-        raise UserError(f"architecture {source}: expected an object with chip_config")
-    return examine(cast(dict[str, Any], raw), str(source))
+    return examine(read_arch(Path(source)), str(source))
 
 
 def chip_of(file: ArchFile, path: str) -> Chip:

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 from pydantic import ValidationError
 
 from raptor.common import storage
@@ -15,7 +14,7 @@ from raptor.common.spelling import option
 from raptor.common.strict import faults
 from raptor.output import files
 from raptor.target import arch as architectures
-from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile, MatrixConfig
+from raptor.target.arch import ArchFile, MatrixConfig, read_arch
 from validator.network import KINDS, FileTable, MeshTable, NetworkTable
 from validator.simulate.state import Chip
 
@@ -82,7 +81,8 @@ def read_target(source: str | Path) -> Target:
     if not path.is_file():
         presets = ", ".join(architectures.presets())
         raise UserError(f"architecture {source}: no such file; give a file or one of: {presets}")
-    arch, warnings = _validate(_parse(path), path)
+    storage.check_regular(path.parent, path.name)
+    arch, warnings = _validate(read_arch(path), path)
     if "net_config_file_path" not in arch.chip_config.network_config.model_fields_set:
         return Target(arch, MeshTable(arch), str(path), tuple(warnings))
     table = FileTable(path.parent / arch.chip_config.network_config.net_config_file_path)
@@ -99,17 +99,6 @@ def beside(program: Path) -> Path:
 
 def is_preset(source: str | Path) -> bool:
     return str(source) in architectures.presets()
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    content = storage.read_bytes(path.parent, path.name, limit_bytes=ARCH_LIMIT_BYTES)
-    try:
-        raw = orjson.loads(content)
-    except orjson.JSONDecodeError as e:
-        raise UserError(f"{path}: not a JSON file: {e}") from e
-    if not isinstance(raw, dict):
-        raise UserError(f"{path}: expected an object")
-    return cast(dict[str, Any], raw)
 
 
 def _validate(raw: dict[str, Any], path: Path) -> tuple[ArchFile, list[str]]:

@@ -1,7 +1,6 @@
-"""Architecture files of pimsim-nn: their schema, presets, network tables, and the few numbers the compiler needs."""
+"""The target of a compilation, and pimsim-nn's files as its source: schema, presets, network tables."""
 
-from raptor.target.arch.chip import Arch
-from raptor.target.arch.loading import check_source, load, presets
+from raptor.target.arch.loading import check_source, load
 from raptor.target.arch.network import (
     MESH_FLIT_NS,
     check_network_size,
@@ -15,6 +14,7 @@ from raptor.target.arch.network import (
     typical_flit_ns,
     write_network,
 )
+from raptor.target.arch.pimsim import presets, read_arch, target_of
 from raptor.target.arch.schema import (
     ARCH_LIMIT_BYTES,
     GLOBAL_MEMORY_ID,
@@ -29,6 +29,9 @@ from raptor.target.arch.schema import (
 )
 from raptor.target.arch.sources import SOURCES, Source
 from raptor.target.arch.table import Table
+from raptor.target.arch.target import Converters, Core, Crossbar, Device, Memory, Network, Target, Widths
+
+Arch = Target
 
 __all__ = [
     "ARCH_LIMIT_BYTES",
@@ -39,13 +42,21 @@ __all__ = [
     "Arch",
     "ArchFile",
     "ChipConfig",
+    "Converters",
+    "Core",
     "CoreConfig",
+    "Crossbar",
+    "Device",
     "MatrixConfig",
+    "Memory",
     "MemoryConfig",
+    "Network",
     "NetworkConfig",
     "SimConfig",
     "Source",
     "Table",
+    "Target",
+    "Widths",
     "check_network_size",
     "check_source",
     "flit_ns",
@@ -57,6 +68,8 @@ __all__ = [
     "mesh_layout",
     "network_table",
     "presets",
+    "read_arch",
+    "target_of",
     "typical_flit_ns",
     "write_network",
 ]

@@ -4,10 +4,8 @@ A file is used as it is, and so is the network table that it names, or refused w
 that RAPTOR writes for a mesh is that mesh, so that its cores can be another number.
 """
 
-import json
 from collections.abc import Iterable
 from difflib import get_close_matches
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,26 +16,16 @@ from raptor.common.arguments import whole_or_none
 from raptor.common.errors import UserError
 from raptor.common.options import MOST_BITS, parse_xbar
 from raptor.common.spelling import option
-from raptor.target.arch.chip import Arch
 from raptor.target.arch.network import mesh_layout, write_mesh
-from raptor.target.arch.schema import (
-    ARCH_LIMIT_BYTES,
-    NETWORK_FILE,
-    ArchFile,
-    field_model,
-)
+from raptor.target.arch.pimsim import presets, read_arch, target_of
+from raptor.target.arch.schema import NETWORK_FILE, ArchFile, field_model
 from raptor.target.arch.table import LIMIT_BYTES, parse_table
+from raptor.target.arch.target import Target
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _MOST_FAULTS = 50
-
-
-def presets() -> tuple[str, ...]:
-    """Names that `load` takes instead of a path."""
-    folder = resources.files("raptor.target") / "presets"
-    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
 
 
 def load(
@@ -49,7 +37,7 @@ def load(
     cell_bits: int | None = None,
     element_bits: int = 8,
     network: bool = True,
-) -> Arch:
+) -> Target:
     """Reads an architecture file or preset and overrides its sizes.
 
     Without `source` the preset `bench`. The network is the table that the file names, or else the built-in mesh, which
@@ -64,7 +52,7 @@ def load(
     xbars_per_core = whole_or_none("xbars_per_core", xbars_per_core, 1)
     cell_bits = whole_or_none("cell_bits", cell_bits, 1)
     element_bits = arguments.whole("element_bits", element_bits, 1, MOST_BITS)
-    raw = _read(source)
+    raw = read_arch(source)
     chip = _section(raw, "chip_config", source)
     core = _section(chip, "core_config", source)
     links = _section(chip, "network_config", source)
@@ -82,16 +70,16 @@ def load(
         matrix["xbar_array_count"] = xbars_per_core
     if cell_bits is not None:
         matrix["cell_precision"] = cell_bits
-    enforced = "memory_size" in _section(core, "local_memory_config", source)
+    _section(core, "local_memory_config", source)
     # An output has its table under this name.
     links["net_config_file_path"] = NETWORK_FILE
     file = _parse(raw, source)
     table = None
     if own is not None:
         table = parse_table(*own, file.chip_config.core_cnt, file.chip_config.global_memory_switch_id)
-    arch = Arch(file, element_bits, enforced, tuple(notes), table)
-    _check(arch)
-    return arch
+    target = target_of(file, table, element_bits, tuple(notes))
+    _check(target)
+    return target
 
 
 def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, bytes] | None:
@@ -126,32 +114,6 @@ def check_source(source: object) -> str | Path:
     """What may be a preset or the path of a file. Raises `UserError` for anything else."""
     path = arguments.path("arch", source, expected="a preset, or the path of an architecture file")
     return source if isinstance(source, str) else path
-
-
-def _read(source: str | Path) -> dict[str, Any]:
-    try:
-        if str(source) in presets():
-            content = (resources.files("raptor.target") / "presets" / f"{source}.json").read_text()
-        else:
-            content = _read_text(Path(source))
-        raw = json.loads(content)
-    except OSError as e:
-        raise UserError(
-            f"architecture {source}: {e.strerror or e}; give a file or one of: {', '.join(presets())}"
-        ) from e
-    except (ValueError, RecursionError) as e:
-        raise UserError(f"architecture {source}: not a JSON file: {e}") from e
-    if not isinstance(raw, dict):
-        raise UserError(f"architecture {source}: expected an object with chip_config")
-    return raw  # pyright: ignore[reportUnknownVariableType] checked by the schema next
-
-
-def _read_text(path: Path) -> str:
-    with path.open(encoding="utf-8") as stream:
-        text = stream.read(ARCH_LIMIT_BYTES + 1)
-    if len(text) > ARCH_LIMIT_BYTES:
-        raise UserError(f"architecture {path}: more than the {ARCH_LIMIT_BYTES} bytes expected")
-    return text
 
 
 def _section(parent: dict[str, Any], name: str, source: str | Path) -> dict[str, Any]:
@@ -192,24 +154,23 @@ def _fit_converters(matrix: dict[str, Any], xbar: tuple[int, int]) -> list[str]:
     return notes
 
 
-def _check(arch: Arch) -> None:
-    if arch.outputs_per_xbar < 1:
-        cells = -(-arch.element_bits // arch.cell_bits)
+def _check(target: Target) -> None:
+    if target.outputs_per_xbar < 1:
+        bits = target.widths.weights
+        cells = -(-bits // target.cell_bits)
         raise UserError(
-            f"a weight of {arch.element_bits} bits takes {cells} cells of {arch.cell_bits} bits, but a crossbar has "
-            f"only {arch.xbar_cols} columns; try {option('xbar', (arch.xbar_rows, cells))} or "
-            f"{option('cell_bits', arch.element_bits)}"
+            f"a weight of {bits} bits takes {cells} cells of {target.cell_bits} bits, but a crossbar has "
+            f"only {target.xbar_cols} columns; try {option('xbar', (target.xbar_rows, cells))} or "
+            f"{option('cell_bits', bits)}"
         )
-    chip = arch.file.chip_config
-    if chip.global_memory_switch_id != chip.core_config.global_memory_switch_id:
+    core_id = target.file.chip_config.core_config.global_memory_switch_id
+    if target.memory_id != core_id:
         raise UserError(
-            f"global_memory_switch_id {chip.global_memory_switch_id} in chip_config, "
-            f"{chip.core_config.global_memory_switch_id} in core_config; the simulator needs them equal"
+            f"global_memory_switch_id {target.memory_id} in chip_config, {core_id} in core_config; the simulator needs "
+            "them equal"
         )
-    if chip.global_memory_switch_id >= 0:
-        raise UserError(
-            f"global_memory_switch_id {chip.global_memory_switch_id}: expected a number below 0, cores have the others"
-        )
-    rows, cols = chip.network_config.layout
-    if rows * cols < arch.core_count:
-        raise UserError(f"network layout {rows}x{cols} has no room for {arch.core_count} cores")
+    if target.memory_id >= 0:
+        raise UserError(f"global_memory_switch_id {target.memory_id}: expected a number below 0, cores have the others")
+    rows, cols = target.network.rows, target.network.cols
+    if rows * cols < target.core_count:
+        raise UserError(f"network layout {rows}x{cols} has no room for {target.core_count} cores")

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.target.arch.chip import Arch
 from raptor.target.arch.schema import ArchFile
+from raptor.target.arch.target import Target
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -34,18 +34,18 @@ def mesh_layout(cores: int) -> tuple[int, int]:
     return max(1, -(-cores // cols)), cols
 
 
-def check_network_size(arch: Arch) -> None:
+def check_network_size(target: Target) -> None:
     """Raises `UserError` for a chip whose table would fill the disk."""
-    if arch.core_count > MOST_CORES:
+    if target.core_count > MOST_CORES:
         raise UserError(
-            f"the chip has {arch.core_count} cores; at most {MOST_CORES} can be compiled for, as the network table of "
-            "the simulator has an entry for every two of them"
+            f"the chip has {target.core_count} cores; at most {MOST_CORES} can be compiled for, as the network table "
+            "of the simulator has an entry for every two of them"
         )
 
 
-def network_table(arch: Arch) -> dict[str, dict[str, dict[str, int]]]:
+def network_table(target: Target) -> dict[str, dict[str, dict[str, int]]]:
     """The table of the mesh as a value; `write_network` needs no memory for it."""
-    cols, count, memory = arch.mesh_cols, arch.core_count, str(arch.memory_id)
+    cols, count, memory = target.mesh_cols, target.core_count, str(target.memory_id)
     latency = {str(a): dict(_row(a, count, cols)) | {memory: MEMORY_NS} for a in range(count)}
     latency[memory] = {str(a): MEMORY_NS for a in range(count)}
     energy = {src: dict.fromkeys(row, FLIT_PJ) for src, row in latency.items()}
@@ -78,40 +78,40 @@ def mesh_latency(a: Any, b: Any, cols: int) -> Any:
     return ROUTER_NS * (1 + abs(a // cols - b // cols) + abs(a % cols - b % cols))
 
 
-def flit_ns(arch: Arch, source: Ints, to: Ints) -> Ints | Floats:
+def flit_ns(target: Target, source: Ints, to: Ints) -> Ints | Floats:
     """What a flit takes from core to core, for arrays of cores."""
-    if arch.table is not None:
-        return arch.table.latency_ns[source, to]
-    return mesh_latency(source, to, arch.mesh_cols)
+    if target.table is not None:
+        return target.table.latency_ns[source, to]
+    return mesh_latency(source, to, target.mesh_cols)
 
 
-def typical_flit_ns(arch: Arch) -> float:
+def typical_flit_ns(target: Target) -> float:
     """Between two cores that have no places yet."""
-    if arch.table is not None:
-        return float(np.median(arch.table.between_cores_ns)) if arch.core_count > 1 else 0.0
+    if target.table is not None:
+        return float(np.median(target.table.between_cores_ns)) if target.core_count > 1 else 0.0
     return MESH_FLIT_NS
 
 
-def longest_flit_ns(arch: Arch) -> float:
+def longest_flit_ns(target: Target) -> float:
     """No flit takes longer."""
-    if arch.table is not None:
-        return float(arch.table.latency_ns.max())
-    return ROUTER_NS * (1 + sum(arch.file.chip_config.network_config.layout))
+    if target.table is not None:
+        return float(target.table.latency_ns.max())
+    return ROUTER_NS * (1 + target.network.rows + target.network.cols)
 
 
-def memory_flit_ns(arch: Arch, core: int | None = None) -> float:
+def memory_flit_ns(target: Target, core: int | None = None) -> float:
     """From a core to the global memory; without `core`, from one that has no place yet."""
-    if arch.table is None:
+    if target.table is None:
         return MEMORY_NS
-    return float(np.median(arch.table.to_memory_ns) if core is None else arch.table.to_memory_ns[core])
+    return float(np.median(target.table.to_memory_ns) if core is None else target.table.to_memory_ns[core])
 
 
-def write_network(arch: Arch) -> Iterator[bytes]:
+def write_network(target: Target) -> Iterator[bytes]:
     """The table as JSON: the chip's own as it was read, that of a mesh a source core at a time."""
-    if arch.table is not None:
-        yield arch.table.content
+    if target.table is not None:
+        yield target.table.content
         return
-    yield from write_mesh(arch.core_count, arch.mesh_cols, arch.memory_id)
+    yield from write_mesh(target.core_count, target.mesh_cols, target.memory_id)
 
 
 def write_mesh(count: int, cols: int, memory_id: int) -> Iterator[bytes]:

@@ -1,0 +1,59 @@
+"""Time to place cores on the mesh, by their number: `make bench-placement`.
+
+Cores send to some near them in number, as the layers of a streamed model do. The baseline of each row is measured in
+the same run: `numpy`, one product of two matrices [cores, cores], flits times distances, which gives what the flits of
+every core take at every place once.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from measure import ROOT
+
+sys.path.insert(0, str(ROOT))
+from raptor.spatial.mesh_placement import places_of
+from raptor.target import arch as architectures
+
+CORES = (144, 512, 1024, 2048, 4096)
+PEERS, NEAR = 12, 60
+REPEAT = 5
+
+
+def messages(cores: int) -> npt.NDArray[np.int64]:
+    """[messages, 3]: sender, receiver, flits; each core sends to `PEERS` of the next `NEAR`."""
+    rng = np.random.default_rng(0)
+    source = np.repeat(np.arange(cores), PEERS)
+    to = (source + rng.integers(1, NEAR, len(source))) % cores
+    return np.stack([source, to, rng.integers(1, 500, len(source))], axis=1)
+
+
+def median_s(work: Callable[[], object]) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    return statistics.median(once() for _ in range(REPEAT))
+
+
+def row(cores: int) -> tuple[str, ...]:
+    """Cores, messages, seconds, those of the baseline, and their ratio."""
+    sent, arch = messages(cores), architectures.load(cores=cores)
+    square = np.random.default_rng(0).random((cores, cores))
+    place_s, numpy_s = median_s(lambda: places_of(sent, arch)), median_s(lambda: square @ square)
+    return f"{cores}", f"{len(sent):,}", f"{place_s:.3f}", f"{numpy_s:.3f}", f"{place_s / numpy_s:.2f}"
+
+
+def main() -> None:
+    places_of(messages(NEAR), architectures.load(cores=NEAR))  # loads the compiled code
+    print("| cores | messages | place s | numpy s | place / numpy |\n|---:|---:|---:|---:|---:|")
+    for cores in CORES:
+        print(f"| {' | '.join(row(cores))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
