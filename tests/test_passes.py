@@ -41,7 +41,7 @@ def dumped(folder: Path) -> dict[str, str]:
 
 
 def write(texts: Mapping[str, str]) -> None:
-    """All of them; those of passes that are no more go."""
+    """Writes all texts; those of passes that no longer exist are deleted."""
     shutil.rmtree(GOLDEN, ignore_errors=True)
     GOLDEN.mkdir(parents=True)
     for name, text in texts.items():
@@ -49,7 +49,7 @@ def write(texts: Mapping[str, str]) -> None:
 
 
 def changes(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """What differs, each file with its lines."""
+    """Yields the differences, each file with its lines."""
     for name in sorted(was.keys() | now.keys()):
         if name not in now:
             yield f"{name}: no pass of this name"

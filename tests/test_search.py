@@ -1,4 +1,4 @@
-"""What `--optimize` decides. Every mapping gives right values, so nothing but these tests sees a wrong choice."""
+"""Decisions of `--optimize`. Every mapping gives right values, so only these tests see a wrong choice."""
 
 from functools import cache
 
@@ -12,7 +12,7 @@ from tests.pipeline import conv_model
 from validator.simulate.report import Report
 
 CHIP = {"cores": 20, "xbar": 256}
-"""On it each objective finds another mapping for LeNet-5, so one that is searched instead of another is seen."""
+"""A chip on which each objective finds another mapping for LeNet-5, so that a search for a wrong objective is seen."""
 EFFORT = 7
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "energy")
 MORE_SPEED = (
@@ -45,7 +45,7 @@ def searched(objective: Objective) -> raptor.Program:
 
 
 def cost(program: raptor.Program, objective: Objective) -> float:
-    """By the simulator's command, not by the search: ns, or pJ of a sample in steady state."""
+    """Measures by the simulator's command, not by the search: ns, or pJ of a sample in steady state."""
     if objective == "latency":
         return program.simulate().latency_ns
     found: Report = program.simulate(mode="throughput", samples=4)

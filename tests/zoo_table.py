@@ -27,7 +27,7 @@ SAMPLES = 4
 """Samples a core begins when the interval between two of them is measured."""
 
 Figures = dict[str, float]
-"""By name: `instructions.mvmul`, `stream_bytes`, ..., `interval_ns`."""
+"""Figures by name: `instructions.mvmul`, `stream_bytes`, ..., `interval_ns`."""
 
 
 def figures(model: str, mapping: str) -> Figures:
@@ -70,7 +70,7 @@ def differences(was: Mapping[str, float], now: Mapping[str, float]) -> Iterator[
 
 
 def write(table: Mapping[str, Figures]) -> None:
-    """One row a line, so that a diff names the models."""
+    """Writes one row per line, so that a diff names the models."""
     lines = (f"{json.dumps(name)}: {json.dumps(table[name])}" for name in table)
     TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

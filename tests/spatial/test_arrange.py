@@ -75,7 +75,7 @@ def _swapped_peer_by_peer(messages: Ints, distance: npt.NDArray[np.float64], swe
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("network", ["mesh", "whole", "fractions", "ties"])
 def test_the_swaps_are_those_of_all_gains_computed_anew(network: str, seed: int):
-    """Also for fractions, whose sums depend on their order, and for few values, where many gains are equal."""
+    """The latencies include fractions, whose sums depend on their order, and few values, where many gains are equal."""
     rng = np.random.default_rng([seed, len(network)])
     cores = int(rng.integers(3, 40))
     messages = rng.integers(0, cores, (4 * cores, 3))

@@ -36,7 +36,7 @@ def test_what_is_no_architecture_file(read: Callable[[Path], object], content: b
 
 @pytest.mark.parametrize("read", READERS)
 def test_a_file_in_utf_8(read: Callable[[Path], Any], tmp_path: Path):
-    """Also where the locale has another encoding."""
+    """The locale may have another encoding."""
     raw = json.loads(arch.load("bench", cores=4).file.model_dump_json())
     del raw["chip_config"]["network_config"]["net_config_file_path"]
     raw["chip_config"]["network_config"]["bus_topology"] = "Gitter, größer"

@@ -6,7 +6,7 @@ from raptor.target.arch import Device, Widths, load
 
 
 def test_every_field_that_takes_part_in_time_is_in_the_target():
-    """Each number is another one, so that none stands in the place of another."""
+    """All numbers differ, so that no field can hold the value of another."""
     chip = load("bench", cores=6, xbar=(96, 80), xbars_per_core=7, cell_bits=2, element_bits=4).file.chip_config
     target = load("bench", cores=6, xbar=(96, 80), xbars_per_core=7, cell_bits=2, element_bits=4)
     core, matrix = chip.core_config, chip.core_config.matrix_config

@@ -73,7 +73,7 @@ def latency_ns(target: Target, *streams: tuple[Row, ...], xbars: int = 1) -> flo
 
 
 def cycles(target: Target, row: Row, xbars: int = 1) -> float:
-    """Of one more such instruction, on a core where nothing overlaps."""
+    """Measures the cycles of one more such instruction, on a core where nothing overlaps."""
     more_ns = latency_ns(target, (row, row), xbars=xbars) - latency_ns(target, (row,), xbars=xbars)
     return more_ns / target.core.period_ns
 
