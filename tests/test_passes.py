@@ -33,7 +33,7 @@ def residual() -> ModelProto:
 
 
 def dumped(folder: Path) -> dict[str, str]:
-    """The text of each pass by the name of its file."""
+    """Returns the text of each pass by the name of its file."""
     program = raptor.compile(residual(), xbar=16, xbars_per_core=4, cores=4, driver=Driver(dump=folder))
     assert program.report.cores_used > 1, "messages between cores are part of the texts"
     texts = {path.name.partition("-")[2]: path.read_text() for path in sorted(folder.iterdir())}
@@ -41,7 +41,7 @@ def dumped(folder: Path) -> dict[str, str]:
 
 
 def write(texts: Mapping[str, str]) -> None:
-    """All of them; those of passes that are no more go."""
+    """Replaces all files: those of passes that are no more go."""
     shutil.rmtree(GOLDEN, ignore_errors=True)
     GOLDEN.mkdir(parents=True)
     for name, text in texts.items():
@@ -49,7 +49,7 @@ def write(texts: Mapping[str, str]) -> None:
 
 
 def changes(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """What differs, each file with its lines."""
+    """Yields each file that differs, with its lines."""
     for name in sorted(was.keys() | now.keys()):
         if name not in now:
             yield f"{name}: no pass of this name"

@@ -1,4 +1,4 @@
-"""What `--optimize` decides. Every mapping gives right values, so nothing but these tests sees a wrong choice."""
+"""Decisions of `--optimize`. Every mapping gives right values, so nothing but these tests sees a wrong choice."""
 
 from functools import cache
 
@@ -45,7 +45,7 @@ def searched(objective: Objective) -> raptor.Program:
 
 
 def cost(program: raptor.Program, objective: Objective) -> float:
-    """By the simulator's command, not by the search: ns, or pJ of a sample in steady state."""
+    """Returns ns, or pJ of a sample in steady state, by the simulator's command: not by the search."""
     if objective == "latency":
         return program.simulate().latency_ns
     found: Report = program.simulate(mode="throughput", samples=4)

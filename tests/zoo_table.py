@@ -1,4 +1,4 @@
-"""`make zoo-table`: what every model of the zoo compiles to, in figures; tests/zoo_table.json keeps them.
+"""`make zoo-table`: figures of every model of the zoo, compiled and simulated; tests/zoo_table.json keeps them.
 
 A change of the compiler that changes a figure writes the table anew, and its commit says why. The models are those of
 `tests.models.test_models.small_options`, on the benchmark chip with 500 cores.
@@ -27,7 +27,7 @@ SAMPLES = 4
 """Samples a core begins when the interval between two of them is measured."""
 
 Figures = dict[str, float]
-"""By name: `instructions.mvmul`, `stream_bytes`, ..., `interval_ns`."""
+"""Values by name: `instructions.mvmul`, `stream_bytes`, ..., `interval_ns`."""
 
 
 def figures(model: str, mapping: str) -> Figures:

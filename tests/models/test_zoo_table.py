@@ -1,4 +1,4 @@
-"""What the zoo compiles to, in figures: a change of any of them is seen, and explained by the commit that makes it."""
+"""Figures of the compiled zoo: a change of any of them is seen, and explained by the commit that makes it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Follows a section of CONTRIBUTING.md in a copy of the sources: what the page says is what is done."""
+"""Follows a section of CONTRIBUTING.md in a copy of the sources, word for word."""
 
 import os
 import re
@@ -42,7 +42,7 @@ class Step:
 
 
 def steps(heading: str) -> list[Step]:
-    """What the section of CONTRIBUTING.md says to write, in order."""
+    """Returns the texts that a section of CONTRIBUTING.md says to write, in order."""
     _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"\n## {heading}\n")
     section = rest.partition("\n## ")[0]
     return [Step(m["file"], m["anchor"], m["text"]) for m in _STEP.finditer(section)]
@@ -68,9 +68,9 @@ def followed(sources: Path, heading: str) -> None:
 
 
 def run(sources: Path, words: Iterable[str | Path], *, status: int = 0, folder: Path | None = None) -> str:
-    """`python -m ...` with the copy's packages, in `folder`; what it prints."""
+    """Calls `python` with the copy's packages, in `folder`; returns what it prints."""
     ended = subprocess.run(
-        [sys.executable, "-m", *words],
+        [sys.executable, *words],
         cwd=folder or sources,
         env=os.environ | {"PYTHONPATH": str(sources)},
         capture_output=True,
