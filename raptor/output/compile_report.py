@@ -212,9 +212,9 @@ def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
 
 
 def _copies(mapping: Placement, key: str, matrices: Sequence[Matrix | LineMatrix]) -> int:
-    """Of the layer's weights: columns of the image have their own, and a core may hold several.
+    """Counts the copies of the layer's weights: each range of columns has its own, and a core may hold several.
 
-    Those that are there: a mapping allows more than a line has products for.
+    Copies that are there, not those that the mapping allows: a line may have too few products for them.
     """
     if key not in mapping.lines:
         return 1

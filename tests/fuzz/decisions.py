@@ -85,7 +85,7 @@ SECONDS = 300
 
 
 def seen_by(wrong: Wrong) -> bool:
-    """Whether the test fails once the decision is planted."""
+    """Returns True if the test fails once the decision is planted."""
 
     def run() -> None:
         plant(wrong.defect)

@@ -1,4 +1,4 @@
-"""Follows a section of CONTRIBUTING.md in a copy of the sources: what the page says is what is done."""
+"""Follows a section of CONTRIBUTING.md in a copy of the sources, word for word."""
 
 import os
 import re
@@ -15,15 +15,17 @@ MOST_FILES = 4
 """Files that adding one thing may change."""
 
 _STEP = re.compile(
-    r"^(?:At the end of|Below `(?P<anchor>[^`]+)` in) `(?P<file>[^`]+)`:\n\n```\w+\n(?P<text>.*?)^```$",
+    r"^(?P<place>At the end of|(?:Below|Instead of) `(?P<anchor>[^`]+)` in) `(?P<file>[^`]+)`:\n\n"
+    r"```\w+\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A text for a file: below the line that holds `anchor`, as far indented as it, or at the end."""
+    """A text for a file: below the line that holds `anchor` or instead of it, as far indented; or at the end."""
 
+    place: str
     file: str
     anchor: str | None
     text: str
@@ -37,19 +39,20 @@ class Step:
         lines = content.splitlines(keepends=True)
         (at,) = [i for i, line in enumerate(lines) if self.anchor in line]
         indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
-        lines[at + 1 : at + 1] = [f"{indent}{line}" for line in self.text.splitlines(keepends=True)]
+        kept = [] if self.place.startswith("Instead") else [lines[at]]
+        lines[at : at + 1] = [*kept, *(f"{indent}{line}" for line in self.text.splitlines(keepends=True))]
         path.write_text("".join(lines))
 
 
 def steps(heading: str) -> list[Step]:
-    """What the section of CONTRIBUTING.md says to write, in order."""
+    """Returns the texts that a section of CONTRIBUTING.md says to write, in order."""
     _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"\n## {heading}\n")
     section = rest.partition("\n## ")[0]
-    return [Step(m["file"], m["anchor"], m["text"]) for m in _STEP.finditer(section)]
+    return [Step(m["place"], m["file"], m["anchor"], m["text"]) for m in _STEP.finditer(section)]
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the sources with their compiled kernels, which numba knows by the times of the files."""
+    """Copies the sources with their compiled kernels, which numba knows by the times of the files."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name)
@@ -68,9 +71,9 @@ def followed(sources: Path, heading: str) -> None:
 
 
 def run(sources: Path, words: Iterable[str | Path], *, status: int = 0, folder: Path | None = None) -> str:
-    """`python -m ...` with the copy's packages, in `folder`; what it prints."""
+    """Calls `python` with the copy's packages, in `folder`; returns what it prints."""
     ended = subprocess.run(
-        [sys.executable, "-m", *words],
+        [sys.executable, *words],
         cwd=folder or sources,
         env=os.environ | {"PYTHONPATH": str(sources)},
         capture_output=True,
