@@ -26,7 +26,7 @@ from raptor.cli import app
 ROOT = Path(__file__).parents[1]
 GIVEN = ROOT / "tests" / "pages"
 RUN = ("console", "python", "py")
-SHOWN = ("json", "text")
+SHOWN = ("json", "text", "diff")
 
 _FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ (?P<command>(?:[^\n]*\\\n)*[^\n]*)\n(?P<output>(?:(?!\$ )[^\n]*\n)*)", re.MULTILINE)
