@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from raptor.target.opcode_tables import RULES
 from validator.machine import Fault, Machine, Stop
 
 
@@ -15,5 +16,5 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
     memories = (m.local, m.local_first, m.memory, m.element_bytes, m.owners)
     weights = (w.values, w.offset, w.rows, w.cols, w.first)
     probes = (p.pc, p.first, p.next, p.address, p.size, p.offset, p.captured)
-    stop = Stop(run(block, max_steps, cores, memories, weights, probes, fault))
+    stop = Stop(run(block, max_steps, RULES, cores, memories, weights, probes, fault))
     return Fault(stop, *(int(value) for value in fault))

@@ -3,7 +3,7 @@
 Import only where it runs (`raptor.common.jit`). Positions in memories are unsigned: indexing needs no test for negative
 ones, so that the compiler makes vector code of the small loops. Slices would do too, but take long to make.
 NOTE: numba makes a float of a signed and an unsigned number together.
-NOTE: opcodes and fault codes are constants in cached machine code; they are the simulator's and must not change.
+Which memory an instruction reads and writes is in `rules` (`raptor.target.opcode_tables`); what it computes is here.
 """
 
 # Kernels are untyped for numba's sake; `engine` passes the arrays that `machine` declares.
@@ -16,27 +16,31 @@ from typing import Any
 import numpy as np
 
 from raptor.common.jit import helper, kernel
-from raptor.target.isa import OPCODE
+from raptor.target.isa import OPCODE, Timing
+from raptor.target.opcode_tables import ONE, VECTOR, Rule
 from validator.machine import EVENT_COUNT, UNUSED, Stop
+from validator.scalar_kernels import scalar_result
 
 _DONE, _DEADLOCK, _STEPS = int(Stop.DONE), int(Stop.DEADLOCK), int(Stop.STEPS)
 _UNALIGNED, _LOCAL, _GLOBAL = int(Stop.UNALIGNED), int(Stop.LOCAL_RANGE), int(Stop.GLOBAL_RANGE)
 _OVERLAP, _REGISTERS, _SIZES = int(Stop.OVERLAP), int(Stop.SEND_REGISTERS), int(Stop.SIZES_DIFFER)
-_NOT_OWNED = int(Stop.NOT_OWNED)
+_NOT_OWNED, _NO_MEANING = int(Stop.NOT_OWNED), int(Stop.NO_MEANING)
 _OK, _BLOCKED = 0, -1
 _EVENTS = EVENT_COUNT
 _U = np.uint64
 
-_SLDI, _SADD, _SSUB, _SMUL, _SADDI = (OPCODE[n] for n in ("sldi", "sadd", "ssub", "smul", "saddi"))
-_SMULI, _MVMUL, _VVADD, _VVSUB, _VVMUL = (OPCODE[n] for n in ("smuli", "mvmul", "vvadd", "vvsub", "vvmul"))
-_VVDMUL, _VVMAX, _VAVG, _VRELU, _VTANH = (OPCODE[n] for n in ("vvdmul", "vvmax", "vavg", "vrelu", "vtanh"))
-_VEXP, _VLOG, _VSQRT, _VERF, _VVDIV = (OPCODE[n] for n in ("vexp", "vlog", "vsqrt", "verf", "vvdiv"))
-_VSIGM, _VMV, _VRSU, _VRSL, _LD, _ST = (OPCODE[n] for n in ("vsigm", "vmv", "vrsu", "vrsl", "ld", "st"))
-_LLDI, _LMV, _SEND, _RECV, _WAIT, _SYNC = (OPCODE[n] for n in ("lldi", "lmv", "send", "recv", "wait", "sync"))
+_SLDI, _SLD, _MVMUL, _LMV, _LD, _ST, _LLDI = (OPCODE[n] for n in ("sldi", "sld", "mvmul", "lmv", "ld", "st", "lldi"))
+_SEND, _RECV, _WAIT, _SYNC, _NOP, _SETBW = (OPCODE[n] for n in ("send", "recv", "wait", "sync", "nop", "setbw"))
+_VVADD, _VVSUB, _VVMUL, _VVDMUL, _VVMAX = (OPCODE[n] for n in ("vvadd", "vvsub", "vvmul", "vvdmul", "vvmax"))
+_VAVG, _VRELU, _VTANH, _VSIGM, _VSOFTMAX = (OPCODE[n] for n in ("vavg", "vrelu", "vtanh", "vsigm", "vsoftmax"))
+_VMV, _VRSU, _VRSL, _VEXP, _VLOG = (OPCODE[n] for n in ("vmv", "vrsu", "vrsl", "vexp", "vlog"))
+_VSQRT, _VERF, _VVDIV = (OPCODE[n] for n in ("vsqrt", "verf", "vvdiv"))
 
 
 @kernel
-def run(block: bool, max_steps: int, cores: Any, memories: Any, weights: Any, probes: Any, fault: Any) -> int:
+def run(
+    block: bool, max_steps: int, rules: Any, cores: Any, memories: Any, weights: Any, probes: Any, fault: Any
+) -> int:
     """Runs all cores until they have finished or one of them cannot go on; returns a `Stop`.
 
     `fault` receives core, address and size. Blocked cores are woken by the core that they wait for, through a queue.
@@ -64,7 +68,7 @@ def run(block: bool, max_steps: int, cores: Any, memories: Any, weights: Any, pr
                 return _STEPS
             woken[0] = -1
             limit = max_steps - steps if block else np.int64(1)
-            code, done = _advance(core, limit, cores, memories, weights, probes, scratch, woken, fault)
+            code, done = _advance(core, limit, rules, cores, memories, weights, probes, scratch, woken, fault)
             steps += done
             if code > 0:
                 return code
@@ -83,7 +87,7 @@ def run(block: bool, max_steps: int, cores: Any, memories: Any, weights: Any, pr
 
 
 @helper
-def _advance(core, limit, cores, memories, weights, probes, scratch, woken, fault):  # noqa: C901 the dispatch
+def _advance(core, limit, rules, cores, memories, weights, probes, scratch, woken, fault):  # noqa: C901 the dispatch
     """Executes up to `limit` instructions of a core, and returns after one that may wake another core.
 
     Returns a code (0, blocked, or a fault) and the number of instructions executed, those of a partner included.
@@ -108,11 +112,12 @@ def _advance(core, limit, cores, memories, weights, probes, scratch, woken, faul
         elif op == _LMV:
             target = registers[rd] + (c if b & 1 else 0)
             code = _lmv(core, target, registers[rs1] + (c if b & 2 else 0), d, memories, fault)
-        elif _VVADD <= op <= _VRSL or op >= _VEXP:
-            bound = np.int64(registers[a]) if 0 <= a < registers.size else np.int64(0)
-            code = _vector(core, op, registers[rd], registers[rs1], bound, b, c, d, memories, fault)
-        elif op <= _SMULI:
-            _scalar(op, registers, rd, rs1, a)
+        elif rules[op, Rule.UNIT] == VECTOR:
+            second = np.int64(registers[a]) if rules[op, Rule.READS_RS2] == 1 else np.int64(0)
+            code = _vector(core, op, rules[op], registers[rd], registers[rs1], second, b, c, d, memories, fault)
+        elif rules[op, Rule.TIMING] == Timing.REGISTER and op != _SLD:
+            second = np.int64(registers[a]) if rules[op, Rule.READS_RS2] == 1 else np.int64(0)
+            registers[rd] = np.int32(scalar_result(op, np.int64(registers[rs1]), second, a))
         elif op == _LD or op == _ST:  # noqa: SIM109 numba makes a loop of `in`
             code = _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault)
         elif op == _LLDI:
@@ -124,16 +129,19 @@ def _advance(core, limit, cores, memories, weights, probes, scratch, woken, faul
                 code = _BLOCKED
             else:
                 events[core * _EVENTS + b] -= c
-        elif op >= _SEND:
-            if op == _SYNC:
-                events[a * _EVENTS + b] += 1
-            else:
-                pc[core] = at
-                code = _meet(core, op, a, cores, memories, probes, fault)
+        elif op == _SYNC:
+            events[a * _EVENTS + b] += 1
+            woken[0] = a
+            limit = done  # the last instruction of this turn
+        elif op == _SEND or op == _RECV:  # noqa: SIM109
+            pc[core] = at
+            code = _meet(core, op, a, cores, memories, probes, fault)
             if code == _OK:
                 woken[0] = a
-                done += op != _SYNC  # the partner's instruction
-                limit = done  # the last instruction of this turn
+                done += 1  # the partner's instruction
+                limit = done
+        elif op != _NOP and op != _SETBW:
+            code = _NO_MEANING
         if code != _OK:
             break
         at += 1
@@ -189,22 +197,6 @@ def _apart(target, count, source, source_count, exact, memories, core, fault):
 
 
 @helper
-def _scalar(op, registers, rd, rs1, a):
-    """Integer arithmetic that wraps around: the store keeps the low 32 bits. `nop` and `setbw` do nothing."""
-    x = np.int64(registers[rs1])
-    if op == _SADD:
-        registers[rd] = np.int32(x + registers[a])
-    elif op == _SSUB:
-        registers[rd] = np.int32(x - registers[a])
-    elif op == _SMUL:
-        registers[rd] = np.int32(x * registers[a])
-    elif op == _SADDI:
-        registers[rd] = np.int32(x + a)
-    elif op == _SMULI:
-        registers[rd] = np.int32(x * a)
-
-
-@helper
 def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault):
     values, offset, rows, cols, first_group = weights
     local, width = memories[0], memories[3]
@@ -251,45 +243,36 @@ def _product(v, x, n, w, o, m, t):
 
 
 @helper
-def _vector(core, op, rd, rs1, rs2, b, c, d, memories, fault):  # noqa: C901 the dispatch of vector operations
-    """`rd`, `rs1`, `rs2`: what the registers hold."""
+def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
+    """Finds the operands by the row of the instruction. `rd`, `rs1`, `rs2`: what the registers hold."""
     local, width = memories[0], memories[3]
-    single, strided = op == _VVDMUL or op == _VAVG, op == _VAVG or op == _VMV  # noqa: SIM109
+    single, strided = rule[Rule.COUNT_RD] == ONE, rule[Rule.STRIDED] == 1
     if strided and rs2 < 0:
         fault[1], fault[2] = rs1, rs2
         return _LOCAL
     step = c * width
     result = np.int64(1) if single else d
     span = (d - 1) * rs2 + 1 if strided else d
-    code, y = _place(core, rd + (step if b & 1 and not single and op != _VMV else 0), result * width, memories, fault)
+    moved = step if b & 1 and not single and not strided else 0
+    code, y = _place(core, rd + moved, result * width, memories, fault)
     if code != _OK:
         return code
     code, x = _place(core, rs1 + (step if b & 2 else 0), span * width, memories, fault)
     if code == _OK and not single:
-        code = _apart(y, _U(result), x, _U(span), op != _VMV, memories, core, fault)
+        code = _apart(y, _U(result), x, _U(span), not strided, memories, core, fault)
     if code != _OK:
         return code
-    if op <= _VVMAX or op == _VVDIV:
-        code, z = _place(core, rs2 + (step if b & 4 else 0), span * width, memories, fault)
-        if code == _OK and not single:
-            code = _apart(y, _U(result), z, _U(span), True, memories, core, fault)
-        if code == _OK:
-            _binary(op, local, y, x, z, _U(d))
-    elif op == _VRELU:
-        _relu(local, y, local, x, _U(d))
-    elif op == _VAVG:
-        local[y] = _mean(local, x, _U(rs2), _U(d))
-    elif op == _VMV:
-        _gather(local, y, x, _U(rs2), _U(d))
-    elif op == _VRSU or op == _VRSL:  # noqa: SIM109
-        _bound(local, y, x, np.float32(rs2), op == _VRSU, _U(d))
-    else:
-        _transcendental(op, local, y, x, _U(d))
-    return code
+    if rule[Rule.SOURCES] == 1:
+        return _unary(op, local, y, x, rs2, _U(d))
+    code, z = _place(core, rs2 + (step if b & 4 else 0), span * width, memories, fault)
+    if code == _OK and not single:
+        code = _apart(y, _U(result), z, _U(span), True, memories, core, fault)
+    return _binary(op, local, y, x, z, _U(d)) if code == _OK else code
 
 
 @helper
 def _binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is worth its own vector code
+    """What an instruction of two vectors, at `p` and `q`, computes."""
     if op == _VVADD and y == p:
         for i in range(n):
             v[y + i] += v[q + i]
@@ -314,11 +297,53 @@ def _binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is w
     elif op == _VVDIV:
         for i in range(n):
             v[y + i] = v[p + i] / v[q + i]
-    else:
+    elif op == _VVDMUL:
         total = 0.0
         for i in range(n):
             total += np.float64(v[p + i]) * np.float64(v[q + i])
         v[y] = total
+    else:
+        return _NO_MEANING
+    return _OK
+
+
+@helper
+def _unary(op, v, y, x, register, n):  # noqa: C901 one branch for each function
+    """What an instruction of one vector, at `x`, computes. `register`: what rs2 holds, a stride or a bound."""
+    if op == _VRELU:
+        _relu(v, y, v, x, n)
+    elif op == _VAVG:
+        v[y] = _mean(v, x, _U(register), n)
+    elif op == _VMV:
+        _gather(v, y, x, _U(register), n)
+    elif op == _VRSU:
+        _bound(v, y, x, np.float32(register), True, n)
+    elif op == _VRSL:
+        _bound(v, y, x, np.float32(register), False, n)
+    elif op == _VTANH:
+        for i in range(n):
+            v[y + i] = math.tanh(np.float64(v[x + i]))
+    elif op == _VSIGM:
+        for i in range(n):
+            u = np.float64(v[x + i])
+            v[y + i] = 1 / (1 + math.exp(-u)) if u >= 0 else math.exp(u) / (1 + math.exp(u))
+    elif op == _VSOFTMAX:
+        _softmax(v, y, x, n)
+    elif op == _VEXP:
+        for i in range(n):
+            v[y + i] = math.exp(np.float64(v[x + i]))
+    elif op == _VLOG:
+        for i in range(n):
+            v[y + i] = math.log(np.float64(v[x + i]))
+    elif op == _VSQRT:
+        for i in range(n):
+            v[y + i] = math.sqrt(np.float64(v[x + i]))
+    elif op == _VERF:
+        for i in range(n):
+            v[y + i] = math.erf(np.float64(v[x + i]))
+    else:
+        return _NO_MEANING
+    return _OK
 
 
 @helper
@@ -346,31 +371,6 @@ def _mean(v, x, stride, n):
 def _gather(v, y, x, stride, n):
     for i in range(n):
         v[y + i] = v[x + i * stride]
-
-
-@helper
-def _transcendental(op, v, y, x, n):  # noqa: C901 one branch a function
-    if op == _VTANH:
-        for i in range(n):
-            v[y + i] = math.tanh(np.float64(v[x + i]))
-    elif op == _VSIGM:
-        for i in range(n):
-            u = np.float64(v[x + i])
-            v[y + i] = 1 / (1 + math.exp(-u)) if u >= 0 else math.exp(u) / (1 + math.exp(u))
-    elif op == _VEXP:
-        for i in range(n):
-            v[y + i] = math.exp(np.float64(v[x + i]))
-    elif op == _VLOG:
-        for i in range(n):
-            v[y + i] = math.log(np.float64(v[x + i]))
-    elif op == _VSQRT:
-        for i in range(n):
-            v[y + i] = math.sqrt(np.float64(v[x + i]))
-    elif op == _VERF:
-        for i in range(n):
-            v[y + i] = math.erf(np.float64(v[x + i]))
-    else:
-        _softmax(v, y, x, n)
 
 
 @helper

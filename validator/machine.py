@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.errors import RaptorError
+from raptor.common.errors import InternalError, RaptorError
 from raptor.output.files import ProbeTile
 from raptor.target import isa
 from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
@@ -40,6 +40,8 @@ class Stop(IntEnum):
     SEND_REGISTERS = 7
     SIZES_DIFFER = 8
     NOT_OWNED = 9
+    NO_MEANING = 10
+    """The engine does not know the instruction: a fault of ours, as `check` refuses all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ def explain(machine: Machine, fault: Fault) -> RaptorError:
         Stop.NOT_OWNED: f"{span} of global memory {_not_owned(machine, fault)}",
     }
     pc, instruction = _at(machine, core) or (0, "nothing")
+    if fault.stop is Stop.NO_MEANING:
+        return InternalError(f"core {core}, instruction {pc} ({instruction}): the engine has no meaning for it")
     return ProgramError(core, pc, instruction, reasons[fault.stop])
 
 

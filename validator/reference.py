@@ -1,4 +1,6 @@
-"""What every instruction does, in plain Python: one function each. Slow, and the judge of the compiled engine.
+"""The meaning of every instruction, in plain Python. Slow, and the judge of the compiled engine.
+
+Where an instruction reads and writes is in its row (`raptor.target.isa`); `_BY_NAME` says what it computes from that.
 
 All results are float32. Elementwise operations are computed in float32; the transcendental functions, means and dot
 products in float64 and rounded once; a matrix product adds its rows in order, every product and sum rounded to
@@ -6,6 +8,7 @@ float32. Both engines keep to this order, so their results are equal to the bit.
 """
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.isa import OPCODE
+from raptor.target import isa
+from raptor.target.isa import BY_OPCODE, OPCODE, Count, Kind, Operand
 from raptor.target.layout import Floats
 from validator.machine import EVENT_COUNT, SHARED, UNUSED, Fault, Machine, Stop
 
@@ -95,8 +99,10 @@ class _Core:
         if self.finished:
             return False
         instruction = self.instruction()
+        if (meaning := SEMANTICS.get(instruction.opcode)) is None:
+            raise self.fail(Stop.NO_MEANING)
         try:
-            SEMANTICS[instruction.opcode](self, instruction)
+            meaning(self, instruction)
         except _BlockedError:
             return False
         self.advance()
@@ -161,32 +167,60 @@ class _Core:
         raise self.fail(Stop.OVERLAP, target.start * width, (target.stop - target.start) * width)
 
 
+Semantics = Callable[[_Core, Instruction], None]
+
+
+def _scalar(function: Callable[[int, int], int]) -> Semantics:
+    """An integer from register rs1 and from rs2 or, in a row without it, `imm`."""
+
+    def run(core: _Core, i: Instruction) -> None:
+        names = [o.name for o in BY_OPCODE[i.opcode].operands]
+        core.set_register(i.rd, function(core.register(i.rs1), core.register(i.a) if "rs2" in names else i.a))
+
+    return run
+
+
+def _vector(function: Callable[..., npt.ArrayLike]) -> Semantics:
+    """The result, or the results, from one array for each operand that is read; a bound in rs2 is an array too."""
+
+    def run(core: _Core, i: Instruction) -> None:
+        row = BY_OPCODE[i.opcode]
+        strided = any(o.access is not None and o.access.strided for o in row.operands)
+        target, single = _result(core, i, row, strided=strided)
+        sources = [_source(core, i, o) for o in row.operands if o.kind is Kind.SOURCE]
+        for source in sources if not single else ():
+            core.check_overlap(target, source, exact=not strided)
+        step = core.register(i.a) if strided else 1
+        values = [core.local[source.start + np.arange(i.d) * step] for source in sources]
+        if not strided:
+            values += [np.full(i.d, core.register(i.a), np.float32) for o in row.operands if o.kind is Kind.USE]
+        core.local[target] = function(*values)
+
+    return run
+
+
+def _result(core: _Core, i: Instruction, row: isa.Instruction, *, strided: bool) -> tuple[slice, bool]:
+    """The elements written, and whether it is one for all. Such a one, and vmv, have no offset (ISA 4.3.6, 4.3.10)."""
+    access = row.operand("rd").access
+    single = access is not None and access.count is Count.ONE
+    if single or strided:
+        return core.elements(core.register(i.rd), 1 if single else i.d), single
+    return core.vector(i, i.rd, 0, i.d), single
+
+
+def _source(core: _Core, i: Instruction, operand: Operand) -> slice:
+    """The elements that an operand spans."""
+    register, bit = (i.rs1, 1) if operand.name == "rs1" else (i.a, 2)
+    if operand.access is None or not operand.access.strided:
+        return core.vector(i, register, bit, i.d)
+    stride = core.register(i.a)
+    if stride < 0:
+        raise core.fail(Stop.LOCAL_RANGE, core.register(register), stride)
+    return core.vector(i, register, bit, (i.d - 1) * stride + 1)
+
+
 def _nop(core: _Core, i: Instruction) -> None:
     pass
-
-
-def _sldi(core: _Core, i: Instruction) -> None:
-    core.set_register(i.rd, i.a)
-
-
-def _sadd(core: _Core, i: Instruction) -> None:
-    core.set_register(i.rd, core.register(i.rs1) + core.register(i.a))
-
-
-def _ssub(core: _Core, i: Instruction) -> None:
-    core.set_register(i.rd, core.register(i.rs1) - core.register(i.a))
-
-
-def _smul(core: _Core, i: Instruction) -> None:
-    core.set_register(i.rd, core.register(i.rs1) * core.register(i.a))
-
-
-def _saddi(core: _Core, i: Instruction) -> None:
-    core.set_register(i.rd, core.register(i.rs1) + i.a)
-
-
-def _smuli(core: _Core, i: Instruction) -> None:
-    core.set_register(i.rd, core.register(i.rs1) * i.a)
 
 
 def _setbw(core: _Core, i: Instruction) -> None:
@@ -211,26 +245,6 @@ def _maximum(x: Floats, y: Floats) -> Floats:
     return np.where((x >= y) | (x != x), x, y)  # NaN of either stays
 
 
-def _binary(function: Callable[[Floats, Floats], Floats]) -> Callable[[_Core, Instruction], None]:
-    def run(core: _Core, i: Instruction) -> None:
-        target = core.vector(i, i.rd, 0, i.d)
-        x, y = core.vector(i, i.rs1, 1, i.d), core.vector(i, i.a, 2, i.d)
-        core.check_overlap(target, x, exact=True)
-        core.check_overlap(target, y, exact=True)
-        core.local[target] = function(core.local[x], core.local[y])
-
-    return run
-
-
-def _unary(function: Callable[[Floats], npt.ArrayLike]) -> Callable[[_Core, Instruction], None]:
-    def run(core: _Core, i: Instruction) -> None:
-        target, x = core.vector(i, i.rd, 0, i.d), core.vector(i, i.rs1, 1, i.d)
-        core.check_overlap(target, x, exact=True)
-        core.local[target] = function(core.local[x])
-
-    return run
-
-
 def _each(function: Callable[[float], float]) -> Callable[[Floats], npt.ArrayLike]:
     """The C library's function of each element in double precision, as the compiled engine does."""
     return lambda x: [function(value) for value in x.tolist()]
@@ -253,55 +267,22 @@ def _sqrt(x: float) -> float:
     return math.nan if x < 0 else math.sqrt(x)
 
 
-def _bounded(function: Callable[[Floats, Floats], Floats]) -> Callable[[_Core, Instruction], None]:
-    """Resizing with a bound: floats keep their size, so only the bound counts."""
+def _dot(x: Floats, y: Floats) -> float:
+    total = 0.0
+    for p, q in zip(x.tolist(), y.tolist(), strict=True):
+        total += p * q
+    return total
 
-    def run(core: _Core, i: Instruction) -> None:
-        target, x = core.vector(i, i.rd, 0, i.d), core.vector(i, i.rs1, 1, i.d)
-        core.check_overlap(target, x, exact=True)
-        bound = np.full(i.d, core.register(i.a), np.float32)
-        core.local[target] = function(core.local[x], bound)
 
-    return run
+def _mean(x: Floats) -> float:
+    total = 0.0
+    for value in x.tolist():
+        total += value
+    return total / len(x)
 
 
 def _minimum(x: Floats, y: Floats) -> Floats:
     return np.where((x <= y) | (x != x), x, y)
-
-
-def _vvdmul(core: _Core, i: Instruction) -> None:
-    target = core.elements(core.register(i.rd), 1)  # no offset on rd (ISA 4.3.6)
-    x, y = core.local[core.vector(i, i.rs1, 1, i.d)], core.local[core.vector(i, i.a, 2, i.d)]
-    total = 0.0
-    for p, q in zip(x.tolist(), y.tolist(), strict=True):
-        total += p * q
-    core.local[target] = total
-
-
-def _strided(core: _Core, i: Instruction, count: int) -> slice:
-    """The span of `count` elements, R[rs2] apart."""
-    stride = core.register(i.a)
-    if stride < 0:
-        raise core.fail(Stop.LOCAL_RANGE, core.register(i.rs1), stride)
-    return core.vector(i, i.rs1, 1, (count - 1) * stride + 1)
-
-
-def _gather(core: _Core, i: Instruction, span: slice) -> Floats:
-    return core.local[span.start + np.arange(i.d) * core.register(i.a)]
-
-
-def _vavg(core: _Core, i: Instruction) -> None:
-    target = core.elements(core.register(i.rd), 1)  # no offset on rd (ISA 4.3.10)
-    total = 0.0
-    for value in _gather(core, i, _strided(core, i, i.d)).tolist():
-        total += value
-    core.local[target] = total / i.d
-
-
-def _vmv(core: _Core, i: Instruction) -> None:
-    target, source = core.elements(core.register(i.rd), i.d), _strided(core, i, i.d)
-    core.check_overlap(target, source, exact=False)
-    core.local[target] = _gather(core, i, source)
 
 
 def _tanh(x: Floats) -> npt.ArrayLike:
@@ -395,41 +376,34 @@ def _sync(core: _Core, i: Instruction) -> None:
     core.machine.events[i.a * EVENT_COUNT + i.b] += 1
 
 
-def _refused(core: _Core, i: Instruction) -> None:
-    raise AssertionError("`check` refuses it in a program of floats")
-
-
-_BY_NAME: dict[str, Callable[[_Core, Instruction], None]] = {
+_BY_NAME: dict[str, Semantics] = {
     "nop": _nop,
-    "sldi": _sldi,
-    "sld": _refused,
-    "sadd": _sadd,
-    "ssub": _ssub,
-    "smul": _smul,
-    "saddi": _saddi,
-    "smuli": _smuli,
+    "sldi": _scalar(lambda x, y: y),
+    "sadd": _scalar(operator.add),
+    "ssub": _scalar(operator.sub),
+    "smul": _scalar(operator.mul),
+    "saddi": _scalar(operator.add),
+    "smuli": _scalar(operator.mul),
     "setbw": _setbw,
     "mvmul": _mvmul,
-    "vvadd": _binary(np.add),
-    "vvsub": _binary(np.subtract),
-    "vvmul": _binary(np.multiply),
-    "vvdmul": _vvdmul,
-    "vvmax": _binary(_maximum),
-    "vvsll": _refused,
-    "vvsra": _refused,
-    "vavg": _vavg,
-    "vrelu": _unary(_relu),
-    "vtanh": _unary(_tanh),
-    "vsigm": _unary(_sigmoid),
-    "vsoftmax": _unary(_softmax),
-    "vexp": _unary(_each(_exp)),
-    "vlog": _unary(_each(_log)),
-    "vsqrt": _unary(_each(_sqrt)),
-    "verf": _unary(_each(math.erf)),
-    "vvdiv": _binary(np.divide),
-    "vmv": _vmv,
-    "vrsu": _bounded(_minimum),
-    "vrsl": _bounded(_maximum),
+    "vvadd": _vector(np.add),
+    "vvsub": _vector(np.subtract),
+    "vvmul": _vector(np.multiply),
+    "vvdmul": _vector(_dot),
+    "vvmax": _vector(_maximum),
+    "vavg": _vector(_mean),
+    "vrelu": _vector(_relu),
+    "vtanh": _vector(_tanh),
+    "vsigm": _vector(_sigmoid),
+    "vsoftmax": _vector(_softmax),
+    "vexp": _vector(_each(_exp)),
+    "vlog": _vector(_each(_log)),
+    "vsqrt": _vector(_each(_sqrt)),
+    "verf": _vector(_each(math.erf)),
+    "vvdiv": _vector(np.divide),
+    "vmv": _vector(np.positive),
+    "vrsu": _vector(_minimum),
+    "vrsl": _vector(_maximum),
     "ld": _ld,
     "st": _st,
     "lldi": _lldi,
@@ -440,4 +414,4 @@ _BY_NAME: dict[str, Callable[[_Core, Instruction], None]] = {
     "sync": _sync,
 }
 SEMANTICS = {OPCODE[name]: function for name, function in _BY_NAME.items()}
-"""By opcode; every instruction of the table has one (tested)."""
+"""By opcode: every instruction that `check` lets through has one (tested)."""

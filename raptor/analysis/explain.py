@@ -28,6 +28,7 @@ from raptor.output.compile_report import LayerReport, Report, read_report
 from raptor.target import arch as architectures
 from raptor.target.arch import Arch
 from raptor.target.isa import OPCODE
+from raptor.target.opcode_tables import MATRIX, VECTOR
 from validator.programs import read_program
 from validator.simulate import builtin, chip, layers, model
 from validator.simulate.layers import Provenance
@@ -156,10 +157,9 @@ class _Simulated:
     work: Work
     of: Provenance
 
-    def nodes(self, first: str, last: str) -> dict[str, Counter[int]]:
-        """By node: how many of the instructions from opcode `first` to `last` each core (its place) has."""
-        opcodes = self.machine.opcodes
-        chosen = np.flatnonzero((opcodes >= OPCODE[first]) & (opcodes <= OPCODE[last]))
+    def nodes(self, unit: int) -> dict[str, Counter[int]]:
+        """By node: the number of instructions for a unit (of `opcode_tables`) on each core (its place)."""
+        chosen = np.flatnonzero(self.machine.unit == unit)
         found: defaultdict[str, Counter[int]] = defaultdict(Counter)
         pairs = np.stack([self.of.node[self.of.step[chosen]], self.machine.core_of[chosen]], axis=1)
         for (node, core), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
@@ -228,7 +228,7 @@ def _bounds(done: _Simulated, cores: int) -> Bounds:
 
 def _layers(done: _Simulated, report: Report, options: Mapping[str, Options]) -> Iterator[Layer]:
     """The nodes with weights: on crossbars, or on the vector unit."""
-    products, vectors = done.nodes("mvmul", "mvmul"), done.nodes("vvadd", "vrsl")
+    products, vectors = done.nodes(MATRIX), done.nodes(VECTOR)
     weighted = [
         (r, (vectors if r.unfolding == "vector" else products).get(r.node)) for r in report.layers if r.unfolding
     ]
@@ -268,7 +268,7 @@ def _options(folder: Path, manifest: files.Manifest, report: Report, done: _Simu
         why = "has one way to place a layer" if report.strategy == "raptor" else "keeps no alternatives"
         return defaultdict(lambda: Options(unknown=f"strategy {report.strategy} {why}"))
     graph, arch = _imported(folder, manifest.options)
-    parts, products = line_parts(graph, arch.xbar_rows), done.nodes("mvmul", "mvmul")
+    parts, products = line_parts(graph, arch.xbar_rows), done.nodes(MATRIX)
     found: defaultdict[str, Options] = defaultdict(lambda: Options(unknown="not computed by line: placed whole"))
     plans = fronts(graph, arch)
     whole = {layer.node for layer in report.layers if layer.unfolding == "kernel"}

@@ -1,18 +1,24 @@
 """Declares compiled loops: numba, with a cache on disk wherever one can be written.
 
-Import this module, and those that use it, only where a kernel runs: importing numba takes 0.2 s. NOTE: numba notices
-changes of the kernel's own file only. So a kernel and its helpers share one file, and tables that may change (such as
-JSON keys) are arguments.
+Import this module, and those that use it, only where a kernel runs: importing numba takes 0.2 s. NOTE: numba compiles
+again when the kernel's own file changes. Helpers and constants of other files become part of the machine code too, so
+the files of this project that a kernel's file imports count as well (`sources`). Whatever is not written in such a file
+(the time of day, a file that is read) is an argument.
 """
 
-from collections.abc import Callable
+import ast
+import sys
+from collections.abc import Callable, Iterator
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba  # pyright: ignore[reportMissingTypeStubs]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_OURS = ("raptor", "validator")
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
@@ -21,7 +27,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def helper(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles a function called only by kernels of the same file; it becomes part of their cached code."""
+    """Compiles a function called only by kernels; it becomes part of their cached code."""
     return _njit(function, cache=False)
 
 
@@ -38,7 +44,8 @@ def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
 def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]:
     try:
         compiled = _njit(function, cache=True, counted=counted)
-    except RuntimeError:  # numba found no writable directory for its cache
+        _watch(compiled, sources(function.__module__))
+    except (RuntimeError, AttributeError):  # numba found no writable directory for its cache, or keeps it elsewhere
         return _njit(function, cache=False, counted=counted)
 
     @wraps(function)
@@ -46,6 +53,9 @@ def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]
         try:
             return compiled(*args, **kwargs)
         except OSError:  # the cache failed, such as on a full disk; kernels touch no files, and the code is in memory
+            return compiled(*args, **kwargs)
+        except (AttributeError, ImportError):  # the cache of another version names types that are no more
+            cast(Any, compiled)._cache.flush()
             return compiled(*args, **kwargs)
 
     return call
@@ -57,3 +67,37 @@ def _njit(function: Callable[P, R], *, cache: bool, counted: bool = True) -> Cal
     )
     compile_ = numba.njit(**options)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return cast(Callable[P, R], compile_(function))
+
+
+def _watch(compiled: Any, files: tuple[Path, ...]) -> None:
+    """Lets the cached code be old as soon as one of `files` has changed.
+
+    Raises `AttributeError` for a numba that has its cache organised in another way.
+    """
+    index = compiled._cache._cache_file
+    index._source_stamp = (index._source_stamp, *((at.st_mtime, at.st_size) for at in map(Path.stat, files)))
+
+
+def sources(module: str) -> tuple[Path, ...]:
+    """The files of this project that the code of the kernels in `module` depends on, without its own file.
+
+    These are the files that it imports, and those that they import if they hold compiled functions themselves.
+    """
+    found: dict[str, None] = {}
+    pending = [module]
+    while pending:
+        for name in _imports(pending.pop()):
+            if name not in found and name != module:
+                found[name] = None
+                pending += [name] if __name__ in _imports(name) else []
+    return tuple(Path(str(sys.modules[name].__file__)) for name in found)
+
+
+def _imports(module: str) -> Iterator[str]:
+    """The modules of this project that a loaded one imports at its top."""
+    head, _, _ = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8").partition("\n\n\n")
+    for node in ast.parse(head).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in _OURS:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            loaded = [name for name in inner if name in sys.modules]
+            yield from loaded or [node.module]

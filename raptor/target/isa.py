@@ -1,12 +1,22 @@
 """The PIMSim instruction set, declared once.
 
-JSON, `.pim`, text, range checks and documentation derive from `INSTRUCTIONS`; what an instruction *does* is the
-validator's business. Opcodes and slots are those of pimsim-nn's binary records (little endian, 20 bytes each).
+JSON, `.pim`, text, range checks and documentation derive from `INSTRUCTIONS`, and so do time, energy, and which bytes
+of local memory an instruction reads and writes (`raptor.target.opcode_tables`). What it computes is said in the two
+engines of the validator. Opcodes and slots are those of pimsim-nn's binary records (little endian, 20 bytes each).
+
+A row says four things besides its name and its operands:
+
+- `timing`: how pimsim-nn spends time on it. An instruction that pimsim-nn does not have also names one of its
+  instructions that takes as long (`simulated_as`);
+- `access` of an operand with a local address: how many elements are read or written there, of which width, how far
+  apart;
+- `seen` of an operand: which bytes pimsim-nn's hazard check takes it for, where it errs;
+- `meaning`, for people.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import numpy as np
@@ -52,9 +62,72 @@ class Kind(StrEnum):
     IMMEDIATE = "immediate"
 
 
+class Timing(IntEnum):
+    """How pimsim-nn spends time on an instruction (docs/target.md, 4.2). 0 is left for an opcode without a row."""
+
+    NEVER_ENDS = 1
+    """It takes a place in the reorder buffer and never leaves it."""
+    REGISTER = 2
+    """Computed in decode: a cycle."""
+    SET_WIDTHS = 3
+    """In decode too; the widths of all that follows."""
+    PRODUCT = 4
+    """The crossbars of an array group, between a read and a write of local memory."""
+    VECTOR = 5
+    """Reads each of its operands, takes a step for so many elements, writes."""
+    LOAD = 6
+    STORE = 7
+    FILL = 8
+    """Writes local memory."""
+    COPY = 9
+    """Reads and writes local memory."""
+    SEND = 10
+    RECEIVE = 11
+    WAIT = 12
+    """Until there are tokens."""
+    GIVE_TOKEN = 13
+
+    @property
+    def unit(self) -> Unit:
+        """The part of the core that executes it."""
+        if self in (Timing.NEVER_ENDS, Timing.REGISTER, Timing.SET_WIDTHS):
+            return Unit.SCALAR
+        return {Timing.PRODUCT: Unit.MATRIX, Timing.VECTOR: Unit.VECTOR}.get(self, Unit.TRANSFER)
+
+
+class Width(StrEnum):
+    """Size of one element in local memory."""
+
+    BYTE = "a byte"
+    INPUT = "ibiw bits, by the last setbw of the core, in whole bytes"
+    OUTPUT = "obiw bits, likewise"
+
+
+class Count(StrEnum):
+    """Number of elements at an address."""
+
+    ONE = "one"
+    LENGTH = "the operand len or size"
+    ROWS = "rows of the matrix of the array group"
+    COLUMNS = "columns of the matrix of the array group"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A part of local memory, from an address on. `strided`: its elements lie so many apart as register rs2 holds."""
+
+    count: Count
+    width: Width
+    strided: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One operand: its name, the record slot and JSON keys that carry it, its range and unit."""
+    """One operand: its name, the record slot and JSON keys that carry it, its range and unit.
+
+    `access`: what is read or written at the local address that the register holds; `seen`: what the hazard check of
+    pimsim-nn takes it for (None: it does not look at this operand). Offsets count elements of `access`.
+    """
 
     name: str
     slot: str
@@ -63,6 +136,8 @@ class Operand:
     high: int
     kind: Kind
     meaning: str
+    access: Access | None = None
+    seen: Access | None = None
 
     @property
     def is_register(self) -> bool:
@@ -83,15 +158,24 @@ class Instruction:
 
     opcode: int
     name: str
-    unit: Unit
+    timing: Timing
     operands: tuple[Operand, ...]
     meaning: str
     simulated_as: str | None = None
 
     def __post_init__(self) -> None:
-        """Without it, the simulator model would have no time for the instruction."""
+        """Refuses a row that lacks something: what derives from it would be wrong without a word."""
+        if not isinstance(self.timing, Timing):  # pyright: ignore[reportUnnecessaryIsInstance] for rows made elsewhere
+            raise ValueError(f"{self.name}: timing must say how pimsim-nn spends time on it")
         if (self.opcode in _REFUSED or self.opcode > _LAST_PUBLISHED) and self.simulated_as is None:
             raise ValueError(f"{self.name}: simulated_as must say which instruction of pimsim-nn takes as long")
+        for operand in self.operands:
+            if (operand.kind in (Kind.SOURCE, Kind.TARGET)) != (operand.access is not None):
+                raise ValueError(f"{self.name}: access of {operand.name} must say what is at its local address, if any")
+
+    @property
+    def unit(self) -> Unit:
+        return self.timing.unit
 
     @property
     def extension(self) -> bool:
@@ -114,6 +198,20 @@ def _rs2(kind: Kind, meaning: str) -> Operand:
     return _register("rs2", kind, meaning, slot="a")
 
 
+def _at(operand: Operand, access: Access) -> Operand:
+    """The operand holds a local address; the hazard check takes elements that lie apart for neighbours."""
+    return replace(operand, access=access, seen=replace(access, strided=False))
+
+
+def _seen(operand: Operand, seen: Access | None) -> Operand:
+    return replace(operand, seen=seen)
+
+
+_BYTES = Access(Count.LENGTH, Width.BYTE)
+_INPUTS, _OUTPUTS = (Access(Count.LENGTH, width) for width in (Width.INPUT, Width.OUTPUT))
+_STRIDED = Access(Count.LENGTH, Width.INPUT, strided=True)
+_ONE_BYTE, _ONE_OUTPUT = (Access(Count.ONE, width) for width in (Width.BYTE, Width.OUTPUT))
+
 _RD = _register("rd", Kind.DEFINE, "result register")
 _RS1 = _register("rs1", Kind.USE, "first operand")
 _IMM = _number("imm", "a", -(2**31), INT32_MAX, "value")
@@ -131,31 +229,23 @@ _OFFSET = (
     _number("offset_value", "c", 0, INT32_MAX, "elements (vector ops) or bytes", ("offset.offset_value",)),
 )
 
+_TO_INPUTS, _TO_OUTPUTS, _TO_ONE = (_at(_TARGET, access) for access in (_INPUTS, _OUTPUTS, _ONE_OUTPUT))
+"""Results of a vector instruction: in elements as wide as its inputs, or as the last setbw says; a single one."""
+_FROM, _FROM2, _FROM_STRIDED = _at(_SOURCE, _INPUTS), _at(_SOURCE2, _INPUTS), _at(_SOURCE, _STRIDED)
+_TO_BYTES, _FROM_BYTES = _at(_TARGET, _BYTES), _at(_SOURCE, _BYTES)
+
 
 def _scalar(opcode: int, name: str, *operands: Operand, meaning: str) -> Instruction:
-    return Instruction(opcode, name, Unit.SCALAR, operands, meaning)
+    return Instruction(opcode, name, Timing.REGISTER, operands, meaning)
 
 
-def _binary(opcode: int, name: str, meaning: str, *, simulated_as: str | None = None) -> Instruction:
-    operands = (_TARGET, _SOURCE, _SOURCE2, *_OFFSET, _LENGTH)
-    return Instruction(opcode, name, Unit.VECTOR, operands, meaning, simulated_as)
-
-
-def _unary(opcode: int, name: str, meaning: str, *, simulated_as: str | None = None) -> Instruction:
-    return Instruction(opcode, name, Unit.VECTOR, (_TARGET, _SOURCE, *_OFFSET, _LENGTH), meaning, simulated_as)
-
-
-def _with_register(opcode: int, name: str, what: str, meaning: str) -> Instruction:
-    operands = (_TARGET, _SOURCE, _rs2(Kind.USE, what), *_OFFSET, _LENGTH)
-    return Instruction(opcode, name, Unit.VECTOR, operands, meaning)
-
-
-def _transfer(opcode: int, name: str, *operands: Operand, meaning: str) -> Instruction:
-    return Instruction(opcode, name, Unit.TRANSFER, operands, meaning)
+def _vector(opcode: int, name: str, *operands: Operand, meaning: str, simulated_as: str | None = None) -> Instruction:
+    """An instruction of the vector unit: its registers, then offset and length."""
+    return Instruction(opcode, name, Timing.VECTOR, (*operands, *_OFFSET, _LENGTH), meaning, simulated_as)
 
 
 INSTRUCTIONS: tuple[Instruction, ...] = (
-    _scalar(0, "nop", meaning="nothing (hangs a core of the simulator)"),
+    Instruction(0, "nop", Timing.NEVER_ENDS, (), "nothing (hangs a core of the simulator)"),
     _scalar(1, "sldi", _RD, _IMM, meaning="R[rd] = imm"),
     _scalar(
         2,
@@ -170,92 +260,132 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     _scalar(5, "smul", _RD, _RS1, _rs2(Kind.USE, "second operand"), meaning="R[rd] = R[rs1] * R[rs2]"),
     _scalar(6, "saddi", _RD, _RS1, _IMM, meaning="R[rd] = R[rs1] + imm"),
     _scalar(7, "smuli", _RD, _RS1, _IMM, meaning="R[rd] = R[rs1] * imm"),
-    Instruction(8, "setbw", Unit.SCALAR, (_WIDTH_IN, _WIDTH_OUT), "set the element widths of this core"),
+    Instruction(8, "setbw", Timing.SET_WIDTHS, (_WIDTH_IN, _WIDTH_OUT), "set the element widths of this core"),
     Instruction(
         9,
         "mvmul",
-        Unit.MATRIX,
+        Timing.PRODUCT,
         (
-            _TARGET,
-            _register("rs1", Kind.SOURCE, "address of the input vector"),
+            _at(_TARGET, Access(Count.COLUMNS, Width.OUTPUT)),
+            _at(_register("rs1", Kind.SOURCE, "address of the input vector"), Access(Count.ROWS, Width.INPUT)),
             _number("mbiw", "a", 1, 32, "bits of a weight"),
             _number("relu", "b", 0, 1, "apply ReLU to the result"),
             _number("group", "c", 0, INT32_MAX, "array group of this core"),
         ),
         "y = x * W[group]",
     ),
-    _binary(10, "vvadd", "y = a + b"),
-    _binary(11, "vvsub", "y = a - b"),
-    _binary(12, "vvmul", "y = a * b"),
-    _binary(13, "vvdmul", "y[0] = sum(a * b)"),
-    _binary(14, "vvmax", "y = max(a, b)"),
-    _binary(15, "vvsll", "y = a << b"),
-    _binary(16, "vvsra", "y = a >> b"),
-    _with_register(17, "vavg", "stride in elements", "y[0] = mean of len elements of a, rs2 apart"),
-    _unary(18, "vrelu", "y = max(a, 0)"),
-    _unary(19, "vtanh", "y = tanh(a)"),
-    _unary(20, "vsigm", "y = 1 / (1 + exp(-a))"),
-    _unary(21, "vsoftmax", "y = exp(a) / sum(exp(a))", simulated_as="vsigm"),
-    _with_register(22, "vmv", "stride in elements", "y[i] = a[i * rs2]"),
-    _with_register(23, "vrsu", "upper bound", "resize to obiw, at most rs2"),
-    _with_register(24, "vrsl", "lower bound", "resize to obiw, at least rs2"),
-    _transfer(
+    _vector(10, "vvadd", _TO_INPUTS, _FROM, _FROM2, meaning="y = a + b"),
+    _vector(11, "vvsub", _TO_INPUTS, _FROM, _FROM2, meaning="y = a - b"),
+    _vector(12, "vvmul", _TO_OUTPUTS, _FROM, _FROM2, meaning="y = a * b"),
+    _vector(13, "vvdmul", _seen(_TO_ONE, _OUTPUTS), _FROM, _FROM2, meaning="y[0] = sum(a * b)"),
+    _vector(14, "vvmax", _TO_INPUTS, _FROM, _FROM2, meaning="y = max(a, b)"),
+    _vector(15, "vvsll", _TO_OUTPUTS, _FROM, _FROM2, meaning="y = a << b"),
+    _vector(16, "vvsra", _TO_OUTPUTS, _FROM, _FROM2, meaning="y = a >> b"),
+    _vector(
+        17,
+        "vavg",
+        _TO_ONE,
+        _FROM_STRIDED,
+        _rs2(Kind.USE, "stride in elements"),
+        meaning="y[0] = mean of len elements of a, rs2 apart",
+    ),
+    _vector(18, "vrelu", _seen(_TO_INPUTS, _OUTPUTS), _FROM, meaning="y = max(a, 0)"),
+    _vector(19, "vtanh", _TO_OUTPUTS, _FROM, meaning="y = tanh(a)"),
+    _vector(20, "vsigm", _TO_OUTPUTS, _FROM, meaning="y = 1 / (1 + exp(-a))"),
+    _vector(21, "vsoftmax", _TO_OUTPUTS, _FROM, meaning="y = exp(a) / sum(exp(a))", simulated_as="vsigm"),
+    _vector(
+        22,
+        "vmv",
+        _seen(_TO_INPUTS, None),
+        _seen(_FROM_STRIDED, None),
+        _rs2(Kind.USE, "stride in elements"),
+        meaning="y[i] = a[i * rs2]",
+    ),
+    # NOTE: the hazard check of the simulator takes the bound for an address.
+    _vector(
+        23,
+        "vrsu",
+        _TO_OUTPUTS,
+        _FROM,
+        _seen(_rs2(Kind.USE, "upper bound"), _INPUTS),
+        meaning="resize to obiw, at most rs2",
+    ),
+    _vector(
+        24,
+        "vrsl",
+        _TO_OUTPUTS,
+        _FROM,
+        _seen(_rs2(Kind.USE, "lower bound"), _INPUTS),
+        meaning="resize to obiw, at least rs2",
+    ),
+    Instruction(
         25,
         "ld",
-        _TARGET,
-        _register("rs1", Kind.USE_PAIR, "global address"),
-        *_OFFSET,
-        _SIZE,
-        meaning="local = global",
+        Timing.LOAD,
+        (_TO_BYTES, _register("rs1", Kind.USE_PAIR, "global address"), *_OFFSET, _SIZE),
+        "local = global",
     ),
-    _transfer(
+    Instruction(
         26,
         "st",
-        _register("rd", Kind.USE_PAIR, "global address"),
-        _SOURCE,
-        *_OFFSET,
-        _SIZE,
-        meaning="global = local",
+        Timing.STORE,
+        (_register("rd", Kind.USE_PAIR, "global address"), _FROM_BYTES, *_OFFSET, _SIZE),
+        "global = local",
     ),
-    _transfer(
+    Instruction(
         27,
         "lldi",
-        _TARGET,
-        _number("imm", "a", -128, 255, "byte value"),
-        *_OFFSET,
-        _number("len", "d", 1, INT32_MAX, "bytes"),
-        meaning="every byte of local = imm",
+        Timing.FILL,
+        (
+            _seen(_TO_BYTES, _ONE_BYTE),
+            _number("imm", "a", -128, 255, "byte value"),
+            *_OFFSET,
+            _number("len", "d", 1, INT32_MAX, "bytes"),
+        ),
+        "every byte of local = imm",
     ),
-    _transfer(
+    Instruction(
         28,
         "lmv",
-        _TARGET,
-        _SOURCE,
-        *_OFFSET,
-        # NOTE: the simulator times `len` but checks hazards with `size`, so JSON carries both.
-        _number("len", "d", 1, INT32_MAX, "bytes", ("len", "size")),
-        meaning="local copy",
+        Timing.COPY,
+        (
+            _TO_BYTES,
+            _FROM_BYTES,
+            *_OFFSET,
+            # NOTE: the simulator times `len` but checks hazards with `size`, so JSON carries both.
+            _number("len", "d", 1, INT32_MAX, "bytes", ("len", "size")),
+        ),
+        "local copy",
     ),
-    _transfer(
+    Instruction(
         29,
         "send",
-        # NOTE: the ISA reads rs1, the simulator rd for the transfer and rs1 for hazards: both carry the address.
-        _register("rd", Kind.SOURCE, "address of the data"),
-        _SOURCE,
-        _PARTNER,
-        *_OFFSET,
-        _SIZE,
-        meaning="rendezvous: data to core",
+        Timing.SEND,
+        (
+            # NOTE: the ISA reads rs1, the simulator rd for the transfer and rs1 for hazards: both carry the address.
+            _seen(_at(_register("rd", Kind.SOURCE, "address of the data"), _BYTES), None),
+            _FROM_BYTES,
+            _PARTNER,
+            *_OFFSET,
+            _SIZE,
+        ),
+        "rendezvous: data to core",
     ),
-    _transfer(30, "recv", _TARGET, _PARTNER, *_OFFSET, _SIZE, meaning="rendezvous: data from core"),
-    _transfer(31, "wait", _EVENT, _number("wait_value", "c", 0, INT32_MAX, "tokens"), meaning="take tokens"),
-    _transfer(32, "sync", _PARTNER, _EVENT, meaning="give one token to core"),
+    Instruction(30, "recv", Timing.RECEIVE, (_TO_BYTES, _PARTNER, *_OFFSET, _SIZE), "rendezvous: data from core"),
+    Instruction(
+        31,
+        "wait",
+        Timing.WAIT,
+        (_EVENT, _number("wait_value", "c", 0, INT32_MAX, "tokens")),
+        "take tokens",
+    ),
+    Instruction(32, "sync", Timing.GIVE_TOKEN, (_PARTNER, _EVENT), "give one token to core"),
     # Opcodes from 64 on are RAPTOR's own: what the published set cannot compute (docs/design.md, 5).
-    _unary(64, "vexp", "y = exp(a)", simulated_as="vsigm"),
-    _unary(65, "vlog", "y = log(a)", simulated_as="vsigm"),
-    _unary(66, "vsqrt", "y = sqrt(a)", simulated_as="vsigm"),
-    _unary(67, "verf", "y = erf(a)", simulated_as="vsigm"),
-    _binary(68, "vvdiv", "y = a / b", simulated_as="vvmul"),
+    _vector(64, "vexp", _TO_OUTPUTS, _FROM, meaning="y = exp(a)", simulated_as="vsigm"),
+    _vector(65, "vlog", _TO_OUTPUTS, _FROM, meaning="y = log(a)", simulated_as="vsigm"),
+    _vector(66, "vsqrt", _TO_OUTPUTS, _FROM, meaning="y = sqrt(a)", simulated_as="vsigm"),
+    _vector(67, "verf", _TO_OUTPUTS, _FROM, meaning="y = erf(a)", simulated_as="vsigm"),
+    _vector(68, "vvdiv", _TO_OUTPUTS, _FROM, _FROM2, meaning="y = a / b", simulated_as="vvmul"),
 )
 
 BY_NAME: dict[str, Instruction] = {i.name: i for i in INSTRUCTIONS}

@@ -15,7 +15,7 @@ MOST_FILES = 4
 """Files that adding one thing may change."""
 
 _STEP = re.compile(
-    r"^(?P<place>At the end of|(?:Below|Instead of) `(?P<anchor>[^`]+)` in) `(?P<file>[^`]+)`:\n\n"
+    r"^(?P<place>At the end of|(?:Above|Below|Instead of) `(?P<anchor>[^`]+)` in) `(?P<file>[^`]+)`:\n\n"
     r"```\w+\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -23,7 +23,7 @@ _STEP = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A text for a file: below the line that holds `anchor` or instead of it, as far indented; or at the end."""
+    """A text for a file: above, below or instead of the line that holds `anchor`, as far indented; or at the end."""
 
     place: str
     file: str
@@ -39,8 +39,9 @@ class Step:
         lines = content.splitlines(keepends=True)
         (at,) = [i for i, line in enumerate(lines) if self.anchor in line]
         indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
-        kept = [] if self.place.startswith("Instead") else [lines[at]]
-        lines[at : at + 1] = [*kept, *(f"{indent}{line}" for line in self.text.splitlines(keepends=True))]
+        first = at + self.place.startswith("Below")
+        last = at + (not self.place.startswith("Above"))
+        lines[first:last] = [f"{indent}{line}" for line in self.text.splitlines(keepends=True)]
         path.write_text("".join(lines))
 
 

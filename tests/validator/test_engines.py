@@ -1,5 +1,6 @@
 """Meaning of every instruction, in both engines and both schedules."""
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raptor.common.errors import UserError
-from raptor.target.isa import BY_NAME, INSTRUCTIONS, Records
+from raptor.common.errors import InternalError, UserError
+from raptor.target.isa import BY_NAME, BY_OPCODE, INSTRUCTIONS, Instruction, Records
+from raptor.target.opcode_tables import RULES
 from tests.validator.builder import Builder, address, op, place, stream
+from validator import engine as compiled
 from validator import reference
 from validator.check import _NOT_FLOAT, _OFFSET_BITS  # pyright: ignore[reportPrivateUsage]
 from validator.errors import DeadlockError, ProgramError
 from validator.load import load
+from validator.machine import Stop
 from validator.program import Program
 from validator.run import execute, prepare, run
 
@@ -41,15 +45,54 @@ def check_modes(program: Program, values: np.ndarray) -> tuple[np.ndarray, ...]:
     return results[0]
 
 
-def test_every_instruction_has_semantics() -> None:
-    assert set(reference.SEMANTICS) == {i.opcode for i in INSTRUCTIONS}
-
-
 def program_of(folder: Path, *cores: Records, elements: int = 32, **builder: Any) -> Program:
     """Global memory: input x of `elements` elements at 0."""
     width = -(-builder.get("bits", 8) // 8)
     inputs = [place("x", [elements], 0)]
     return load(Builder(list(cores), inputs=inputs, **({"size_bytes": 256 * width} | builder)).write(folder))
+
+
+ENGINES = {"python": reference.execute, "numba": compiled.execute}
+
+
+def stop_of(folder: Path, opcode: int, name: str) -> Stop:
+    """Why an engine stops that finds this opcode, with operands of 0, in a core with an array group."""
+    program = program_of(folder, stream(SETBW, SETBW), matrices={0: [np.eye(8, dtype=np.float32)]})
+    state = prepare(program, {"x": np.zeros(32, np.float32)})
+    state.words[1] = (opcode, 0, 0, 0, 1)
+    return ENGINES[name](state, block=True, max_steps=9).stop
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("spec", INSTRUCTIONS, ids=lambda i: i.name)
+def test_every_instruction_has_a_meaning(tmp_path: Path, spec: Instruction, name: str) -> None:
+    """All but those that `check` refuses: an engine knows each opcode of the table by itself."""
+    assert (stop_of(tmp_path, spec.opcode, name) is Stop.NO_MEANING) == (spec.name in _NOT_FLOAT)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("like", ["sadd", "vexp", "vvdiv"])
+def test_a_row_without_a_meaning_is_a_fault(
+    tmp_path: Path, like: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not taken for the last case of its kind."""
+    rules = RULES.copy()
+    rules[69] = rules[BY_NAME[like].opcode]
+    monkeypatch.setattr(compiled, "RULES", rules)
+    monkeypatch.setitem(BY_OPCODE, 69, replace(BY_NAME[like], opcode=69, name="new", simulated_as=like))
+    if (name, like) == ("numba", "sadd"):
+        with pytest.raises(NotImplementedError, match="a scalar instruction without a meaning"):
+            stop_of(tmp_path, 69, name)
+    else:
+        assert stop_of(tmp_path, 69, name) is Stop.NO_MEANING
+
+
+def test_an_instruction_without_a_meaning_is_named(tmp_path: Path) -> None:
+    program = program_of(tmp_path, stream(SETBW, SETBW))
+    state = prepare(program, {"x": np.zeros(32, np.float32)})
+    state.words[1, 0] = BY_NAME["vvsll"].opcode
+    with pytest.raises(InternalError, match=r"core 0, instruction 1 \(vvsll .*\): the engine has no meaning for it"):
+        execute(state, engine="numba", schedule="block")
 
 
 def load_x(elements: int, width: int = 1) -> tuple[tuple[int, ...], ...]:

@@ -7,29 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target import isa
-from raptor.target.isa import (
-    BY_NAME,
-    INSTRUCTIONS,
-    OPCODE,
-    RECORD,
-    Instruction,
-    Kind,
-    Records,
-    Unit,
-)
+from raptor.target.isa import OPCODE, RECORD, Instruction, Records
 from validator.checks.findings import Indices
 
 Column = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
-
-# What the tracing kernel does with a register operand.
-NO_REGISTER, DEFINE, USE, PAIR = range(4)
-_ROLES = {Kind.DEFINE: DEFINE, Kind.USE: USE, Kind.SOURCE: USE, Kind.TARGET: USE, Kind.USE_PAIR: PAIR}
-REGISTER_SLOTS = ("rd", "rs1", "a")
-
-# How many bytes an instruction moves: len or size counts bytes, input elements or output elements.
-BYTE, IN, OUT = range(3)
 
 
 def opcodes(*names: str) -> Column:
@@ -41,47 +24,6 @@ def flags_of(*names: str) -> Mask:
     table = np.zeros(256, np.bool_)
     table[opcodes(*names)] = True
     return table
-
-
-def _table(value: int, per: dict[str, int]) -> npt.NDArray[np.uint8]:
-    table = np.full(256, value, np.uint8)
-    for name, entry in per.items():
-        table[OPCODE[name]] = entry
-    return table
-
-
-def _roles() -> npt.NDArray[np.uint8]:
-    roles = np.zeros((256, 3), np.uint8)
-    for spec in INSTRUCTIONS:
-        for operand in spec.operands:
-            if operand.is_register:
-                roles[spec.opcode, REGISTER_SLOTS.index(operand.slot)] = _ROLES[operand.kind]
-    return roles
-
-
-def _units(spec: Instruction) -> int:
-    return list(Unit).index(spec.unit)
-
-
-def _and_like_these(*names: str) -> Mask:
-    """Flags of these instructions, and of those that are simulated as one of them."""
-    return flags_of(*names, *(s.name for s in INSTRUCTIONS if s.simulated_as in names))
-
-
-ROLES = _roles()
-UNIT = _table(0, {spec.name: _units(spec) for spec in INSTRUCTIONS})
-SCALAR, MATRIX, VECTOR, TRANSFER = range(4)
-IS_VECTOR = UNIT == VECTOR
-NEEDS_WIDTH = IS_VECTOR | flags_of("mvmul")
-HAS_OFFSET = flags_of(
-    *(
-        s.name
-        for s in INSTRUCTIONS
-        if any(o.name == "offset_value" and o.slot == "c" and s.unit is not Unit.SCALAR for o in s.operands)
-    )
-)
-WRITES_OUTPUT_WIDTH = _and_like_these("vvmul", "vvdmul", "vvsll", "vvsra", "vavg", "vtanh", "vsigm", "vrsu", "vrsl")
-WRITES_ONE = _and_like_these("vvdmul", "vavg")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +92,3 @@ def columns_of(streams: Sequence[Records]) -> Columns:
 
 def spec_of(opcode: int) -> Instruction:
     return isa.BY_OPCODE[opcode]
-
-
-def operand_names(name: str) -> tuple[str, ...]:
-    return tuple(o.name for o in BY_NAME[name].operands)

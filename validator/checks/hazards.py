@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from validator.checks.columns import ROLES, UNIT, WRITES_ONE, WRITES_OUTPUT_WIDTH, Bytes
+from raptor.target.opcode_tables import RULES, Bytes
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.memory import matrix_shapes
 from validator.checks.subject import Subject
@@ -27,9 +27,9 @@ def _faults(subject: Subject) -> Bytes:
     if subject.rob_size > 1:
         flags = np.ascontiguousarray(s.records["flags"])
         hazards(
-            s.starts, s.opcode, s.b, s.c, s.d, flags, subject.trace.values, subject.trace.widths, UNIT, ROLES,
-            WRITES_OUTPUT_WIDTH, WRITES_ONE, matrix_shapes(subject), _simulated_shapes(subject),
-            subject.group_starts, min(subject.rob_size, _WIDEST_WINDOW), faults,
+            s.starts, s.opcode, s.b, s.c, s.d, flags, subject.trace.values, subject.trace.widths, RULES,
+            matrix_shapes(subject), _simulated_shapes(subject), subject.group_starts,
+            min(subject.rob_size, _WIDEST_WINDOW), faults,
         )  # fmt: skip
     subject.computed["_hazards"] = faults
     return faults

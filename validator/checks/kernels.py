@@ -1,9 +1,9 @@
 """Compiled loops over the streams: register values, memory accesses, hazards, communication.
 
-Opcodes are the simulator's and constants in cached machine code; the other tables are arguments (`raptor.common.jit`).
+`rules` is the table of `raptor.target.opcode_tables`.
 """
 
-# ruff: noqa: C901, SIM109 loops in one piece, and comparisons, compile to faster code than what reads better
+# ruff: noqa: C901 loops in one piece, and comparisons, compile to faster code than what reads better
 # Kernels are untyped for numba's sake; the modules that call them pass the arrays described.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
@@ -13,16 +13,26 @@ from typing import Any
 import numpy as np
 
 from raptor.common.jit import helper, kernel
-from raptor.target.isa import OPCODE
+from raptor.target.isa import Timing
+from raptor.target.opcode_tables import (
+    COLUMNS,
+    DEFINE,
+    IN_BYTES,
+    IN_INPUTS,
+    LENGTH,
+    MATRIX,
+    NO_ACCESS,
+    NO_REGISTER,
+    ONE,
+    PAIR,
+    RD,
+    RS1,
+    RS2,
+    SCALAR,
+    Rule,
+)
+from validator.scalar_kernels import scalar_result
 
-_SLDI, _SLD, _SADD, _SSUB, _SMUL = (OPCODE[n] for n in ("sldi", "sld", "sadd", "ssub", "smul"))
-_SADDI, _SMULI, _SETBW, _MVMUL, _VAVG = (OPCODE[n] for n in ("saddi", "smuli", "setbw", "mvmul", "vavg"))
-_VMV, _LD, _ST, _LLDI, _LMV = (OPCODE[n] for n in ("vmv", "ld", "st", "lldi", "lmv"))
-_VRSU, _VRSL, _VRELU = (OPCODE[n] for n in ("vrsu", "vrsl", "vrelu"))
-_SEND, _RECV, _WAIT, _SYNC = (OPCODE[n] for n in ("send", "recv", "wait", "sync"))
-_SCALAR, _MATRIX, _VECTOR, _TRANSFER = range(4)
-_USE, _PAIR = 2, 3
-_DEFINE = 1
 _REGISTERS = 32
 
 # Faults of `memory_accesses`.
@@ -44,7 +54,7 @@ def trace(
     a: Any,
     b: Any,
     c: Any,
-    roles: Any,
+    rules: Any,
     values: Any,
     widths: Any,
     unset: Any,
@@ -63,24 +73,24 @@ def trace(
             op = opcode[i]
             widths[i, 0], widths[i, 1] = width_in, width_out
             for slot in range(3):
-                role = roles[op, slot]
-                if role == 0:
+                role = rules[op, Rule.ROLE_RD + slot]
+                if role == NO_REGISTER:
                     continue
                 register = rd[i] if slot == 0 else (rs1[i] if slot == 1 else a[i])
                 if register < 0 or register >= _REGISTERS:
                     continue
                 values[i, slot] = content[register]
-                if role == _DEFINE:
+                if role == DEFINE:
                     continue
                 missing = (written >> register) & 1 == 0
-                if role == _PAIR and register + 1 < _REGISTERS:
+                if role == PAIR and register + 1 < _REGISTERS:
                     missing = missing or (written >> (register + 1)) & 1 == 0
                 if missing:
                     unset[i] |= np.uint8(1 << slot)
-            if op == _SETBW:
+            if rules[op, Rule.TIMING] == Timing.SET_WIDTHS:
                 width_in, width_out = _bytes(b[i]), _bytes(c[i])
-            elif roles[op, 0] == _DEFINE and rd[i] < _REGISTERS:
-                content[rd[i]] = _result(op, values[i], a[i])
+            elif rules[op, Rule.ROLE_RD] == DEFINE and rd[i] < _REGISTERS:
+                content[rd[i]] = scalar_result(op, np.int64(values[i, 1]), np.int64(values[i, 2]), np.int64(a[i]))
                 written |= np.int64(1) << rd[i]
 
 
@@ -90,52 +100,33 @@ def _bytes(bits):
 
 
 @helper
-def _result(op, values, a):
-    if op == _SLDI:
-        return np.int32(a)
-    if op == _SADD:
-        return np.int32(values[1] + values[2])
-    if op == _SSUB:
-        return np.int32(values[1] - values[2])
-    if op == _SMUL:
-        return np.int32(values[1] * values[2])
-    if op == _SADDI:
-        return np.int32(values[1] + a)
-    if op == _SMULI:
-        return np.int32(values[1] * a)
-    return np.int32(0)
+def _bytes_of(width, width_in, width_out):
+    """Bytes of an element: a value of `Rule.WIDTH`, and the bytes of an input and an output element."""
+    return np.int64(1) if width == IN_BYTES else (width_in if width == IN_INPUTS else width_out)
 
 
 @helper
-def _lengths(op, width_in, width_out, a, c, d, wide, one, rows, cols):
-    """Bytes read at rs1, read at rs2 and written at rd, by the text of the ISA."""
-    if op == _MVMUL:
-        return rows * width_in, np.int64(0), cols * width_out
-    n = np.int64(d)
-    if op == _LD or op == _RECV or op == _LLDI:
-        return np.int64(0), np.int64(0), n
-    if op == _ST or op == _SEND:
-        return n, np.int64(0), np.int64(0)
-    if op == _LMV:
-        return n, np.int64(0), n
-    written = np.int64(1) if one[op] else n
-    return n * width_in, n * width_in, written * (width_out if wide[op] else width_in)
+def _elements(count, length, rows, cols):
+    """Number of elements: a value of `Rule.COUNT`, the operand len or size, and the matrix of the array group."""
+    if count == NO_ACCESS:
+        return np.int64(0)
+    if count == ONE:
+        return np.int64(1)
+    if count == LENGTH:
+        return np.int64(length)
+    return np.int64(cols) if count == COLUMNS else np.int64(rows)
 
 
 @kernel
 def memory_accesses(
     starts: Any,
     opcode: Any,
-    a: Any,
     b: Any,
     c: Any,
     d: Any,
     values: Any,
     widths: Any,
-    unit: Any,
-    roles: Any,
-    wide: Any,
-    one: Any,
+    rules: Any,
     shapes: Any,
     widest: Any,
     shape_first: Any,
@@ -156,32 +147,24 @@ def memory_accesses(
         groups = shape_first[core + 1] - shape_first[core]
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
-            if unit[op] == _SCALAR or op == _WAIT or op == _SYNC:
-                continue
+            is_product = rules[op, Rule.UNIT] == MATRIX
             # NOTE: widths that were never set are another rule's business: a byte is assumed.
             width_in, width_out = max(np.int64(widths[i, 0]), np.int64(1)), max(np.int64(widths[i, 1]), np.int64(1))
             rows, cols = np.int64(1), np.int64(1)
-            if op == _MVMUL and 0 <= c[i] < groups:
+            if is_product and 0 <= c[i] < groups:
                 rows, cols = shapes[shape_first[core] + c[i], 0], shapes[shape_first[core] + c[i], 1]
-            reads = _lengths(op, width_in, width_out, a[i], c[i], d[i], wide, one, rows, cols)
             for step in range(3):  # reads first, then the write
                 slot = (step + 1) % 3
-                if roles[op, slot] != _USE or (slot == 2 and not _second_is_address(op)):
-                    continue
-                if op == _SEND and slot == 0:
-                    continue
-                size = reads[step]
+                width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out)
+                size = _elements(rules[op, Rule.COUNT_RD + slot], d[i], rows, cols) * width
                 if size <= 0:
                     continue
                 start = np.int64(values[i, slot])
-                if op != _MVMUL and (b[i] >> slot) & 1:
-                    scale = (
-                        np.int64(1) if unit[op] == _TRANSFER else (width_out if slot == 0 and wide[op] else width_in)
-                    )
-                    start += np.int64(c[i]) * scale
+                if not is_product and (b[i] >> slot) & 1:
+                    start += np.int64(c[i]) * width
                 end = start + size
-                if (op == _VMV or op == _VAVG) and slot == 1:
-                    end = start + width_in + (np.int64(d[i]) - 1) * width_in * max(np.int64(values[i, 2]), np.int64(0))
+                if rules[op, Rule.STRIDED] == 1 and slot == RS1:
+                    end = start + width + (np.int64(d[i]) - 1) * width * max(np.int64(values[i, RS2]), np.int64(0))
                 if start < 0:
                     faults[i] |= np.uint8(BELOW_ZERO)
                     continue
@@ -191,8 +174,8 @@ def memory_accesses(
                     faults[i] |= np.uint8(BEYOND_USED)
                 if end > top:
                     continue
-                if slot == 0:
-                    if op == _MVMUL:
+                if slot == RD:
+                    if is_product:
                         end = min(max(end, start + width_out * _columns(core, c[i], groups, shape_first, widest)), top)
                     cover[start:end] = 1
                     dirty = max(dirty, end)
@@ -207,11 +190,6 @@ def _columns(core, group, groups, shape_first, widest):
     if 0 <= group < groups:
         return widest[shape_first[core] + group]
     return np.int64(ANY_COLUMNS)
-
-
-@helper
-def _second_is_address(op):
-    return op != _VAVG and op != _VMV and op != _VRSU and op != _VRSL
 
 
 @helper
@@ -235,74 +213,46 @@ def _touch(start, size, other, other_size):
 
 
 @helper
-def _ranges(op, i, b, c, d, flags, values, widths, wide, one, rows, cols, full_rows, full_cols, really, seen):
-    """(start, bytes) of read 1, read 2 and write, as the ISA means them and as the simulator checks them."""
+def _ranges(op, i, b, c, d, values, widths, rules, rows, cols, ranges):
+    """(start, bytes) of read 1, read 2 and write as the ISA means them, -1 for what is not there."""
     width_in, width_out = np.int64(widths[i, 0]), np.int64(widths[i, 1])
-    seen[:] = -1
-    really[:] = -1
-    scale_in, scale_out = width_in, width_out if wide[op] else width_in
-    n = np.int64(d[i])
-    if op == _MVMUL:
-        _set(really, values[i, 1], rows * width_in, 0, 0, values[i, 0], cols * width_out, True, False, True)
-        _set(seen, values[i, 1], full_rows * width_in, 0, 0, values[i, 0], full_cols * width_out, True, False, True)
-        return
-    if op == _WAIT or op == _SYNC:
-        return
-    off = np.int64(c[i])
-    select, value = np.int64(b[i]), np.int64(c[i])
-    if op == _LD or op == _ST or op == _LLDI or op == _LMV or op == _SEND or op == _RECV:
-        scale_in, scale_out = np.int64(1), np.int64(1)
-    isa_d = np.int64(values[i, 0]) + (off * scale_out if select & 1 else 0)
-    isa_1 = np.int64(values[i, 1]) + (off * scale_in if select & 2 else 0)
-    isa_2 = np.int64(values[i, 2]) + (off * scale_in if select & 4 else 0)
-    sim_1 = np.int64(values[i, 1]) + (off * scale_in if value & 2 else 0)
-    sim_2 = np.int64(values[i, 2]) + (off * scale_in if value & 4 else 0)
-    if op == _LD:
-        _set(really, 0, 0, 0, 0, isa_d, n, False, False, True)
-        _set(seen, 0, 0, 0, 0, off if select & 1 else 0, n, False, False, True)
-    elif op == _ST:
-        _set(really, isa_1, n, 0, 0, 0, 0, True, False, False)
-        _set(seen, off if value & 2 else 0, n, 0, 0, 0, 0, True, False, False)
-    elif op == _LLDI:
-        _set(really, 0, 0, 0, 0, isa_d, n, False, False, True)
-        _set(seen, 0, 0, 0, 0, isa_d, 1, False, False, True)
-    elif op == _LMV:
-        _set(really, isa_1, n, 0, 0, isa_d, n, True, False, True)
-        checked = np.int64(0) if flags[i] & 1 else n
-        _set(seen, sim_1, checked, 0, 0, isa_d, checked, True, False, True)
-    elif op == _SEND:
-        _set(really, isa_1, n, 0, 0, 0, 0, True, False, False)
-        _set(seen, sim_1, n, 0, 0, 0, 0, True, False, False)
-    elif op == _RECV:
-        _set(really, 0, 0, 0, 0, isa_d, n, False, False, True)
-        _set(seen, 0, 0, 0, 0, isa_d, n, False, False, True)
-    else:
-        stride = max(np.int64(values[i, 2]), np.int64(1)) if op == _VMV or op == _VAVG else np.int64(1)
-        read = ((n - 1) * stride + 1) * width_in
-        written = (np.int64(1) if one[op] else n) * scale_out
-        two = _second_is_address(op)
-        binary = two and op != _VRELU
-        _set(really, isa_1, read, isa_2, n * width_in, isa_d, written, True, binary, True)
-        if op != _VMV:
-            reported = n * width_out if op == _VRELU else (scale_out if op == _VAVG else n * scale_out)
-            second = binary or op == _VRSU or op == _VRSL
-            _set(seen, sim_1, n * width_in, sim_2, n * width_in, isa_d, reported, True, second, True)
+    ranges[:] = -1
+    for slot in range(3):
+        count = rules[op, Rule.COUNT_RD + slot]
+        if count == NO_ACCESS:
+            continue
+        width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out)
+        moved = rules[op, Rule.UNIT] != MATRIX and (b[i] >> slot) & 1
+        elements = _elements(count, d[i], rows, cols)
+        if rules[op, Rule.STRIDED] == 1 and slot == RS1:
+            elements = (elements - 1) * max(np.int64(values[i, RS2]), np.int64(1)) + 1
+        at = 2 * ((slot + 2) % 3)
+        ranges[at] = np.int64(values[i, slot]) + (np.int64(c[i]) * width if moved else 0)
+        ranges[at + 1] = elements * width
 
 
 @helper
-def _set(ranges, read1, size1, read2, size2, write, size, has1, has2, has_write):
-    if has1:
-        ranges[0], ranges[1] = read1, size1
-    if has2:
-        ranges[2], ranges[3] = read2, size2
-    if has_write:
-        ranges[4], ranges[5] = write, size
-
-
-@helper
-def _drop_absent_second(op, roles, ranges):
-    if roles[op, 2] != _USE:
-        ranges[2], ranges[3] = -1, -1
+def _seen_ranges(op, i, b, c, d, flags, values, widths, rules, rows, cols, ranges):
+    """(start, bytes) of read 1, read 2 and write as the simulator checks them; rows and columns of whole crossbars."""
+    width_in, width_out = np.int64(widths[i, 0]), np.int64(widths[i, 1])
+    timing, length = rules[op, Rule.TIMING], np.int64(d[i])
+    if timing == Timing.COPY and flags[i] & 1:
+        length = np.int64(0)  # it has no size
+    ranges[:] = -1
+    for slot in range(3):
+        count = rules[op, Rule.SEEN_COUNT_RD + slot]
+        if count == NO_ACCESS:
+            continue
+        seen = _bytes_of(rules[op, Rule.SEEN_WIDTH_RD + slot], width_in, width_out)
+        # The offset counts elements as the instruction means them. NOTE: for rs1 and rs2 the value says whether it is
+        # added, and not offset_select.
+        width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out) if slot == RD else seen
+        chosen = b[i] if slot == RD else c[i]
+        moved = rules[op, Rule.UNIT] != MATRIX and (chosen >> slot) & 1
+        start = np.int64(0) if timing == Timing.LOAD or timing == Timing.STORE else np.int64(values[i, slot])
+        at = 2 * ((slot + 2) % 3)
+        ranges[at] = start + (np.int64(c[i]) * width if moved else 0)
+        ranges[at + 1] = _elements(count, length, rows, cols) * seen
 
 
 @kernel
@@ -315,10 +265,7 @@ def hazards(
     flags: Any,
     values: Any,
     widths: Any,
-    unit: Any,
-    roles: Any,
-    wide: Any,
-    one: Any,
+    rules: Any,
     shapes: Any,
     full: Any,
     shape_first: Any,
@@ -340,28 +287,24 @@ def hazards(
         groups = shape_first[core + 1] - shape_first[core]
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
-            if unit[op] == _SCALAR:
+            if rules[op, Rule.UNIT] == SCALAR:
                 continue
+            is_product, timing = rules[op, Rule.UNIT] == MATRIX, rules[op, Rule.TIMING]
+            is_global = timing == Timing.LOAD or timing == Timing.STORE
             at = issued % window
             rows, cols, full_rows, full_cols = np.int64(1), np.int64(1), np.int64(1), np.int64(1)
-            if op == _MVMUL and 0 <= c[i] < groups:
+            if is_product and 0 <= c[i] < groups:
                 g = shape_first[core] + c[i]
                 rows, cols, full_rows, full_cols = shapes[g, 0], shapes[g, 1], full[g, 0], full[g, 1]
-            _ranges(
-                op, i, b, c, d, flags, values, widths, wide, one,
-                rows, cols, full_rows, full_cols, really[at], seen[at],
-            )  # fmt: skip
-            if op != _MVMUL:
-                _drop_absent_second(op, roles, really[at])
-                if op != _VRSU and op != _VRSL:
-                    _drop_absent_second(op, roles, seen[at])
-            engine[at] = 16 + c[i] if op == _MVMUL else unit[op]
+            _ranges(op, i, b, c, d, values, widths, rules, rows, cols, really[at])
+            _seen_ranges(op, i, b, c, d, flags, values, widths, rules, full_rows, full_cols, seen[at])
+            engine[at] = 16 + c[i] if is_product else rules[op, Rule.UNIT]
             done[at] = False
             for back in range(1, min(window, issued + 1)):
                 j = (issued - back) % window
                 if done[j]:
                     continue
-                found = _judge(really[at], seen[at], engine[at], really[j], seen[j], engine[j], op == _LD or op == _ST)
+                found = _judge(really[at], seen[at], engine[at], really[j], seen[j], engine[j], is_global)
                 if found < 0:
                     done[j] = engine[j] < 16 or found == -2
                 elif found > 0:
@@ -467,9 +410,7 @@ def live_bytes(
     d: Any,
     values: Any,
     widths: Any,
-    roles: Any,
-    wide: Any,
-    one: Any,
+    rules: Any,
     shapes: Any,
     shape_first: Any,
     begin: Any,
@@ -484,20 +425,17 @@ def live_bytes(
     before it is written again. `change[core, k]`: what comes and goes between instants k - 1 and k. `lives`: when each
     byte was written and last read, -1 on entry and on return; addresses beyond are left out.
     """
-    flags = np.zeros(opcode.size, np.uint8)
     ranges = np.zeros(6, np.int64)
-    unused = np.zeros(6, np.int64)
     for core in range(starts.size - 1):
         top = np.int64(0)
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
-            if op <= _SETBW:
+            if rules[op, Rule.UNIT] == SCALAR:
                 continue
             rows, cols = np.int64(1), np.int64(1)
-            if op == _MVMUL and 0 <= c[i] < shape_first[core + 1] - shape_first[core]:
+            if rules[op, Rule.UNIT] == MATRIX and 0 <= c[i] < shape_first[core + 1] - shape_first[core]:
                 rows, cols = shapes[shape_first[core] + c[i], 0], shapes[shape_first[core] + c[i], 1]
-            _ranges(op, i, b, c, d, flags, values, widths, wide, one, rows, cols, rows, cols, ranges, unused)
-            _drop_absent_second(op, roles, ranges)
+            _ranges(op, i, b, c, d, values, widths, rules, rows, cols, ranges)
             for k in range(0, 4, 2):
                 stop = min(ranges[k] + ranges[k + 1], lives.shape[0])
                 top = max(top, stop)

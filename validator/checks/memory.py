@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from validator.checks.columns import ROLES, UNIT, WRITES_ONE, WRITES_OUTPUT_WIDTH, Bytes
+from raptor.target.opcode_tables import DEFINE, RULES, Bytes, Rule
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
 
@@ -64,9 +64,8 @@ def _accesses(subject: Subject) -> Bytes:
     faults = np.zeros(len(s), np.uint8)
     limit, _ = _limit(subject, _LOCAL)
     memory_accesses(
-        s.starts, s.opcode, s.a, s.b, s.c, s.d, trace.values, trace.widths, UNIT, ROLES, WRITES_OUTPUT_WIDTH,
-        WRITES_ONE, matrix_shapes(subject), _most_columns(subject), subject.group_starts, limit, used,
-        np.zeros(_REMEMBERED_BYTES, np.uint8), faults,
+        s.starts, s.opcode, s.b, s.c, s.d, trace.values, trace.widths, RULES, matrix_shapes(subject),
+        _most_columns(subject), subject.group_starts, limit, used, np.zeros(_REMEMBERED_BYTES, np.uint8), faults,
     )  # fmt: skip
     subject.computed["_accesses"] = faults
     return faults
@@ -159,7 +158,7 @@ def _next_register(subject: Subject, at: Indices, pair: Indices) -> Indices:
     """Contents of the register after `pair` at the instructions `at`: the value last written to it before them."""
     s = subject.columns
     result = np.zeros(len(at), np.int64)
-    scalar = np.flatnonzero((ROLES[s.opcode, 0] == 1) & (s.rd > 0))
+    scalar = np.flatnonzero((RULES[s.opcode, Rule.ROLE_RD] == DEFINE) & (s.rd > 0))
     for register in np.unique(pair + 1):
         writes = scalar[s.rd[scalar] == register]
         mine = np.flatnonzero(pair + 1 == register)

@@ -9,22 +9,20 @@ from raptor.target.isa import (
     INT32_MAX,
     OPCODE,
     REGISTER_COUNT,
-    Kind,
 )
-from validator.checks.columns import (
+from raptor.target.opcode_tables import (
     HAS_OFFSET,
+    IS_SIZED,
     NEEDS_WIDTH,
     NO_REGISTER,
     PAIR,
-    REGISTER_SLOTS,
     ROLES,
     SCALAR,
+    SLOTS,
     UNIT,
     USE,
-    Column,
-    flags_of,
-    spec_of,
 )
+from validator.checks.columns import Column, flags_of, spec_of
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
 
@@ -34,12 +32,7 @@ TOPIC = Topic.STREAMS
 _OPERAND = {"rd": "rd", "rs1": "rs1", "a": "rs2"}
 _EXTENSIONS = flags_of(*(i.name for i in INSTRUCTIONS if i.extension))
 _SELF_SOURCE = ("sadd", "ssub", "smul", "saddi", "smuli")
-_SIZED = {
-    i.opcode: next(o.name for o in i.operands if o.slot == "d")
-    for i in INSTRUCTIONS
-    if any(o.slot == "d" and o.kind is Kind.IMMEDIATE for o in i.operands)
-}
-_IS_SIZED = np.isin(np.arange(256), list(_SIZED))
+_SIZED = {i.opcode: o.name for i in INSTRUCTIONS for o in i.operands if o.slot == "d"}
 
 
 def _by_op(subject: Subject, at: Indices) -> Iterator[tuple[str, Indices]]:
@@ -220,7 +213,7 @@ def sld(subject: Subject) -> Iterator[Hit]:
 )
 def register_unset(subject: Subject) -> Iterator[Hit]:
     unset = subject.trace.unset
-    for slot, field in enumerate(REGISTER_SLOTS):
+    for slot, field in enumerate(SLOTS):
         for name, at in _by_op(subject, np.flatnonzero(unset & (1 << slot))):
             register = _column(subject, field)[at[0]]
             paired = ROLES[OPCODE[name], slot] == PAIR
@@ -244,7 +237,7 @@ def _column(subject: Subject, slot: str) -> Column:
 )
 def register_range(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
-    for slot, field in enumerate(REGISTER_SLOTS):
+    for slot, field in enumerate(SLOTS):
         column = _column(subject, field)
         used = ROLES[s.opcode, slot] != NO_REGISTER
         for name, at in _by_op(subject, np.flatnonzero(used & ((column < 0) | (column >= REGISTER_COUNT)))):
@@ -262,7 +255,7 @@ def register_range(subject: Subject) -> Iterator[Hit]:
 )
 def register_pair(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
-    for slot, field in enumerate(REGISTER_SLOTS):
+    for slot, field in enumerate(SLOTS):
         column = _column(subject, field)
         odd = (ROLES[s.opcode, slot] == PAIR) & (column % 2 == 1)
         for beyond in (True, False):
@@ -324,7 +317,7 @@ def offset_ignored(subject: Subject) -> Iterator[Hit]:
 )
 def size_range(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
-    sized = _IS_SIZED[s.opcode]
+    sized = IS_SIZED[s.opcode]
     for severity, wrong in ((ERROR, s.d < 0), (WARNING, s.d == 0)):
         for name, at in _by_op(subject, np.flatnonzero(sized & wrong)):
             yield Hit(f"{name} with {_SIZED[OPCODE[name]]}={s.d[at[0]]}", at, severity=severity)

@@ -11,7 +11,8 @@ import numpy as np
 from raptor.output.files import Memory
 from raptor.target.arch import ArchFile
 from raptor.target.isa import Records
-from validator.checks.columns import ROLES, Bytes, Column, Columns, columns_of
+from raptor.target.opcode_tables import RULES, Bytes
+from validator.checks.columns import Column, Columns, columns_of
 from validator.checks.findings import Indices
 from validator.checks.text import TextFaults
 from validator.network import NetworkTable
@@ -94,7 +95,7 @@ class Subject:
 
         s = self.columns
         result = Trace(np.zeros((len(s), 3), np.int32), np.zeros((len(s), 2), np.uint8), np.zeros(len(s), np.uint8))
-        trace(s.starts, s.opcode, s.rd, s.rs1, s.a, s.b, s.c, ROLES, result.values, result.widths, result.unset)
+        trace(s.starts, s.opcode, s.rd, s.rs1, s.a, s.b, s.c, RULES, result.values, result.widths, result.unset)
         return result
 
     @cached_property

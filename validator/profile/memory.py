@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from validator.checks.columns import ROLES, WRITES_ONE, WRITES_OUTPUT_WIDTH
+from raptor.target.opcode_tables import RULES, Rule
 from validator.checks.memory import matrix_shapes
 from validator.checks.subject import Subject
 from validator.profile.facts import LocalMemory
@@ -27,7 +27,7 @@ def local_memory_of(read: Source) -> LocalMemory | None:
     step_ps = max(1, -(-run.last_tick * round(machine.period_ns * 1000) // steps))
     change = np.zeros((subject.core_count, steps + 1), np.int64)
     live_bytes(
-        s.starts, s.opcode, s.b, s.c, s.d, trace.values, trace.widths, ROLES, WRITES_OUTPUT_WIDTH, WRITES_ONE,
+        s.starts, s.opcode, s.b, s.c, s.d, trace.values, trace.widths, RULES,
         matrix_shapes(subject), subject.group_starts, run.start, run.end, step_ps,
         np.full((_reach(subject), 2), -1, np.int64), change,
     )  # fmt: skip
@@ -43,7 +43,7 @@ def local_memory_of(read: Source) -> LocalMemory | None:
 def _reach(subject: Subject) -> int:
     """An address that no access goes beyond, to keep the table small; at most `REMEMBERED_BYTES`."""
     s = subject.columns
-    if s.is_("vmv", "vavg").any():  # strides
+    if (RULES[s.opcode, Rule.STRIDED] == 1).any():
         return REMEMBERED_BYTES
     most = max(int(column.max(initial=0)) for column in (s.c, s.d, matrix_shapes(subject)))
     return min(REMEMBERED_BYTES, int(subject.trace.values.max(initial=0)) + 255 * 2 * most + 1)

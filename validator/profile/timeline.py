@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.isa import OPCODE
+from raptor.target.isa import Timing
+from raptor.target.opcode_tables import MATRIX, TRANSFER, UNIT, VECTOR, timed
 from validator.profile.facts import KINDS, NOBODY, Timeline
 from validator.profile.parts import part_count
 from validator.profile.source import Source
@@ -53,9 +54,10 @@ def timeline_of(read: Source) -> Timeline | None:
 
 def _kinds(opcodes: npt.NDArray[np.int32]) -> tuple[Ints, Ints]:
     """For every instruction which of `KINDS` its work is, and which its waiting; `NOBODY` for none."""
-    work = np.where(opcodes == OPCODE["mvmul"], 0, np.where(opcodes <= OPCODE["vrsl"], 1, 2))
-    work = np.where(opcodes <= OPCODE["setbw"], NOBODY, work).astype(np.int64)
-    waiting = np.full(len(opcodes), NOBODY, np.int64)
-    for kind, name in enumerate(("send", "recv", "wait"), 3):
-        waiting[opcodes == OPCODE[name]] = kind
-    return work, waiting
+    work = np.full(256, NOBODY, np.int64)
+    waiting = np.full(256, NOBODY, np.int64)
+    for kind, unit in enumerate((MATRIX, VECTOR, TRANSFER)):
+        work[unit == UNIT] = kind
+    for kind, timing in enumerate((Timing.SEND, Timing.RECEIVE, Timing.WAIT), 3):
+        waiting[timed(timing)] = kind
+    return work[opcodes], waiting[opcodes]

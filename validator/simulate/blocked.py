@@ -1,7 +1,7 @@
 """Why a program does not end: every core that waits for ever, and for what."""
 
 from raptor.target import isa
-from raptor.target.isa import OPCODE
+from raptor.target.isa import Timing
 from validator.errors import Blocked, DeadlockError
 from validator.simulate.model import Machine, Run
 from validator.simulate.state import THREADS_PER_CORE, TRANSFER, Core, Op, Step
@@ -49,13 +49,13 @@ def _doing(machine: Machine, run: Run, i: int) -> str:
 
 def _nop(machine: Machine, run: Run, i: int) -> int:
     """The `nop` that core i executes for ever, or -1."""
-    opcodes = machine.opcodes
+    never_ends = machine.timed(Timing.NEVER_ENDS)
     pc, last = int(run.core[i, Core.PC]), int(machine.first[i + 1])
-    if pc < last and opcodes[pc] == OPCODE["nop"] and run.core[i, Core.ROB_COUNT] == 0:
+    if pc < last and never_ends[pc] and run.core[i, Core.ROB_COUNT] == 0:
         return pc
     slots, head = run.rob.shape[1] - 1, int(run.core[i, Core.ROB_HEAD])
     for k in range(int(run.core[i, Core.ROB_COUNT])):
         op = run.rob[i, (head + k) % slots]
-        if op[Op.OPCODE] == OPCODE["nop"]:
+        if op[Op.TIMING] == Timing.NEVER_ENDS:
             return int(op[Op.PC])
     return -1

@@ -7,72 +7,58 @@
 import numpy as np
 
 from raptor.common.jit import helper, kernel
-from raptor.target.isa import OPCODE
+from raptor.target.isa import Timing
+from raptor.target.opcode_tables import LENGTH, Rule
+from validator.simulate.cost_kernels import beats, flit_cost
 from validator.simulate.state import Count
-
-_SETBW, _MVMUL, _VVADD, _VVSRA = (OPCODE[n] for n in ("setbw", "mvmul", "vvadd", "vvsra"))
-_VVMUL, _VVSLL, _VTANH, _VSIGM, _VRSU, _VRSL = (OPCODE[n] for n in ("vvmul", "vvsll", "vtanh", "vsigm", "vrsu", "vrsl"))
-_LD, _ST, _LLDI, _LMV = (OPCODE[n] for n in ("ld", "st", "lldi", "lmv"))
-_SEND, _RECV, _SYNC = (OPCODE[n] for n in ("send", "recv", "sync"))
-_PASSES, _VECTOR, _READ, _WRITE, _GLOBAL_READ, _GLOBAL_WRITE, _NETWORK, _INSTRUCTIONS = map(int, Count)
 
 
 @kernel
-def count(chip, words, first, group_first, xbars, index, flit_pj, rows, out) -> None:  # noqa: C901 one branch for each kind
+def count(chip, program, first, flit_pj, rows, out) -> None:
     """Adds the columns `Count` of each instruction to its row of `out`, `rows[pc]`."""
-    cores = first.size - 1
-    for c in range(cores):
+    for c in range(first.size - 1):
         ib, ob, bits = np.int64(0), np.int64(0), np.int64(0)
         for pc in range(first[c], first[c + 1]):
-            row = out[rows[pc]]
-            row[_INSTRUCTIONS] += 1
-            code = words[pc, 0] & 255
-            a, d = np.int64(words[pc, 1]), np.int64(words[pc, 4])
-            if code == _SETBW:
-                bits = np.int64(words[pc, 2])
-                ib, ob = (bits + 7) >> 3, (np.int64(words[pc, 3]) + 7) >> 3
-            elif code == _MVMUL:
-                group = xbars[group_first[c] + words[pc, 3]]
-                row[_PASSES] += group * (bits // chip.dac_resolution * chip.dac_passes)
-                row[_READ] += _beats(8 * chip.rows * ib, chip.local_width)
-                row[_WRITE] += _beats(chip.row_bits // a * ob * group, chip.local_width)
-            elif _VVADD <= code <= _VRSL:
-                wide = code in (_VVMUL, _VVSLL, _VVSRA) or _VTANH <= code <= _VSIGM or code >= _VRSU
-                row[_VECTOR] += _beats(d, chip.vector_width)
-                row[_READ] += _beats(ib * d, chip.local_width) * (2 if code <= _VVSRA else 1)
-                row[_WRITE] += _beats((ob if wide else ib) * d, chip.local_width)
-            elif code >= _LD:
-                if code in (_ST, _LMV, _SEND):
-                    row[_READ] += _beats(d, chip.local_width)
-                if code in (_LD, _LLDI, _LMV, _RECV):
-                    row[_WRITE] += _beats(d, chip.local_width)
-                flits = _beats(d, chip.bus_width)
-                if code == _LD:
-                    row[_GLOBAL_READ] += _beats(d, chip.global_width)
-                    row[_NETWORK] += _cost(flit_pj, c, cores)
-                elif code == _ST:
-                    row[_GLOBAL_WRITE] += _beats(d, chip.global_width)
-                    row[_NETWORK] += flits * _cost(flit_pj, c, cores)
-                elif code == _SEND:
-                    row[_NETWORK] += (1 + flits) * _cost(flit_pj, c, index[a])
-                elif code in (_RECV, _SYNC):
-                    row[_NETWORK] += _cost(flit_pj, c, index[a])
+            row, word = out[rows[pc]], program.words[pc]
+            row[Count.INSTRUCTIONS] += 1
+            rule, d = program.rules[word[0] & 255], np.int64(word[4])
+            kind = rule[Rule.TIMING]
+            if kind == Timing.SET_WIDTHS:
+                bits = np.int64(word[2])
+                ib, ob = (bits + 7) >> 3, (np.int64(word[3]) + 7) >> 3
+            elif kind == Timing.PRODUCT:
+                group = program.xbars[program.group_first[c] + word[3]]
+                row[Count.CROSSBAR_PASSES] += group * (bits // chip.dac_resolution * chip.dac_passes)
+                row[Count.LOCAL_READ_BEATS] += beats(8 * chip.rows * ib, chip.local_width)
+                row[Count.LOCAL_WRITE_BEATS] += beats(chip.row_bits // np.int64(word[1]) * ob * group, chip.local_width)
+            elif kind == Timing.VECTOR:
+                row[Count.VECTOR_STEPS] += beats(d, chip.vector_width)
+                row[Count.LOCAL_READ_BEATS] += beats(ib * d, chip.local_width) * rule[Rule.SOURCES]
+                width = ob if rule[Rule.CHARGES_OUTPUT] else ib
+                row[Count.LOCAL_WRITE_BEATS] += beats(width * d, chip.local_width)
+            elif kind != Timing.REGISTER and kind != Timing.NEVER_ENDS:
+                _count_transfer(chip, program, c, first.size - 1, word, flit_pj, row)
 
 
 @helper
-def _beats(size, width):
-    return (size + width - 1) // width
-
-
-@helper
-def _cost(network, source, to):
-    """Of a flit from one core to another (`chip.Network`); nothing for a pair that does not talk."""
-    first, partners, costs = network
-    low, high = first[source], first[source + 1]
-    while low < high:
-        middle = (low + high) >> 1
-        if partners[middle] < to:
-            low = middle + 1
-        else:
-            high = middle
-    return costs[low] if low < first[source + 1] and partners[low] == to else 0.0
+def _count_transfer(chip, program, c, memory, word, flit_pj, row):
+    """`memory`: place of global memory on the network."""
+    rule, d = program.rules[word[0] & 255], np.int64(word[4])
+    kind = rule[Rule.TIMING]
+    if rule[Rule.COUNT_RS1] == LENGTH:
+        row[Count.LOCAL_READ_BEATS] += beats(d, chip.local_width)
+    if rule[Rule.COUNT_RD] == LENGTH:
+        row[Count.LOCAL_WRITE_BEATS] += beats(d, chip.local_width)
+    if kind == Timing.LOAD:
+        row[Count.GLOBAL_READ_BEATS] += beats(d, chip.global_width)
+        row[Count.NETWORK_PJ] += flit_cost(flit_pj, c, memory)
+    elif kind == Timing.STORE:
+        row[Count.GLOBAL_WRITE_BEATS] += beats(d, chip.global_width)
+        row[Count.NETWORK_PJ] += beats(d, chip.bus_width) * flit_cost(flit_pj, c, memory)
+    elif kind == Timing.SEND:
+        flits = 1 + beats(d, chip.bus_width)
+        row[Count.NETWORK_PJ] += flits * flit_cost(flit_pj, c, program.place_of[word[1]])
+    elif kind == Timing.RECEIVE or kind == Timing.GIVE_TOKEN:
+        row[Count.NETWORK_PJ] += flit_cost(flit_pj, c, program.place_of[word[1]])
+    elif kind != Timing.FILL and kind != Timing.COPY and kind != Timing.WAIT:
+        raise NotImplementedError("an instruction that takes no known energy")

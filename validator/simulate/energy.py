@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target.arch import ArchFile, CoreConfig, MatrixConfig
-from validator.simulate.model import Machine, index_of
+from validator.simulate.model import Machine, program_of
 from validator.simulate.state import Count, Port
 
 Floats = npt.NDArray[np.float64]
@@ -60,11 +60,7 @@ def counts_by(machine: Machine, rows: Ints, count: int) -> Floats:
     from validator.simulate.count_kernels import count as add_counts  # pyright: ignore[reportUnknownVariableType]
 
     out = np.zeros((count, len(Count)), np.float64)
-    flit_pj = machine.network.energies
-    add_counts(
-        machine.numbers, machine.words, machine.first, machine.group_first, machine.xbars, index_of(machine.cores),
-        flit_pj, rows, out,
-    )  # fmt: skip
+    add_counts(machine.numbers, program_of(machine), machine.first, machine.network.energies, rows, out)
     return out
 
 

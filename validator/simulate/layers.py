@@ -9,6 +9,7 @@ from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.target import isa
+from raptor.target.opcode_tables import SCALAR
 from validator.programs import RawProgram
 from validator.simulate.model import Machine
 
@@ -58,7 +59,7 @@ def provenance(program: RawProgram, machine: Machine) -> Provenance:
 
 def _by_opcode(machine: Machine) -> Provenance:
     opcodes = machine.opcodes
-    runs = np.flatnonzero(opcodes > isa.OPCODE["setbw"])
+    runs = np.flatnonzero(machine.unit != SCALAR)
     kinds = opcodes[runs]
     begins = np.ones(len(runs), np.bool_)
     begins[1:] = (kinds[1:] != kinds[:-1]) | (np.diff(machine.core_of[runs]) != 0)

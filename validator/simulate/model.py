@@ -8,21 +8,25 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.target import isa
-from raptor.target.isa import OPCODE, REGISTER_COUNT
+from raptor.target.isa import OPCODE, REGISTER_COUNT, Timing
+from raptor.target.opcode_tables import IS_SIZED, MISSING, NEEDS_WIDTH, RULES, RUNS, UNIT, Rule, has_operand, timed
 from validator.errors import ProgramError
 from validator.programs import RawProgram
 from validator.simulate import chip, state
 from validator.simulate.chip import Network, Target
-from validator.simulate.state import Chip, Core, Demand, Global, Op, Port, Stop
+from validator.simulate.state import Chip, Core, Demand, Global, Log, Op, Port, Program, Queue, Stop, Tables
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
 
 _QUEUE = 64
 # More edges of the clock than an instruction waits for on its way through the pipeline.
 _EDGES = 16
 _DAY_PS = 86400e12
 _STAND_INS = {i.name: i.simulated_as for i in isa.INSTRUCTIONS if i.simulated_as}
+_IS_MEMORY = timed(Timing.LOAD, Timing.STORE)
+_HAS_PARTNER, _HAS_EVENT = has_operand("core"), has_operand("event_register")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +60,15 @@ class Machine:
     @property
     def opcodes(self) -> Words:
         return self.words[:, 0] & 255
+
+    @property
+    def unit(self) -> npt.NDArray[np.uint8]:
+        """For every instruction the place of its unit in `isa.Unit`."""
+        return UNIT[self.opcodes]
+
+    def timed(self, *timings: Timing) -> Mask:
+        """Where instructions are timed in one of these ways."""
+        return timed(*timings)[self.opcodes]
 
     @property
     def core_of(self) -> Ints:
@@ -141,21 +154,20 @@ def _check_instructions(words: Words, first: Ints, cores: Ints, groups: Ints) ->
     core_of = np.repeat(np.arange(len(cores)), np.diff(first))
     partner = np.where((words[:, 1] >= 0) & (words[:, 1] < len(index)), words[:, 1], 0)
     exists = (words[:, 1] >= 0) & (words[:, 1] < len(index)) & (index[partner] >= 0)
-    two = np.isin(opcodes, _codes("sadd", "ssub", "smul")) | (
-        (opcodes >= OPCODE["vvadd"]) & (opcodes <= OPCODE["vrsl"])
-    )
-    sized = (opcodes >= OPCODE["vvadd"]) & (opcodes <= OPCODE["recv"])
     registers = np.maximum((words[:, 0] >> 8) & 255, (words[:, 0] >> 16) & 255)
-    mvmul, events = opcodes == OPCODE["mvmul"], np.isin(opcodes, _codes("wait", "sync"))
-    setbw = opcodes == OPCODE["setbw"]
+    mvmul, events, setbw = opcodes == OPCODE["mvmul"], _HAS_EVENT[opcodes], opcodes == OPCODE["setbw"]
     faults = (
+        (RULES[opcodes, Rule.TIMING] == MISSING, "the table of instructions gives it no time"),
         (registers >= REGISTER_COUNT, "a register above r31"),
-        (two & ((words[:, 1] < 0) | (words[:, 1] >= REGISTER_COUNT)), "a register outside r0 to r31"),
+        (
+            (RULES[opcodes, Rule.READS_RS2] == 1) & ((words[:, 1] < 0) | (words[:, 1] >= REGISTER_COUNT)),
+            "a register outside r0 to r31",
+        ),
         (mvmul & ((words[:, 3] < 0) | (words[:, 3] >= groups[core_of])), "no such array group on this core"),
         (mvmul & (words[:, 1] <= 0), "mbiw is not positive, so the simulator divides by zero"),
-        (np.isin(opcodes, _codes("send", "recv", "sync")) & ~exists, "the program has no such core"),
+        (_HAS_PARTNER[opcodes] & ~exists, "the program has no such core"),
         (events & ((words[:, 2] < 0) | (words[:, 2] >= state.EVENT_REGISTERS)), "no such event register"),
-        (sized & (words[:, 4] < 0), "a negative length"),
+        (IS_SIZED[opcodes] & (words[:, 4] < 0), "a negative length"),
         (setbw & ((words[:, 2] < 0) | (words[:, 3] < 0)), "a negative width"),
     )
     for wrong, reason in faults:
@@ -164,10 +176,6 @@ def _check_instructions(words: Words, first: Ints, cores: Ints, groups: Ints) ->
             core = core_of[pc]
             text = isa.text(words[pc].view(isa.RECORD)[0])
             raise ProgramError(int(cores[core]), pc - int(first[core]), text, reason)
-
-
-def _codes(*names: str) -> list[int]:
-    return [OPCODE[name] for name in names]
 
 
 def index_of(cores: Ints) -> Ints:
@@ -181,8 +189,8 @@ def _talking_pairs(words: Words, first: Ints, cores: Ints) -> Ints:
     """Pairs (source, destination) between which messages go: data, permissions, tokens, global memory (the last)."""
     opcodes, index = words[:, 0] & 255, index_of(cores)
     core_of = np.repeat(np.arange(len(cores)), np.diff(first))
-    to_core = np.flatnonzero(np.isin(opcodes, _codes("send", "recv", "sync")))
-    to_memory = np.flatnonzero(np.isin(opcodes, _codes("ld", "st")))
+    to_core = np.flatnonzero(_HAS_PARTNER[opcodes])
+    to_memory = np.flatnonzero(_IS_MEMORY[opcodes])
     pairs = np.concatenate(
         [
             np.stack([core_of[to_core], index[words[to_core, 1]]], axis=1),
@@ -207,7 +215,7 @@ def _missing_widths(words: Words, first: Ints, cores: Ints) -> list[str]:
     bare: list[int] = []
     for i, core in enumerate(cores):
         stream = opcodes[first[i] : first[i + 1]]
-        works = np.flatnonzero((stream >= OPCODE["mvmul"]) & (stream <= OPCODE["vrsl"]))
+        works = np.flatnonzero(NEEDS_WIDTH[stream])
         widths = np.flatnonzero(stream == OPCODE["setbw"])
         if len(works) and (not len(widths) or widths[0] > works[0]):
             bare.append(int(core))
@@ -232,45 +240,17 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
     live = np.diff(machine.first) > 0
     if rounds:
         # Cores without work for a unit would turn in no time and nobody waits for them.
-        busy = np.bincount(
-            machine.core_of[(machine.opcodes == 0) | (machine.opcodes > OPCODE["setbw"])], minlength=len(live)
-        )
-        live &= busy > 0
-    core = _cores(machine, live)
-    thread = _threads(machine)
-    rob = np.zeros((machine.count, numbers.rob_size + 1, len(Op)), np.int64)
-    queue_first = _queues(machine, rounds)
+        live &= np.bincount(machine.core_of[RUNS[machine.opcodes]], minlength=len(live)) > 0
+    tables, log = _tables(machine, live, rounds), _log(machine, rounds)
+    # The simulator charges both ports of the register file once when it starts.
+    tables.port[:, [Port.READS, Port.WRITES]] = int(counting)
     g = np.zeros(len(Global), np.int64)
     g[Global.UNFINISHED] = np.count_nonzero(live)
-    instructions, threads = len(machine.words), len(thread)
-    start, end, waited, busy = (np.zeros(instructions, np.int64) for _ in range(4))
-    cause = np.full(instructions, state.NONE, np.int32)
-    marks = np.zeros((machine.count, max(rounds, 1)), np.int64)
-    port = np.zeros((machine.count, len(Port)), np.int64)
-    # The simulator charges both ports of the register file once when it starts.
-    port[:, [Port.READS, Port.WRITES]] = int(counting)
-    tables = (
-        core,
-        thread,
-        np.zeros(threads + 2, np.int64),  # the heap: times
-        np.zeros(threads + 2, np.int64),  # and threads
-        np.zeros(4 * threads + 64, np.int64),  # threads to run in this instant
-        np.zeros(4 * threads + 64, np.int64),  # and in its next delta cycle
-        np.zeros(machine.count * (4 * numbers.rob_size + 16), np.int64),  # the calendar
-        np.zeros(threads + 2, np.int64),  # an earlier heap
-        index_of(machine.cores),
-        machine.group_first,
-        machine.xbars,
-        np.zeros((machine.count, state.EVENT_REGISTERS), np.int64),
-        np.zeros((int(queue_first[-1]), 5), np.int64),
-        rob,
-        queue_first,
-        machine.network.latencies,
-        np.zeros((machine.count, REGISTER_COUNT), np.int64),
-        port,
-    )
-    stop = Stop(simulate(numbers, machine.words, tables, (start, end, cause, marks, waited, busy), rounds, g))
-    return Run(stop, core, thread, rob, start, end, waited, busy, cause, marks, port, int(g[Global.LAST_FINISH]))
+    stop = Stop(simulate(numbers, program_of(machine), tables, log, rounds, g))
+    return Run(
+        stop, tables.core, tables.thread, tables.rob, log.start, log.end, log.waited, log.busy, log.cause, log.marks,
+        tables.port, int(g[Global.LAST_FINISH]),
+    )  # fmt: skip
 
 
 def _check_time(machine: Machine, rounds: int) -> None:
@@ -311,14 +291,47 @@ def demands(machine: Machine) -> Ints:
 
     A receive takes as long as if its sender sent as many bytes.
     """
-    from validator.simulate.kernels import demands as fill  # pyright: ignore[reportUnknownVariableType] a kernel
+    from validator.simulate.cost_kernels import demands as fill  # pyright: ignore[reportUnknownVariableType] a kernel
 
     core = _cores(machine, np.diff(machine.first) > 0)
-    # At the places where `run` has them too.
-    tables = (*[core] * 8, index_of(machine.cores), machine.group_first, machine.xbars)
     out = np.zeros((len(machine.words), len(Demand)), np.int64)
-    fill(machine.numbers, machine.words, tables, machine.network.latencies, np.zeros(len(Op), np.int64), out)
+    fill(machine.numbers, program_of(machine), core, np.zeros(len(Op), np.int64), out)
     return out
+
+
+def program_of(machine: Machine) -> Program:
+    """What the kernels take of a program."""
+    index, flit_ns = index_of(machine.cores), machine.network.latencies
+    return Program(RULES, machine.words, index, machine.group_first, machine.xbars, flit_ns)
+
+
+def _tables(machine: Machine, live: Mask, rounds: int) -> Tables:
+    """All at their start. `live`: the cores that run."""
+    thread, queue_first = _threads(machine), _queues(machine, rounds)
+    count, threads, slots = machine.count, len(thread), machine.numbers.rob_size
+    return Tables(
+        core=_cores(machine, live),
+        thread=thread,
+        rob=np.zeros((count, slots + 1, len(Op)), np.int64),
+        heap_time=np.zeros(threads + 2, np.int64),
+        heap_thread=np.zeros(threads + 2, np.int64),
+        earlier_heap=np.zeros(threads + 2, np.int64),
+        calendar=np.zeros(count * (4 * slots + 16), np.int64),
+        run=np.zeros(4 * threads + 64, np.int64),
+        next_delta=np.zeros(4 * threads + 64, np.int64),
+        queue=np.zeros((int(queue_first[-1]), len(Queue)), np.int64),
+        queue_first=queue_first,
+        tokens=np.zeros((count, state.EVENT_REGISTERS), np.int64),
+        registers=np.zeros((count, REGISTER_COUNT), np.int64),
+        port=np.zeros((count, len(Port)), np.int64),
+    )
+
+
+def _log(machine: Machine, rounds: int) -> Log:
+    count = len(machine.words)
+    start, end, waited, busy = (np.zeros(count, np.int64) for _ in range(4))
+    cause = np.full(count, state.NONE, np.int32)
+    return Log(start, end, cause, np.zeros((machine.count, max(rounds, 1)), np.int64), waited, busy)
 
 
 def _cores(machine: Machine, live: npt.NDArray[np.bool_]) -> Ints:

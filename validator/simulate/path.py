@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from raptor.target.opcode_tables import RUNS
 from validator.simulate.model import Machine, Run
 from validator.simulate.state import Core
 
@@ -20,8 +21,18 @@ def critical_ps(machine: Machine, run: Run) -> Ints:
         return credit
     at = int(machine.first[last_core + 1]) - 1
     chip = machine.target.file.chip_config.core_config
-    opcodes = np.ascontiguousarray(machine.opcodes)
     period_ps = round(machine.period_ns * 1000)
     time = run.last_tick * period_ps
-    walk(opcodes, machine.core_of, machine.first, run.start, run.end, run.cause, chip.rob_size, at, time, credit)
+    walk(
+        RUNS[machine.opcodes],
+        machine.core_of,
+        machine.first,
+        run.start,
+        run.end,
+        run.cause,
+        chip.rob_size,
+        at,
+        time,
+        credit,
+    )
     return credit

@@ -5,17 +5,15 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 from raptor.common.jit import helper, kernel
-from raptor.target.isa import OPCODE
-
-_SETBW = OPCODE["setbw"]
 
 
 @kernel
-def walk(opcodes, core_of, first, start, end, cause, window, at, time, credit) -> None:
+def walk(runs, core_of, first, start, end, cause, window, at, time, credit) -> None:
     """Walks back from instruction `at`, which completes at `time`, and adds to `credit` what each one accounts for.
 
     Before an instruction comes what it waited for: its partner in another core if that came later, else the last of
-    the `window` instructions before it that had completed, else the one before it in the stream.
+    the `window` instructions before it that had completed, else the one before it in the stream. `runs`: whether an
+    instruction enters the reorder buffer.
     """
     while True:
         began = start[at]
@@ -25,7 +23,7 @@ def walk(opcodes, core_of, first, start, end, cause, window, at, time, credit) -
             time = start[partner]
             at = partner
             began = time
-        best = _before(opcodes, first[core_of[at]], at)
+        best = _before(runs, first[core_of[at]], at)
         if best < 0:
             credit[at] += time
             return
@@ -34,18 +32,18 @@ def walk(opcodes, core_of, first, start, end, cause, window, at, time, credit) -
         while i >= 0 and k < window:
             if end[i] <= began and end[i] > since:
                 best, since = i, end[i]
-            i = _before(opcodes, first[core_of[at]], i)
+            i = _before(runs, first[core_of[at]], i)
             k += 1
         credit[at] += time - since
         at, time = best, since
 
 
 @helper
-def _before(opcodes, first, at):
+def _before(runs, first, at):
     """The instruction before `at` in its stream that a unit executes, or -1."""
     at -= 1
     while at >= first:
-        if opcodes[at] == 0 or opcodes[at] > _SETBW:
+        if runs[at]:
             return at
         at -= 1
     return -1

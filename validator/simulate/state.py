@@ -8,7 +8,11 @@ transfer unit, switch), then one for each array group.
 from enum import IntEnum
 from typing import NamedTuple
 
-CLOCK = 0
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
 THREADS_PER_CORE = 3
 VECTOR, TRANSFER, SWITCH, GROUP, NO_UNIT = 0, 1, 2, 3, 4
 NONE = -1
@@ -66,6 +70,59 @@ class Chip(NamedTuple):
     counting: int
 
 
+class Program(NamedTuple):
+    """A program and the table of its instructions, as long as it runs the same.
+
+    `rules`: see `opcode_tables.Rule`. `words`: five to an instruction. `place_of`: place of a core by its number on the
+    chip. `group_first`: the thread of the first array group of each core. `xbars`: crossbars by thread. `flit_ns`: see
+    `chip.Network.latencies`.
+    """
+
+    rules: npt.NDArray[np.uint8]
+    words: npt.NDArray[np.int32]
+    place_of: Ints
+    group_first: Ints
+    xbars: Ints
+    flit_ns: tuple[Ints, Ints, npt.NDArray[np.float64]]
+
+
+class Tables(NamedTuple):
+    """All that changes in a run, besides the counters `Global`.
+
+    `core`, `thread`, `port`: columns `Core`, `Op`, `Port`. `rob[core]`: rows `Op`, the slots of a ring and then the
+    instruction in the dispatcher. `heap_time` and `heap_thread`: the heap, from place 1; `earlier_heap`: to find turns
+    that change nothing. `calendar`: tick * cores + core. `run` and `next_delta`: threads to run in this instant, and in
+    its next delta cycle. `queue`: columns `Queue`, those of a core's switch from `queue_first`. `tokens`: by core and
+    event register.
+    """
+
+    core: Ints
+    thread: Ints
+    rob: Ints
+    heap_time: Ints
+    heap_thread: Ints
+    earlier_heap: Ints
+    calendar: Ints
+    run: Ints
+    next_delta: Ints
+    queue: Ints
+    queue_first: Ints
+    tokens: Ints
+    registers: Ints
+    port: Ints
+
+
+class Log(NamedTuple):
+    """What is noted of each instruction, and `marks`: of each round of a core (`model.Run`)."""
+
+    start: Ints
+    end: Ints
+    cause: npt.NDArray[np.int32]
+    marks: Ints
+    waited: Ints
+    busy: Ints
+
+
 class Core(IntEnum):
     """Columns of the core table.
 
@@ -112,7 +169,8 @@ class Core(IntEnum):
 class Op(IntEnum):
     """Columns of an instruction that runs: of the thread table and of the reorder buffer.
 
-    `READ`, `COMPUTE`, `WRITE`: ps. `SIZE`: flits. `OTHER`: partner core, event register or nothing.
+    `READ`, `COMPUTE`, `WRITE`: ps. `SIZE`: flits. `OTHER`: partner core, event register or nothing. `TIMING`: by
+    `isa.Timing`.
     """
 
     PC = 0
@@ -121,7 +179,7 @@ class Op(IntEnum):
     WRITE = 3
     SIZE = 4
     OTHER = 5
-    OPCODE = 6
+    TIMING = 6
     VALUE = 7
     STATE = 8
     CORE = 9
@@ -136,6 +194,36 @@ class Op(IntEnum):
     HIGH2 = 18
     LOW3 = 19
     HIGH3 = 20
+
+
+class Switch(IntEnum):
+    """What the thread of a switch has done."""
+
+    IDLE = 0
+    ON_WIRE = 1
+    SENT = 2
+    RESPONSE = 3
+
+
+class Message(IntEnum):
+    """Kinds of message. The last two go to global memory."""
+
+    REQUEST = 0
+    DATA = 1
+    PERMISSION = 2
+    TOKEN = 3
+    LOAD = 4
+    STORE = 5
+
+
+class Queue(IntEnum):
+    """Columns of the messages that wait in a switch."""
+
+    KIND = 0
+    TO = 1
+    FLITS = 2
+    PC = 3
+    VALUE = 4
 
 
 class Global(IntEnum):

@@ -15,7 +15,7 @@ import orjson
 
 from raptor.common import storage
 from raptor.common.spelling import option
-from raptor.target.isa import BY_OPCODE, OPCODE
+from raptor.target.isa import BY_OPCODE, Timing, Unit
 from validator.simulate.layers import Provenance
 from validator.simulate.model import Machine, Run
 
@@ -25,7 +25,7 @@ EVENT_LIMIT = 150_000
 """Of about 200 bytes each."""
 MESSAGE_LIMIT = 50_000
 
-_UNITS = ("matrix", "vector", "transfer")
+_UNITS = (Unit.MATRIX, Unit.VECTOR, Unit.TRANSFER)
 _PS_PER_US = 1e6
 
 
@@ -58,9 +58,7 @@ def _all(machine: Machine, run: Run, of: Provenance) -> Iterator[dict[str, Any]]
 
 def _unit_of(machine: Machine) -> Ints:
     """Index into `_UNITS`, or -1 for scalar instructions."""
-    opcodes = machine.opcodes
-    unit = np.where(opcodes == OPCODE["mvmul"], 0, np.where(opcodes <= OPCODE["vrsl"], 1, 2))
-    return np.where(opcodes <= OPCODE["setbw"], -1, unit).astype(np.int64)
+    return np.array([_UNITS.index(unit) if unit in _UNITS else -1 for unit in Unit], np.int64)[machine.unit]
 
 
 def _tracks(machine: Machine, unit: Ints) -> Iterator[dict[str, Any]]:
@@ -70,7 +68,13 @@ def _tracks(machine: Machine, unit: Ints) -> Iterator[dict[str, Any]]:
         yield {"ph": "M", "name": "process_sort_index", "pid": name, "args": {"sort_index": name}}
         for k in np.unique(unit[machine.first[i] : machine.first[i + 1]]):
             if k >= 0:
-                yield {"ph": "M", "name": "thread_name", "pid": name, "tid": int(k), "args": {"name": _UNITS[k]}}
+                yield {
+                    "ph": "M",
+                    "name": "thread_name",
+                    "pid": name,
+                    "tid": int(k),
+                    "args": {"name": str(_UNITS[int(k)])},
+                }
 
 
 def _spans(machine: Machine, run: Run, of: Provenance, unit: Ints) -> Iterator[dict[str, Any]]:
@@ -143,12 +147,12 @@ def _changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def _messages(machine: Machine, run: Run) -> Iterator[dict[str, Any]]:
     """An arrow from each send to its receive, and from a token to the wait that it ended."""
-    waits = np.isin(machine.opcodes, (OPCODE["recv"], OPCODE["wait"])) & (run.cause >= 0)
+    waits = machine.timed(Timing.RECEIVE, Timing.WAIT) & (run.cause >= 0)
     arrows = np.flatnonzero(waits)
     core_of = machine.core_of
     for k, pc in enumerate(arrows[:: max(1, -(-len(arrows) // MESSAGE_LIMIT))]):
         sender = int(run.cause[pc])
-        common = {"name": "message", "cat": "message", "id": k, "tid": _UNITS.index("transfer")}
+        common = {"name": "message", "cat": "message", "id": k, "tid": _UNITS.index(Unit.TRANSFER)}
         start, end = int(run.start[sender]), int(run.end[pc])
         yield {"ph": "s", "pid": int(machine.cores[core_of[sender]]), "ts": start / _PS_PER_US, **common}
         yield {"ph": "f", "bp": "e", "pid": int(machine.cores[core_of[pc]]), "ts": end / _PS_PER_US, **common}

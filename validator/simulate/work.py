@@ -10,12 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.isa import OPCODE
+from raptor.target.isa import OPCODE, Timing
+from raptor.target.opcode_tables import MATRIX, SCALAR, TRANSFER, UNIT, VECTOR, timed
 from validator.simulate import model
 from validator.simulate.model import Machine, Run
 from validator.simulate.state import Core, Demand
 
 Ints = npt.NDArray[np.int64]
+
+_IS_MEMORY = timed(Timing.LOAD, Timing.STORE, Timing.FILL, Timing.COPY)
+_IS_NETWORK = timed(Timing.SEND, Timing.RECEIVE, Timing.GIVE_TOKEN, Timing.WAIT)
+_IS_SEND = timed(Timing.SEND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,8 @@ def work_of(machine: Machine) -> Work:
     """From the program and the chip alone."""
     demand = model.demands(machine)
     period = round(machine.period_ns * 1000)
-    opcodes = machine.opcodes
-    scalar, product = opcodes <= OPCODE["setbw"], opcodes == OPCODE["mvmul"]
+    unit = machine.unit
+    scalar, product = unit == SCALAR, unit == MATRIX
     # A cycle to be noticed; a product enters its group a cycle after it counts as started.
     least = np.where(scalar, 0, (-(-demand[:, Demand.TIME] // period) + 1 + product) * period)
     if machine.target.file.chip_config.core_config.rob_size == 1:
@@ -61,9 +66,7 @@ def work_of(machine: Machine) -> Work:
     else:
         local = demand[:, Demand.LOCAL]
         products = np.maximum(_busiest_group(machine, least - period), _by_core(machine, np.where(product, local, 0)))
-        vector = ~scalar & ~product & (opcodes <= OPCODE["vrsl"])
-        transfer = opcodes > OPCODE["vrsl"]
-        units = [_by_core(machine, np.where(unit, least, 0)) for unit in (vector, transfer)]
+        units = [_by_core(machine, np.where(unit == one, least, 0)) for one in (VECTOR, TRANSFER)]
         issue = _by_core(machine, np.full(len(least), period, np.int64))
         total = np.maximum.reduce([products, *units, _by_core(machine, local), issue])
     return Work(least, total, products, int(demand[:, Demand.GLOBAL].sum()))
@@ -100,19 +103,15 @@ def _activities(machine: Machine, run: Run, work: Work, stream: slice) -> Iterat
     opcodes, begin, end = machine.opcodes[stream], run.start[stream], run.end[stream]
     # What an instruction takes beyond its least is the waiting before it.
     ready = np.maximum(begin, end - work.least[stream])
-    message = (opcodes == OPCODE["send"]) | (opcodes == OPCODE["recv"])
-    sending = opcodes == OPCODE["send"]
-    unit = opcodes > OPCODE["setbw"]
-    product = opcodes == OPCODE["mvmul"]
-    vector = unit & ~product & (opcodes <= OPCODE["vrsl"])
-    memory = (opcodes >= OPCODE["ld"]) & (opcodes < OPCODE["send"])
-    token = (opcodes == OPCODE["sync"]) | (opcodes == OPCODE["wait"])
+    unit = UNIT[opcodes]
+    product, vector, busy = unit == MATRIX, unit == VECTOR, unit != SCALAR
+    memory, network, sending = _IS_MEMORY[opcodes], _IS_NETWORK[opcodes], _IS_SEND[opcodes]
     yield begin[product], end[product]
     yield begin[vector], end[vector]
     yield begin[memory], end[memory]
-    yield ready[message | token], end[message | token]
+    yield ready[network], end[network]
     yield begin[sending], ready[sending]
-    yield begin[unit & ~sending], ready[unit & ~sending]
+    yield begin[busy & ~sending], ready[busy & ~sending]
 
 
 def _covered(begin: Ints, end: Ints) -> int:

@@ -1,25 +1,47 @@
 """Times of every instruction of the table, by its row: none silently gets the time of another kind."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raptor.target import arch as architectures
 from raptor.target.isa import (
+    BY_NAME,
     INSTRUCTIONS,
     Instruction,
     Kind,
     Operand,
+    Timing,
     Unit,
 )
+from raptor.target.opcode_tables import MISSING, RULES, Rule
 from tests.validator.builder import op, stream
-from validator.checks.columns import WRITES_OUTPUT_WIDTH
+from validator.errors import ProgramError
 from validator.programs import RawProgram
+from validator.simulate import model
 from validator.simulate.builtin import estimate
 
 LENGTH, WIDTH_IN, WIDTH_OUT = 100, 2, 4
 CHIP = architectures.load("bench", cores=1).file
+WIDE = {
+    "vvmul",
+    "vvsll",
+    "vvsra",
+    "vtanh",
+    "vsigm",
+    "vsoftmax",
+    "vrsu",
+    "vrsl",
+    "vexp",
+    "vlog",
+    "vsqrt",
+    "verf",
+    "vvdiv",
+}
+"""Those that are charged for results of the output width; vvdmul and vavg are not, though their result has it."""
 VECTORS = [i for i in INSTRUCTIONS if i.unit is Unit.VECTOR]
 
 
@@ -35,7 +57,7 @@ def vector_ns(spec: Instruction) -> float:
     memory = core.local_memory_config
     operands = sum(o.kind is Kind.SOURCE for o in spec.operands)
     read = math.ceil(WIDTH_IN * LENGTH / memory.data_width) * memory.read_latency_cycle
-    width = WIDTH_OUT if WRITES_OUTPUT_WIDTH[spec.opcode] and spec.name not in ("vvdmul", "vavg") else WIDTH_IN
+    width = WIDTH_OUT if (spec.simulated_as or spec.name) in WIDE else WIDTH_IN
     write = math.ceil(width * LENGTH / memory.data_width) * memory.write_latency_cycle
     steps = math.ceil(LENGTH / core.vector_width) * core.vector_latency_cycle
     return operands * read + steps + write
@@ -50,7 +72,7 @@ def test_a_vector_instruction_takes_what_its_row_says(spec: Instruction):
 def test_an_instruction_of_our_own_says_what_it_is_simulated_as():
     operands: tuple[Operand, ...] = VECTORS[0].operands
     with pytest.raises(ValueError, match="vabs: simulated_as must say"):
-        Instruction(69, "vabs", Unit.VECTOR, operands, "y = abs(a)")
+        Instruction(69, "vabs", Timing.VECTOR, operands, "y = abs(a)")
 
 
 def test_what_it_is_simulated_as_has_its_shape():
@@ -59,4 +81,84 @@ def test_what_it_is_simulated_as_has_its_shape():
         if spec.simulated_as is not None:
             other = known[spec.simulated_as]
             assert not other.extension
-            assert (other.unit, [o.kind for o in other.operands]) == (spec.unit, [o.kind for o in spec.operands])
+            assert other.timing is spec.timing
+            assert [(o.kind, o.access) for o in other.operands] == [(o.kind, o.access) for o in spec.operands]
+
+
+@pytest.mark.parametrize("spec", INSTRUCTIONS, ids=lambda s: s.name)
+def test_every_instruction_has_a_time(spec: Instruction):
+    """In the table, which is all that the model looks at."""
+    assert RULES[spec.opcode, Rule.TIMING] == spec.timing
+    assert list(Unit)[RULES[spec.opcode, Rule.UNIT]] is spec.unit
+
+
+def test_an_opcode_without_a_row_has_nothing():
+    known = {i.opcode for i in INSTRUCTIONS}
+    assert {int(code) for code in np.flatnonzero((RULES != MISSING).any(axis=1))} == known
+
+
+def test_an_instruction_without_a_time_is_named(monkeypatch: pytest.MonkeyPatch):
+    rules = RULES.copy()
+    rules[BY_NAME["vrelu"].opcode] = MISSING
+    monkeypatch.setattr(model, "RULES", rules)
+    with pytest.raises(ProgramError, match=r"vrelu .*: the table of instructions gives it no time"):
+        latency_ns(op("vrelu", len=LENGTH))
+
+
+@pytest.mark.parametrize(("column", "fault"), [(Rule.TIMING, "takes no known"), (Rule.UNIT, "without a unit")])
+def test_a_time_that_the_model_does_not_know_is_a_fault(column: Rule, fault: str, monkeypatch: pytest.MonkeyPatch):
+    """And is not taken for the last case of a dispatch."""
+    rules = RULES.copy()
+    rules[BY_NAME["vrelu"].opcode, column] = 99
+    monkeypatch.setattr(model, "RULES", rules)
+    with pytest.raises(NotImplementedError, match=fault):
+        latency_ns(op("vrelu", len=LENGTH))
+
+
+LACKS = {
+    "timing must say": {"timing": None},
+    "simulated_as must say": {"simulated_as": None},
+    "access of rd must say": {"operands": (replace(BY_NAME["vexp"].operands[0], access=None),)},
+    "access of rs1 must say": {"operands": (replace(BY_NAME["vexp"].operands[1], access=None),)},
+}
+
+
+@pytest.mark.parametrize("message", LACKS)
+def test_a_row_that_lacks_something_says_what(message: str):
+    with pytest.raises(ValueError, match=f"vexp: {message}"):
+        replace(BY_NAME["vexp"], **LACKS[message])
+
+
+ONE, LENGTH_IN, LENGTH_OUT, BYTES = "one", "inputs", "outputs", "bytes"
+ACCESSES = {
+    # name: (rd, rs1, rs2), by the text of the ISA. RAPTOR's own are like those that they are simulated as.
+    **dict.fromkeys(("vvadd", "vvsub", "vvmax"), (LENGTH_IN, LENGTH_IN, LENGTH_IN)),
+    **dict.fromkeys(("vvmul", "vvsll", "vvsra"), (LENGTH_OUT, LENGTH_IN, LENGTH_IN)),
+    "vvdmul": (ONE, LENGTH_IN, LENGTH_IN),
+    "vavg": (ONE, LENGTH_IN, None),
+    **dict.fromkeys(("vrelu", "vmv"), (LENGTH_IN, LENGTH_IN, None)),
+    **dict.fromkeys(("vtanh", "vsigm"), (LENGTH_OUT, LENGTH_IN, None)),
+    **dict.fromkeys(("vrsu", "vrsl"), (LENGTH_OUT, LENGTH_IN, None)),
+    "mvmul": ("columns", "rows", None),
+    **dict.fromkeys(("ld", "lldi", "recv"), (BYTES, None, None)),
+    **dict.fromkeys(("st", "send"), (None, BYTES, None)),
+    "lmv": (BYTES, BYTES, None),
+}
+COUNTS = {
+    (0, 0): None,
+    (1, 2): ONE,
+    (2, 0): BYTES,
+    (2, 1): LENGTH_IN,
+    (2, 2): LENGTH_OUT,
+    (3, 1): "rows",
+    (4, 2): "columns",
+}
+
+
+@pytest.mark.parametrize("spec", INSTRUCTIONS, ids=lambda s: s.name)
+def test_every_instruction_has_an_access_rule(spec: Instruction):
+    row, name = [int(x) for x in RULES[spec.opcode]], spec.simulated_as or spec.name
+    found = [COUNTS[row[Rule.COUNT_RD + k], row[Rule.WIDTH_RD + k]] for k in range(3)]
+    assert tuple(found) == ACCESSES.get(name, (None, None, None))
+    assert bool(row[Rule.STRIDED]) == (spec.name in ("vavg", "vmv"))
+    assert (name in ACCESSES) == (spec.unit is not Unit.SCALAR and spec.name not in ("wait", "sync"))

@@ -1,0 +1,140 @@
+"""What the rows of the instruction set say, as numpy arrays indexed by opcode: for columns and for compiled loops.
+
+All of it is in one table, `RULES`, with a row for each of the 256 opcodes and the columns `Rule`. An opcode without an
+instruction has `MISSING` in all columns. Compiled loops take the table as an argument.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import Enum, IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.target.isa import INSTRUCTIONS, Access, Count, Instruction, Kind, Operand, Timing, Unit, Width
+
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+MISSING = 255
+
+SLOTS = ("rd", "rs1", "a")
+"""Slots of a record that may name a register, in the order of the columns that come in threes."""
+RD, RS1, RS2 = range(3)
+
+SCALAR, MATRIX, VECTOR, TRANSFER = range(4)
+"""Values of `Rule.UNIT`: places in `Unit`."""
+NO_REGISTER, DEFINE, USE, PAIR = range(4)
+"""Values of `Rule.ROLE`: what happens to the register of an operand."""
+NO_ACCESS, ONE, LENGTH, ROWS, COLUMNS = range(5)
+"""Values of `Rule.COUNT` and `Rule.SEEN_COUNT`: none, or 1 + the place in `Count`."""
+IN_BYTES, IN_INPUTS, IN_OUTPUTS = range(3)
+"""Values of `Rule.WIDTH` and `Rule.SEEN_WIDTH`: places in `Width`."""
+
+
+class Rule(IntEnum):
+    """Columns of `RULES`. Those that end in `_RD` are followed by the same for rs1 and rs2.
+
+    `TIMING`: by `Timing`. `SOURCES`: operands read from local memory. `CHARGES_OUTPUT`: whether pimsim-nn charges for
+    writing elements of the output width. `COUNT`, `WIDTH`: elements accessed at the address of an operand; `STRIDED`:
+    those at rs1 lie as many elements apart as rs2 holds. `SEEN_*`: what the hazard check takes them for.
+    """
+
+    TIMING = 0
+    UNIT = 1
+    SOURCES = 2
+    CHARGES_OUTPUT = 3
+    READS_RS2 = 4
+    READS_PAIR = 5
+    STRIDED = 6
+    ROLE_RD = 7
+    COUNT_RD = 10
+    COUNT_RS1 = 11
+    COUNT_RS2 = 12
+    WIDTH_RD = 13
+    WIDTH_RS1 = 14
+    WIDTH_RS2 = 15
+    SEEN_COUNT_RD = 16
+    SEEN_COUNT_RS1 = 17
+    SEEN_COUNT_RS2 = 18
+    SEEN_WIDTH_RD = 19
+    SEEN_WIDTH_RS1 = 20
+    SEEN_WIDTH_RS2 = 21
+    END = 22
+
+
+_ROLES = {Kind.DEFINE: DEFINE, Kind.USE: USE, Kind.SOURCE: USE, Kind.TARGET: USE, Kind.USE_PAIR: PAIR}
+
+
+def _columns(row: Instruction) -> Iterator[tuple[int, int]]:
+    """Column and value of all that is not 0."""
+    yield Rule.TIMING, row.timing
+    yield Rule.UNIT, _place(Unit, row.unit)
+    yield Rule.CHARGES_OUTPUT, _charges_output(row)
+    yield Rule.READS_RS2, any(o.slot == "a" and o.is_register for o in row.operands)
+    yield Rule.READS_PAIR, any(o.kind is Kind.USE_PAIR for o in row.operands)
+    yield Rule.SOURCES, sum(o.slot != "rd" and o.kind is Kind.SOURCE for o in row.operands)
+    for operand in row.operands:
+        if operand.is_register:
+            yield from _columns_of_operand(operand, SLOTS.index(operand.slot))
+
+
+def _columns_of_operand(operand: Operand, slot: int) -> Iterator[tuple[int, int]]:
+    yield Rule.ROLE_RD + slot, _ROLES[operand.kind]
+    # The data of a send are named twice, by rd and rs1; a register with a result is only ever rd.
+    access = operand.access if (operand.kind is Kind.TARGET) == (slot == RD) else None
+    for found, count, width in (
+        (access, Rule.COUNT_RD, Rule.WIDTH_RD),
+        (operand.seen, Rule.SEEN_COUNT_RD, Rule.SEEN_WIDTH_RD),
+    ):
+        if found is not None:
+            yield count + slot, 1 + _place(Count, found.count)
+            yield width + slot, _place(Width, found.width)
+    if operand.access is not None and operand.access.strided:
+        yield Rule.STRIDED, 1
+
+
+def _charges_output(row: Instruction) -> bool:
+    """NOTE: pimsim-nn charges for a single result as if it were as many elements of the input width as are read."""
+    return any(o.kind is Kind.TARGET and o.access == Access(Count.LENGTH, Width.OUTPUT) for o in row.operands)
+
+
+def _place(members: type[Enum], member: Enum) -> int:
+    return list[Enum](members).index(member)
+
+
+def _rules() -> Bytes:
+    found = np.full((256, Rule.END), MISSING, np.uint8)
+    for row in INSTRUCTIONS:
+        found[row.opcode] = 0
+        for column, value in _columns(row):
+            found[row.opcode, column] = value
+    return found
+
+
+RULES = _rules()
+TIMING, UNIT = RULES[:, Rule.TIMING], RULES[:, Rule.UNIT]
+ROLES = RULES[:, Rule.ROLE_RD : Rule.ROLE_RD + len(SLOTS)]
+"""By opcode and place in `SLOTS`."""
+
+
+def mask(holds: Callable[[Instruction], bool]) -> Mask:
+    """By opcode: whether there is an instruction of which this holds."""
+    found = np.zeros(256, np.bool_)
+    found[[row.opcode for row in INSTRUCTIONS if holds(row)]] = True
+    return found
+
+
+def timed(*timings: Timing) -> Mask:
+    """By opcode: whether pimsim-nn spends time on it in one of these ways."""
+    return mask(lambda row: row.timing in timings)
+
+
+def has_operand(name: str) -> Mask:
+    return mask(lambda row: any(o.name == name for o in row.operands))
+
+
+HAS_OFFSET = has_operand("offset_select")
+IS_SIZED = mask(lambda row: any(o.slot == "d" for o in row.operands))
+NEEDS_WIDTH = mask(lambda row: row.unit in (Unit.MATRIX, Unit.VECTOR))
+RUNS = mask(lambda row: row.timing not in (Timing.REGISTER, Timing.SET_WIDTHS))
+"""Whether it enters the reorder buffer: all but what decode does by itself."""

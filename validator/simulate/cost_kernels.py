@@ -1,0 +1,156 @@
+"""The times of instructions: of their reads, their work and their writes, and of messages on the network."""
+
+# Kernels are untyped for numba's sake; `model` passes the arrays that it declares.
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+import numpy as np
+
+from raptor.common.jit import bare_helper, bare_kernel
+from raptor.target.isa import Timing
+from raptor.target.opcode_tables import Rule
+from validator.simulate import state
+from validator.simulate.state import Core, Demand, Op
+
+_PS = 1000.0
+
+
+@bare_kernel
+def demands(chip, program, core, op, out) -> None:
+    """Fills a row of `out` (columns `Demand`) for each instruction, as if nothing else were in its way."""
+    rules, network = program.rules, program.flit_ns
+    memory = core.shape[0]
+    for c in range(memory):
+        for pc in range(core[c, Core.FIRST], core[c, Core.LAST]):
+            kind = rules[program.words[pc, 0] & 255, Rule.TIMING]
+            if kind == Timing.SET_WIDTHS:
+                set_widths(core, c, program.words[pc])
+            if kind in (Timing.SET_WIDTHS, Timing.REGISTER, Timing.NEVER_ENDS):
+                continue
+            prepare(chip, program, core, c, pc, op)
+            local, other = op[Op.READ] + op[Op.WRITE], op[Op.OTHER]
+            time = local + op[Op.COMPUTE]
+            if kind in (Timing.LOAD, Timing.STORE):
+                time += _wire_ps(network, c, memory, op[Op.SIZE]) + op[Op.VALUE]
+                out[pc, Demand.GLOBAL] = op[Op.VALUE]
+            elif kind == Timing.SEND:
+                time += _wire_ps(network, c, other, 1) + _wire_ps(network, other, c, 1)
+            elif kind == Timing.RECEIVE:
+                size = np.int64(program.words[pc, 4])
+                time += _wire_ps(network, c, other, 1) + _local_read(chip, size)
+                time += _wire_ps(network, other, c, beats(size, chip.bus_width))
+            out[pc, Demand.TIME], out[pc, Demand.LOCAL] = time, local
+
+
+@bare_helper
+def set_widths(core, c, word):
+    """What a `setbw` does to core `c`: bits, and whole bytes of an element."""
+    core[c, Core.IBIW] = word[2]
+    core[c, Core.IB], core[c, Core.OB] = (word[2] + 7) >> 3, (word[3] + 7) >> 3
+
+
+@bare_helper
+def prepare(chip, program, core, c, pc, op):
+    """Fills the row `op` with unit and times of an instruction; widths are those of the core now."""
+    word = program.words[pc]
+    rule = program.rules[word[0] & 255]
+    kind = rule[Rule.TIMING]
+    d = np.int64(word[4])
+    ib, ob = core[c, Core.IB], core[c, Core.OB]
+    op[Op.PC], op[Op.TIMING] = pc, kind
+    op[Op.READ], op[Op.COMPUTE], op[Op.WRITE], op[Op.SIZE], op[Op.OTHER], op[Op.VALUE] = 0, 0, 0, 0, 0, 0
+    if kind == Timing.PRODUCT:
+        t = program.group_first[c] + np.int64(word[3])
+        op[Op.UNIT], op[Op.OTHER] = state.GROUP, t
+        op[Op.READ] = _local_read(chip, 8 * chip.rows * ib)
+        op[Op.COMPUTE] = _matrix_ps(chip, core[c, Core.IBIW])
+        op[Op.WRITE] = _local_write(chip, chip.row_bits // np.int64(word[1]) * ob * program.xbars[t])
+    elif kind == Timing.VECTOR:
+        op[Op.UNIT] = state.VECTOR
+        op[Op.READ] = rule[Rule.SOURCES] * _local_read(chip, ib * d)
+        op[Op.COMPUTE] = beats(d, chip.vector_width) * chip.vector_ps
+        op[Op.WRITE] = _local_write(chip, (ob if rule[Rule.CHARGES_OUTPUT] else ib) * d)
+    elif kind == Timing.NEVER_ENDS:
+        op[Op.UNIT] = state.NO_UNIT
+    else:
+        op[Op.UNIT] = state.TRANSFER
+        _prepare_transfer(chip, program.place_of, kind, word, op)
+
+
+@bare_helper
+def _prepare_transfer(chip, index, kind, word, op):
+    a, d = np.int64(word[1]), np.int64(word[4])
+    if kind == Timing.FILL:
+        op[Op.WRITE] = _local_write(chip, d)
+    elif kind == Timing.COPY:
+        op[Op.READ], op[Op.WRITE] = _local_read(chip, d), _local_write(chip, d)
+    elif kind == Timing.LOAD:
+        op[Op.VALUE] = _memory_ps(beats(d, chip.global_width), chip.global_read_cycles, chip.global_period_ns)
+        op[Op.WRITE] = _local_write(chip, d)
+        op[Op.SIZE] = 1
+    elif kind == Timing.STORE:
+        op[Op.READ] = _local_read(chip, d)
+        op[Op.VALUE] = _memory_ps(beats(d, chip.global_width), chip.global_write_cycles, chip.global_period_ns)
+        op[Op.SIZE] = beats(d, chip.bus_width)
+    elif kind == Timing.SEND:
+        op[Op.READ] = _local_read(chip, d)
+        op[Op.SIZE] = beats(d, chip.bus_width)
+        op[Op.OTHER] = index[a]
+    elif kind == Timing.RECEIVE:
+        op[Op.WRITE] = _local_write(chip, d)
+        op[Op.OTHER] = index[a]
+    elif kind == Timing.GIVE_TOKEN:
+        op[Op.OTHER], op[Op.VALUE] = index[a], word[2]
+    elif kind == Timing.WAIT:
+        op[Op.OTHER], op[Op.VALUE] = word[2], word[3]
+    else:
+        raise NotImplementedError("an instruction that takes no known time")
+
+
+@bare_helper
+def _matrix_ps(chip, input_bits):
+    """Time of the crossbars of a group: one pass for each slice of the input bits and of the rows."""
+    passes = input_bits // chip.dac_resolution * chip.dac_passes
+    front, back = chip.front_cycles, chip.back_cycles
+    cycles = front + back + (passes - 1) * max(front, back) if chip.pipelined else (front + back) * passes
+    return np.int64(float(cycles) * chip.matrix_period_ns * _PS + 0.5)
+
+
+@bare_helper
+def _local_read(chip, size):
+    return _memory_ps(beats(size, chip.local_width), chip.local_read_cycles, chip.local_period_ns)
+
+
+@bare_helper
+def _local_write(chip, size):
+    return _memory_ps(beats(size, chip.local_width), chip.local_write_cycles, chip.local_period_ns)
+
+
+@bare_helper
+def _memory_ps(beats, cycles, period_ns):
+    return np.int64(float(beats * cycles) * period_ns * _PS + 0.5)
+
+
+@bare_helper
+def beats(size, width):
+    return (size + width - 1) // width
+
+
+@bare_helper
+def _wire_ps(network, source, to, flits):
+    """The simulator cuts the product to whole nanoseconds."""
+    return np.int64(float(flits) * flit_cost(network, source, to)) * 1000
+
+
+@bare_helper
+def flit_cost(network, source, to):
+    """Of a flit from one core to another (`chip.Network`); nothing for a pair that does not talk."""
+    first, partners, costs = network
+    low, high = first[source], first[source + 1]
+    while low < high:
+        middle = (low + high) >> 1
+        if partners[middle] < to:
+            low = middle + 1
+        else:
+            high = middle
+    return costs[low] if low < first[source + 1] and partners[low] == to else 0.0

@@ -1,0 +1,177 @@
+"""Decode: registers, the addresses that the hazard check sees, and the accesses that take energy."""
+
+# Kernels are untyped for numba's sake; `model` passes the arrays that it declares.
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+import numpy as np
+
+from raptor.common.jit import bare_helper
+from raptor.target.isa import OPCODE, Timing
+from raptor.target.opcode_tables import IN_BYTES, IN_INPUTS, LENGTH, NO_ACCESS, ONE, Rule
+from validator.scalar_kernels import scalar_result
+from validator.simulate import state
+from validator.simulate.state import Op, Port
+
+_SLD = OPCODE["sld"]
+
+
+@bare_helper
+def execute(program, registers, pc):
+    """Executes a scalar instruction; true if it changed an operand of its own, so that a stall would repeat it."""
+    word = program.words[pc]
+    code, rs1 = word[0] & 255, (word[0] >> 16) & 255
+    rs2 = np.int64(word[1]) if program.rules[code, Rule.READS_RS2] else np.int64(0)
+    x, y = registers[rs1], registers[rs2]
+    registers[_written(word)] = scalar_result(code, x, y, np.int64(word[1]))
+    return registers[rs1] != x or registers[rs2] != y
+
+
+@bare_helper
+def _written(word):
+    """The register that a scalar instruction writes. NOTE: the simulator has no data, and its `sld` writes r0."""
+    return np.int32(0) if word[0] & 255 == _SLD else (word[0] >> 8) & 255
+
+
+@bare_helper
+def hazard_ranges(chip, program, registers, ib, ob, pc, op):
+    """Local addresses read and written, both ends included, as the simulator's hazard check sees them."""
+    word = program.words[pc]
+    rule, rd, rs1 = program.rules[word[0] & 255], registers[(word[0] >> 8) & 255], registers[(word[0] >> 16) & 255]
+    select, value, d = word[2], np.int64(word[3]), np.int64(word[4])
+    kind = rule[Rule.TIMING]
+    no_ranges(op)
+    if kind == Timing.PRODUCT:
+        op[Op.LOW1], op[Op.HIGH1] = rs1, rs1 + chip.rows * ib
+        op[Op.LOW3] = rd
+        op[Op.HIGH3] = rd + chip.row_bits // np.int64(word[1]) * program.xbars[op[Op.OTHER]] * ob
+        return
+    if kind == Timing.LOAD or kind == Timing.STORE:
+        # NOTE: the address would be in a register that decode does not read for them.
+        rd, rs1 = np.int64(0), np.int64(0)
+    elif kind == Timing.COPY and word[0] >> 24 & 1:
+        d = np.int64(0)  # it has no size
+    # NOTE: for rs1 and rs2 the simulator tests bits of the value, not of the selection.
+    if rule[Rule.SEEN_COUNT_RS1] != NO_ACCESS:
+        width = _bytes(rule[Rule.SEEN_WIDTH_RS1], ib, ob)
+        op[Op.LOW1] = rs1 + (width * value if value & 2 else 0)
+        op[Op.HIGH1] = op[Op.LOW1] + width * _count(rule[Rule.SEEN_COUNT_RS1], d)
+    if rule[Rule.SEEN_COUNT_RS2] != NO_ACCESS:
+        width = _bytes(rule[Rule.SEEN_WIDTH_RS2], ib, ob)
+        moved = value & 4 and rule[Rule.COUNT_RS2] != NO_ACCESS
+        op[Op.LOW2] = registers[word[1]] + (width * value if moved else 0)
+        op[Op.HIGH2] = op[Op.LOW2] + width * _count(rule[Rule.SEEN_COUNT_RS2], d)
+    if rule[Rule.SEEN_COUNT_RD] != NO_ACCESS:
+        # A single result has no offset.
+        moved = select & 1 and rule[Rule.COUNT_RD] == LENGTH
+        op[Op.LOW3] = rd + (_bytes(rule[Rule.WIDTH_RD], ib, ob) * value if moved else 0)
+        op[Op.HIGH3] = op[Op.LOW3] + _bytes(rule[Rule.SEEN_WIDTH_RD], ib, ob) * _count(rule[Rule.SEEN_COUNT_RD], d)
+
+
+@bare_helper
+def no_ranges(op):
+    op[Op.LOW1], op[Op.LOW2], op[Op.LOW3] = state.NEVER, state.NEVER, state.NEVER
+    op[Op.HIGH1], op[Op.HIGH2], op[Op.HIGH3] = -state.NEVER, -state.NEVER, -state.NEVER
+
+
+@bare_helper
+def _count(count, length):
+    return np.int64(1) if count == ONE else length
+
+
+@bare_helper
+def _bytes(width, ib, ob):
+    return np.int64(1) if width == IN_BYTES else (ib if width == IN_INPUTS else ob)
+
+
+@bare_helper
+def decode_counted(program, registers, port, pc, edges, tick):
+    """An instruction is decoded for `edges` edges: it enters, then (if scalar) executes at each edge while it changes.
+
+    Counting follows the simulator's processes: one read of the registers for each change of their inputs, one
+    evaluation of decode for each change of the values read.
+    """
+    word = program.words[pc]
+    code = word[0] & 255
+    kind = program.rules[code, Rule.TIMING]
+    port[Port.FETCHES] += 1
+    port[Port.DECODES] += 1
+    written = port[Port.WRITTEN] != 0
+    port[Port.WRITTEN] = 0
+    if not written:
+        clock_registers(port)
+    moved = kind != Timing.NEVER_ENDS and _address(program, port, pc)
+    if moved or written:
+        port[Port.READS] += 1
+        if _values(registers, port) and tick > 2:
+            port[Port.DECODES] += 1
+    if kind != Timing.REGISTER:
+        return
+    rd = _written(word)
+    for edge in range(edges):
+        value = scalar_result(code, port[Port.VALUE_RS1], port[Port.VALUE_RS2], np.int64(word[1]))
+        port[Port.SCALARS] += 1
+        clock_registers(port)
+        if port[Port.WRITE_RD] == rd and port[Port.WRITE_VALUE] == value:
+            return
+        port[Port.WRITE_RD], port[Port.WRITE_VALUE] = rd, value
+        registers[rd] = value
+        port[Port.WRITES] += 1
+        if edge == edges - 1:
+            # The next instruction enters at this edge: one reading sees both.
+            port[Port.WRITTEN] = 1
+            return
+        port[Port.READS] += 1
+        x, y = port[Port.VALUE_RS1], port[Port.VALUE_RS2]
+        if _values(registers, port):
+            port[Port.DECODES] += 1
+        if port[Port.VALUE_RS1] == x and port[Port.VALUE_RS2] == y:
+            clock_registers(port)
+            return
+
+
+@bare_helper
+def clock_registers(port):
+    """The last write moves on by a stage at every edge, which is a reading of the registers if it differs."""
+    if port[Port.OUT_RD] != port[Port.WRITE_RD] or port[Port.OUT_VALUE] != port[Port.WRITE_VALUE]:
+        port[Port.OUT_RD], port[Port.OUT_VALUE] = port[Port.WRITE_RD], port[Port.WRITE_VALUE]
+        port[Port.READS] += 1
+
+
+@bare_helper
+def _address(program, port, pc):
+    """Sets the registers to read; true if they are others than before."""
+    word = program.words[pc]
+    code, rd, rs1 = word[0] & 255, (word[0] >> 8) & 255, (word[0] >> 16) & 255
+    rs2 = word[1] if program.rules[code, Rule.READS_RS2] else 0
+    double = np.int64(program.rules[code, Rule.READS_PAIR])
+    same = (
+        port[Port.ADDR_RD] == rd
+        and port[Port.ADDR_RS1] == rs1
+        and port[Port.ADDR_RS2] == rs2
+        and port[Port.ADDR_DOUBLE] == double
+    )
+    port[Port.ADDR_RD], port[Port.ADDR_RS1], port[Port.ADDR_RS2] = rd, rs1, rs2
+    port[Port.ADDR_DOUBLE] = double
+    return not same
+
+
+@bare_helper
+def _values(registers, port):
+    """Reads the registers; true if the values are others than before."""
+    rd, rs1, rs2 = registers[port[Port.ADDR_RD]], registers[port[Port.ADDR_RS1]], registers[port[Port.ADDR_RS2]]
+    rd2, rs12 = np.int64(0), np.int64(0)
+    if port[Port.ADDR_DOUBLE]:
+        rd2 = (rd << 32) ^ registers[(port[Port.ADDR_RD] + 1) & 31]
+        rs12 = (rs1 << 32) ^ registers[(port[Port.ADDR_RS1] + 1) & 31]
+        rd, rs1 = np.int64(0), np.int64(0)
+    same = port[Port.VALUE_RD] == rd and port[Port.VALUE_RS1] == rs1 and port[Port.VALUE_RS2] == rs2
+    same = same and port[Port.VALUE_RD2] == rd2 and port[Port.VALUE_RS12] == rs12
+    port[Port.VALUE_RD], port[Port.VALUE_RS1], port[Port.VALUE_RS2], port[Port.VALUE_RD2], port[Port.VALUE_RS12] = (
+        rd,
+        rs1,
+        rs2,
+        rd2,
+        rs12,
+    )
+    return not same

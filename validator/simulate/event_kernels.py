@@ -1,0 +1,146 @@
+"""The heap of threads that wait for a time, the calendar of cores that wait for an edge, and the clock."""
+
+# Kernels are untyped for numba's sake; `model` passes the arrays that it declares.
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+from raptor.common.jit import bare_helper
+from validator.simulate import state
+from validator.simulate.state import Global
+
+_PATIENCE = 64  # edges to turn the heap before looking for a cycle
+
+
+@bare_helper
+def insert(g, heap_time, heap_id, time, thread):
+    g[Global.HEAP] += 1
+    i = g[Global.HEAP]
+    while i > 1 and heap_time[i >> 1] > time:
+        heap_time[i] = heap_time[i >> 1]
+        heap_id[i] = heap_id[i >> 1]
+        i >>= 1
+    heap_time[i] = time
+    heap_id[i] = thread
+
+
+@bare_helper
+def extract(g, heap_time, heap_id):
+    """Takes the first thread; also returns the place where the last one came to rest."""
+    top = heap_id[1]
+    n = g[Global.HEAP]
+    time, thread = heap_time[n], heap_id[n]
+    n -= 1
+    g[Global.HEAP] = n
+    i = 1
+    while True:
+        child = 2 * i
+        if child > n:
+            break
+        best, best_time = i, time
+        if heap_time[child] < best_time:
+            best, best_time = child, heap_time[child]
+        if child + 1 <= n and heap_time[child + 1] < best_time:
+            best = child + 1
+        if best == i:
+            break
+        heap_time[i], heap_id[i] = heap_time[best], heap_id[best]
+        i = best
+    heap_time[i], heap_id[i] = time, thread
+    return top, i
+
+
+@bare_helper
+def to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all cases
+    """Advances the clock over edges at which nothing happens; false if nothing will ever happen."""
+    heap_time, heap_id, calendar, snapshot = tables.heap_time, tables.heap_thread, tables.calendar, tables.earlier_heap
+    if heap_id[1] != 0:
+        return True
+    n = g[Global.HEAP]
+    work = calendar[0] // count if g[Global.CALENDAR] > 0 else state.NEVER
+    if n == 1:
+        if work == state.NEVER:
+            return False
+        g[Global.TICK] = work
+        heap_time[1] = work * chip.period_ps
+        return True
+    other = heap_time[2]
+    if n > 2 and heap_time[3] < other:
+        other = heap_time[3]
+    # The last tick up to which the clock stays the first of the heap.
+    last = min(work, (other - 1) // chip.period_ps)
+    turns, since = 0, 0
+    while g[Global.TICK] < last:
+        _, place = extract(g, heap_time, heap_id)
+        g[Global.TICK] += 1
+        insert(g, heap_time, heap_id, g[Global.TICK] * chip.period_ps, 0)
+        turns += 1
+        if place == n >> 1:
+            g[Global.TICK] = last
+        elif turns >= _PATIENCE:
+            # A longer cycle of turns (threads with equal times): compare with an earlier heap (Brent).
+            same = turns > _PATIENCE
+            if same:
+                for i in range(2, n + 1):
+                    if snapshot[i] != heap_id[i]:
+                        same = False
+                        break
+            if same:
+                period = turns - since
+                g[Global.TICK] += (last - g[Global.TICK]) // period * period
+            if turns & (turns - 1) == 0:
+                since = turns
+                for i in range(2, n + 1):
+                    snapshot[i] = heap_id[i]
+        heap_time[1] = g[Global.TICK] * chip.period_ps
+    return True
+
+
+@bare_helper
+def call(g, tables, count, tick, c):
+    """Enters core `c` for an edge."""
+    calendar = tables.calendar
+    key = tick * count + c
+    i = g[Global.CALENDAR]
+    g[Global.CALENDAR] += 1
+    while i > 0 and calendar[(i - 1) >> 1] > key:
+        calendar[i] = calendar[(i - 1) >> 1]
+        i = (i - 1) >> 1
+    calendar[i] = key
+
+
+@bare_helper
+def take(g, calendar):
+    key = calendar[0]
+    n = g[Global.CALENDAR] - 1
+    g[Global.CALENDAR] = n
+    last = calendar[n]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= n:
+            break
+        if child + 1 < n and calendar[child + 1] < calendar[child]:
+            child += 1
+        if calendar[child] >= last:
+            break
+        calendar[i] = calendar[child]
+        i = child
+    calendar[i] = last
+    return key
+
+
+@bare_helper
+def push(g, tables, t):
+    """Lets a thread run in the next pass."""
+    tables.run[g[Global.RUN]] = t
+    g[Global.RUN] += 1
+
+
+@bare_helper
+def sleep(g, tables, t, time):
+    """Lets a thread run after a time, or in the next delta cycle if that is 0."""
+    if time == 0:
+        tables.next_delta[g[Global.ZERO]] = t
+        g[Global.ZERO] += 1
+    else:
+        insert(g, tables.heap_time, tables.heap_thread, g[Global.NOW] + time, t)
