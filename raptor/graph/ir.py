@@ -19,7 +19,7 @@ Every tensor has an `Image`: its elements in C order, seen as pixels with channe
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,6 @@ import numpy.typing as npt
 from raptor.common.errors import VerifyError
 from raptor.graph.window import Table, Window
 from raptor.target.layout import Image
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -190,18 +187,6 @@ class Graph:
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-
-    def dag(self) -> "nx.DiGraph[str]":
-        """Tensors as vertices; an edge from each input of a node to its output, which carries the node."""
-        # networkx takes 0.1 s to import, and compiling does not need it.
-        import networkx as nx
-
-        dag: nx.DiGraph[str] = nx.DiGraph()
-        dag.add_nodes_from(self.tensors)
-        for node in self.nodes:
-            dag.add_node(node.output, node=node)
-            dag.add_edges_from((i, node.output) for i in node.inputs)
-        return dag
 
     def verify(self) -> None:
         """Raises `VerifyError` unless every node follows its operands, and shapes agree with operators."""

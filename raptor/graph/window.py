@@ -45,10 +45,6 @@ class Window:
         return self.batch * math.prod(self.in_dims)
 
     @property
-    def is_point(self) -> bool:
-        return self == Window.point(self.in_dims, self.batch)
-
-    @property
     def out_pixels(self) -> int:
         return self.batch * math.prod(self.out_dims)
 
