@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
+import msgspec
 import orjson
 
 from raptor.common.errors import UserError
 from raptor.target.arch import ArchFile, mesh_cost
-from validator.members import Span, members
+from raptor.target.typed_json import UNREADABLE
 
 Kind = Literal["latency", "energy"]
 KINDS: tuple[Kind, Kind] = ("latency", "energy")
@@ -46,12 +47,13 @@ class FileTable:
         if path.exists() and not path.is_file():
             raise UserError(f"{path}: not a regular file")
         try:
-            self._content = path.read_bytes()
+            content = path.read_bytes()
         except OSError as e:
             raise UserError(f"{path}: {e.strerror or e}") from e
-        outer = members(self._content)
-        if not outer:
-            raise UserError(f"{path}: not a network table: expected a JSON object")
+        try:
+            outer = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        except UNREADABLE as e:
+            raise UserError(f"{path}: not a network table: expected a JSON object: {e}") from e
         self._rows = {kind: self._members(outer, kind) for kind in KINDS}
         self._last: dict[Kind, tuple[str, Mapping[str, object]]] = {}
 
@@ -69,16 +71,16 @@ class FileTable:
             raise UserError(f"{self._path}: {kind} from {source} to {to}: expected a number from 0, not {value!r:.40}")
         return number
 
-    def _members(self, outer: Mapping[str, Span], kind: Kind) -> Mapping[str, Span]:
-        first, last = outer.get(kind, (0, 0))
-        if self._content[first : first + 1] != b"{" or not last:
-            raise UserError(f"{self._path}: not a network table: {kind} should be an object of objects")
-        return members(self._content, (first, last))
+    def _members(self, outer: Mapping[str, msgspec.Raw], kind: Kind) -> Mapping[str, msgspec.Raw]:
+        try:
+            return msgspec.json.decode(outer.get(kind, b"null"), type=dict[str, msgspec.Raw])
+        except UNREADABLE as e:
+            raise UserError(f"{self._path}: not a network table: {kind} should be an object of objects") from e
 
     def _row(self, kind: Kind, source: str) -> Mapping[str, object]:
-        first, last = self._rows[kind].get(source, (0, 0))
+        text = self._rows[kind].get(source)
         try:
-            row: object = orjson.loads(self._content[first:last]) if last else {}
+            row: object = orjson.loads(memoryview(text)) if text else {}
         except orjson.JSONDecodeError as e:
             raise UserError(f"{self._path}: {kind} from {source}: {e}") from e
         if not isinstance(row, dict):

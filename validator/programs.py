@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import orjson
 
@@ -20,7 +21,7 @@ from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.target import encoding
 from raptor.target.isa import RECORD, Records
-from validator.members import Span, members
+from validator.members import members
 
 _LIMIT_BYTES = 16 * 2**30
 _MAX_CORES = 2**20
@@ -121,20 +122,20 @@ def read_content(path: Path) -> bytes:
 
 
 def _read_file(path: Path, content: bytes) -> RawProgram:
-    spans = members(content)
-    if not spans:
+    texts = members(content)
+    if not texts:
         _object(_parse(content, path), path)
-    config = _object(_member(content, spans, "config", path), path, "config")
+    config = _object(_member(texts, "config", path), path, "config")
     count = _core_count(config, path)
-    present = [core for core in range(count) if f"core{core}" in spans]
+    present = [core for core in range(count) if f"core{core}" in texts]
     if not present:
         raise UserError(f"{path}: no streams core0 to core{count - 1}")
     groups, faults = _groups(config, count, present)
     return RawProgram(
         core_cnt=count,
         groups=groups,
-        records=tuple(_member_core(content, spans, core, path) for core in range(count)),
-        instantiated=tuple(f"core{core}" in spans for core in range(count)),
+        records=tuple(_member_core(texts, core, path) for core in range(count)),
+        instantiated=tuple(f"core{core}" in texts for core in range(count)),
         core_files=(path.name,) * count,
         folder=path.parent,
         source=path,
@@ -142,17 +143,16 @@ def _read_file(path: Path, content: bytes) -> RawProgram:
     )
 
 
-def _member(content: bytes, spans: Mapping[str, Span], name: str, path: Path) -> object:
-    first, last = spans.get(name, (0, 0))
-    return _parse(content[first:last], path) if last else None
+def _member(texts: Mapping[str, msgspec.Raw], name: str, path: Path) -> object:
+    return _parse(bytes(texts[name]), path) if name in texts else None
 
 
-def _member_core(content: bytes, spans: Mapping[str, Span], core: int, path: Path) -> Records:
-    first, last = spans.get(f"core{core}", (0, 0))
-    if not last:
+def _member_core(texts: Mapping[str, msgspec.Raw], core: int, path: Path) -> Records:
+    text = texts.get(f"core{core}")
+    if text is None:
         return np.zeros(0, RECORD)
     try:
-        return encoding.from_json(content[first:last], lenient=True)
+        return encoding.from_json(bytes(text), lenient=True)
     except UserError as e:
         raise UserError(f"{path}: core{core}: {e}") from e
 

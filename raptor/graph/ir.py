@@ -193,21 +193,6 @@ class Graph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    def dag(self) -> "nx.DiGraph[str]":
-        """Returns a graph with tensors as vertices.
-
-        Edges go from each input of a node to its output, which carries the node.
-        """
-        # networkx takes 0.1 s to import, and compiling does not need it.
-        import networkx as nx
-
-        dag: nx.DiGraph[str] = nx.DiGraph()
-        dag.add_nodes_from(self.tensors)
-        for node in self.nodes:
-            dag.add_node(node.output, node=node)
-            dag.add_edges_from((i, node.output) for i in node.inputs)
-        return dag
-
     def verify(self) -> None:
         """Raises `VerifyError` unless every node follows its operands, and shapes agree with operators."""
         known = set(self.inputs)

@@ -47,11 +47,6 @@ class Window:
         return self.batch * math.prod(self.in_dims)
 
     @property
-    def is_point(self) -> bool:
-        """True if every output reads only the input at its own position."""
-        return self == Window.point(self.in_dims, self.batch)
-
-    @property
     def out_pixels(self) -> int:
         """Number of output pixels of the whole batch."""
         return self.batch * math.prod(self.out_dims)

@@ -1,12 +1,12 @@
 """Instruction streams to bytes and back: JSON text and `.pim` records. Both forms derive from the table in `isa`.
 
-Streams are arrays of `isa.RECORD`; nothing here makes a Python object per instruction, except to explain what is
-wrong with a JSON file that the fast reader does not take.
+Streams are arrays of `isa.RECORD`. msgspec decodes JSON by the types in `typed_json`. Text that it does not take is
+read again in Python, some twenty times slower, to say what is wrong or because it is spelt in a rare way.
 """
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from typing import Any, cast
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import orjson
 
 from raptor.common.errors import InternalError, UserError
+from raptor.target import typed_json
 from raptor.target.isa import (
     BY_NAME,
     BY_OPCODE,
@@ -118,15 +119,22 @@ def from_json(content: bytes, *, lenient: bool = False) -> Records:
     Otherwise raises `UserError` naming the instruction and the field for unknown operations and keys, values that are
     not integers of 32 bits, and registers that do not exist. Other ranges are left to `isa.range_faults`.
     """
-    from raptor.target.encoding_kernels import read_json
-
-    t = _reader_tables(lenient)
-    words = np.zeros((content.count(b'"op"'), 5), np.int32)
-    text = np.frombuffer(content, np.uint8)
-    count = read_json(text, t.text, t.bounds, t.buckets, t.slots, t.limits, lenient, words)
-    if count < 0:
+    typed = typed_json.decode_plain(content)
+    if typed is None and lenient:
+        typed = typed_json.decode_loose(content)
+    try:
+        return _read_slowly(content, lenient) if typed is None else _typed_records(typed, lenient)
+    except OverflowError:
         return _read_slowly(content, lenient)
-    return words[:count].view(RECORD).reshape(count)
+
+
+def _typed_records(typed: list[typed_json.TypedInstruction], lenient: bool) -> Records:
+    records = typed_json.to_records(typed)
+    if lenient:
+        moves = np.flatnonzero(records["opcode"] == _LMV)
+        sizes = typed_json.column([typed[i] for i in moves], "second").astype(np.int32)
+        records["flags"][moves[sizes == 0]] = NO_SIZE
+    return records
 
 
 def _words(records: Records) -> npt.NDArray[np.int32]:
@@ -210,64 +218,11 @@ def _keys(operands: Sequence[Operand]) -> Iterator[tuple[str, Operand]]:
     return ((key, operand) for operand in operands for key in operand.json)
 
 
-# Reading: names are found by a hash and compared; what is unexpected goes to the slow reader.
-
-
-@dataclass(frozen=True, slots=True)
-class _ReaderTables:
-    """Names: operations (by opcode), then "op" and "offset", then keys.
-
-    `bounds`: first and last byte in `text`, 1 for keys within `offset`. `slots[opcode, key]` is where a value goes, or
-    -1, or `ALIAS` for a second key of one operand; `limits[key]` its least and greatest value.
-    """
-
-    text: Bytes
-    bounds: npt.NDArray[np.int32]
-    buckets: npt.NDArray[np.int16]
-    slots: npt.NDArray[np.int8]
-    limits: npt.NDArray[np.int64]
-
-
-@cache
-def _reader_tables(lenient: bool) -> _ReaderTables:
-    from raptor.target.encoding_kernels import (
-        ALIAS,
-        BUCKETS,
-        FIRST_KEY,
-        KEY_OFFSET,
-        KEY_OP,
-        name_hash,
-    )
-
-    # NOTE: keys in the order of the table, because of two keys for one operand the earlier one counts.
-    operands = {key: operand for spec in INSTRUCTIONS for key, operand in _keys(spec.operands)}
-    keys = list(operands)
-    names = {spec.opcode: spec.name for spec in INSTRUCTIONS} | {KEY_OP: "op", KEY_OFFSET: "offset"}
-    names |= {FIRST_KEY + k: key for k, key in enumerate(keys)}
-    text, bounds = b"", np.zeros((max(names) + 1, 3), np.int32)
-    buckets = np.full(BUCKETS, -1, np.int16)
-    for index, name in names.items():
-        outer, _, last = name.rpartition(".")
-        coded = last.encode()
-        bounds[index] = len(text), len(text) + len(coded), bool(outer)
-        text += coded
-        bucket = name_hash(np.frombuffer(coded, np.uint8), 0, len(coded))
-        while buckets[bucket] >= 0:
-            bucket = (bucket + 1) % BUCKETS
-        buckets[bucket] = index
-    slots = np.full((max(BY_OPCODE) + 1, len(keys)), -1, np.int8)
-    for spec in INSTRUCTIONS:
-        for key, operand in _keys(spec.operands):
-            alias = lenient and key != operand.json[0]
-            slots[spec.opcode, keys.index(key)] = ALIAS if alias else SLOTS.index(operand.slot)
-    if lenient:
-        operands = {key: replace(o, high=255) if o.is_register else o for key, o in operands.items()}
-    limits = [(o.low, o.high) if o.is_register else (_INT32[0], _INT32[-1]) for o in operands.values()]
-    return _ReaderTables(np.frombuffer(text, np.uint8), bounds, buckets, slots, np.array(limits, np.int64))
+# Reading what is not plain.
 
 
 def _read_slowly(content: bytes, lenient: bool) -> Records:
-    """The same reader in Python: for rare spellings such as escaped keys, and to say what is wrong."""
+    """Reads in Python: for rare spellings such as escaped keys, and to say what is wrong."""
     try:
         raw = orjson.loads(content)
     except orjson.JSONDecodeError as e:
@@ -329,7 +284,7 @@ def _checked(value: object, operand: Operand, spec: Instruction, lenient: bool) 
         value = int(value)
     if not isinstance(value, int) or (isinstance(value, bool) and not lenient):
         raise UserError(f"{where}: expected an integer, found {_short(value)}")
-    highest = 255 if lenient else operand.high
+    highest = typed_json.HIGHEST_REGISTER if lenient else operand.high
     if operand.is_register and not operand.low <= value <= highest:
         raise UserError(f"{where}: no register {value}; expected {operand.low} to {operand.high}")
     if value not in _INT32 and not lenient:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-import numpy as np
 import orjson
 
 from raptor.common import storage
@@ -16,9 +15,10 @@ from raptor.common.errors import UserError
 from raptor.common.threads import Threads
 from raptor.output import files
 from raptor.target import arch as architectures
+from raptor.target.typed_json import UNREADABLE as NOT_JSON
 from validator.checks import chip as chips
 from validator.checks.subject import Chip, Shapes, Subject
-from validator.checks.text import TextFaults, scan_stream
+from validator.checks.text import TextFaults, text_faults
 from validator.members import members
 from validator.network import FileTable
 from validator.npy import read_header
@@ -26,8 +26,6 @@ from validator.programs import RawProgram, read_content, read_program
 from validator.weights import UNREADABLE
 
 _LIMIT = 16 * 2**30
-_MOST_GROUPS = 4096
-_LEAST_TEXT = len('{"op":"st"},')
 
 
 def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
@@ -80,8 +78,7 @@ def _config(program: RawProgram, whole: bytes) -> Mapping[str, Any]:
     if program.source.is_dir():
         content = storage.read_bytes(program.folder, files.CONFIG, limit_bytes=2**30)
     else:
-        first, last = members(whole).get("config", (0, 0))
-        content = whole[first:last]
+        content = bytes(members(whole).get("config", b"null"))
     raw = orjson.loads(content)
     return cast(dict[str, Any], raw) if isinstance(raw, dict) else {}
 
@@ -110,31 +107,28 @@ def _start_early(pool: Threads, source: Path) -> dict[str, Future[Any]]:
     started: dict[str, Future[Any]] = {}
     for path in sorted(source.glob("core_*.json")):
         if path.is_file():
-            started[path.name] = pool.submit(_scan_file, path)
+            started[path.name] = pool.submit(_file_faults, path)
     if (source / files.WEIGHTS).is_dir():
         started["shapes"] = pool.submit(matrix_shapes, source)
     return started
 
 
-def _scan_file(path: Path) -> TextFaults:
-    content = storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT)
-    return scan_stream(np.frombuffer(content, np.uint8), 0, len(content), len(content) // _LEAST_TEXT + 1)
+def _file_faults(path: Path) -> TextFaults | None:
+    return text_faults(storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT))
 
 
 def _text(program: RawProgram, early: Mapping[str, Future[Any]], whole: bytes) -> dict[int, TextFaults]:
-    """For each core read from JSON."""
+    """For each core read from JSON with something odd in its text."""
     if program.source.is_dir():
         found = {core: early[name].result() for core, name in enumerate(program.core_files) if name in early}
     else:
-        text = np.frombuffer(whole, np.uint8)
-        spans = members(whole)
+        streams = members(whole)
         found = {
-            core: scan_stream(text, *spans[f"core{core}"], len(records))
-            for core, records in enumerate(program.records)
-            if f"core{core}" in spans
+            core: text_faults(bytes(streams[f"core{core}"]))
+            for core in range(program.core_cnt)
+            if f"core{core}" in streams
         }
-    # NOTE: text that the scanner counts otherwise than the reader is left alone rather than misjudged.
-    return {core: faults for core, faults in found.items() if len(faults.seen) == len(program.records[core])}
+    return {core: faults for core, faults in found.items() if faults is not None}
 
 
 # Weights: only the sizes of the matrices.
@@ -167,31 +161,12 @@ def _npz_shapes(path: Path) -> list[tuple[int, int]] | None:
 
 
 def _json_shapes(content: bytes) -> list[tuple[int, int]] | None:
-    """Sizes without values; text in another order than that of the groups is decoded."""
-    from validator.json_kernels import matrix_sizes
-
-    sizes = np.zeros((_MOST_GROUPS, 2), np.int64)
-    count = matrix_sizes(np.frombuffer(content, np.uint8), sizes)
-    if 0 < count <= _MOST_GROUPS and _in_order(content, count):
-        return [(int(rows), int(cols)) for rows, cols in sizes[:count]]
-    return _decoded_shapes(content)
-
-
-def _in_order(content: bytes, count: int) -> bool:
-    """Whether the groups are written as 0, 1, 2, ..."""
-    at = 0
-    for group in range(count):
-        at = content.find(b'"%d"' % group, at) + 1
-        if at == 0:
-            return False
-    return True
-
-
-def _decoded_shapes(content: bytes) -> list[tuple[int, int]] | None:
+    """Sizes without values: of all rows but the first of a matrix, only where they end is looked for."""
     try:
-        raw = msgspec.json.decode(content, type=dict[str, list[list[float]]])
-        return [(len(raw[str(g)]), len(raw[str(g)][0])) for g in range(len(raw))]
-    except (msgspec.DecodeError, RecursionError, KeyError, IndexError):
+        raw = msgspec.json.decode(content, type=dict[str, list[msgspec.Raw]])
+        matrices = [raw[str(group)] for group in range(len(raw))]
+        return [(len(rows), len(msgspec.json.decode(rows[0], type=list[float]))) for rows in matrices]
+    except (*NOT_JSON, KeyError, IndexError):
         return None
 
 

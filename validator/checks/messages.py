@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -190,15 +191,15 @@ def communication(subject: Subject) -> Communication:
 
 
 def _waits_for(c: Communication, core: int) -> list[int]:
-    """The cores that could release `core`: its partner, or those with tokens still to give to the event it waits on."""
+    """The other cores that could release `core`: its partner, or those with tokens left for the event it waits on."""
     from validator.checks.kernels import FREE, ON_WAIT
 
     step = int(c.reached[core])
     if c.kind[step] != ON_WAIT:
-        return [int(c.partner[step])]
-    gives = (c.kind == FREE) & (c.partner == core) & (c.event == c.event[step])
-    owner = np.searchsorted(c.starts, np.flatnonzero(gives), side="right") - 1
-    return [int(o) for o, s in zip(owner, np.flatnonzero(gives), strict=True) if s >= c.reached[o]]
+        return [int(c.partner[step])] if c.partner[step] != core else []
+    gives = np.flatnonzero((c.kind == FREE) & (c.partner == core) & (c.event == c.event[step]))
+    owner = np.searchsorted(c.starts, gives, side="right") - 1
+    return [int(other) for other in owner[(gives >= c.reached[owner]) & (owner != core)]]
 
 
 @rule(
@@ -213,18 +214,30 @@ def _waits_for(c: Communication, core: int) -> list[int]:
 def deadlock(subject: Subject) -> Iterator[Hit]:
     """Exact: sends and receives are rendezvous with fixed partners, so no order of execution could do better."""
     c = communication(subject)
-    stuck = {int(core) for core in c.stuck()}
-    seen: set[int] = set()
-    for core in sorted(stuck):
-        path: list[int] = []
-        while core in stuck and core not in seen:
-            seen.add(core)
-            path.append(core)
-            following = [n for n in _waits_for(c, core) if n in stuck]
-            core = following[0] if following else -1
-        if core in path and _waits_for(c, core) != [core]:  # to itself: self-message
-            circle = path[path.index(core) :]
-            yield Hit(_circle(subject, c, circle), np.array([c.index[c.reached[circle[0]]]]), count=len(circle))
+    for circle in _circles(c):
+        yield Hit(_circle(subject, c, circle), np.array([c.index[c.reached[circle[0]]]]), count=len(circle))
+
+
+def _circles(c: Communication) -> Iterator[list[int]]:
+    """One circle of each group of cores that wait for each other, from the core by which a search enters the group."""
+    stuck: list[int] = c.stuck().tolist()
+    if not stuck:
+        return
+    import networkx as nx  # takes 0.1 s
+
+    waits: nx.DiGraph[int] = nx.DiGraph()
+    waits.add_nodes_from(stuck)
+    waits.add_edges_from((core, other) for core in stuck for other in _waits_for(c, core) if other in waits)
+    groups = [group for group in nx.strongly_connected_components(waits) if len(group) > 1]
+    group_of = {core: number for number, group in enumerate(groups) for core in group}
+    entry: dict[int, int] = {}
+    for core in nx.dfs_preorder_nodes(waits):
+        if core in group_of:
+            entry.setdefault(group_of[core], core)
+    for number, core in entry.items():
+        group = waits.subgraph(groups[number])
+        edges = cast(Iterator[tuple[int, int]], nx.find_cycle(group, core))  # pyright: ignore[reportUnknownMemberType]
+        yield [core for core, _ in edges]
 
 
 def _circle(subject: Subject, c: Communication, circle: list[int]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from validator.checks.findings import Hit, Severity, Topic, rule
 from validator.checks.subject import Subject
-from validator.checks.text import key_table, missing_key_names
+from validator.checks.text import FRACTION, UNKNOWN_KEY, WRAPPED, missing_key_names
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 TOPIC = Topic.FILES
@@ -107,8 +107,6 @@ def core_ignored(subject: Subject) -> Iterator[Hit]:
     advice="correct or drop the key",
 )
 def json_unknown_key(subject: Subject) -> Iterator[Hit]:
-    from validator.json_kernels import UNKNOWN_KEY
-
     names = {faults.unknown for faults in subject.text.values() if faults.unknown}
     if names:
         yield Hit(f"keys such as {min(names)!r}", _odd(subject, UNKNOWN_KEY))
@@ -123,8 +121,6 @@ def json_unknown_key(subject: Subject) -> Iterator[Hit]:
     advice="write integers",
 )
 def json_fraction(subject: Subject) -> Iterator[Hit]:
-    from validator.json_kernels import FRACTION
-
     at = _odd(subject, FRACTION)
     if len(at):
         yield Hit("an operand is not an integer", at)
@@ -140,8 +136,6 @@ def json_fraction(subject: Subject) -> Iterator[Hit]:
     "number",
 )
 def json_wrapped(subject: Subject) -> Iterator[Hit]:
-    from validator.json_kernels import WRAPPED
-
     at = _odd(subject, WRAPPED)
     if len(at):
         yield Hit("an operand does not fit 32 bits", at)
@@ -165,11 +159,10 @@ def _odd(subject: Subject, fault: int) -> np.ndarray:
 )
 def json_missing_key(subject: Subject) -> Iterator[Hit]:
     """One finding for each operation and set of keys."""
-    s, needed = subject.columns, key_table().needed
+    s = subject.columns
     lacking = np.zeros(len(s), np.int64)
     for core, faults in subject.text.items():
-        first, last = s.starts[core], s.starts[core + 1]
-        lacking[first:last] = needed[s.opcode[first:last]] & ~faults.seen
+        lacking[s.starts[core] : s.starts[core + 1]] = faults.missing
     at = np.flatnonzero(lacking)
     kinds = lacking[at] * 256 + s.opcode[at]
     for kind in np.unique(kinds):

@@ -25,6 +25,7 @@ from raptor.target.opcode_tables import (
 from validator.checks.columns import Column, flags_of, spec_of
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
+from validator.checks.text import OFFSET_VALUE
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 TOPIC = Topic.STREAMS
@@ -293,8 +294,6 @@ def offset_misread(subject: Subject) -> Iterator[Hit]:
     advice="add the offset to the register with sldi",
 )
 def offset_ignored(subject: Subject) -> Iterator[Hit]:
-    from validator.json_kernels import OFFSET_VALUE
-
     s = subject.columns
     at = np.flatnonzero(s.is_("vmv") & (s.c != 0))
     if len(at):

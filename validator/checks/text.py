@@ -1,74 +1,111 @@
 """What JSON text says and its records no longer show: unknown and missing keys, fractions, numbers that wrapped."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from raptor.target.isa import INSTRUCTIONS
+from raptor.target.isa import BY_NAME, INSTRUCTIONS
+from raptor.target.typed_json import OPTIONAL, UNREADABLE, decode_plain, is_plain
 
 Masks = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-# A missing key reads as 0, which is what these mean when they are left out.
-_OPTIONAL = {"relu", "offset.offset_select", "offset.offset_value", "offset_value"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyTable:
-    """Known keys: the bit of each, how to find it, and the bits that each opcode needs."""
-
-    bits: Mapping[str, int]
-    names: Bytes
-    bounds: npt.NDArray[np.int32]
-    buckets: npt.NDArray[np.int32]
-    needed: Masks
+UNKNOWN_KEY, FRACTION, WRAPPED, OFFSET_VALUE = 1, 2, 4, 8
+"""Bits of `TextFaults.odd`."""
+_INT32 = range(-(2**31), 2**31)
+_DEPTH = 2
+"""Objects within objects: the simulator looks for keys in an instruction and in its `offset`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextFaults:
-    """Per instruction of one stream: keys seen, oddities (see `json_kernels`); and the first unknown key."""
+    """Per instruction of one stream: a mask of the keys left out, and oddities; and the first unknown key."""
 
-    seen: Masks = field(default_factory=lambda: np.zeros(0, np.int64))
-    odd: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
-    unknown: str = ""
+    missing: Masks
+    odd: Bytes
+    unknown: str
+
+
+def text_faults(content: bytes) -> TextFaults | None:
+    """Looks at the text of one stream. None if nothing is odd, or if the text is no list of JSON objects."""
+    if decode_plain(content) is not None:
+        return None
+    try:
+        rows = msgspec.json.decode(content, type=list[msgspec.Raw])
+        odd = {
+            row: msgspec.json.decode(text, type=dict[str, object])
+            for row, text in enumerate(rows)
+            if not is_plain(text)
+        }
+    except UNREADABLE:
+        return None
+    missing, oddities, unknown = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8), ""
+    for row, instruction in odd.items():
+        missing[row], oddities[row], first = _faults(instruction)
+        unknown = unknown or first
+    return TextFaults(missing, oddities, unknown[:40])
+
+
+def missing_key_names(missing: int) -> list[str]:
+    """The keys of a mask."""
+    return [key for key, bit in _key_bits().items() if missing >> bit & 1]
+
+
+def _faults(instruction: dict[str, object]) -> tuple[int, int, str]:
+    """Keys left out, oddities, and the first unknown key of one instruction."""
+    bits = _key_bits()
+    seen, odd, unknown = 0, 0, ""
+    for key, value in _members(instruction, _DEPTH):
+        if key in bits:
+            seen |= 1 << bits[key]
+            odd |= _number_faults(key, value)
+        else:
+            odd |= UNKNOWN_KEY
+            unknown = unknown or key
+    name = instruction.get("op")
+    needed = _needed().get(name, 0) if isinstance(name, str) else 0
+    return needed & ~seen, odd, unknown
+
+
+def _members(value: object, depth: int) -> Iterator[tuple[str, object]]:
+    """Keys and values in the order written, also of objects within."""
+    if isinstance(value, dict) and depth:
+        for key, inner in cast(dict[str, object], value).items():
+            yield key, inner
+            yield from _members(inner, depth - 1)
+    elif isinstance(value, list):
+        for inner in cast(list[object], value):
+            yield from _members(inner, depth)
+
+
+def _number_faults(key: str, value: object) -> int:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return 0
+    whole = int(value)
+    return (
+        FRACTION * isinstance(value, float)
+        | WRAPPED * (whole not in _INT32)
+        | OFFSET_VALUE * (key == "offset_value" and whole != 0)
+    )
 
 
 @cache
-def key_table() -> KeyTable:
-    from validator.json_kernels import BUCKETS, bucket_of
-
+def _key_bits() -> dict[str, int]:
+    """The bit of each known key."""
     keys = ["op", "offset", *(key.rpartition(".")[2] for s in INSTRUCTIONS for o in s.operands for key in o.json)]
-    bits = {key: k for k, key in enumerate(dict.fromkeys(keys))}
-    text, bounds, buckets = b"", np.zeros((len(bits), 2), np.int32), np.full(BUCKETS, -1, np.int32)
-    for key, index in bits.items():
-        bounds[index] = len(text), len(text) + len(key)
-        text += key.encode()
-        bucket = int(bucket_of(np.frombuffer(key.encode(), np.uint8)))
-        while buckets[bucket] >= 0:
-            bucket = (bucket + 1) % BUCKETS
-        buckets[bucket] = index
-    needed = np.zeros(256, np.int64)
-    for spec in INSTRUCTIONS:
-        for operand in spec.operands:
-            if operand.json[0] not in _OPTIONAL:
-                needed[spec.opcode] |= 1 << bits[operand.json[0]]
-    return KeyTable(bits, np.frombuffer(text, np.uint8), bounds, buckets, needed)
+    return {key: bit for bit, key in enumerate(dict.fromkeys(keys))}
 
 
-def scan_stream(content: Bytes, start: int, stop: int, count: int) -> TextFaults:
-    """Looks at one stream of at most `count` instructions: the bytes `start` to `stop` of `content`."""
-    from validator.json_kernels import scan
-
-    t = key_table()
-    seen, odd, unknown = np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(2, np.int64)
-    rows = scan(content, start, stop, t.names, t.bounds, t.buckets, t.bits["offset_value"], seen, odd, unknown)
-    name = content[int(unknown[0]) : int(unknown[1])].tobytes().decode(errors="replace")
-    return TextFaults(seen[:rows], odd[:rows], name[:40])
-
-
-def missing_key_names(needed: int) -> list[str]:
-    """The keys of a mask."""
-    return [key for key, bit in key_table().bits.items() if needed >> bit & 1]
+@cache
+def _needed() -> dict[str, int]:
+    """By operation: the keys that an instruction should have, as a mask."""
+    bits = _key_bits()
+    return {
+        name: sum(1 << bits[o.json[0]] for o in spec.operands if o.json[0] not in OPTIONAL)
+        for name, spec in BY_NAME.items()
+    }

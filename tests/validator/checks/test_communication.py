@@ -105,3 +105,46 @@ def test_numbers_of_instructions_do_not_matter() -> None:
     rows = np.repeat(stream(op("lldi", rd=1, imm=0, len=0)), 100_000)
     subject = Subject(streams=[rows], groups=[()], instantiated=[True])
     assert len(check_subject(subject)) < 6
+
+
+def found_in(programs: list[list[Step]], rule: str) -> list[str]:
+    """The messages of one rule."""
+    subject = Subject(
+        streams=[stream(*map(encoded, p)) for p in programs],
+        groups=[()] * len(programs),
+        instantiated=[True] * len(programs),
+    )
+    return [f.message.partition(":")[0] for f in check_subject(subject) if f.rule == rule]
+
+
+def test_a_core_that_waits_for_itself() -> None:
+    """It would give the token later."""
+    program: list[list[Step]] = [[("wait", 1, 0), ("sync", 0, 0)]]
+    assert found_in(program, "wait-starved") == ["event_register 0"]
+    assert found_in(program, "deadlock") == []
+
+
+def test_a_circle_beside_a_core_that_never_comes() -> None:
+    """Core 1 could be released by core 0 too, which starves; it is with core 2 that it waits in a circle."""
+    program: list[list[Step]] = [
+        [("wait", 1, 1), ("sync", 1, 0)],
+        [("wait", 1, 0), ("send", 2, 0)],
+        [("recv", 1, 0), ("sync", 1, 0)],
+    ]
+    assert found_in(program, "wait-starved") == ["event_register 1"]
+    assert found_in(program, "deadlock") == ["core 1 at 0 (wait), core 2 at 0 (recv) wait for each other"]
+
+
+def test_every_circle_is_found_once_from_where_it_is_reached() -> None:
+    """Cores 1 and 2 wait for each other, as do 3 and 4; core 0 waits for core 2."""
+    program: list[list[Step]] = [
+        [("recv", 2, 0)],
+        [("recv", 2, 0), ("send", 2, 0)],
+        [("recv", 1, 0), ("send", 1, 0), ("send", 0, 0)],
+        [("send", 4, 0), ("recv", 4, 0)],
+        [("send", 3, 0), ("recv", 3, 0)],
+    ]
+    assert found_in(program, "deadlock") == [
+        "core 2 at 0 (recv), core 1 at 0 (recv) wait for each other",
+        "core 3 at 0 (send), core 4 at 0 (send) wait for each other",
+    ]
