@@ -19,7 +19,7 @@ Every tensor has an `Image`: its elements in C order, seen as pixels with channe
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,6 @@ import numpy.typing as npt
 from raptor.common.errors import VerifyError
 from raptor.graph.window import Table, Window
 from raptor.target.layout import Image
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
