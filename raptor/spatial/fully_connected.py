@@ -14,6 +14,7 @@ from raptor.graph.ir import Filter, Node
 from raptor.mapping.decision import FilterMapping, Matrix, filter_key
 from raptor.mapping.streaming import Range
 from raptor.spatial.ir import ApplyLine, BodyOp, Bring, Compute, Overlap, Tile, tile_name
+from raptor.spatial.residency import Emit
 from raptor.target.layout import Region
 
 
@@ -54,7 +55,7 @@ class DenseLayer:
     node: Node
     operator: Filter
     mapping: FilterMapping
-    computes: list[Compute]
+    emit: Emit
     find: FindSource
 
     def lower(self, regions: list[tuple[int, Region]]) -> Iterator[tuple[Region, Tile]]:
@@ -84,13 +85,13 @@ class DenseLayer:
         ends = np.cumsum([0, *sizes]).tolist()
         name, width = f"{self.node.output}.n{cols[0]}.k{core}", cols[1] - cols[0]
         given = Tile(f"{name}.in", 1, 1, ends[-1])
-        self.bring(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
+        self.copy(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
         products = np.array([(i, 0, ends[i], i * width) for i in range(len(matrices))])
         result = Tile(f"{name}.products", 1, 1, len(matrices) * width)
         self.add(tuple(matrices), core, ApplyLine(result, (given,), products))
         return _Partial(core, result, len(matrices), first)
 
-    def bring(self, given: Tile, core: int, sources: list[Source], sizes: list[int]) -> None:
+    def copy(self, given: Tile, core: int, sources: list[Source], sizes: list[int]) -> None:
         """Elements that lie side by side come in one message."""
         at, start = 0, 0
         for n, (source, size) in enumerate(zip(sources, sizes, strict=True)):
@@ -99,7 +100,7 @@ class DenseLayer:
             if after is None or (after.tile, after.first) != (source.tile, source.first + size):
                 elements = at - start
                 op = Bring(given, source.tile, source.first + size - elements, start, elements)
-                self.computes.append(self.compute((), core, op, source.position))
+                self.emit(self.compute((), core, op, source.position))
                 start = at
 
     def summed(self, partial: _Partial, ends: list[int]) -> _Partial:
@@ -131,14 +132,14 @@ class DenseLayer:
                 continue
             for given in firsts:
                 op = Bring(met, partial.tile, given, brought, size)
-                self.computes.append(self.compute((), core, op))
+                self.emit(self.compute((), core, op))
                 runs.append((0, 1, brought, size))
                 brought += size
         self.add((), core, Overlap(result, sources, np.array(runs, np.int64).reshape(-1, 4)))
         return result
 
     def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp) -> None:
-        self.computes.append(self.compute(matrices, core, op))
+        self.emit(self.compute(matrices, core, op))
 
     def compute(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> Compute:
         layer = "" if isinstance(op, Bring) else filter_key(self.node)

@@ -5,7 +5,7 @@ from raptor.mapping.decision import Mapping, filter_key
 from raptor.spatial.ir import FilterUse, SpatialGraph
 from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_pixels import PixelLowering
-from raptor.spatial.lower_tiles import Lowering
+from raptor.spatial.lower_tiles import TileLowering
 
 
 def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
@@ -29,6 +29,6 @@ def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
     )
 
 
-def _lowering(graph: Graph, mapping: Mapping) -> Lowering:
+def _lowering(graph: Graph, mapping: Mapping) -> TileLowering:
     kinds = ((mapping.xbar is not None, LineLowering), (mapping.by_pixel, PixelLowering))
-    return next((kind for chosen, kind in kinds if chosen), Lowering)(graph, mapping)
+    return next((kind for chosen, kind in kinds if chosen), TileLowering)(graph, mapping)

@@ -33,6 +33,7 @@ class Defect:
 EMIT, VIRTUAL = "raptor/codegen/emit.py", "raptor/codegen/registers.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lower", "allocate", "global_memory"))
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
+GRID = "raptor/spatial/line_grid.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
 ARRANGE, COMPILER = "raptor/spatial/mesh_placement.py", "raptor/pipeline.py"
 WINDOW, LAYOUT = "raptor/graph/window.py", "raptor/target/layout.py"
@@ -149,17 +150,17 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(APPLY, "self.cols, pixels, chosen.outputs):", "self.cols, pixels, chosen.outputs)[1:]:"),
     Defect(LINES, "for cell in grid.lines[y][p]:\n                low", "for cell in grid.lines[lines[0]][p]:\n                low"),
     Defect(LINES, "cols[0] * channels, 0, width * channels", "0, 0, width * channels"),
-    Defect(LINES, "at = y * width + cell.cols[0]", "at = y * width"),
-    Defect(LINES, "target = (at + pixel) * wide + low - channels[0]", "target = (at + pixel) * wide"),
-    Defect(LINES, "source, y * width * wide, 1, width * wide", "source, 0, 1, width * wide"),
-    Defect(LINES, "first = (y * width + pixel) * wide + low - channels[0]", "first = (y * width + pixel) * wide"),
-    Defect(LINES, "pixel * own + low - part[0], source", "pixel * own, source"),
+    Defect(GRID, "at = y * width + cell.cols[0]", "at = y * width"),
+    Defect(GRID, "target = (at + pixel) * wide + low - channels[0]", "target = (at + pixel) * wide"),
+    Defect(GRID, "source, y * width * wide, 1, width * wide", "source, 0, 1, width * wide"),
+    Defect(GRID, "first = (y * width + pixel) * wide + low - channels[0]", "first = (y * width + pixel) * wide"),
+    Defect(GRID, "pixel * own + low - part[0], source", "pixel * own, source"),
     Defect(LINES, "low - cell.cols[0], (y - lines[0]) * width + low - cols[0])", "low - cell.cols[0], (y - lines[0]) * width)"),
     Defect(LINES, "first, at = (low - cell.cols[0], (y", "first, at = (0, (y"),
     Defect(LINES, "(y - lines[0]) * width + low", "low"),
-    Defect(LINES, "have == want if exact else", "have[0] == want[0] if exact else"),
+    Defect(GRID, "self.cols == cols if exact else", "self.cols[0] == cols[0] if exact else"),
     Defect(LINES, "Region(parts[p], (y, y + 1), cell.cols))", "Region(parts[p], (y, y + 1)))"),
-    Defect(LINES, "return self.piece(node, grid, y, p, cell.cols, core", "return self.piece(node, grid, y, 0, cell.cols, core"),
+    Defect(LINES, "return self.line_on(node, grid, y, p, cell.cols, core", "return self.line_on(node, grid, y, 0, cell.cols, core"),
     Defect(LINES, "if w.region.channels == part), None)", "if w.region.channels == part), whole[0].tile)"),
     Defect(LINES, "above = (y * window.strides[0] - window.pads[0] +", "above = (y * window.strides[0] +"),
     Defect(LINES, "k * window.dilations[0] for k in range(window.kernel[0]))\n        lines = [i for i in above if 0 <= i < len(grid.lines)]", "k * window.dilations[0] for k in range(window.kernel[0]))\n        lines = [i for i in above if 0 <= i < len(grid.lines) - 1]"),
