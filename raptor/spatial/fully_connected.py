@@ -20,7 +20,7 @@ from raptor.target.layout import Region
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Elements of a tile from `first` on. `position`: as in `Compute`."""
+    """Elements of a tile from `first` on. `position`: as in `Partition`."""
 
     tile: Tile
     first: int
@@ -100,7 +100,7 @@ class DenseLayer:
             if after is None or (after.tile, after.first) != (source.tile, source.first + size):
                 elements = at - start
                 op = Bring(given, source.tile, source.first + size - elements, start, elements)
-                self.emit(self.compute((), core, op, source.position))
+                self.add((), core, op, source.position)
                 start = at
 
     def summed(self, partial: _Partial, ends: list[int]) -> _Partial:
@@ -132,18 +132,15 @@ class DenseLayer:
                 continue
             for given in firsts:
                 op = Bring(met, partial.tile, given, brought, size)
-                self.emit(self.compute((), core, op))
+                self.add((), core, op)
                 runs.append((0, 1, brought, size))
                 brought += size
         self.add((), core, Overlap(result, sources, np.array(runs, np.int64).reshape(-1, 4)))
         return result
 
-    def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp) -> None:
-        self.emit(self.compute(matrices, core, op))
-
-    def compute(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> Compute:
+    def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> None:
         layer = "" if isinstance(op, Bring) else filter_key(self.node)
-        return Compute(self.node.name, self.node.op_type, layer, matrices, core, (op,), (op.result,), position)
+        self.emit(Compute(self.node.name, self.node.op_type, layer, matrices, (op,), (op.result,)), core, position)
 
 
 def run_ends(cores: list[list[int]]) -> list[int]:

@@ -318,19 +318,11 @@ class Compute:
     op_type: str
     layer: str
     matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]
-    core: int | None
-    """The core that the mapping gives to the matrices; None without matrices. Not part of the meaning."""
     body: tuple[BodyOp, ...]
     results: tuple[Tile, ...]
-    position: float = 1.0
-    """How far down the image its rows are, 0 to 1: what comes first is more urgent. Not part of the meaning."""
-    fetch: Tile | None = None
-    """A tile to be brought to `core` ahead of its use. Such a compute has no body."""
 
     @property
     def inputs(self) -> tuple[Tile, ...]:
-        if self.fetch is not None:
-            return (self.fetch,)
         inside = {op.result for op in self.body}
         return tuple(dict.fromkeys(t for op in self.body for t in op.reads if t not in inside))
 
@@ -404,9 +396,6 @@ def _lines(graph: SpatialGraph) -> Iterator[str]:
 
 
 def _compute_lines(compute: Compute) -> Iterator[str]:
-    if compute.fetch is not None:
-        yield f"  spat.fetch {compute.fetch} {{core = {compute.core}}}  # {compute.node}"
-        return
     results = ", ".join(map(str, compute.results))
     inputs = ", ".join(map(str, compute.inputs))
     weights = "; ".join(_matrix_runs(compute.matrices))

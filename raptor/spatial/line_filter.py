@@ -90,15 +90,16 @@ class LayerLines:
         core = self.chosen.core(s, p % len(tiles), part)
         result = Tile(self.name(y, p, s), 1, tiles[0].width, tiles[0].channels)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
-        emit(self.compute((), core, Overlap(result, tuple(tiles), runs), y / self.operator.window.out_dims[0]))
+        position = y / self.operator.window.out_dims[0]
+        emit(self.compute((), Overlap(result, tuple(tiles), runs)), core, position)
         return result
 
     def name(self, y: int, p: int, s: int) -> str:
         return f"{self.node.output}.r{y}.c{p}.x{self.chosen.cols[s][0]}"
 
-    def compute(self, matrices: tuple[LineMatrix, ...], core: int, op: ApplyLine | Overlap, position: float) -> Compute:
+    def compute(self, matrices: tuple[LineMatrix, ...], op: ApplyLine | Overlap) -> Compute:
         key = filter_key(self.node)
-        return Compute(self.node.name, self.node.op_type, key, matrices, core, (op,), (op.result,), position)
+        return Compute(self.node.name, self.node.op_type, key, matrices, (op,), (op.result,))
 
 
 _Met = tuple[tuple[int, BandShape], ...]
@@ -191,7 +192,7 @@ class _CoreLines:
             ]
             result = Tile(f"{stem}.{step}", 1, 1, size)
             op = ApplyLine(result, tuple(tile for _, tile, _ in lines.values()), np.array(table))
-            emit(self.layer.compute(tuple(self.matrices), self.core, op, position))
+            emit(self.layer.compute(tuple(self.matrices), op), self.core, position)
             yield result
 
     @staticmethod
@@ -208,7 +209,7 @@ class _CoreLines:
         channels = layer.outs[p][1] - layer.outs[p][0]
         result = Tile(layer.name(y, p, self.segment) + suffix, 1, self.cols[1] - self.cols[0], channels)
         op = Overlap(result, sources, self.runs[p, met])
-        emit(layer.compute((), self.core, op, y / layer.operator.window.out_dims[0]))
+        emit(layer.compute((), op), self.core, y / layer.operator.window.out_dims[0])
         return result
 
     def find_runs(self, p: int, met: _Met) -> Ints:

@@ -65,7 +65,7 @@ class ImagePool:
         for n, tile in enumerate(tiles[1:], 1):
             result = replace(tile, name=f"{self.name}.{stem}.{n}")
             op = Vector(result, "add" if self.function == "sum" else "max", (total, tile))
-            emit(self.compute(op, core, n / len(tiles)))
+            emit(self.compute(op), core, n / len(tiles))
             total = result
         return total
 
@@ -76,8 +76,8 @@ class ImagePool:
         result = replace(line, name=f"{tiles[0].name}.{self.name}.pixel", width=1)
         ones, none = (1, 1), (0, 0)
         window = Window((1, line.width), ones, (1, line.width), ones, none, ones)
-        emit(self.compute(PoolTile(result, ((0, line),), self.function, window), core, 1.0))
+        emit(self.compute(PoolTile(result, ((0, line),), self.function, window)), core, 1.0)
         return result
 
-    def compute(self, op: BodyOp, core: int | None, position: float) -> Compute:
-        return Compute(self.node.name, self.node.op_type, self.node.output, (), core, (op,), (op.result,), position)
+    def compute(self, op: BodyOp) -> Compute:
+        return Compute(self.node.name, self.node.op_type, self.node.output, (), (op,), (op.result,))

@@ -36,7 +36,7 @@ from raptor.spatial.ir import Bring, Compute, MoveTile, Part, PoolTile, StencilT
 from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
-from raptor.spatial.lower_tiles import TileLowering, map_op, stencil_op
+from raptor.spatial.lower_tiles import Placed, TileLowering, map_op, stencil_op
 from raptor.target.layout import Region
 
 Ints = npt.NDArray[np.int64]
@@ -84,12 +84,13 @@ class LineLowering(TileLowering):
     def drop_copies(self) -> None:
         """Copies that nobody reads go, such as the lines of an input that no window of a stride meets."""
         used = {part.tile.name for tensor in self.tensors.values() for part in tensor.parts}
-        kept: list[Compute] = []
-        for compute in reversed(self.computes):
+        kept: list[Placed] = []
+        for placed in reversed(self.computes):
+            compute = placed.compute
             copies = all(isinstance(op, Bring | MoveTile) for op in compute.body)
             if not copies or any(tile.name in used for tile in compute.results):
                 used.update(tile.name for op in compute.body for tile in op.reads)
-                kept.append(compute)
+                kept.append(placed)
         self.computes = kept[::-1]
 
     def bind_input(self, name: str) -> None:
@@ -126,7 +127,7 @@ class LineLowering(TileLowering):
             width = cols[1] - cols[0]
             tile = Tile(f"{cell_name(name, y, p, cols)}.loaded", 1, width, channels)
             op = Bring(tile, whole.tile, cols[0] * channels, 0, width * channels)
-            self.emit(Compute(reader.name, reader.op_type, "", (), core, (op,), (tile,), position))
+            self.emit(Compute(reader.name, reader.op_type, "", (), (op,), (tile,)), core, position)
             yield Cell(cols, tile)
 
     def bind_grid(self, name: str, node: str, grid: Grid) -> None:
@@ -163,7 +164,7 @@ class LineLowering(TileLowering):
 
     def move(self, name: str, tile: Tile, sources: tuple[Tile, ...], runs: Ints) -> None:
         op = MoveTile(tile, sources, runs[np.argsort(runs[:, 0], kind="stable")])
-        self.emit(Compute(self.tensors[name].node, "Move", name, (), None, (op,), (tile,)))
+        self.emit(Compute(self.tensors[name].node, "Move", name, (), (op,), (tile,)))
 
     def grid(self, name: str) -> Grid:
         """The tensor as lines."""
@@ -219,7 +220,7 @@ class LineLowering(TileLowering):
                     first, at = (low - cell.cols[0], (y - lines[0]) * width + low - cols[0])
                     op = Bring(tile, cell.tile, first * channels, at * channels, (high - low) * channels)
                     position = y / len(grid.lines)
-                    self.emit(Compute(node.name, node.op_type, "", (), core, (op,), (tile,), position))
+                    self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, position)
         return tile
 
     def filter_lines(self, node: Node, operator: Filter) -> None:
@@ -279,7 +280,7 @@ class LineLowering(TileLowering):
             operands = [cell.tile if n == lead else self.operand(node, n, y, p, cell, core, parts) for n in node.inputs]
             op = make(tile, operands, Region(parts[p], (y, y + 1), cell.cols))
             body, position = (op,), y / image.rows
-            self.emit(Compute(node.name, node.op_type, node.output, (), core, body, (tile,), position))
+            self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core, position)
             made.setdefault((y, p), []).append(Cell(cell.cols, tile))
         self.bind_made(node, parts, made)
 
@@ -367,7 +368,7 @@ class LineLowering(TileLowering):
         tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], channels)
         body = tuple(pool_ops(PoolTile(tile, inputs, operator.function, local, y)))
         position = y / window.out_dims[0]
-        self.emit(Compute(node.name, node.op_type, node.output, (), core or 0, body, (tile,), position))
+        self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core or 0, position)
         return tile
 
     def weighs_lines(self, node: Node, operator: Stencil, window: Window) -> bool:
@@ -412,7 +413,7 @@ class LineLowering(TileLowering):
                 assert isinstance(op, StencilTile)
                 known[local] = op
             body, position = (replace(known[local], result=tile, input=given),), y / window.out_dims[0]
-            self.emit(Compute(node.name, node.op_type, node.output, (), core, body, (tile,), position))
+            self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core, position)
             yield y, tile
 
     def concat_lines(self, node: Node) -> None:

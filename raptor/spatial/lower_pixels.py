@@ -83,7 +83,7 @@ class PixelLowering(TileLowering):
         size = tiles[0].channels
         runs = np.array([[i * size, i, 0, 1, size] for i in range(len(tiles))])
         op = MoveTile(result, tuple(tiles), runs)
-        self.emit(Compute(self.tensors[name].node, "Move", name, (), None, (op,), (result,)))
+        self.emit(Compute(self.tensors[name].node, "Move", name, (), (op,), (result,)))
         return result
 
     def cut(self, node: Node, whole: Tile) -> list[Tile]:
@@ -138,7 +138,7 @@ class PixelLowering(TileLowering):
             results = tuple(pixel.sums[cols] for cols in dict.fromkeys(m.cols for _, m in used))
             if body:
                 key = filter_key(node)
-                self.emit(Compute(node.name, node.op_type, key, matrices, core, body, results))
+                self.emit(Compute(node.name, node.op_type, key, matrices, body, results), core)
         for zero in (tile for cols, tile in pixel.results.items() if cols not in pixel.sums):
             self.add(node, [MoveTile(zero, (), np.array([[0, -1, 0, 1, zero.elements]]))])
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,14 @@ _MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
 """Makes the operation that computes one tile from the operand tiles that meet it."""
 
 
+class Placed(NamedTuple):
+    """A compute, its virtual core and its position (see `raptor.spatial.placed.Partition`)."""
+
+    compute: Compute
+    core: int
+    position: float
+
+
 @dataclass(slots=True)
 class TileLowering:
     """Lowers nodes one after another by tiles of all rows. The other lowerings fall back on it for what they cannot do.
@@ -62,7 +71,7 @@ class TileLowering:
     graph: Graph
     mapping: Mapping
     tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
-    computes: list[Compute] = field(default_factory=list[Compute])
+    computes: list[Placed] = field(default_factory=list[Placed])
     literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
     residency: Residency = field(default_factory=Residency)
 
@@ -96,16 +105,15 @@ class TileLowering:
             case ConstantTensor() as operator:
                 self.lower_constant(node, operator)
 
-    def emit(self, compute: Compute) -> None:
+    def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
         """Appends a compute: the only way to add one. Without a core it runs where its first operand is."""
-        if compute.core is None:
-            compute = replace(compute, core=self.residency.core_for(compute.inputs))
-        self.residency.add((op.result for op in compute.body), compute.core or 0)
-        self.computes.append(compute)
+        core = self.residency.core_for(compute.inputs) if core is None else core
+        self.residency.add((op.result for op in compute.body), core)
+        self.computes.append(Placed(compute, core, position))
 
     def add(self, node: Node, body: list[BodyOp]) -> None:
         """A compute without matrices that yields its last result."""
-        self.emit(Compute(node.name, node.op_type, node.output, (), None, tuple(body), (body[-1].result,)))
+        self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)))
 
     def regions(self, image: Image) -> list[tuple[int, Region]]:
         """The channel ranges of an image's tiles, numbered."""
@@ -268,8 +276,8 @@ class TileLowering:
         chosen = self.mapping.filters[filter_key(node)]
         xbar_rows = self.mapping.xbar and self.mapping.xbar[0]
         layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.mapping.tile, xbar_rows)
-        for compute in layer.computes():
-            self.emit(compute)
+        for compute, core in layer.computes():
+            self.emit(compute, core)
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 
 

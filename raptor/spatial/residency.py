@@ -7,8 +7,8 @@ from raptor.mapping.streaming import Range
 from raptor.spatial.ir import Compute, Tile
 from raptor.spatial.line_grid import Cell
 
-Emit = Callable[[Compute], None]
-"""Appends a compute to the graph."""
+Emit = Callable[[Compute, int | None, float], None]
+"""(compute, core, position): appends a compute that runs on this core, None for where its first operand is."""
 
 LinePlace = tuple[str, int, int, int]
 """A line of some channels on a core: name of the grid, line, number of the channel range, core."""

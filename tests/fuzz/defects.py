@@ -199,5 +199,5 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(POOLS, "inputs=((pool.row, column),)", "inputs=((0, column),)"),
     Defect(POOLS, "for n, tile in enumerate(tiles[1:], 1)", "for n, tile in enumerate(tiles[2:], 2)"),
     Defect(PLANS, "plan.xbars <= self.xbars and", ""),
-    Defect(ARRANGE, "core=places[c.core or 0]", "core=places[c.core or 0] // 2"),
+    Defect(ARRANGE, "tuple(places[core] for core in cores)", "tuple(places[core] // 2 for core in cores)"),
 )  # fmt: skip
