@@ -17,9 +17,9 @@ from raptor.spatial.ir import (
     ApplyFilters,
     ApplyLine,
     BodyOp,
-    Bring,
     Compute,
     ConstantTile,
+    Copy,
     DotTile,
     Gather,
     MoveTile,
@@ -84,8 +84,8 @@ class _Placer:
             return
         first_group = self.groups_of(compute, core)
         for op in compute.body:
-            if isinstance(op, Bring):
-                self.bring(op, core, compute.node)
+            if isinstance(op, Copy):
+                self.copy(op, core, compute.node)
             else:
                 self.cores[core].add(self.lower(op, core, first_group, compute.node), compute.node)
             self.made[op.result.name] = (core, len(self.cores[core].steps))
@@ -130,7 +130,7 @@ class _Placer:
         self.cores[core].add(ir.Receive(buffer, source, self.channels), node)
         self.channels += 1
 
-    def bring(self, op: Bring, core: int, node: str) -> None:
+    def copy(self, op: Copy, core: int, node: str) -> None:
         """Elements of a tile into a buffer of this core: loaded, received, or copied."""
         out = self.cores[core].here.setdefault(op.result.name, ir.Buffer(op.result.name, op.result.elements))
         into, taken = (op.at, op.elements), (op.first, op.elements)

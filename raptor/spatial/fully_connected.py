@@ -13,7 +13,7 @@ import numpy as np
 from raptor.graph.ir import Filter, Node
 from raptor.mapping.decision import FilterMapping, Matrix, filter_key
 from raptor.mapping.streaming import Range
-from raptor.spatial.ir import ApplyLine, BodyOp, Bring, Compute, Overlap, Tile, tile_name
+from raptor.spatial.ir import ApplyLine, BodyOp, Compute, Copy, Overlap, Tile, tile_name
 from raptor.spatial.residency import Emit
 from raptor.target.layout import Region
 
@@ -99,7 +99,7 @@ class DenseLayer:
             after = sources[n + 1] if n + 1 < len(sources) else None
             if after is None or (after.tile, after.first) != (source.tile, source.first + size):
                 elements = at - start
-                op = Bring(given, source.tile, source.first + size - elements, start, elements)
+                op = Copy(given, source.tile, source.first + size - elements, start, elements)
                 self.add((), core, op, source.position)
                 start = at
 
@@ -124,22 +124,22 @@ class DenseLayer:
         met = Tile(f"{result.name}.partial", 1, sum(p.count for p in partials if p is not own), size)
         sources = (own.tile, met) if met.elements else (own.tile,)
         runs: list[tuple[int, int, int, int]] = []
-        brought = 0
+        copied = 0
         for partial in partials:
             firsts = [at + n * partial.width for n in range(partial.count)]
             if partial is own:
                 runs += [(0, 0, given, size) for given in firsts]
                 continue
             for given in firsts:
-                op = Bring(met, partial.tile, given, brought, size)
+                op = Copy(met, partial.tile, given, copied, size)
                 self.add((), core, op)
-                runs.append((0, 1, brought, size))
-                brought += size
+                runs.append((0, 1, copied, size))
+                copied += size
         self.add((), core, Overlap(result, sources, np.array(runs, np.int64).reshape(-1, 4)))
         return result
 
     def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> None:
-        layer = "" if isinstance(op, Bring) else filter_key(self.node)
+        layer = "" if isinstance(op, Copy) else filter_key(self.node)
         self.emit(Compute(self.node.name, self.node.op_type, layer, matrices, (op,), (op.result,)), core, position)
 
 

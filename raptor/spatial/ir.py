@@ -130,7 +130,7 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True)
-class Bring:
+class Copy:
     """Elements of a tile become elements of another one on the core of the compute, which several may fill.
 
     Elements `first` to `first + elements` of `source` go to `at` in `result`.
@@ -147,7 +147,7 @@ class Bring:
         return (self.source,)
 
     def __str__(self) -> str:
-        return f"spat.bring {self.source}[{self.first}:{self.first + self.elements}] {{at = {self.at}}}"
+        return f"spat.copy {self.source}[{self.first}:{self.first + self.elements}] {{at = {self.at}}}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,7 +299,7 @@ BodyOp = (
     ApplyFilters
     | ApplyLine
     | Overlap
-    | Bring
+    | Copy
     | Vector
     | PoolTile
     | StencilTile

@@ -32,7 +32,7 @@ from raptor.mapping.streaming import (
     line_parts,
 )
 from raptor.spatial.fully_connected import DenseLayer, Source
-from raptor.spatial.ir import Bring, Compute, MoveTile, Part, PoolTile, StencilTile, Tile
+from raptor.spatial.ir import Compute, Copy, MoveTile, Part, PoolTile, StencilTile, Tile
 from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
@@ -87,7 +87,7 @@ class LineLowering(TileLowering):
         kept: list[Placed] = []
         for placed in reversed(self.computes):
             compute = placed.compute
-            copies = all(isinstance(op, Bring | MoveTile) for op in compute.body)
+            copies = all(isinstance(op, Copy | MoveTile) for op in compute.body)
             if not copies or any(tile.name in used for tile in compute.results):
                 used.update(tile.name for op in compute.body for tile in op.reads)
                 kept.append(placed)
@@ -126,7 +126,7 @@ class LineLowering(TileLowering):
         for cols, core in loaders:
             width = cols[1] - cols[0]
             tile = Tile(f"{cell_name(name, y, p, cols)}.loaded", 1, width, channels)
-            op = Bring(tile, whole.tile, cols[0] * channels, 0, width * channels)
+            op = Copy(tile, whole.tile, cols[0] * channels, 0, width * channels)
             self.emit(Compute(reader.name, reader.op_type, "", (), (op,), (tile,)), core, position)
             yield Cell(cols, tile)
 
@@ -218,7 +218,7 @@ class LineLowering(TileLowering):
                 low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])
                 if low < high:
                     first, at = (low - cell.cols[0], (y - lines[0]) * width + low - cols[0])
-                    op = Bring(tile, cell.tile, first * channels, at * channels, (high - low) * channels)
+                    op = Copy(tile, cell.tile, first * channels, at * channels, (high - low) * channels)
                     position = y / len(grid.lines)
                     self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, position)
         return tile

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.mapping.decision import Mapping
-from raptor.spatial.ir import Bring, Tile
+from raptor.spatial.ir import Copy, Tile
 from raptor.spatial.placed import Partition, PlacedGraph
 from raptor.target.arch import Arch
 from raptor.target.timing import message_flits
@@ -39,7 +39,7 @@ def traffic(placed: Partition | PlacedGraph, arch: Arch) -> Ints:
 
 
 def _messages(placed: Partition | PlacedGraph) -> Iterator[tuple[int, int, int]]:
-    """Sender, receiver and elements; a tile that is not brought piece by piece is sent to a core once."""
+    """Sender, receiver and elements; a tile that is not copied piece by piece is sent to a core once."""
     homes: dict[str, int] = {}
     there: set[tuple[int, Tile]] = set()
     for core, compute in zip(placed.cores, placed.graph.computes, strict=True):
@@ -48,7 +48,7 @@ def _messages(placed: Partition | PlacedGraph) -> Iterator[tuple[int, int, int]]
                 home = homes.get(tile.name, core)
                 if home == core or (core, tile) in there:
                     continue
-                if isinstance(op, Bring):
+                if isinstance(op, Copy):
                     yield home, core, op.elements
                 else:
                     there.add((core, tile))

@@ -14,8 +14,8 @@ from raptor.spatial.ir import (
     ApplyFilters,
     ApplyLine,
     BodyOp,
-    Bring,
     Compute,
+    Copy,
     Overlap,
     PoolTile,
     StencilTile,
@@ -65,7 +65,7 @@ def _together(placed: PlacedGraph, mapping: Mapping) -> list[range]:
 class _ListSchedule:
     """Numbers some neighbouring computes from 0, and behind them the fetches of tiles that they read on other cores.
 
-    makers: the computes that make each tile. fetches: the number of that which brings a tile to a core.
+    makers: the computes that make each tile. fetches: the number of that which copies a tile to a core.
     """
 
     arch: Arch
@@ -139,7 +139,7 @@ class _ListSchedule:
         return need
 
     def fetch(self, tile: Tile, user: int, node: str) -> int:
-        """The number of the fetch that brings a whole tile to the core of its user."""
+        """The number of the fetch that copies a whole tile to the core of its user."""
         core = self.cores[user]
         if (tile.name, core) not in self.fetches:
             self.fetches[tile.name, core] = len(self.work)
@@ -183,7 +183,7 @@ class _ListSchedule:
             case Overlap():
                 added = max(int(op.runs[:, 3].sum()) - op.result.elements, 1)
                 return vector_ns(self.arch, added, 2) + len(op.runs) * ISSUE_NS
-            case Bring():
+            case Copy():
                 return 0.0
             case ApplyFilters():
                 product = mvmul_ns(self.arch, compute.matrices[0].xbars) + vector_ns(self.arch, op.result.channels, 2)
@@ -200,7 +200,7 @@ class _ListSchedule:
 
 
 def _copies(compute: Compute) -> bool:
-    return bool(compute.body) and isinstance(compute.body[0], Bring)
+    return bool(compute.body) and isinstance(compute.body[0], Copy)
 
 
 def _taken(work: Compute | Fetch) -> tuple[Tile | None, int]:
@@ -208,4 +208,4 @@ def _taken(work: Compute | Fetch) -> tuple[Tile | None, int]:
     if isinstance(work, Fetch):
         return work.tile, work.tile.elements
     op = work.body[0] if work.body else None
-    return (op.source, op.elements) if isinstance(op, Bring) else (None, 0)
+    return (op.source, op.elements) if isinstance(op, Copy) else (None, 0)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
-from raptor.spatial.ir import Bring, Compute
+from raptor.spatial.ir import Compute, Copy
 from raptor.spatial.placed import Partition, PlacedGraph, Schedule
 from raptor.spatial.verify_tiles import verify
 from raptor.target.arch import Arch
@@ -100,7 +100,7 @@ def _dependencies(schedule: Schedule) -> Iterator[tuple[int, int]]:
             for tile in op.reads:
                 yield from ((maker, i) for maker in makers.get(tile.name, ()) if maker != i)
                 # A copy takes what it needs from where it is.
-                if not isinstance(op, Bring) and (tile.name, cores[i]) in fetched:
+                if not isinstance(op, Copy) and (tile.name, cores[i]) in fetched:
                     yield fetched[tile.name, cores[i]], i
 
 

@@ -18,7 +18,7 @@ from raptor.spatial import (
     verify_placed,
     verify_schedule,
 )
-from raptor.spatial.ir import Bring
+from raptor.spatial.ir import Copy
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP, Passes, conv_model, passes, thesis_model
 
@@ -139,8 +139,8 @@ def _a_reader_before_what_it_reads(order: Schedule) -> Schedule:
 def _a_reader_before_the_last_copy(order: Schedule) -> Schedule:
     """A tile that several copies fill is read when all but the last are done."""
     computes = order.placed.graph.computes
-    copies = {c.results[0].name: i for i, c in enumerate(computes) if isinstance(c.body[0], Bring)}
-    names = [c.results[0].name for c in computes if isinstance(c.body[0], Bring)]
+    copies = {c.results[0].name: i for i, c in enumerate(computes) if isinstance(c.body[0], Copy)}
+    names = [c.results[0].name for c in computes if isinstance(c.body[0], Copy)]
     last, name = next((i, name) for name, i in copies.items() if names.count(name) > 1)
     reader = next(i for i, c in enumerate(computes) if any(t.name == name for t in c.inputs))
     return _exchanged(order, last, reader)
