@@ -35,7 +35,7 @@ PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lower", "allocate", "
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
 GRID = "raptor/spatial/line_grid.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
-ARRANGE, COMPILER = "raptor/spatial/mesh_placement.py", "raptor/pipeline.py"
+PLACES, SCHEDULE, COMPILER = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py", "raptor/pipeline.py"
 WINDOW, LAYOUT = "raptor/graph/window.py", "raptor/target/layout.py"
 UNFOLD, MAPPING, PARTS = (f"raptor/mapping/{n}.py" for n in ("line_unfolding", "decision", "streaming"))
 PLANS, FOLD, DEPTHWISE = (f"raptor/mapping/{n}.py" for n in ("plans", "fold_relu", "depthwise"))
@@ -199,5 +199,8 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(POOLS, "inputs=((pool.row, column),)", "inputs=((0, column),)"),
     Defect(POOLS, "for n, tile in enumerate(tiles[1:], 1)", "for n, tile in enumerate(tiles[2:], 2)"),
     Defect(PLANS, "plan.xbars <= self.xbars and", ""),
-    Defect(ARRANGE, "tuple(places[core] for core in cores)", "tuple(places[core] // 2 for core in cores)"),
+    Defect(PLACES, "tuple(places[core] for core in cores)", "tuple(places[core] // 2 for core in cores)"),
+    Defect(PLACES, "tuple(places[core] for core in cores)", "tuple(places[core] for core in cores[::-1])"),
+    Defect(SCHEDULE, "need |= set(made)", "need |= set(made[:1])"),
+    Defect(SCHEDULE, "set(self.makers[fetch.tile.name]) for fetch", "set[int]() for fetch"),
 )  # fmt: skip

@@ -195,6 +195,21 @@ def test_a_wrong_schedule(good: Passes, mistake: str):
         verify_schedule(change(good.schedule), good.on_chip)
 
 
+def test_layer_by_layer_fetches_are_numbered_through():
+    """Both layers make partial sums on several cores, which are fetched; each layer is scheduled alone."""
+    weights = {"w": random(20, 40, 3, 3), "v": random(20, 20, 3, 3)}
+    nodes = [
+        node("Conv", "x w", "t", name="first", pads=[1] * 4),
+        node("Conv", "t v", "y", name="second", pads=[1] * 4),
+    ]
+    done = passes(make_model(nodes, {"x": (1, 40, 8, 8)}, ["y"], weights), **CHIP)
+    by_layer = schedule(done.on_chip, replace(done.mapping, streamed=False), done.arch)
+    verify_schedule(by_layer, done.on_chip)
+    assert {fetch.node for fetch in by_layer.fetches} == {"first", "second"}
+    steps = [step.node for _, step in by_layer.steps()]
+    assert steps == sorted(steps)
+
+
 # In the pipeline
 
 
