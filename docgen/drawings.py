@@ -20,7 +20,7 @@ def all_drawings() -> dict[str, str]:
 
 def tiles(compiled: Compiled) -> Drawing:
     """Draws the channels of each tensor, cut into tiles."""
-    graph = compiled.passes["partition"]
+    graph = compiled.passes["partition"].graph
     drawing = Drawing(560, 150, "Tensors x and y cut into tiles of three channels")
     for k, (name, tensor) in enumerate(graph.tensors.items()):
         y = 40 + 55 * k
@@ -36,12 +36,13 @@ def tiles(compiled: Compiled) -> Drawing:
 
 def cores(compiled: Compiled) -> Drawing:
     """Draws the crossbars of each core, coloured by the channels that their matrix reads and writes."""
-    computes = compiled.passes["partition"].computes
+    partition = compiled.passes["partition"]
+    computes = partition.graph.computes
     groups = list(dict.fromkeys((m.rows, m.cols) for c in computes for m in c.matrices))
     drawing = Drawing(700, 60 + 26 * len(computes), "Which core holds which matrix")
     drawing.text(70, 25, "crossbars, each with the kernel position of its matrix", style="s")
-    for row, compute in enumerate(computes):
-        drawing.text(15, 52 + 26 * row, f"core {compute.core}")
+    for row, (core, compute) in enumerate(zip(partition.cores, computes, strict=True)):
+        drawing.text(15, 52 + 26 * row, f"core {core}")
         for i, matrix in enumerate(compute.matrices):
             colour = PALETTE[groups.index((matrix.rows, matrix.cols))]
             drawing.rectangle(70 + 46 * i, 36 + 26 * row, 42, 22, colour)

@@ -110,9 +110,9 @@ def _blaming_its_file(choice: Choice) -> Generator[None]:
 
 def _build(graph: Graph, arch: Arch, mapping: Placement) -> tuple[PimProgram, Streams]:
     """What a mapping comes to; not verified, as what is chosen of several is built again."""
-    tiles = spatial.arrange_cores(spatial.partition(graph, mapping), mapping, arch)
-    tiles = spatial.order_computes(tiles, mapping, arch)
-    placed = pim.reuse_operands(pim.place(tiles, pim.map_global_memory(tiles)))
+    placed = spatial.place_cores(spatial.partition(graph, mapping), mapping, arch)
+    schedule = spatial.schedule(placed, mapping, arch)
+    placed = pim.reuse_operands(pim.place(schedule, pim.map_global_memory(schedule)))
     program = pim.allocate(placed, arch)
     return program, codegen.generate(program, arch)
 
@@ -168,19 +168,21 @@ def _lower(
     driver: Driver, graph: Graph, mapping: Placement, arch: Arch
 ) -> tuple[SpatialGraph, GlobalMemory, PimProgram, Streams]:
     """The passes after the mapping."""
-    verify_spatial = partial(spatial.verify, arch=arch)
     verify_pim = partial(pim.verify, arch=arch)
-    tiles = driver.run("partition", verify_spatial, spatial.partition, graph, mapping)
-    tiles = driver.run("arrange", verify_spatial, spatial.arrange_cores, tiles, mapping, arch)
-    tiles = driver.run("order", verify_spatial, spatial.order_computes, tiles, mapping, arch)
-    memory = driver.run("map_memory", _nothing, pim.map_global_memory, tiles)
-    placed = driver.run("place", verify_pim, pim.place, tiles, memory)
+    verify_partition = partial(spatial.verify_partition, arch=arch)
+    tiles = driver.run("partition", verify_partition, spatial.partition, graph, mapping)
+    verify_placed = partial(spatial.verify_placed, partition=tiles, arch=arch)
+    on_chip = driver.run("place_cores", verify_placed, spatial.place_cores, tiles, mapping, arch)
+    verify_schedule = partial(spatial.verify_schedule, placed=on_chip)
+    schedule = driver.run("schedule", verify_schedule, spatial.schedule, on_chip, mapping, arch)
+    memory = driver.run("map_memory", _nothing, pim.map_global_memory, schedule)
+    placed = driver.run("place", verify_pim, pim.place, schedule, memory)
     reused = driver.run("reuse_operands", verify_pim, pim.reuse_operands, placed)
     program = driver.run("allocate", verify_pim, pim.allocate, reused, arch)
     streams = driver.run(
         "generate", lambda s: codegen.verify_streams(s, program, arch), codegen.generate, program, arch
     )
-    return tiles, memory, program, streams
+    return tiles.graph, memory, program, streams
 
 
 def _nothing(_: object) -> None:

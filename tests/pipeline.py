@@ -19,7 +19,7 @@ from raptor.driver import Driver
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Mapping as Placement
 from raptor.pim import GlobalMemory, PimProgram
-from raptor.spatial import SpatialGraph
+from raptor.spatial import Partition, PlacedGraph, Schedule, SpatialGraph
 from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.arch import Arch
@@ -50,21 +50,27 @@ class Passes:
     graph: Graph
     chosen: Graph
     mapping: Placement
-    spatial: SpatialGraph
-    arranged: SpatialGraph
+    partition: Partition
+    on_chip: PlacedGraph
+    schedule: Schedule
     memory: GlobalMemory
     placed: PimProgram
     reused: PimProgram
     program: PimProgram
     streams: Streams
 
+    @property
+    def spatial(self) -> SpatialGraph:
+        return self.partition.graph
+
 
 _PASS = {
     "graph": "fold_relu",
     "chosen": "choose_depthwise",
     "mapping": "map",
-    "spatial": "partition",
-    "arranged": "arrange",
+    "partition": "partition",
+    "on_chip": "place_cores",
+    "schedule": "schedule",
     "memory": "map_memory",
     "placed": "place",
     "reused": "reuse_operands",

@@ -124,7 +124,7 @@ def test_the_grids_are_those_of_the_mapping(squeezenet: onnx.ModelProto, explain
     done = passes(squeezenet, mapping="rows")
     lines = _lines(done.chosen, done.mapping)
     layers = {layer.node: layer for layer in explained["rows"].layers}
-    places = {a.core: b.core for a, b in zip(done.spatial.computes, done.arranged.computes, strict=True)}
+    places = dict(zip(done.partition.cores, done.on_chip.cores, strict=True))
     assert lines
     assert set(layers) == set(lines)
     assert all(_is_that(layers[node], line, places) for node, line in lines.items())

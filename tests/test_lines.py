@@ -156,7 +156,7 @@ def test_an_input_is_loaded_once_and_passed_on():
     (loaders,) = result.mapping.loaders.values()
     assert loaders[0][0][0] == 0
     loads = {i: int((s.records["opcode"] == isa.OPCODE["ld"]).sum()) for i, s in result.streams.cores.items()}
-    places = {a.core: b.core for a, b in zip(result.spatial.computes, result.arranged.computes, strict=True)}
+    places = dict(zip(result.partition.cores, result.on_chip.cores, strict=True))
     assert all(loads[places[core]] == 64 for _, core in loaders)
 
 
@@ -351,8 +351,9 @@ def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     costs: list[float] = []
 
     def build(mapping: Mapping) -> tuple[PimProgram, Streams]:
-        tiles = spatial.order_computes(spatial.partition(result.chosen, mapping), mapping, result.arch)
-        program = pim.allocate(pim.place(tiles, pim.map_global_memory(tiles)), result.arch)
+        placed = spatial.place_cores(spatial.partition(result.chosen, mapping), mapping, result.arch)
+        order = spatial.schedule(placed, mapping, result.arch)
+        program = pim.allocate(pim.place(order, pim.map_global_memory(order)), result.arch)
         streams = codegen.generate(program, result.arch)
         costs.append(cost_of(program, streams, result.arch, objective))
         return program, streams
@@ -384,6 +385,6 @@ def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
     assert count_ops(by_layer.streams)["mvmul"] == count_ops(streamed.streams)["mvmul"]
     costs = [cost_of(p.program, p.streams, p.arch, "latency") for p in (by_layer, streamed)]
     assert costs[0] > costs[1]
-    ordered = spatial.order_computes(by_layer.spatial, by_layer.mapping, by_layer.arch)
+    ordered = by_layer.schedule.graph
     layers = [[n for n, _ in groupby(c.node for c in graph.computes)] for graph in (by_layer.spatial, ordered)]
     assert layers[0] == layers[1]

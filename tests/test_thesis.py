@@ -86,7 +86,7 @@ def test_matrices_are_grouped_as_in_figure_4_8(channels: int, filters: int, tabl
     assert len(computes) == 11
     assert sum(len(c.matrices) for c in computes) == 54
     assert [held(c) for c in computes] == expected(table)
-    assert [c.core for c in computes] == list(range(11))
+    assert list(compiled(channels, filters).partition.cores) == list(range(11))
 
 
 def test_the_dependency_table_is_table_4_1():

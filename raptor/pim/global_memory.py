@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.spatial.ir import ConstantTile, SpatialGraph, StencilTile, Vector
+from raptor.spatial.placed import Schedule
 
 Floats = npt.NDArray[np.float32]
 
@@ -32,8 +33,9 @@ class GlobalMemory:
         return f"global memory of {self.elements} elements\n{''.join(lines)}"
 
 
-def map_global_memory(graph: SpatialGraph) -> GlobalMemory:
-    """Gives every input tile, constant and output tile its place."""
+def map_global_memory(schedule: Schedule) -> GlobalMemory:
+    """Gives every input tile, constant and output tile its place; constants by first use."""
+    graph = schedule.graph
     inputs, position = _place_tensors(graph, graph.inputs, 0)
     pool = _Pool(position)
     constants = {c.name: pool.place(c.values) for c in _constants(graph)}

@@ -5,7 +5,7 @@ appended in the same step, so every core's program is a projection of that order
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,9 @@ from raptor.spatial.ir import (
     ApplyFilters,
     ApplyLine,
     BodyOp,
-    Bring,
     Compute,
     ConstantTile,
+    Copy,
     DotTile,
     Gather,
     MoveTile,
@@ -32,13 +32,14 @@ from raptor.spatial.ir import (
     Tile,
     Vector,
 )
+from raptor.spatial.placed import Fetch, Schedule
 
 
-def place(graph: SpatialGraph, memory: GlobalMemory) -> ir.PimProgram:
-    """Computes with matrices go where the mapping says, others where their first operand is."""
-    placer = _Placer(graph, memory)
-    for compute in graph.computes:
-        placer.place(compute)
+def place(schedule: Schedule, memory: GlobalMemory) -> ir.PimProgram:
+    """Visits computes and fetches in the order of the schedule, and appends to the programs of their cores."""
+    placer = _Placer(schedule.placed.graph, memory)
+    for core, step in schedule.steps():
+        placer.place(step, core)
     placer.store_inputs()
     return placer.program()
 
@@ -77,14 +78,14 @@ class _Placer:
         for name in self.graph.literals:
             self.inputs[name] = self.memory.constants[name]
 
-    def place(self, compute: Compute) -> None:
-        core = compute.core if compute.core is not None else self.core_of(compute.inputs)
-        if compute.fetch is not None:
-            self.local(compute.fetch, core, compute.node)
+    def place(self, compute: Compute | Fetch, core: int) -> None:
+        if isinstance(compute, Fetch):
+            self.local(compute.tile, core, compute.node)
+            return
         first_group = self.groups_of(compute, core)
         for op in compute.body:
-            if isinstance(op, Bring):
-                self.bring(op, core, compute.node)
+            if isinstance(op, Copy):
+                self.copy(op, core, compute.node)
             else:
                 self.cores[core].add(self.lower(op, core, first_group, compute.node), compute.node)
             self.made[op.result.name] = (core, len(self.cores[core].steps))
@@ -102,10 +103,6 @@ class _Placer:
             self.first_group[key] = len(groups)
             groups += wanted
         return self.first_group[key]
-
-    def core_of(self, tiles: Iterable[Tile]) -> int:
-        """Where the first of the tiles that was computed is; core 0 for model inputs."""
-        return next((self.made[t.name][0] for t in tiles if t.name in self.made), 0)
 
     def lower(self, op: BodyOp, core: int, first_group: int, node: str) -> ir.Operation:
         site = _Site(self, core, node, first_group)
@@ -133,7 +130,7 @@ class _Placer:
         self.cores[core].add(ir.Receive(buffer, source, self.channels), node)
         self.channels += 1
 
-    def bring(self, op: Bring, core: int, node: str) -> None:
+    def copy(self, op: Copy, core: int, node: str) -> None:
         """Elements of a tile into a buffer of this core: loaded, received, or copied."""
         out = self.cores[core].here.setdefault(op.result.name, ir.Buffer(op.result.name, op.result.elements))
         into, taken = (op.at, op.elements), (op.first, op.elements)

@@ -1,11 +1,28 @@
-"""Graph to SpatialIR: tiles and crossbar matrices, true for any crossbar machine."""
+"""Graph to SpatialIR, tiles and crossbar matrices; then the core of each compute, and the order of all."""
 
 from raptor.mapping.depthwise import choose_depthwise
 from raptor.mapping.fold_relu import fold_relu
 from raptor.spatial.ir import SpatialGraph
-from raptor.spatial.mesh_placement import arrange_cores
+from raptor.spatial.mesh_placement import place_cores
 from raptor.spatial.partition import partition
-from raptor.spatial.schedule import order_computes
+from raptor.spatial.placed import Fetch, Partition, PlacedGraph, Schedule
+from raptor.spatial.schedule import schedule
+from raptor.spatial.verify_placed import verify_partition, verify_placed, verify_schedule
 from raptor.spatial.verify_tiles import verify
 
-__all__ = ["SpatialGraph", "arrange_cores", "choose_depthwise", "fold_relu", "order_computes", "partition", "verify"]
+__all__ = [
+    "Fetch",
+    "Partition",
+    "PlacedGraph",
+    "Schedule",
+    "SpatialGraph",
+    "choose_depthwise",
+    "fold_relu",
+    "partition",
+    "place_cores",
+    "schedule",
+    "verify",
+    "verify_partition",
+    "verify_placed",
+    "verify_schedule",
+]

@@ -13,13 +13,14 @@ import numpy as np
 from raptor.graph.ir import Filter, Node
 from raptor.mapping.decision import FilterMapping, Matrix, filter_key
 from raptor.mapping.streaming import Range
-from raptor.spatial.ir import ApplyLine, BodyOp, Bring, Compute, Overlap, Tile, tile_name
+from raptor.spatial.ir import ApplyLine, BodyOp, Compute, Copy, Overlap, Tile, tile_name
+from raptor.spatial.residency import Emit
 from raptor.target.layout import Region
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Elements of a tile from `first` on. `position`: as in `Compute`."""
+    """Elements of a tile from `first` on. `position`: as in `Partition`."""
 
     tile: Tile
     first: int
@@ -54,7 +55,7 @@ class DenseLayer:
     node: Node
     operator: Filter
     mapping: FilterMapping
-    computes: list[Compute]
+    emit: Emit
     find: FindSource
 
     def lower(self, regions: list[tuple[int, Region]]) -> Iterator[tuple[Region, Tile]]:
@@ -84,13 +85,13 @@ class DenseLayer:
         ends = np.cumsum([0, *sizes]).tolist()
         name, width = f"{self.node.output}.n{cols[0]}.k{core}", cols[1] - cols[0]
         given = Tile(f"{name}.in", 1, 1, ends[-1])
-        self.bring(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
+        self.copy(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
         products = np.array([(i, 0, ends[i], i * width) for i in range(len(matrices))])
         result = Tile(f"{name}.products", 1, 1, len(matrices) * width)
         self.add(tuple(matrices), core, ApplyLine(result, (given,), products))
         return _Partial(core, result, len(matrices), first)
 
-    def bring(self, given: Tile, core: int, sources: list[Source], sizes: list[int]) -> None:
+    def copy(self, given: Tile, core: int, sources: list[Source], sizes: list[int]) -> None:
         """Elements that lie side by side come in one message."""
         at, start = 0, 0
         for n, (source, size) in enumerate(zip(sources, sizes, strict=True)):
@@ -98,8 +99,8 @@ class DenseLayer:
             after = sources[n + 1] if n + 1 < len(sources) else None
             if after is None or (after.tile, after.first) != (source.tile, source.first + size):
                 elements = at - start
-                op = Bring(given, source.tile, source.first + size - elements, start, elements)
-                self.computes.append(self.compute((), core, op, source.position))
+                op = Copy(given, source.tile, source.first + size - elements, start, elements)
+                self.add((), core, op, source.position)
                 start = at
 
     def summed(self, partial: _Partial, ends: list[int]) -> _Partial:
@@ -123,26 +124,23 @@ class DenseLayer:
         met = Tile(f"{result.name}.partial", 1, sum(p.count for p in partials if p is not own), size)
         sources = (own.tile, met) if met.elements else (own.tile,)
         runs: list[tuple[int, int, int, int]] = []
-        brought = 0
+        copied = 0
         for partial in partials:
             firsts = [at + n * partial.width for n in range(partial.count)]
             if partial is own:
                 runs += [(0, 0, given, size) for given in firsts]
                 continue
             for given in firsts:
-                op = Bring(met, partial.tile, given, brought, size)
-                self.computes.append(self.compute((), core, op))
-                runs.append((0, 1, brought, size))
-                brought += size
+                op = Copy(met, partial.tile, given, copied, size)
+                self.add((), core, op)
+                runs.append((0, 1, copied, size))
+                copied += size
         self.add((), core, Overlap(result, sources, np.array(runs, np.int64).reshape(-1, 4)))
         return result
 
-    def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp) -> None:
-        self.computes.append(self.compute(matrices, core, op))
-
-    def compute(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> Compute:
-        layer = "" if isinstance(op, Bring) else filter_key(self.node)
-        return Compute(self.node.name, self.node.op_type, layer, matrices, core, (op,), (op.result,), position)
+    def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> None:
+        layer = "" if isinstance(op, Copy) else filter_key(self.node)
+        self.emit(Compute(self.node.name, self.node.op_type, layer, matrices, (op,), (op.result,)), core, position)
 
 
 def run_ends(cores: list[list[int]]) -> list[int]:

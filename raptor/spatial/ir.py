@@ -130,7 +130,7 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True)
-class Bring:
+class Copy:
     """Elements of a tile become elements of another one on the core of the compute, which several may fill.
 
     Elements `first` to `first + elements` of `source` go to `at` in `result`.
@@ -147,7 +147,7 @@ class Bring:
         return (self.source,)
 
     def __str__(self) -> str:
-        return f"spat.bring {self.source}[{self.first}:{self.first + self.elements}] {{at = {self.at}}}"
+        return f"spat.copy {self.source}[{self.first}:{self.first + self.elements}] {{at = {self.at}}}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,7 +299,7 @@ BodyOp = (
     ApplyFilters
     | ApplyLine
     | Overlap
-    | Bring
+    | Copy
     | Vector
     | PoolTile
     | StencilTile
@@ -318,19 +318,11 @@ class Compute:
     op_type: str
     layer: str
     matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]
-    core: int | None
-    """The core that the mapping gives to the matrices; None without matrices. Not part of the meaning."""
     body: tuple[BodyOp, ...]
     results: tuple[Tile, ...]
-    position: float = 1.0
-    """How far down the image its rows are, 0 to 1: what comes first is more urgent. Not part of the meaning."""
-    fetch: Tile | None = None
-    """A tile to be brought to `core` ahead of its use. Such a compute has no body."""
 
     @property
     def inputs(self) -> tuple[Tile, ...]:
-        if self.fetch is not None:
-            return (self.fetch,)
         inside = {op.result for op in self.body}
         return tuple(dict.fromkeys(t for op in self.body for t in op.reads if t not in inside))
 
@@ -404,9 +396,6 @@ def _lines(graph: SpatialGraph) -> Iterator[str]:
 
 
 def _compute_lines(compute: Compute) -> Iterator[str]:
-    if compute.fetch is not None:
-        yield f"  spat.fetch {compute.fetch} {{core = {compute.core}}}  # {compute.node}"
-        return
     results = ", ".join(map(str, compute.results))
     inputs = ", ".join(map(str, compute.inputs))
     weights = "; ".join(_matrix_runs(compute.matrices))

@@ -22,10 +22,11 @@ from raptor.mapping.line_unfolding import (
 )
 from raptor.mapping.streaming import Parts, Range
 from raptor.spatial.ir import ApplyLine, Compute, Overlap, Tile
+from raptor.spatial.residency import Emit
 
 Ints = npt.NDArray[np.int64]
 
-_Piece = Callable[[Range, int, Range, int], tuple[Tile, int]]
+_OnCore = Callable[[Range, int, Range, int], tuple[Tile, int]]
 """(lines, part, columns, core) -> a tile on the core that holds them, and the column of its first pixel."""
 
 _Result = tuple[int, int, Range, Tile]
@@ -71,35 +72,34 @@ class LayerLines:
         """
         return set(self.chosen.outs) <= set(self.outs)
 
-    def lower(self, computes: list[Compute], piece: _Piece) -> Iterator[_Result]:
+    def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[_Result]:
         groups = len(self.chosen.ins)
         for s, cols in enumerate(self.chosen.cols):
             partial: dict[tuple[int, int], list[Tile]] = {}
             for g in range(groups):
                 for n in range(len(self.chosen.outs)):
                     core = _CoreLines(self, s, g, n)
-                    for y, p, tile in core.lower(computes, piece):
+                    for y, p, tile in core.lower(emit, on_core):
                         partial.setdefault((y, p), []).append(tile)
             for (y, p), tiles in sorted(partial.items()):
-                yield y, p, cols, tiles[0] if groups == 1 else self.reduce(computes, s, y, p, tiles)
+                yield y, p, cols, tiles[0] if groups == 1 else self.reduce(emit, s, y, p, tiles)
 
-    def reduce(self, computes: list[Compute], s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
+    def reduce(self, emit: Emit, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
         """Partial sums are added on one of the cores that made them, another one for each range of channels."""
         part = next(n for n, r in enumerate(self.chosen.outs) if r[0] <= self.outs[p][0] < r[1])
         core = self.chosen.core(s, p % len(tiles), part)
         result = Tile(self.name(y, p, s), 1, tiles[0].width, tiles[0].channels)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
-        computes.append(
-            self.compute((), core, Overlap(result, tuple(tiles), runs), y / self.operator.window.out_dims[0])
-        )
+        position = y / self.operator.window.out_dims[0]
+        emit(self.compute((), Overlap(result, tuple(tiles), runs)), core, position)
         return result
 
     def name(self, y: int, p: int, s: int) -> str:
         return f"{self.node.output}.r{y}.c{p}.x{self.chosen.cols[s][0]}"
 
-    def compute(self, matrices: tuple[LineMatrix, ...], core: int, op: ApplyLine | Overlap, position: float) -> Compute:
+    def compute(self, matrices: tuple[LineMatrix, ...], op: ApplyLine | Overlap) -> Compute:
         key = filter_key(self.node)
-        return Compute(self.node.name, self.node.op_type, key, matrices, core, (op,), (op.result,), position)
+        return Compute(self.node.name, self.node.op_type, key, matrices, (op,), (op.result,))
 
 
 _Met = tuple[tuple[int, BandShape], ...]
@@ -126,7 +126,7 @@ class _CoreLines:
     def cols(self) -> Range:
         return self.layer.chosen.cols[self.segment]
 
-    def lower(self, computes: list[Compute], piece: _Piece) -> Iterator[tuple[int, int, Tile]]:
+    def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[tuple[int, int, Tile]]:
         window = self.layer.operator.window
         found = [(band, band_shape(window, band)) for band in bands(window, self.layer.chosen.height)]
         for _, shape in found:
@@ -134,14 +134,14 @@ class _CoreLines:
                 self.work[shape] = self.plan(shape)
         reaching: dict[int, list[tuple[int, BandShape, tuple[Tile, ...]]]] = {}
         for band, shape in found:
-            tiles = tuple(self.line(computes, piece, band, self.work[shape]))
+            tiles = tuple(self.line(emit, on_core, band, self.work[shape]))
             for i, out in enumerate(band.outs):
                 reaching.setdefault(out, []).append((i, shape, tiles))
         for y in range(window.out_dims[0]):
             met = tuple((i, shape) for i, shape, _ in reaching.get(y, ()))
             sources = tuple(t for _, _, tiles in reaching.get(y, ()) for t in tiles)
             for p in self.parts():
-                yield y, p, self.overlap(computes, y, p, met, sources)
+                yield y, p, self.overlap(emit, y, p, met, sources)
 
     @property
     def core(self) -> int:
@@ -176,7 +176,7 @@ class _CoreLines:
         columns = len(band.outs) * count * (self.outs[1] - self.outs[0])
         return LineMatrix(part, self.outs, band, pixels, shift, count, -(-columns // self.layer.xbar[1]))
 
-    def line(self, computes: list[Compute], piece: _Piece, band: Band, work: _Work) -> Iterator[Tile]:
+    def line(self, emit: Emit, on_core: _OnCore, band: Band, work: _Work) -> Iterator[Tile]:
         """The products of one band, step by step."""
         position = band.lines[0] / self.layer.operator.window.in_dims[0]
         stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{band.lines[0]}"
@@ -184,7 +184,7 @@ class _CoreLines:
             products = [q for q in work.products if q.step == step]
             lines: dict[int, tuple[int, Tile, int]] = {}
             for part in dict.fromkeys(q.part for q in products):
-                tile, first = piece(band.lines, part, self.needed(work, part), self.core)
+                tile, first = on_core(band.lines, part, self.needed(work, part), self.core)
                 lines[part] = (len(lines), tile, first)
             table = [
                 (q.weight, lines[q.part][0], (q.block.pixels[0] - lines[q.part][2]) * lines[q.part][1].channels, q.at)
@@ -192,7 +192,7 @@ class _CoreLines:
             ]
             result = Tile(f"{stem}.{step}", 1, 1, size)
             op = ApplyLine(result, tuple(tile for _, tile, _ in lines.values()), np.array(table))
-            computes.append(self.layer.compute(tuple(self.matrices), self.core, op, position))
+            emit(self.layer.compute(tuple(self.matrices), op), self.core, position)
             yield result
 
     @staticmethod
@@ -200,7 +200,7 @@ class _CoreLines:
         own = [q.block.pixels for q in work.products if q.part == part]
         return own[0][0], own[-1][1]
 
-    def overlap(self, computes: list[Compute], y: int, p: int, met: _Met, sources: tuple[Tile, ...]) -> Tile:
+    def overlap(self, emit: Emit, y: int, p: int, met: _Met, sources: tuple[Tile, ...]) -> Tile:
         """One line of one range of output channels."""
         layer = self.layer
         if (p, met) not in self.runs:
@@ -209,7 +209,7 @@ class _CoreLines:
         channels = layer.outs[p][1] - layer.outs[p][0]
         result = Tile(layer.name(y, p, self.segment) + suffix, 1, self.cols[1] - self.cols[0], channels)
         op = Overlap(result, sources, self.runs[p, met])
-        computes.append(layer.compute((), self.core, op, y / layer.operator.window.out_dims[0]))
+        emit(layer.compute((), op), self.core, y / layer.operator.window.out_dims[0])
         return result
 
     def find_runs(self, p: int, met: _Met) -> Ints:

@@ -7,6 +7,7 @@ from typing import Literal
 from raptor.graph.ir import Node
 from raptor.graph.window import Window
 from raptor.spatial.ir import BodyOp, Compute, PoolTile, Tile, Vector
+from raptor.spatial.residency import Emit
 
 
 def pool_ops(pool: PoolTile) -> Iterator[PoolTile]:
@@ -53,30 +54,30 @@ class ImagePool:
     function: Literal["max", "sum"]
     name: str
 
-    def lower(self, computes: list[Compute], columns: list[tuple[list[Tile], int | None]]) -> Tile:
+    def lower(self, emit: Emit, columns: list[tuple[list[Tile], int | None]]) -> Tile:
         """`columns`: the lines of some columns, and the core for them."""
-        pixels = [self.along(computes, self.down(computes, f"x{i}", *given), *given) for i, given in enumerate(columns)]
-        return self.down(computes, "all", pixels, columns[0][1])
+        pixels = [self.along(emit, self.down(emit, f"x{i}", *given), *given) for i, given in enumerate(columns)]
+        return self.down(emit, "all", pixels, columns[0][1])
 
-    def down(self, computes: list[Compute], stem: str, tiles: list[Tile], core: int | None) -> Tile:
+    def down(self, emit: Emit, stem: str, tiles: list[Tile], core: int | None) -> Tile:
         """Tiles of equal size combined, each as soon as it is there."""
         total = tiles[0]
         for n, tile in enumerate(tiles[1:], 1):
             result = replace(tile, name=f"{self.name}.{stem}.{n}")
             op = Vector(result, "add" if self.function == "sum" else "max", (total, tile))
-            computes.append(self.compute(op, core, n / len(tiles)))
+            emit(self.compute(op), core, n / len(tiles))
             total = result
         return total
 
-    def along(self, computes: list[Compute], line: Tile, tiles: list[Tile], core: int | None) -> Tile:
+    def along(self, emit: Emit, line: Tile, tiles: list[Tile], core: int | None) -> Tile:
         """The pixels of a line combined."""
         if line.width == 1:
             return line
         result = replace(line, name=f"{tiles[0].name}.{self.name}.pixel", width=1)
         ones, none = (1, 1), (0, 0)
         window = Window((1, line.width), ones, (1, line.width), ones, none, ones)
-        computes.append(self.compute(PoolTile(result, ((0, line),), self.function, window), core, 1.0))
+        emit(self.compute(PoolTile(result, ((0, line),), self.function, window)), core, 1.0)
         return result
 
-    def compute(self, op: BodyOp, core: int | None, position: float) -> Compute:
-        return Compute(self.node.name, self.node.op_type, self.node.output, (), core, (op,), (op.result,), position)
+    def compute(self, op: BodyOp) -> Compute:
+        return Compute(self.node.name, self.node.op_type, self.node.output, (), (op,), (op.result,))

@@ -5,10 +5,9 @@ on whole tiles: the pixels are stacked first, and cut again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,10 @@ from raptor.graph.ir import (
     Filter,
     Map,
     Node,
-    Operator,
     Pool,
     Rename,
 )
-from raptor.graph.window import Table
+from raptor.graph.window import Table, Window
 from raptor.mapping.decision import Matrix, Range, filter_key
 from raptor.spatial.ir import (
     ApplyFilters,
@@ -36,7 +34,7 @@ from raptor.spatial.ir import (
     Vector,
     tile_name,
 )
-from raptor.spatial.lower_tiles import Lowering, map_op
+from raptor.spatial.lower_tiles import TileLowering, map_op
 from raptor.target.layout import Image, Region
 
 Pixels = dict[Range, list[Tile]]
@@ -44,7 +42,7 @@ Pixels = dict[Range, list[Tile]]
 
 
 @dataclass(slots=True)
-class PixelLowering(Lowering):
+class PixelLowering(TileLowering):
     """`pixels`: every tensor; `whole`: those that were asked for as whole tiles."""
 
     pixels: dict[str, Pixels] = field(default_factory=dict[str, Pixels])
@@ -85,7 +83,7 @@ class PixelLowering(Lowering):
         size = tiles[0].channels
         runs = np.array([[i * size, i, 0, 1, size] for i in range(len(tiles))])
         op = MoveTile(result, tuple(tiles), runs)
-        self.computes.append(Compute(self.tensors[name].node, "Move", name, (), None, (op,), (result,)))
+        self.emit(Compute(self.tensors[name].node, "Move", name, (), (op,), (result,)))
         return result
 
     def cut(self, node: Node, whole: Tile) -> list[Tile]:
@@ -97,14 +95,27 @@ class PixelLowering(Lowering):
         return tiles
 
     def lower(self, node: Node) -> None:
-        by_pixel = _BY_PIXEL.get(type(node.operator))
-        pixels = by_pixel(self, node, node.operator) if by_pixel else None
-        if pixels is None:
-            Lowering.lower(self, node)
-            parts = self.whole[node.output] = self.tensors[node.output].parts
-            cut = {tile: self.cut(node, tile) for tile in dict.fromkeys(p.tile for p in parts)}  # twice in x ++ x
-            pixels = {p.region.channels: cut[p.tile] for p in parts}
+        """By pixel where that works, which the cases decide; else as whole tiles, which are cut afterwards."""
+        match node.operator:
+            case Filter() as operator:
+                pixels = self.filter_pixels(node, operator)
+            case Map() as operator if self.maps_pixels(node):
+                pixels = self.map_pixels(node, operator)
+            case Pool() as operator if all(_pixels_read(operator.window)):
+                pixels = self.pool_pixels(node, operator)
+            case Rename():
+                pixels = self.pixels[node.inputs[0]]
+            case ConstantTensor() as operator:
+                pixels = self.constant_pixels(node, operator)
+            case _:
+                pixels = self.lower_whole(node)
         self.bind_pixels(node.output, node.name, pixels)
+
+    def lower_whole(self, node: Node) -> Pixels:
+        self.lower_by_tile(node)
+        parts = self.whole[node.output] = self.tensors[node.output].parts
+        cut = {tile: self.cut(node, tile) for tile in dict.fromkeys(p.tile for p in parts)}  # twice in x ++ x
+        return {p.region.channels: cut[p.tile] for p in parts}
 
     def filter_pixels(self, node: Node, operator: Filter) -> Pixels:
         image, chosen = self.graph.tensors[node.output].image, self.mapping.filters[filter_key(node)]
@@ -127,14 +138,17 @@ class PixelLowering(Lowering):
             results = tuple(pixel.sums[cols] for cols in dict.fromkeys(m.cols for _, m in used))
             if body:
                 key = filter_key(node)
-                self.computes.append(Compute(node.name, node.op_type, key, matrices, core, body, results))
+                self.emit(Compute(node.name, node.op_type, key, matrices, body, results), core)
         for zero in (tile for cols, tile in pixel.results.items() if cols not in pixel.sums):
             self.add(node, [MoveTile(zero, (), np.array([[0, -1, 0, 1, zero.elements]]))])
 
-    def map_pixels(self, node: Node, operator: Map) -> Pixels | None:
+    def maps_pixels(self, node: Node) -> bool:
+        """Whether all operands are cut at the channels of the result."""
+        wanted = {r.channels for _, r in self.regions(self.graph.tensors[node.output].image)}
+        return all(set(self.pixels[name]) == wanted for name in node.inputs)
+
+    def map_pixels(self, node: Node, operator: Map) -> Pixels:
         image = self.graph.tensors[node.output].image
-        if any(set(self.pixels[name]) != {r.channels for _, r in self.regions(image)} for name in node.inputs):
-            return None
         make = map_op(replace(operator, operands=tuple(_by_pixel(o, image) for o in operator.operands)))
         results: Pixels = {}
         for i, region in self.regions(image):
@@ -145,20 +159,15 @@ class PixelLowering(Lowering):
                 self.add(node, [make(tile, operands, Region(region.channels, (p, p + 1)))])
         return results
 
-    def pool_pixels(self, node: Node, operator: Pool) -> Pixels | None:
+    def pool_pixels(self, node: Node, operator: Pool) -> Pixels:
         image, window = self.graph.tensors[node.output].image, operator.window
-        taps: list[list[int]] = [sorted(set(inputs) - {-1}) for inputs in window.input_pixels().tolist()]
-        if not all(taps):
-            return None
+        taps = _pixels_read(window)
         results: Pixels = {}
         for i, (channels, source) in enumerate(self.pixels[node.inputs[0]].items()):
             results[channels] = self.tiles(node.output, i, Region(channels, (0, image.rows)), image)
             for p, tile in enumerate(results[channels]):
                 self.add(node, [PoolTile(tile, tuple((k, source[k]) for k in taps[p]), operator.function, window, p)])
         return results
-
-    def rename_pixels(self, node: Node, _: Rename) -> Pixels:
-        return self.pixels[node.inputs[0]]
 
     def constant_pixels(self, node: Node, operator: ConstantTensor) -> Pixels:
         image = self.graph.tensors[node.output].image
@@ -169,14 +178,10 @@ class PixelLowering(Lowering):
         return results
 
 
-_BY_PIXEL: dict[type[Operator], Callable[[PixelLowering, Node, Any], Pixels | None]] = {
-    Filter: PixelLowering.filter_pixels,
-    Map: PixelLowering.map_pixels,
-    Pool: PixelLowering.pool_pixels,
-    Rename: PixelLowering.rename_pixels,
-    ConstantTensor: PixelLowering.constant_pixels,
-}
-"""Each returns None where it cannot work on pixels."""
+def _pixels_read(window: Window) -> list[list[int]]:
+    """Of each output pixel, the input pixels that its window holds."""
+    pixels: list[list[int]] = window.input_pixels().tolist()
+    return [sorted(set(inputs) - {-1}) for inputs in pixels]
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,7 @@ from raptor.spatial.ir import (
     Vector,
     tile_name,
 )
+from raptor.spatial.residency import Residency
 from raptor.spatial.runs import find_runs
 from raptor.spatial.tile_filter import Cascade
 from raptor.target.layout import Image, Region, channel_tiles
@@ -52,15 +53,70 @@ _MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
 """Makes the operation that computes one tile from the operand tiles that meet it."""
 
 
+class Placed(NamedTuple):
+    """A compute, its virtual core and its position (see `raptor.spatial.placed.Partition`)."""
+
+    compute: Compute
+    core: int
+    position: float
+
+
 @dataclass(slots=True)
-class Lowering:
+class TileLowering:
+    """Lowers nodes one after another by tiles of all rows. The other lowerings fall back on it for what they cannot do.
+
+    tensors: where the tensors lowered so far live. residency: the core of each tile so far.
+    """
+
     graph: Graph
     mapping: Mapping
     tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
-    computes: list[Compute] = field(default_factory=list[Compute])
+    computes: list[Placed] = field(default_factory=list[Placed])
     literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
+    residency: Residency = field(default_factory=Residency)
+
+    def bind_input(self, name: str) -> None:
+        """Gives a model input its tiles."""
+        self.bind_input_tiles(name)
+
+    def lower(self, node: Node) -> None:
+        """Appends what computes the node's output, and binds the output to its tiles."""
+        self.lower_by_tile(node)
+
+    def finish(self) -> None:
+        """Runs after the last node."""
+
+    def lower_by_tile(self, node: Node) -> None:
+        match node.operator:
+            case Filter() as operator:
+                self.lower_filter(node, operator)
+            case Dot() as operator:
+                self.lower_dot(node, operator)
+            case Stencil() | Pool() | Map() as operator:
+                self.lower_tiles(node, _op_of(operator))
+            case Concat():
+                self.lower_concat(node)
+            case Move() as operator:
+                self.lower_move(node, operator)
+            case Softmax():
+                self.lower_softmax(node)
+            case Rename():
+                self.lower_rename(node)
+            case ConstantTensor() as operator:
+                self.lower_constant(node, operator)
+
+    def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
+        """Appends a compute: the only way to add one. Without a core it runs where its first operand is."""
+        core = self.residency.core_for(compute.inputs) if core is None else core
+        self.residency.add((op.result for op in compute.body), core)
+        self.computes.append(Placed(compute, core, position))
+
+    def add(self, node: Node, body: list[BodyOp]) -> None:
+        """A compute without matrices that yields its last result."""
+        self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)))
 
     def regions(self, image: Image) -> list[tuple[int, Region]]:
+        """The channel ranges of an image's tiles, numbered."""
         return list(enumerate(channel_tiles(image, self.mapping.tile)))
 
     @staticmethod
@@ -68,32 +124,23 @@ class Lowering:
         return Tile(tile_name(name, index), region.row_count, image.width, region.channel_count)
 
     def bind(self, name: str, node: str, parts: list[tuple[Region, Tile]]) -> None:
+        """Says in which tiles a tensor lives."""
         tensor = self.graph.tensors[name]
         shown = tuple(Part(region, tile) for region, tile in parts)
         self.tensors[name] = TensorParts(name, node, tensor.shape, tensor.image, tensor.in_model, shown)
 
-    def parts(self, name: str) -> tuple[Part, ...]:
-        return self.tensors[name].parts
-
-    def bind_input(self, name: str) -> None:
+    def bind_input_tiles(self, name: str) -> None:
         image = self.graph.tensors[name].image
         self.bind(name, "", [(r, self.tile(name, i, r, image)) for i, r in self.regions(image)])
 
-    def lower(self, node: Node) -> None:
-        _LOWER[type(node.operator)](self, node, node.operator)
+    def parts(self, name: str) -> tuple[Part, ...]:
+        """The tensor as tiles of all its rows."""
+        return self.tensors[name].parts
 
-    def finish(self) -> None:
-        """After the last node."""
-
-    def lower_rename(self, node: Node, _: Rename) -> None:
+    def lower_rename(self, node: Node) -> None:
         image = self.graph.tensors[node.output].image
         parts = self.parts(node.inputs[0])
         self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
-
-    def add(self, node: Node, body: list[BodyOp], position: float = 1.0) -> None:
-        """A compute without matrices that yields its last result."""
-        results = (body[-1].result,)
-        self.computes.append(Compute(node.name, node.op_type, node.output, (), None, tuple(body), results, position))
 
     def lower_tiles(self, node: Node, make: _MakeOp) -> None:
         """One compute for each tile of the result; the operands are tiled alike."""
@@ -117,7 +164,7 @@ class Lowering:
         self.add(node, [Gather(result, tuple(_pieces(parts, region.channels)))])
         return result
 
-    def lower_concat(self, node: Node, _: Concat) -> None:
+    def lower_concat(self, node: Node) -> None:
         """Tiles that fall on tile boundaries are renamed; the others are gathered."""
         image = self.graph.tensors[node.output].image
         sources: list[Part] = []
@@ -210,7 +257,7 @@ class Lowering:
             parts.append((region, tile))
         self.bind(node.output, node.name, parts)
 
-    def lower_softmax(self, node: Node, _: Softmax) -> None:
+    def lower_softmax(self, node: Node) -> None:
         """Needs all channels of a pixel side by side: the result is one wide tile."""
         image = self.graph.tensors[node.output].image
         region = Region((0, image.channels), (0, image.rows))
@@ -229,22 +276,19 @@ class Lowering:
         chosen = self.mapping.filters[filter_key(node)]
         xbar_rows = self.mapping.xbar and self.mapping.xbar[0]
         layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.mapping.tile, xbar_rows)
-        self.computes += layer.computes()
+        for compute, core in layer.computes():
+            self.emit(compute, core)
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 
 
-_LOWER: dict[type, Callable[[Lowering, Node, Any], None]] = {
-    Filter: Lowering.lower_filter,
-    Dot: Lowering.lower_dot,
-    Stencil: lambda lowering, node, operator: lowering.lower_tiles(node, stencil_op(operator)),
-    Pool: lambda lowering, node, operator: lowering.lower_tiles(node, _pool_op(operator)),
-    Map: lambda lowering, node, operator: lowering.lower_tiles(node, map_op(operator)),
-    Concat: Lowering.lower_concat,
-    Move: Lowering.lower_move,
-    Softmax: Lowering.lower_softmax,
-    Rename: Lowering.lower_rename,
-    ConstantTensor: Lowering.lower_constant,
-}
+def _op_of(operator: Stencil | Pool | Map) -> _MakeOp:
+    match operator:
+        case Stencil():
+            return stencil_op(operator)
+        case Pool():
+            return _pool_op(operator)
+        case Map():
+            return map_op(operator)
 
 
 def map_op(operator: Map) -> _MakeOp:

@@ -1,17 +1,17 @@
-"""SpatialIR to SpatialIR: cores that talk get places close to each other.
+"""Partition to PlacedGraph: cores that talk get places close to each other.
 
 A mapping numbers its cores layer by layer, and a message takes longer the farther it goes. The cores of a
 chip are alike, so they may swap places: each core in turn swaps with the one that shortens the way of all flits most.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.mapping.decision import Mapping
-from raptor.spatial.ir import Bring, SpatialGraph, Tile
+from raptor.spatial.ir import Copy, Tile
+from raptor.spatial.placed import Partition, PlacedGraph
 from raptor.target.arch import Arch
 from raptor.target.timing import message_flits
 
@@ -22,33 +22,33 @@ SWEEPS = 10
 """Rounds over all cores at most. Four are enough for 144 cores; for 1000 the tenth gains a hundredth."""
 
 
-def arrange_cores(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
-    """The computes of a mapping by lines on other cores; for any other mapping the graph as it is."""
-    if not mapping.xbar or not graph.computes:
-        return graph
-    places: list[int] = places_of(traffic(graph, arch), arch).tolist()
-    return replace(graph, computes=tuple(replace(c, core=places[c.core or 0]) for c in graph.computes))
+def place_cores(partition: Partition, mapping: Mapping, arch: Arch) -> PlacedGraph:
+    """Gives each virtual core a core of the chip; only in a mapping by lines not that of the same number."""
+    graph, cores = partition.graph, partition.cores
+    if mapping.xbar and graph.computes:
+        places: list[int] = places_of(traffic(partition, arch), arch).tolist()
+        cores = tuple(places[core] for core in cores)
+    return PlacedGraph(graph, cores, partition.positions)
 
 
-def traffic(graph: SpatialGraph, arch: Arch) -> Ints:
+def traffic(placed: Partition | PlacedGraph, arch: Arch) -> Ints:
     """[messages, 3]: core of the sender, core of the receiver, flits."""
-    found = np.array(list(_messages(graph)), np.int64).reshape(-1, 3)
+    found = np.array(list(_messages(placed)), np.int64).reshape(-1, 3)
     found[:, 2] = message_flits(arch, found[:, 2])
     return found
 
 
-def _messages(graph: SpatialGraph) -> Iterator[tuple[int, int, int]]:
-    """Sender, receiver and elements; a tile that is not brought piece by piece is sent to a core once."""
+def _messages(placed: Partition | PlacedGraph) -> Iterator[tuple[int, int, int]]:
+    """Sender, receiver and elements; a tile that is not copied piece by piece is sent to a core once."""
     homes: dict[str, int] = {}
     there: set[tuple[int, Tile]] = set()
-    for compute in graph.computes:
-        core = compute.core or 0
+    for core, compute in zip(placed.cores, placed.graph.computes, strict=True):
         for op in compute.body:
             for tile in op.reads:
                 home = homes.get(tile.name, core)
                 if home == core or (core, tile) in there:
                     continue
-                if isinstance(op, Bring):
+                if isinstance(op, Copy):
                     yield home, core, op.elements
                 else:
                     there.add((core, tile))

@@ -5,11 +5,12 @@ from raptor.mapping.decision import Mapping, filter_key
 from raptor.spatial.ir import FilterUse, SpatialGraph
 from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_pixels import PixelLowering
-from raptor.spatial.lower_tiles import Lowering
+from raptor.spatial.lower_tiles import TileLowering
+from raptor.spatial.placed import Partition
 
 
-def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
-    """Cuts every tensor into tiles and every layer into computes, as the mapping says."""
+def partition(graph: Graph, mapping: Mapping) -> Partition:
+    """Cuts every tensor into tiles and every layer into computes, each on a virtual core, as the mapping says."""
     lowering = _lowering(graph, mapping)
     for name in graph.inputs:
         lowering.bind_input(name)
@@ -17,7 +18,7 @@ def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
         lowering.lower(node)
     lowering.finish()
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
-    return SpatialGraph(
+    cut = SpatialGraph(
         graph.name,
         graph.inputs,
         graph.outputs,
@@ -25,10 +26,11 @@ def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
         {filter_key(n): n.operator for n in graph.nodes if isinstance(n.operator, Filter)},
         filter_of,
         lowering.literals,
-        tuple(lowering.computes),
+        tuple(placed.compute for placed in lowering.computes),
     )
+    return Partition(cut, tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
 
 
-def _lowering(graph: Graph, mapping: Mapping) -> Lowering:
+def _lowering(graph: Graph, mapping: Mapping) -> TileLowering:
     kinds = ((mapping.xbar is not None, LineLowering), (mapping.by_pixel, PixelLowering))
-    return next((kind for chosen, kind in kinds if chosen), Lowering)(graph, mapping)
+    return next((kind for chosen, kind in kinds if chosen), TileLowering)(graph, mapping)

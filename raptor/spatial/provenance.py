@@ -1,4 +1,4 @@
-"""Where the pixels of brought tiles come from, and which pixels of a tensor they are."""
+"""Where the pixels of copied tiles come from, and which pixels of a tensor they are."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
-from raptor.spatial.ir import ApplyLine, Bring, Compute, MoveTile, TensorParts, Tile
+from raptor.spatial.ir import ApplyLine, Compute, Copy, MoveTile, TensorParts, Tile
 from raptor.target.layout import Region
 
 Ints = npt.NDArray[np.int64]
@@ -17,10 +17,10 @@ NOWHERE = -1
 
 @dataclass(slots=True)
 class Copies:
-    """The pixels of all tiles that are brought or multiplied, numbered through.
+    """The pixels of all tiles that are copied or multiplied, numbered through.
 
     `number`: a tile's place in `tiles` and `first`, its first pixel. `owner`: of each pixel, its tile. `origin`: the
-    pixel that it is a copy of, itself if it is none, `NOWHERE` where not exactly one `Bring` of whole pixels fills it.
+    pixel that it is a copy of, itself if it is none, `NOWHERE` where not exactly one `Copy` of whole pixels fills it.
     """
 
     tiles: list[Tile] = field(default_factory=list[Tile])
@@ -38,7 +38,7 @@ class Copies:
         read: set[str] = set()
         for compute in computes:
             for op in compute.body:
-                if isinstance(op, Bring):
+                if isinstance(op, Copy):
                     runs.append((copies.add(op.result), op.at, copies.add(op.source), op.first, op.elements))
                     read.add(op.source.name)
                     if op.result.name in read:
@@ -112,7 +112,7 @@ class Places:
         """Row and column of pixels of `copies` that are read as the channels `ranges[channels]` of the tensor."""
         origin = self.copies.origin[pixels]
         for at in pixels[origin == NOWHERE].tolist():
-            raise self.error(f"not every pixel of {self.copies.tile(at)} is brought once")
+            raise self.error(f"not every pixel of {self.copies.tile(at)} is copied once")
         key = origin * len(ranges) + channels
         self.find_cut(np.setdiff1d(key, self.table(ranges)[0]).tolist(), ranges)
         known, place = self.table(ranges)

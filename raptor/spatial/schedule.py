@@ -1,11 +1,11 @@
-"""SpatialIR to SpatialIR: computes in the order in which a chip of blocking messages would start them.
+"""PlacedGraph to Schedule: computes in the order in which a chip of blocking messages would start them.
 
 A list schedule: a compute starts when its core is free and its inputs are there; a message keeps both cores busy. The
 order is the global one of `pim.place`, so it decides who waits for whom, never what is computed.
 """
 
-from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
@@ -14,15 +14,15 @@ from raptor.spatial.ir import (
     ApplyFilters,
     ApplyLine,
     BodyOp,
-    Bring,
     Compute,
+    Copy,
     Overlap,
     PoolTile,
-    SpatialGraph,
     StencilTile,
     Tile,
     Vector,
 )
+from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
 from raptor.target.arch import Arch
 from raptor.target.timing import (
     ISSUE_NS,
@@ -34,50 +34,78 @@ from raptor.target.timing import (
 )
 
 
-def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
+def schedule(placed: PlacedGraph, mapping: Mapping, arch: Arch) -> Schedule:
     """Layer after layer, as they are; or, for a mapping by lines, by start. Every tie is broken by `urgency`."""
-    if not mapping.xbar or not graph.computes:
-        return graph
-    ordered = (_Schedule(arch, mapping.patience_ns, computes).run() for computes in _together(graph, mapping))
-    return replace(graph, computes=tuple(chain.from_iterable(ordered)))
+    count = len(placed.graph.computes)
+    if not mapping.xbar or not count:
+        return Schedule(placed, (), tuple(range(count)))
+    order: list[int] = []
+    fetches: list[Fetch] = []
+    for together in _together(placed, mapping):
+        found = _ListSchedule(arch, mapping.patience_ns, placed, together)
+        local = found.run()
+        first = count + len(fetches)
+        numbers = [*together, *range(first, first + len(found.fetched))]
+        order += (numbers[i] for i in local)
+        fetches += found.fetched
+    return Schedule(placed, tuple(fetches), tuple(order))
 
 
-def _together(graph: SpatialGraph, mapping: Mapping) -> list[list[Compute]]:
+def _together(placed: PlacedGraph, mapping: Mapping) -> list[range]:
     """What is scheduled together: all, or one node after another."""
+    computes = placed.graph.computes
     if mapping.streamed:
-        return [list(graph.computes)]
-    return [list(computes) for _, computes in groupby(graph.computes, key=lambda c: c.node)]
+        return [range(len(computes))]
+    ends = accumulate((len(list(run)) for _, run in groupby(computes, key=lambda c: c.node)), initial=0)
+    return [range(first, last) for first, last in pairwise(ends)]
 
 
 @dataclass(slots=True)
-class _Schedule:
-    """`makers`: the computes that make each tile. `fetches`: those that bring a tile to a core."""
+class _ListSchedule:
+    """Numbers some neighbouring computes from 0, and behind them the fetches of tiles that they read on other cores.
+
+    makers: the computes that make each tile. fetches: the number of that which copies a tile to a core.
+    """
 
     arch: Arch
     patience_ns: float
-    computes: list[Compute]
+    placed: PlacedGraph
+    together: range
+    work: list[Compute | Fetch] = field(init=False)
+    cores: list[int] = field(init=False)
+    positions: list[float] = field(init=False)
     makers: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     fetches: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
     products: dict[int, float] = field(default_factory=dict[int, float])
     """Time of a product by crossbars."""
 
-    def run(self) -> list[Compute]:
-        """The computes, and a fetch ahead of each first use of a tile on another core."""
-        from raptor.spatial.schedule_kernel import list_schedule  # compiled code is loaded only where it runs
-
-        for i, compute in enumerate(self.computes):
+    def __post_init__(self) -> None:
+        chosen = slice(self.together.start, self.together.stop)
+        computes = self.placed.graph.computes[chosen]
+        self.work, self.cores = [*computes], [*self.placed.cores[chosen]]
+        self.positions = [*self.placed.positions[chosen]]
+        for i, compute in enumerate(computes):
             for tile in compute.results:
                 self.makers.setdefault(tile.name, []).append(i)
-        needs = [self.needs(compute) for compute in list(self.computes)]
-        needs += [set(self.makers[c.fetch.name]) for c in self.computes[len(needs) :] if c.fetch]
-        count = len(self.computes)
+
+    @property
+    def fetched(self) -> list[Fetch]:
+        return [work for work in self.work if isinstance(work, Fetch)]
+
+    def run(self) -> list[int]:
+        """The order: of the computes, and of a fetch ahead of each first use of a tile on another core."""
+        from raptor.spatial.schedule_kernel import list_schedule  # compiled code is loaded only where it runs
+
+        needs = [self.needs(i, work) for i, work in enumerate(list(self.work)) if isinstance(work, Compute)]
+        needs += [set(self.makers[fetch.tile.name]) for fetch in self.fetched]
+        count = len(self.work)
         pairs = np.array([(j, i) for i, need in enumerate(needs) for j in need], np.int64).reshape(-1, 2)
         pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
         by_rank = np.array(sorted(range(count), key=self.urgency), np.int64)
         rank = np.empty(count, np.int64)
         rank[by_rank] = np.arange(count)
-        core = np.array([c.core for c in self.computes], np.int64)
-        peer, elements, local_ns = (np.array(column) for column in zip(*map(self.message, self.computes), strict=True))
+        core = np.array(self.cores, np.int64)
+        peer, elements, local_ns = (np.array(column) for column in zip(*map(self.message, range(count)), strict=True))
         times = message_times(self.arch, peer, core, elements)
         order, _ = list_schedule(
             int(core.max()) + 1,
@@ -88,7 +116,7 @@ class _Schedule:
             times.sender_ns + ISSUE_NS,
             times.wire_ns,
             np.where(peer >= 0, times.receiver_ns + ISSUE_NS, local_ns),
-            np.array([sum(self.op_ns(op, c) for op in c.body) for c in self.computes], np.float64),
+            np.array([self.work_ns(work) for work in self.work], np.float64),
             rank,
             by_rank,
             np.array([len(need) for need in needs], np.int64),
@@ -96,46 +124,49 @@ class _Schedule:
             np.ascontiguousarray(pairs[:, 1]),
             np.where(peer >= 0, self.patience_ns, 0.0),
         )
-        return [self.computes[i] for i in order.tolist()]
+        return order.tolist()
 
-    def needs(self, compute: Compute) -> set[int]:
-        """What must have been done before a compute."""
-        assert compute.core is not None, "computes of a mapping by lines have their cores"
+    def needs(self, i: int, compute: Compute) -> set[int]:
+        """The numbers of what must have been done before a compute."""
         need: set[int] = set()
         for tile in compute.inputs:
             made = self.makers.get(tile.name, [])
-            if _brings(compute) or not made or self.computes[made[0]].core == compute.core:
+            if _copies(compute) or not made or self.cores[made[0]] == self.cores[i]:
                 need |= set(made)
             else:
-                need.add(self.fetch(tile, compute, compute.core))
+                need.add(self.fetch(tile, i, compute.node))
         return need
 
-    def fetch(self, tile: Tile, user: Compute, core: int) -> int:
-        """The compute that brings a whole tile to a core."""
+    def fetch(self, tile: Tile, user: int, node: str) -> int:
+        """The number of the fetch that copies a whole tile to the core of its user."""
+        core = self.cores[user]
         if (tile.name, core) not in self.fetches:
-            self.fetches[tile.name, core] = len(self.computes)
-            self.computes.append(replace(user, matrices=(), body=(), results=(), fetch=tile))
+            self.fetches[tile.name, core] = len(self.work)
+            self.work.append(Fetch(tile, core, node))
+            self.cores.append(core)
+            self.positions.append(self.positions[user])
         return self.fetches[tile.name, core]
 
     def urgency(self, i: int) -> tuple[float, bool, int]:
         """Among what could start now: messages, then what is higher up in the image, then what is nearer the end."""
-        compute = self.computes[i]
-        return compute.position, compute.fetch is None and not _brings(compute), -i
+        work = self.work[i]
+        return self.positions[i], isinstance(work, Compute) and not _copies(work), -i
 
-    def message(self, compute: Compute) -> tuple[int, int, float]:
-        """What a compute takes: from which core, -1 for none, how many elements, and how long if from none."""
-        op = compute.body[0] if compute.body else None
-        tile = op.source if isinstance(op, Bring) else compute.fetch
+    def message(self, i: int) -> tuple[int, int, float]:
+        """What work takes: from which core, -1 for none, how many elements, and how long if from none."""
+        tile, elements = _taken(self.work[i])
         if tile is None:
             return -1, 0, 0.0
-        elements = op.elements if isinstance(op, Bring) else tile.elements
         made = self.makers.get(tile.name)
         if made is None:
-            return -1, elements, load_ns(self.arch, elements, compute.core)
-        source = self.computes[made[0]].core
-        if source is None or source == compute.core:
+            return -1, elements, load_ns(self.arch, elements, self.cores[i])
+        source = self.cores[made[0]]
+        if source == self.cores[i]:
             return -1, elements, copy_ns(self.arch, elements)
         return source, elements, 0.0
+
+    def work_ns(self, work: Compute | Fetch) -> float:
+        return sum(self.op_ns(op, work) for op in work.body) if isinstance(work, Compute) else 0.0
 
     def product_ns(self, xbars: int) -> float:
         if xbars not in self.products:
@@ -151,7 +182,7 @@ class _Schedule:
             case Overlap():
                 added = max(int(op.runs[:, 3].sum()) - op.result.elements, 1)
                 return vector_ns(self.arch, added, 2) + len(op.runs) * ISSUE_NS
-            case Bring():
+            case Copy():
                 return 0.0
             case ApplyFilters():
                 product = mvmul_ns(self.arch, compute.matrices[0].xbars) + vector_ns(self.arch, op.result.channels, 2)
@@ -167,5 +198,13 @@ class _Schedule:
                 return copy_ns(self.arch, op.result.elements)
 
 
-def _brings(compute: Compute) -> bool:
-    return bool(compute.body) and isinstance(compute.body[0], Bring)
+def _copies(compute: Compute) -> bool:
+    return bool(compute.body) and isinstance(compute.body[0], Copy)
+
+
+def _taken(work: Compute | Fetch) -> tuple[Tile | None, int]:
+    """The tile that a copy or a fetch takes elements of, and how many."""
+    if isinstance(work, Fetch):
+        return work.tile, work.tile.elements
+    op = work.body[0] if work.body else None
+    return (op.source, op.elements) if isinstance(op, Copy) else (None, 0)

@@ -58,13 +58,13 @@ class Cascade:
         """What matrices have in common whose products are added up before they are added to what came before."""
         return matrix.rows, matrix.cols, bisect_right(self.cuts.get(self.block(matrix), ()), matrix.tap)
 
-    def computes(self) -> Iterator[Compute]:
-        """The layer's matrices, cut where the core changes: computes that cascade their partial sums."""
+    def computes(self) -> Iterator[tuple[Compute, int]]:
+        """The layer's matrices, cut where the core changes. Each compute adds to the sums of those before; its core."""
         placed = zip(self.mapping.matrices, self.mapping.cores, strict=True)
         for core, run in groupby(placed, key=lambda pair: pair[1]):
-            yield self.compute(tuple(matrix for matrix, _ in run), core)
+            yield self.compute(tuple(matrix for matrix, _ in run)), core
 
-    def compute(self, matrices: tuple[Matrix, ...], core: int) -> Compute:
+    def compute(self, matrices: tuple[Matrix, ...]) -> Compute:
         body: list[BodyOp] = []
         touched: dict[tuple[int, int], None] = {}
         for (rows, cols, _), run in groupby(enumerate(matrices), key=lambda pair: self.run(pair[1])):
@@ -73,7 +73,7 @@ class Cascade:
             self.apply(body, rows, cols, indices, tuple(m.tap for m in group))
             touched[cols] = None
         results = tuple(self.partial[cols] for cols in touched)
-        return Compute(self.node.name, self.node.op_type, filter_key(self.node), matrices, core, tuple(body), results)
+        return Compute(self.node.name, self.node.op_type, filter_key(self.node), matrices, tuple(body), results)
 
     def apply(
         self,

@@ -1,6 +1,6 @@
 """Layers of one output pixel: every output adds each product that it needs exactly once, of the inputs it is for.
 
-What is added is followed from `ApplyLine` through `Bring` and `Overlap` to the tiles of the result.
+What is added is followed from `ApplyLine` through `Copy` and `Overlap` to the tiles of the result.
 """
 
 from collections import defaultdict
@@ -16,8 +16,8 @@ from raptor.mapping.decision import Matrix
 from raptor.spatial.ir import (
     ApplyLine,
     BodyOp,
-    Bring,
     Compute,
+    Copy,
     MoveTile,
     Overlap,
     Part,
@@ -47,14 +47,14 @@ def verify_dense(graph: SpatialGraph) -> None:
 
 @dataclass(slots=True)
 class _Copies:
-    """By name, what fills each tile that is brought or cut out of others."""
+    """By name, what fills each tile that is copied or cut out of others."""
 
-    brought: defaultdict[str, list[Bring]] = field(default_factory=lambda: defaultdict[str, list[Bring]](list))
+    copied: defaultdict[str, list[Copy]] = field(default_factory=lambda: defaultdict[str, list[Copy]](list))
     cut: dict[str, MoveTile] = field(default_factory=dict[str, MoveTile])
 
     def add(self, op: BodyOp) -> None:
-        if isinstance(op, Bring):
-            self.brought[op.result.name].append(op)
+        if isinstance(op, Copy):
+            self.copied[op.result.name].append(op)
         elif isinstance(op, MoveTile):
             self.cut[op.result.name] = op
 
@@ -86,7 +86,7 @@ class _Inputs:
 
     def copied(self, tile: Tile) -> Ints:
         places, filled = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
-        for op in self.copies.brought.get(tile.name, ()):
+        for op in self.copies.copied.get(tile.name, ()):
             places[op.at : op.at + op.elements] = self.of(op.source)[op.first : op.first + op.elements]
             filled[op.at : op.at + op.elements] += 1
         if tile.name in self.copies.cut:
@@ -146,8 +146,8 @@ class _Layer:
     def terms_of(self, tile: Tile) -> Ints:
         if tile.name in self.terms:
             return self.terms[tile.name]
-        brought = self.copies.brought.get(tile.name, ())
-        return _joined([_moved(self.terms_of(op.source), op.at, op.first, op.elements) for op in brought])
+        copied = self.copies.copied.get(tile.name, ())
+        return _joined([_moved(self.terms_of(op.source), op.at, op.first, op.elements) for op in copied])
 
     def check_part(self, part: Part) -> None:
         """Each channel of a tile adds each input of each kernel position once."""

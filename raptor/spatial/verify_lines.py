@@ -1,7 +1,7 @@
 """Layers by line: every output adds each product that it needs exactly once, and no other.
 
 A product is an input pixel times a kernel position, for the input channels of a matrix. They are counted as the tables
-of `ApplyLine`, `Overlap` and `Bring` say; how the blocks were meant to be cut is not looked at.
+of `ApplyLine`, `Overlap` and `Copy` say; how the blocks were meant to be cut is not looked at.
 """
 
 from dataclasses import dataclass, field

@@ -13,8 +13,8 @@ from raptor.spatial.ir import (
     ApplyFilters,
     ApplyLine,
     BodyOp,
-    Bring,
     Compute,
+    Copy,
     Gather,
     MoveTile,
     Overlap,
@@ -67,7 +67,7 @@ def _check_used(graph: SpatialGraph) -> None:
     used.update(tile.name for compute in graph.computes for op in compute.body for tile in op.reads)
     for compute in graph.computes:
         for op in compute.body:
-            if op.result.name not in used and not isinstance(op, Bring | Gather | MoveTile):
+            if op.result.name not in used and not isinstance(op, Copy | Gather | MoveTile):
                 raise VerifyError(f"spatial: {compute.node}: {op.result} is computed, and nobody reads it")
 
 
@@ -84,7 +84,7 @@ def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None
         undefined = [t for t in op.reads if known.get(t.name) != t]
         if undefined:
             raise VerifyError(f"{where}: {op.result} reads {undefined[0]} before it is defined")
-        if op.result.name in known and not isinstance(op, Bring):
+        if op.result.name in known and not isinstance(op, Copy):
             raise VerifyError(f"{where}: {op.result} is defined twice")
         _check_op(where, op, compute)
         known[op.result.name] = op.result
@@ -100,8 +100,8 @@ def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
             _check_line(where, op, compute)
         case Overlap():
             _check_runs(where, op)
-        case Bring():
-            _check_bring(where, op)
+        case Copy():
+            _check_copy(where, op)
         case _:
             pass
 
@@ -149,7 +149,7 @@ def _check_runs(where: str, op: Overlap) -> None:
     _check_place(where, op, bool((target < 0).any() or (target + count > op.result.elements).any()))
 
 
-def _check_bring(where: str, op: Bring) -> None:
+def _check_copy(where: str, op: Copy) -> None:
     _check_range(where, op, op.first < 0 or op.first + op.elements > op.source.elements)
     _check_place(where, op, op.at < 0 or op.at + op.elements > op.result.elements)
 

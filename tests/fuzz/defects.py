@@ -33,8 +33,9 @@ class Defect:
 EMIT, VIRTUAL = "raptor/codegen/emit.py", "raptor/codegen/registers.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lower", "allocate", "global_memory"))
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
+GRID = "raptor/spatial/line_grid.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
-ARRANGE, COMPILER = "raptor/spatial/mesh_placement.py", "raptor/pipeline.py"
+PLACES, SCHEDULE, COMPILER = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py", "raptor/pipeline.py"
 WINDOW, LAYOUT = "raptor/graph/window.py", "raptor/target/layout.py"
 UNFOLD, MAPPING, PARTS = (f"raptor/mapping/{n}.py" for n in ("line_unfolding", "decision", "streaming"))
 PLANS, FOLD, DEPTHWISE = (f"raptor/mapping/{n}.py" for n in ("plans", "fold_relu", "depthwise"))
@@ -149,17 +150,17 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(APPLY, "self.cols, pixels, chosen.outputs):", "self.cols, pixels, chosen.outputs)[1:]:"),
     Defect(LINES, "for cell in grid.lines[y][p]:\n                low", "for cell in grid.lines[lines[0]][p]:\n                low"),
     Defect(LINES, "cols[0] * channels, 0, width * channels", "0, 0, width * channels"),
-    Defect(LINES, "at = y * width + cell.cols[0]", "at = y * width"),
-    Defect(LINES, "target = (at + pixel) * wide + low - channels[0]", "target = (at + pixel) * wide"),
-    Defect(LINES, "source, y * width * wide, 1, width * wide", "source, 0, 1, width * wide"),
-    Defect(LINES, "first = (y * width + pixel) * wide + low - channels[0]", "first = (y * width + pixel) * wide"),
-    Defect(LINES, "pixel * own + low - part[0], source", "pixel * own, source"),
+    Defect(GRID, "at = y * width + cell.cols[0]", "at = y * width"),
+    Defect(GRID, "target = (at + pixel) * wide + low - channels[0]", "target = (at + pixel) * wide"),
+    Defect(GRID, "source, y * width * wide, 1, width * wide", "source, 0, 1, width * wide"),
+    Defect(GRID, "first = (y * width + pixel) * wide + low - channels[0]", "first = (y * width + pixel) * wide"),
+    Defect(GRID, "pixel * own + low - part[0], source", "pixel * own, source"),
     Defect(LINES, "low - cell.cols[0], (y - lines[0]) * width + low - cols[0])", "low - cell.cols[0], (y - lines[0]) * width)"),
     Defect(LINES, "first, at = (low - cell.cols[0], (y", "first, at = (0, (y"),
     Defect(LINES, "(y - lines[0]) * width + low", "low"),
-    Defect(LINES, "have == want if exact else", "have[0] == want[0] if exact else"),
+    Defect(GRID, "self.cols == cols if exact else", "self.cols[0] == cols[0] if exact else"),
     Defect(LINES, "Region(parts[p], (y, y + 1), cell.cols))", "Region(parts[p], (y, y + 1)))"),
-    Defect(LINES, "return self.piece(node, grid, y, p, cell.cols, core", "return self.piece(node, grid, y, 0, cell.cols, core"),
+    Defect(LINES, "return self.line_on(node, grid, y, p, cell.cols, core", "return self.line_on(node, grid, y, 0, cell.cols, core"),
     Defect(LINES, "if w.region.channels == part), None)", "if w.region.channels == part), whole[0].tile)"),
     Defect(LINES, "above = (y * window.strides[0] - window.pads[0] +", "above = (y * window.strides[0] +"),
     Defect(LINES, "k * window.dilations[0] for k in range(window.kernel[0]))\n        lines = [i for i in above if 0 <= i < len(grid.lines)]", "k * window.dilations[0] for k in range(window.kernel[0]))\n        lines = [i for i in above if 0 <= i < len(grid.lines) - 1]"),
@@ -189,8 +190,8 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(DENSE, "[n * width, 0, at * width, width]", "[n * width, 0, n * width, width]"),
     Defect(DENSE, "if partial.first < end <= last", "if partial.first < end < last"),
     Defect(DENSE, "first += len(matrices)", "first += 1"),
-    Defect(DENSE, "Bring(met, partial.tile, given, brought, size)", "Bring(met, partial.tile, 0, brought, size)"),
-    Defect(DENSE, "runs.append((0, 1, brought, size))", "runs.append((0, 1, 0, size))"),
+    Defect(DENSE, "Copy(met, partial.tile, given, copied, size)", "Copy(met, partial.tile, 0, copied, size)"),
+    Defect(DENSE, "runs.append((0, 1, copied, size))", "runs.append((0, 1, 0, size))"),
     Defect(DENSE, "at + n * partial.width for n", "at for n"),
     Defect(APPLY, "return set(self.chosen.outs) <= set(self.outs)", "return True"),
     Defect(POOLS, "strides=(window.strides[0], 1)", "strides=(1, 1)"),
@@ -198,5 +199,8 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(POOLS, "inputs=((pool.row, column),)", "inputs=((0, column),)"),
     Defect(POOLS, "for n, tile in enumerate(tiles[1:], 1)", "for n, tile in enumerate(tiles[2:], 2)"),
     Defect(PLANS, "plan.xbars <= self.xbars and", ""),
-    Defect(ARRANGE, "core=places[c.core or 0]", "core=places[c.core or 0] // 2"),
+    Defect(PLACES, "tuple(places[core] for core in cores)", "tuple(places[core] // 2 for core in cores)"),
+    Defect(PLACES, "tuple(places[core] for core in cores)", "tuple(places[core] for core in cores[::-1])"),
+    Defect(SCHEDULE, "need |= set(made)", "need |= set(made[:1])"),
+    Defect(SCHEDULE, "set(self.makers[fetch.tile.name]) for fetch", "set[int]() for fetch"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`spatial.verify` on layers of one output pixel: a mistake in what is multiplied, brought or added is refused."""
+"""`spatial.verify` on layers of one output pixel: a mistake in what is multiplied, copied or added is refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.spatial.ir import ApplyLine, Bring, Overlap
+from raptor.spatial.ir import ApplyLine, Copy, Overlap
 from tests.pipeline import Passes, conv_model, passes
 from tests.spatial.test_verify_lines import Change, changed, plus, refused
 
@@ -22,8 +22,8 @@ def compiled() -> Passes:
 
 def test_it_is_such_a_layer(compiled: Passes):
     ops = [op for c in compiled.spatial.computes for op in c.body]
-    assert {ApplyLine, Bring, Overlap} == set(map(type, ops))
-    assert len({c.core for c in compiled.spatial.computes}) > 3
+    assert {ApplyLine, Copy, Overlap} == set(map(type, ops))
+    assert len(set(compiled.partition.cores)) > 3
 
 
 def _first_product(column: int, amount: int) -> Change:
@@ -37,9 +37,9 @@ def _run(row: int, column: int, amount: int) -> Change:
 MISTAKES: dict[str, tuple[type[Any], Change, str]] = {
     "another matrix": (ApplyLine, _first_product(0, 1), "multiplies"),
     "another input": (ApplyLine, _first_product(2, 1), "multiplies"),
-    "other channels brought": (Bring, lambda op: replace(op, first=op.first + 1), "multiplies|does not have"),
-    "brought elsewhere": (Bring, lambda op: replace(op, at=op.at + 1), "multiplies|no place"),
-    "a shorter piece": (Bring, lambda op: replace(op, elements=op.elements - 1), "multiplies"),
+    "other channels copied": (Copy, lambda op: replace(op, first=op.first + 1), "multiplies|does not have"),
+    "copied elsewhere": (Copy, lambda op: replace(op, at=op.at + 1), "multiplies|no place"),
+    "a shorter piece": (Copy, lambda op: replace(op, elements=op.elements - 1), "multiplies"),
     "a sum of other columns": (Overlap, _run(0, 2, 1), "where another belongs|does not have"),
     "a sum left out": (Overlap, lambda op: replace(op, runs=op.runs[1:]), "miss products|without products"),
     "a sum added twice": (Overlap, lambda op: replace(op, runs=np.repeat(op.runs, 2, axis=0)), "twice"),
@@ -51,6 +51,6 @@ MISTAKES: dict[str, tuple[type[Any], Change, str]] = {
 @pytest.mark.parametrize("at", [0, -1])
 def test_a_mistake(compiled: Passes, mistake: str, at: int):
     kind, change, message = MISTAKES[mistake]
-    if at and mistake in {"other channels brought", "brought elsewhere", "a shorter piece"}:
+    if at and mistake in {"other channels copied", "copied elsewhere", "a shorter piece"}:
         message = "where another belongs|twice|adds \\d+ of|miss products|no place|does not have"
     refused(changed(compiled.spatial, kind, change, at), message)

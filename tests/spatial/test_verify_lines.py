@@ -1,4 +1,4 @@
-"""`spatial.verify` on layers by line: a mistake in what is multiplied, brought or added is refused."""
+"""`spatial.verify` on layers by line: a mistake in what is multiplied, copied or added is refused."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from raptor.common.errors import VerifyError
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial import SpatialGraph, verify
-from raptor.spatial.ir import ApplyLine, BodyOp, Bring, Compute, MoveTile, Overlap
+from raptor.spatial.ir import ApplyLine, BodyOp, Compute, Copy, MoveTile, Overlap
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import Passes, chip, conv_model, passes
 
@@ -143,21 +143,21 @@ def test_a_product_with_a_matrix_for_other_pixels(compiled: dict[str, Passes], n
 def test_a_band_with_a_wrong_line(compiled: dict[str, Passes]):
     graph = compiled["narrow"].spatial
     assert any(op.lines[0].rows > 1 for c in graph.computes for op in c.body if isinstance(op, ApplyLine))
-    brings = [op for c in graph.computes for op in c.body if isinstance(op, Bring) and op.result.rows > 1]
-    tiles = {op.source for op in brings}
-    wrong = next(tile for tile in tiles if tile != brings[0].source)
-    at = [op for c in graph.computes for op in c.body if isinstance(op, Bring)].index(brings[0])
-    refused(changed(graph, Bring, lambda op: replace(op, source=wrong), at), "conv: .* is no block of its matrix")
+    copies = [op for c in graph.computes for op in c.body if isinstance(op, Copy) and op.result.rows > 1]
+    tiles = {op.source for op in copies}
+    wrong = next(tile for tile in tiles if tile != copies[0].source)
+    at = [op for c in graph.computes for op in c.body if isinstance(op, Copy)].index(copies[0])
+    refused(changed(graph, Copy, lambda op: replace(op, source=wrong), at), "conv: .* is no block of its matrix")
 
 
 def test_pixels_brought_to_a_wrong_place_or_not_at_all(compiled: dict[str, Passes]):
     graph = compiled["wide"].spatial
     channels = 6
-    shifted = changed(graph, Bring, lambda op: replace(op, first=op.first + channels, elements=op.elements - channels))
-    refused(shifted, "not every pixel of .* is brought once|is no block of its matrix")
+    shifted = changed(graph, Copy, lambda op: replace(op, first=op.first + channels, elements=op.elements - channels))
+    refused(shifted, "not every pixel of .* is copied once|is no block of its matrix")
     for amount in (1, channels):
-        short = changed(graph, Bring, lambda op, n=amount: replace(op, elements=op.elements - n))
-        refused(short, "model input: x: not every pixel of .* is brought once")
+        short = changed(graph, Copy, lambda op, n=amount: replace(op, elements=op.elements - n))
+        refused(short, "model input: x: not every pixel of .* is copied once")
 
 
 def test_two_lines_that_are_swapped(compiled: dict[str, Passes]):
@@ -187,6 +187,6 @@ def test_a_line_cut_out_at_another_place(compiled: dict[str, Passes]):
 
 def test_a_tile_read_before_all_of_it_is_there(compiled: dict[str, Passes]):
     graph = compiled["narrow"].spatial
-    last = max(i for i, c in enumerate(graph.computes) if c.body and isinstance(c.body[0], Bring))
+    last = max(i for i, c in enumerate(graph.computes) if c.body and isinstance(c.body[0], Copy))
     late: tuple[Compute, ...] = (*graph.computes[:last], *graph.computes[last + 1 :], graph.computes[last])
     refused(replace(graph, computes=late), "read before")

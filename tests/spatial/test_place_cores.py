@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import models
-from raptor.spatial import SpatialGraph
+from raptor.spatial import Partition, PlacedGraph
 from raptor.spatial.mesh_placement import SWEEPS, places_of, traffic
 from raptor.target import arch as architectures
 from raptor.target import isa
@@ -101,14 +101,14 @@ def test_the_swaps_are_those_of_all_gains_computed_anew(network: str, seed: int)
 def test_the_cores_of_a_model_move_together():
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     result = passes(model, mapping="rows")
-    before, after = result.spatial, result.arranged
-    moved = {(a.core, b.core) for a, b in zip(before.computes, after.computes, strict=True)}
+    before, after = result.partition, result.on_chip
+    moved = set(zip(before.cores, after.cores, strict=True))
     assert len({b for _, b in moved}) == len({a for a, _ in moved}) == len(moved)
     assert _way(after, result.arch) < 0.8 * _way(before, result.arch)
 
 
-def _way(graph: SpatialGraph, arch: Arch) -> int:
-    return way_ns(traffic(graph, arch), np.arange(arch.core_count), arch)
+def _way(placed: Partition | PlacedGraph, arch: Arch) -> int:
+    return way_ns(traffic(placed, arch), np.arange(arch.core_count), arch)
 
 
 def test_the_messages_counted_are_those_sent():
@@ -119,14 +119,14 @@ def test_the_messages_counted_are_those_sent():
         for record in stream.records[stream.records["opcode"] == isa.OPCODE["send"]]:
             wanted[core, int(record["a"])] += -(-int(record["d"]) // 32)  # bytes of a flit
     found: Counter[tuple[int, int]] = Counter()
-    for source, to, flits in traffic(result.arranged, result.arch).tolist():
+    for source, to, flits in traffic(result.on_chip, result.arch).tolist():
         found[source, to] += flits
     assert found == wanted
 
 
 def test_other_mappings_stay_where_they_are():
     result = passes(conv_model((1, 8, 4, 4), 4), xbar=4, xbars_per_core=4, cores=9)
-    assert result.arranged is result.spatial
+    assert result.on_chip.cores == result.partition.cores
 
 
 @pytest.mark.parametrize(("to", "size", "start", "sent", "received"), [(1, 64, 4, 33, 71), (3, 256, 4, 101, 285)])

@@ -1,0 +1,80 @@
+"""Streamed tensors as grids of cells, and which elements of a cell are which of a tile of all rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.mapping.streaming import Parts, Range
+from raptor.spatial.ir import Part, Tile
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Pixels `cols` of a line and a range of channels."""
+
+    cols: Range
+    tile: Tile
+
+    def holds(self, cols: Range, *, exact: bool) -> bool:
+        """Whether all these pixels are in the cell; with `exact`, and no others."""
+        return self.cols == cols if exact else self.cols[0] <= cols[0] and cols[1] <= self.cols[1]
+
+
+Made = dict[tuple[int, int], list[Cell]]
+"""By line and channel range: the cells so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A streamed tensor: `lines[y][p]` are the cells of line y and channel range `parts[p]`, from left to right."""
+
+    parts: Parts
+    lines: tuple[tuple[tuple[Cell, ...], ...], ...]
+
+    @classmethod
+    def of(cls, parts: Parts, rows: int, made: Mapping[tuple[int, int], Sequence[Cell]]) -> "Grid":
+        return cls(parts, tuple(tuple(tuple(made[y, p]) for p in range(len(parts))) for y in range(rows)))
+
+    def cells(self) -> Iterator[tuple[int, int, Cell]]:
+        """Line, number of the channel range, and cell, of each cell."""
+        for y, line in enumerate(self.lines):
+            for p, cells in enumerate(line):
+                for cell in cells:
+                    yield y, p, cell
+
+
+def cell_name(tensor: str, y: int, p: int, cols: Range) -> str:
+    return f"{tensor}.r{y}.c{p}.x{cols[0]}"
+
+
+def overlap(a: Range, b: Range) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def whole_runs(source: int, y: int, part: Range, cell: Cell, channels: Range, width: int) -> Ints:
+    """Runs that put a cell of line `y` into a tile of all rows, `width` pixels a row, and certain channels."""
+    low, high = max(part[0], channels[0]), min(part[1], channels[1])
+    wide, count = channels[1] - channels[0], cell.cols[1] - cell.cols[0]
+    at = y * width + cell.cols[0]
+    if part == channels:
+        return np.array([[at * wide, source, 0, 1, count * wide]])
+    pixel = np.arange(count)
+    first = pixel * (part[1] - part[0]) + low - part[0]
+    target = (at + pixel) * wide + low - channels[0]
+    return np.stack(np.broadcast_arrays(target, source, first, 1, high - low), axis=1)
+
+
+def line_runs(source: int, y: int, whole: Part, part: Range, width: int) -> Ints:
+    """Runs that cut line `y`, `width` pixels of certain channels, out of a tile of all rows."""
+    channels = whole.region.channels
+    low, high = max(part[0], channels[0]), min(part[1], channels[1])
+    wide, own = channels[1] - channels[0], part[1] - part[0]
+    if part == channels:
+        return np.array([[0, source, y * width * wide, 1, width * wide]])
+    pixel = np.arange(width)
+    first = (y * width + pixel) * wide + low - channels[0]
+    return np.stack(np.broadcast_arrays(pixel * own + low - part[0], source, first, 1, high - low), axis=1)

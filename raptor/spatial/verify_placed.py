@@ -1,0 +1,113 @@
+"""Invariants of placement and schedule: a renaming of cores, and a permutation that keeps dependencies.
+
+What the computes mean is proved once, of the partition (`raptor.spatial.verify_tiles`), and cannot change afterwards:
+later values hold the same graph.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import VerifyError
+from raptor.spatial.ir import Compute, Copy
+from raptor.spatial.placed import Partition, PlacedGraph, Schedule
+from raptor.spatial.verify_tiles import verify
+from raptor.target.arch import Arch
+
+Ints = npt.NDArray[np.int64]
+
+
+def verify_partition(partition: Partition, arch: Arch) -> None:
+    """Raises `VerifyError` for a wrong graph, or cores that the chip has not, or that are too small for their work."""
+    verify(partition.graph, arch)
+    _check_columns("partition", partition)
+    _check_range("partition", partition, arch)
+    groups: defaultdict[int, dict[object, int]] = defaultdict(dict)
+    for core, compute in zip(partition.cores, partition.graph.computes, strict=True):
+        if compute.matrices:  # computes of equal matrices share their crossbars
+            groups[core][compute.layer, compute.matrices[0]] = sum(m.xbars for m in compute.matrices)
+    for core, xbars in groups.items():
+        if sum(xbars.values()) > arch.xbars_per_core:
+            needed = sum(xbars.values())
+            raise VerifyError(f"partition: core {core} needs {needed} crossbars, a core has {arch.xbars_per_core}")
+
+
+def verify_placed(placed: PlacedGraph, partition: Partition, arch: Arch) -> None:
+    """Raises `VerifyError` unless the partition's cores are renamed one to one, to cores that the chip has.
+
+    As cores are alike, what fits a core before fits it after.
+    """
+    if placed.graph is not partition.graph or placed.positions is not partition.positions:
+        raise VerifyError("place_cores: the computes are not those of the partition")
+    _check_columns("place_cores", placed)
+    _check_range("place_cores", placed, arch)
+    renamed = set(zip(partition.cores, placed.cores, strict=True))
+    for side, kind in enumerate(("virtual core", "core")):
+        core, times = max(Counter(pair[side] for pair in renamed).items(), key=lambda found: found[1], default=(0, 1))
+        if times > 1:
+            raise VerifyError(f"place_cores: {kind} {core} stands for {times} others, not one")
+
+
+def _check_columns(name: str, placed: Partition | PlacedGraph) -> None:
+    count = len(placed.graph.computes)
+    if len(placed.cores) != count or len(placed.positions) != count:
+        raise VerifyError(f"{name}: {len(placed.cores)} cores, {len(placed.positions)} positions, {count} computes")
+
+
+def _check_range(name: str, placed: Partition | PlacedGraph, arch: Arch) -> None:
+    outside = [core for core in placed.cores if not 0 <= core < arch.core_count]
+    if outside:
+        raise VerifyError(f"{name}: core {outside[0]} of {arch.core_count}")
+
+
+def verify_schedule(schedule: Schedule, placed: PlacedGraph) -> None:
+    """Raises `VerifyError` unless everything is done once, after all that it needs."""
+    if schedule.placed is not placed:
+        raise VerifyError("schedule: the computes are not those that were placed")
+    count = len(placed.graph.computes) + len(schedule.fetches)
+    order = np.array(schedule.order, np.int64)
+    if len(order) != count or not np.array_equal(np.sort(order), np.arange(count)):
+        raise VerifyError(f"schedule: {len(order)} steps are no permutation of {count} computes and fetches")
+    rank = np.empty(count, np.int64)
+    rank[order] = np.arange(count)
+    before, after = np.array(list(_dependencies(schedule)), np.int64).reshape(-1, 2).T
+    late = np.flatnonzero(rank[before] >= rank[after])
+    if len(late):
+        first, second = (_named(schedule, int(i)) for i in (before[late[0]], after[late[0]]))
+        raise VerifyError(f"schedule: {second} needs {first}, which comes later")
+
+
+def _dependencies(schedule: Schedule) -> Iterator[tuple[int, int]]:
+    """(earlier, later): who makes a tile, then its fetches, and who reads it, on a core with a fetch after that.
+
+    A tile that several computes fill is there when the last has.
+    """
+    computes, cores = schedule.placed.graph.computes, schedule.placed.cores
+    makers: defaultdict[str, list[int]] = defaultdict(list)
+    for i, compute in enumerate(computes):
+        for op in compute.body:
+            makers[op.result.name].append(i)
+    fetched: dict[tuple[str, int], int] = {}
+    for k, fetch in enumerate(schedule.fetches, len(computes)):
+        if (fetch.tile.name, fetch.core) in fetched or fetch.tile.name not in makers:
+            raise VerifyError(f"schedule: {fetch.tile} is fetched to core {fetch.core} twice, or never made")
+        fetched[fetch.tile.name, fetch.core] = k
+        yield from ((maker, k) for maker in makers[fetch.tile.name])
+    for i, compute in enumerate(computes):
+        for op in compute.body:
+            for tile in op.reads:
+                yield from ((maker, i) for maker in makers.get(tile.name, ()) if maker != i)
+                # A copy takes what it needs from where it is.
+                if not isinstance(op, Copy) and (tile.name, cores[i]) in fetched:
+                    yield fetched[tile.name, cores[i]], i
+
+
+def _named(schedule: Schedule, i: int) -> str:
+    computes = schedule.placed.graph.computes
+    if i >= len(computes):
+        fetch = schedule.fetches[i - len(computes)]
+        return f"the fetch of {fetch.tile} to core {fetch.core}"
+    compute: Compute = computes[i]
+    return f"{', '.join(map(str, compute.results))} of {compute.node}"
