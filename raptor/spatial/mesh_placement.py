@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.mapping.decision import Mapping
-from raptor.spatial.ir import Bring, SpatialGraph, Tile
+from raptor.spatial.ir import Bring, SpatialGraph
+from raptor.spatial.tiles import Tile
 from raptor.target.arch import Arch
 from raptor.target.timing import message_flits
 

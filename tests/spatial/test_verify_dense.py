@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.spatial.ir import ApplyLine, Bring, Overlap
+from raptor.spatial.ir import Bring
+from raptor.spatial.operations import ApplyLine, Overlap
 from tests.pipeline import Passes, conv_model, passes
 from tests.spatial.test_verify_lines import Change, changed, plus, refused
 
