@@ -1,0 +1,83 @@
+"""Follows a section of CONTRIBUTING.md in a copy of the sources, word for word."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = "raptor", "validator", "models", "tests", "docgen", "docs", "pyproject.toml", "mkdocs.yml", "CONTRIBUTING.md"
+MOST_FILES = 4
+"""Files that adding one thing may change."""
+
+_STEP = re.compile(
+    r"^(?:At the end of|(?P<where>Below|Above) `(?P<anchor>[^`]+)` in) `(?P<file>[^`]+)`:\n\n```\w+\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A text for a file: at the line that holds `anchor`, `Above` or `Below` it and as far indented, or at the end."""
+
+    file: str
+    where: str | None
+    anchor: str | None
+    text: str
+
+    def apply(self, sources: Path) -> None:
+        path = sources / self.file
+        content = path.read_text()
+        if self.anchor is None:
+            path.write_text(f"{content.rstrip()}\n\n\n{self.text}")
+            return
+        lines = content.splitlines(keepends=True)
+        (at,) = [i for i, line in enumerate(lines) if self.anchor in line]
+        indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+        at += self.where == "Below"
+        lines[at:at] = [f"{indent}{line}" for line in self.text.splitlines(keepends=True)]
+        path.write_text("".join(lines))
+
+
+def steps(heading: str) -> list[Step]:
+    """Returns the texts that a section of CONTRIBUTING.md says to write, in order."""
+    _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"\n## {heading}\n")
+    section = rest.partition("\n## ")[0]
+    return [Step(m["file"], m["where"], m["anchor"], m["text"]) for m in _STEP.finditer(section)]
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the sources with their compiled kernels, which numba knows by the times of the files."""
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name)
+        else:
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def followed(sources: Path, heading: str) -> None:
+    """Applies the section to a copy of the sources."""
+    found = steps(heading)
+    assert found, f"CONTRIBUTING.md has no steps in a section {heading!r}"
+    assert len({step.file for step in found}) <= MOST_FILES
+    for step in found:
+        step.apply(sources)
+
+
+def run(sources: Path, words: Iterable[str | Path], *, status: int = 0, folder: Path | None = None) -> str:
+    """Calls `python` with the copy's packages, in `folder`; returns what it prints."""
+    ended = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder or sources,
+        env=os.environ | {"PYTHONPATH": str(sources)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == status, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
