@@ -68,7 +68,8 @@ def _check_core(core: CoreProgram, arch: Arch) -> None:
                 raise VerifyError(
                     f"pim: core {core.core} step {i} ({step.node}): {buffer} is used before it is defined"
                 )
-        defined |= {buffer.name: buffer.elements for buffer in step.operation.results}
+        for buffer in step.operation.results:
+            defined[buffer.name] = buffer.elements
 
 
 def _check_addresses(core: CoreProgram, addresses: Mapping[str, int]) -> None:

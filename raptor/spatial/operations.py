@@ -41,8 +41,8 @@ class Operation(Generic[V]):
 
     @property
     def reads(self) -> tuple[V, ...]:
-        """The operands that another operation computes: all but constants."""
-        return tuple(value for value in self.operands if not isinstance(value, ConstantTile))
+        """The operands that another operation computes; what takes constants leaves them out."""
+        return self.operands
 
     @property
     def touches(self) -> tuple[V, ...]:
@@ -92,6 +92,10 @@ class OneResult(Operation[V]):
     @property
     def results(self) -> tuple[V, ...]:
         return (self.result,)
+
+
+def _computed(values: tuple[V, ...]) -> tuple[V, ...]:
+    return tuple(value for value in values if not isinstance(value, ConstantTile))
 
 
 def _pixel_accumulator(result: V) -> V:
@@ -198,6 +202,10 @@ class Vector(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return self.sources
 
+    @property
+    def reads(self) -> tuple[V, ...]:
+        return _computed(self.sources)
+
     def map_operands(self, f: Callable[[V], W]) -> "Vector[W]":
         return Vector(f(self.result), self.function, tuple(map(f, self.sources)))
 
@@ -254,6 +262,10 @@ class Stencil(OneResult[V]):
     @property
     def operands(self) -> tuple[V, ...]:
         return (self.input,) if self.vectors is None else (self.input, self.vectors)
+
+    @property
+    def reads(self) -> tuple[V, ...]:
+        return _computed(self.operands)
 
     @property
     def scratch(self) -> tuple[V, ...]:

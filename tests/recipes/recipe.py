@@ -15,7 +15,8 @@ MOST_FILES = 4
 """Files that adding one thing may change."""
 
 _STEP = re.compile(
-    r"^(?:At the end of|(?P<where>Below|Above) `(?P<anchor>[^`]+)` in) `(?P<file>[^`]+)`:\n\n```\w+\n(?P<text>.*?)^```$",
+    r"^(?:At the end of|(?P<where>Below|Above) `(?P<anchor>[^`]+)` in) `(?P<file>[^`]+)`:\n\n"
+    r"```\w+\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 
