@@ -253,8 +253,7 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], el
 def _layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
     def tile(spot: pim.Spot) -> files.ProbeTile:
         core = program.cores[spot.core]
-        buffer = core.steps[spot.step - 1].operation.out
-        assert buffer is not None, "tiles are results"
+        (buffer,) = core.steps[spot.step - 1].operation.results
         return files.ProbeTile(
             channels=spot.region.channels,
             rows=spot.region.rows,

@@ -10,7 +10,8 @@ from functools import cache
 
 import pytest
 
-from raptor.spatial.ir import ApplyFilters, Compute, Vector
+from raptor.spatial.ir import Compute
+from raptor.spatial.operations import ApplyFilters, Vector
 from tests.pipeline import THESIS_CHIP, Passes, check, passes, thesis_model
 
 # Figure 4.8: what each core holds, as (input tile, output tile) and kernel positions.

@@ -21,7 +21,22 @@ from raptor.codegen.registers import (
 from raptor.common.errors import VerifyError
 from raptor.graph.window import input_pixels
 from raptor.pim import ir
-from raptor.spatial.ir import UNIT_WEIGHT, ZERO_WEIGHT
+from raptor.spatial.operations import (
+    UNIT_WEIGHT,
+    ZERO_WEIGHT,
+    ApplyFilters,
+    ApplyLine,
+    Dot,
+    Gather,
+    Move,
+    Operation,
+    Overlap,
+    Piece,
+    Pool,
+    Softmax,
+    Stencil,
+    Vector,
+)
 from raptor.target import isa
 
 # Registers by purpose, so that a value stays where it is for as long as possible.
@@ -74,34 +89,34 @@ class Emitter:
         block["b"] = block["c"] = self.element_bits
         return block
 
-    def emit(self, operations: Sequence[ir.Operation]) -> tuple[Virtual, Ints]:
+    def emit(self, operations: Sequence[Operation[ir.Buffer]]) -> tuple[Virtual, Ints]:
         """The instructions of operations, in order; and how many each takes.
 
         Operations of a kind are emitted together: most are small, and arrays of a few rows cost as much as long ones.
         """
-        kinds: defaultdict[type[ir.Operation], list[int]] = defaultdict(list)
+        kinds: defaultdict[type[Operation[ir.Buffer]], list[int]] = defaultdict(list)
         for i, operation in enumerate(operations):
             kinds[type(operation)].append(i)
         counts = np.zeros(len(operations), np.intp)
         blocks: list[Virtual] = []
         for kind, which in kinds.items():
-            block, counts[which] = _EMIT[kind](self, [operations[i] for i in which])
+            block, counts[which] = EMIT[kind](self, [operations[i] for i in which])
             blocks.append(block)
         owners = [np.repeat(which, counts[which]) for which in kinds.values()]
         # NOTE: with the type given numpy does not look for a common one, which takes longer than the copying.
         order = np.argsort(np.concatenate(owners), kind="stable")
         return np.concatenate(blocks, dtype=VIRTUAL)[order], counts
 
-    def load(self, op: ir.Load) -> Virtual:
+    def load(self, op: ir.Load[ir.Buffer]) -> Virtual:
         block = virtual("ld", 1)
         set_operand(block, 0, ZERO, 0)
         self._global(block, 1, op.address)
         # NOTE: the simulator ignores rd of ld; with the address as offset both readings agree.
         block["b"] = 1
-        block["c"], block["d"] = self._bytes_of(op.out, op.span)
+        block["c"], block["d"] = self._bytes_of(op.result, op.span)
         return block
 
-    def store(self, op: ir.Store) -> Virtual:
+    def store(self, op: ir.Store[ir.Buffer]) -> Virtual:
         # NOTE: rs1 of st likewise; rd and the register after it hold the global address.
         block = virtual("st", 1)
         self._global(block, 0, op.address)
@@ -115,7 +130,7 @@ class Emitter:
         set_operand(block, slot, GLOBAL_HIGH, high)
         set_operand(block, 2, GLOBAL_LOW, np.uint32(low).astype(np.int32))
 
-    def send(self, ops: Sequence[ir.Send]) -> Batch:
+    def send(self, ops: Sequence[ir.Send[ir.Buffer]]) -> Batch:
         block = virtual("send", len(ops))
         spans = np.array([self._bytes_of(op.source, op.span) for op in ops])
         set_operand(block, 0, IN, spans[:, 0])
@@ -123,9 +138,9 @@ class Emitter:
         block["a"], block["d"] = [op.core for op in ops], spans[:, 1]
         return block, 1
 
-    def receive(self, ops: Sequence[ir.Receive]) -> Batch:
+    def receive(self, ops: Sequence[ir.Receive[ir.Buffer]]) -> Batch:
         block = virtual("recv", len(ops))
-        spans = np.array([self._bytes_of(op.out, op.span) for op in ops])
+        spans = np.array([self._bytes_of(op.result, op.span) for op in ops])
         set_operand(block, 0, OUT, spans[:, 0])
         block["a"], block["d"] = [op.core for op in ops], spans[:, 1]
         return block, 1
@@ -135,7 +150,7 @@ class Emitter:
         first, elements = ir.span_of(buffer, span)
         return self.at(buffer) + first * self.element_bytes, elements * self.element_bytes
 
-    def apply_filters(self, op: ir.ApplyFilters) -> Virtual:
+    def apply_filters(self, op: ApplyFilters[ir.Buffer]) -> Virtual:
         """Thesis, algorithm 4.2: for each output pixel, for each matrix whose input pixel is not padding.
 
         The first product of a pixel goes straight into the output, the others through the accumulation buffer.
@@ -146,9 +161,9 @@ class Emitter:
         # A product takes one instruction, and one more to add it unless it is the first.
         product = np.arange(len(pixel)) + np.concatenate([[0], np.cumsum(~first)])[:-1]
         block = virtual("mvmul", len(pixel) + int((~first).sum()))
-        out_address = self.at(op.out) + pixel * op.out_channels * self.element_bytes
-        in_address = (inputs[pixel, index] * op.in_channels + op.channel) * self.element_bytes + self.at(op.input)
-        scratch = self.at(op.accum) if op.accum else 0
+        out_address = self.at(op.result) + pixel * op.result.channels * self.element_bytes
+        in_address = (inputs[pixel, index] * op.input.channels + op.channel) * self.element_bytes + self.at(op.input)
+        scratch = self.at(op.scratch[0]) if op.scratch else 0
 
         block["register"][product, 0] = np.where(first, OUT, SCRATCH)
         block["value"][product, 0] = np.where(first, out_address, scratch)
@@ -156,15 +171,15 @@ class Emitter:
         block["value"][product, 1] = in_address
         block["a"][product] = self.element_bits
         block["b"][product] = op.relu
-        block["c"][product] = np.array(op.groups)[index]
+        block["c"][product] = np.array(op.weights)[index]
         add = product[~first] + 1
         block["opcode"][add] = virtual("vvadd", 1)["opcode"]
         block["register"][add] = (OUT, OUT, SCRATCH)
         block["value"][add, 0] = block["value"][add, 1] = out_address[~first]
         block["value"][add, 2] = scratch
-        block["d"][add] = op.out_channels
+        block["d"][add] = op.result.channels
         untouched = np.flatnonzero((inputs < 0).all(axis=1))
-        return np.concatenate([self._zeros(op.out, untouched, op.out_channels), block])
+        return np.concatenate([self._zeros(op.result, untouched, op.result.channels), block])
 
     def _zeros(self, out: ir.Buffer, pixels: Ints, channels: int) -> Virtual:
         """Pixels that no product or tap reaches are zero."""
@@ -174,23 +189,23 @@ class Emitter:
         block["d"] = lengths * channels * self.element_bytes
         return block
 
-    def apply_line(self, ops: Sequence[ir.ApplyLine]) -> Batch:
+    def apply_line(self, ops: Sequence[ApplyLine[ir.Buffer]]) -> Batch:
         counts = np.array([len(op.products) for op in ops])
         group, line, source, target = np.concatenate([op.products for op in ops]).T
-        out = np.repeat([self.at(op.out) for op in ops], counts)
+        out = np.repeat([self.at(op.result) for op in ops], counts)
         block = virtual("mvmul", len(group))
         set_operand(block, 0, OUT, out + target * self.element_bytes)
         set_operand(block, 1, IN, self._bases([op.lines for op in ops], counts, line) + source * self.element_bytes)
         block["a"], block["c"] = self.element_bits, group
         return block, counts
 
-    def overlap(self, ops: Sequence[ir.Overlap]) -> Batch:
+    def overlap(self, ops: Sequence[Overlap[ir.Buffer]]) -> Batch:
         """Where runs overlap, the first two are added into the result, the others to it; a single one is copied."""
-        tables = [sums(op.runs.tobytes(), op.out.elements) for op in ops]
+        tables = [sums(op.runs.tobytes(), op.result.elements) for op in ops]
         counts = np.array([len(table) for table in tables])
         kind, target, elements, left, left_at, right, right_at = np.concatenate(tables).T
         sources = [op.sources for op in ops]
-        out = np.repeat([self.at(op.out) for op in ops], counts) + target * self.element_bytes
+        out = np.repeat([self.at(op.result) for op in ops], counts) + target * self.element_bytes
         block = virtual("vvadd", len(kind))
         block["opcode"] = np.array([isa.OPCODE[name] for name in ("lldi", "lmv", "vvadd", "vvadd")])[kind]
         block["d"] = np.where(kind <= COPY, elements * self.element_bytes, elements)
@@ -208,10 +223,10 @@ class Emitter:
         firsts = np.cumsum([0, *map(len, sources[:-1])])
         return addresses[np.repeat(firsts, counts) + np.maximum(index, 0)]
 
-    def vector(self, ops: Sequence[ir.Vector]) -> Batch:
+    def vector(self, ops: Sequence[Vector[ir.Buffer]]) -> Batch:
         """Whole buffers at once; as many instructions as the shortest operand repeats."""
-        lengths = np.array([min(b.elements for b in (op.out, *op.operands)) for op in ops])
-        counts = np.array([op.out.elements for op in ops]) // lengths
+        lengths = np.array([min(b.elements for b in (op.result, *op.operands)) for op in ops])
+        counts = np.array([op.result.elements for op in ops]) // lengths
         owner = np.repeat(np.arange(len(ops)), counts)
         block = virtual("vvadd", len(owner))
         block["opcode"] = np.array([isa.OPCODE[VECTOR_OPCODE[op.function]] for op in ops])[owner]
@@ -219,7 +234,7 @@ class Emitter:
         step = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]) * block["d"] * self.element_bytes
         for slot, register in enumerate((OUT, IN, SCRATCH)):
             used = np.array([slot <= len(op.operands) for op in ops])
-            buffers = [(op.out, *op.operands)[slot] for op in ops if slot <= len(op.operands)]
+            buffers = [(op.result, *op.operands)[slot] for op in ops if slot <= len(op.operands)]
             address, advances = np.zeros(len(ops), np.intp), np.zeros(len(ops), np.intp)
             address[used] = [self.at(buffer) for buffer in buffers]
             advances[used] = np.array([buffer.elements for buffer in buffers]) > lengths[used]
@@ -227,46 +242,47 @@ class Emitter:
             block["value"][:, slot] = address[owner] + step * advances[owner]
         return block, counts
 
-    def repeat(self, op: ir.Repeat) -> Virtual:
+    def repeat(self, op: ir.Repeat[ir.Buffer]) -> Virtual:
         """Copies the source once, then what is there already, doubling."""
         done = [0, op.source.elements]
-        while done[-1] < op.out.elements:
-            done.append(min(2 * done[-1], op.out.elements))
+        while done[-1] < op.result.elements:
+            done.append(min(2 * done[-1], op.result.elements))
         starts = np.array(done[:-1])
         block = virtual("lmv", len(starts))
-        set_operand(block, 0, OUT, self.at(op.out) + starts * self.element_bytes)
-        set_operand(block, 1, IN, np.where(starts == 0, self.at(op.source), self.at(op.out)))
+        set_operand(block, 0, OUT, self.at(op.result) + starts * self.element_bytes)
+        set_operand(block, 1, IN, np.where(starts == 0, self.at(op.source), self.at(op.result)))
         block["d"] = np.diff(done) * self.element_bytes
         return block
 
-    def pool(self, op: ir.Pool) -> Virtual:
+    def pool(self, op: Pool[ir.Buffer]) -> Virtual:
         """Pixels with one tap are copied; then tap after tap, over runs of neighbouring pixels.
 
         The second tap is joined with the first, those that follow with the result.
         """
-        inputs = input_pixels(op.window)[op.row * op.widths[1] :][: op.out.elements // op.channels]
+        inputs = input_pixels(op.window)[op.row * op.result.width :][: op.result.pixels]
         taps = np.take_along_axis(inputs, np.argsort(inputs < 0, axis=1, kind="stable"), axis=1)
         counts = (inputs >= 0).sum(axis=1)
         empty = np.flatnonzero(counts == 0)
         if len(empty) and op.function == "max":
-            raise VerifyError(f"pool into {op.out}: a window of a maximum lies in the padding")
+            raise VerifyError(f"pool into {op.result}: a window of a maximum lies in the padding")
         tap_numbers = np.arange(op.window.tap_count)
         used = tap_numbers[:, None] < counts
         used[0] = counts == 1
         tap, pixel = np.nonzero(used)
         left, right = np.where(tap == 1, taps[pixel, 0], pixel), taps[pixel, tap].astype(np.intp)
-        rows = [np.where(tap == 1, left // op.widths[0], 0), right // op.widths[0]] if len(op.inputs) > 1 else []
+        width = op.inputs[0][1].width
+        rows = [np.where(tap == 1, left // width, 0), right // width] if len(op.inputs) > 1 else []
         starts, lengths = joint_runs([pixel, left, right], [tap, *rows])
         block = self._pool_runs(op, tap[starts], pixel[starts], left[starts], right[starts])
         copies = tap[starts] == 0
-        block["d"] = lengths * op.channels * np.where(copies, self.element_bytes, 1)
-        return np.concatenate([self._zeros(op.out, empty, op.channels), block])
+        block["d"] = lengths * op.result.channels * np.where(copies, self.element_bytes, 1)
+        return np.concatenate([self._zeros(op.result, empty, op.result.channels), block])
 
-    def _pool_runs(self, op: ir.Pool, tap: Ints, pixel: Ints, left: Ints, right: Ints) -> Virtual:
+    def _pool_runs(self, op: Pool[ir.Buffer], tap: Ints, pixel: Ints, left: Ints, right: Ints) -> Virtual:
         """One instruction a run: `left`, a pixel of the input at the second tap, else of the result, with `right`."""
         block = virtual(VECTOR_OPCODE[op.function], len(tap))
         block["opcode"][tap == 0] = isa.OPCODE["lmv"]
-        out, source = self.at(op.out) + pixel * op.channels * self.element_bytes, self._pool_source(op, right)
+        out, source = self.at(op.result) + pixel * op.result.channels * self.element_bytes, self._pool_source(op, right)
         first = self._pool_source(op, np.where(tap == 1, left, 0))
         set_operand(block, 0, OUT, out)
         block["register"][:, 1] = np.choose(np.minimum(tap, 2), (IN, SCRATCH, OUT))
@@ -275,31 +291,31 @@ class Emitter:
         block["value"][:, 2] = source
         return block
 
-    def _pool_source(self, op: ir.Pool, pixel: Ints) -> Ints:
+    def _pool_source(self, op: Pool[ir.Buffer], pixel: Ints) -> Ints:
         """Addresses of input pixels, each in the last buffer that begins at or before its row."""
         rows = np.array([row for row, _ in op.inputs])
         bases = np.array([self.at(buffer) for _, buffer in op.inputs])
-        which = np.searchsorted(rows, pixel // op.widths[0], side="right") - 1
-        inside = pixel.astype(np.intp) - rows[which] * op.widths[0]
-        return bases[which] + inside * op.channels * self.element_bytes
+        width = op.inputs[0][1].width
+        which = np.searchsorted(rows, pixel // width, side="right") - 1
+        inside = pixel.astype(np.intp) - rows[which] * width
+        return bases[which] + inside * op.result.channels * self.element_bytes
 
-    def gather(self, op: ir.Gather) -> Virtual:
+    def gather(self, op: Gather[ir.Buffer]) -> Virtual:
         """Pixel by pixel, or all at once where both sides are whole."""
-        pixels = op.out.elements // op.out_channels
-        return np.concatenate([self._copy(op, copy, pixels) for copy in op.copies])
+        return np.concatenate([self._copy(piece, op.result) for piece in op.pieces])
 
-    def _copy(self, op: ir.Gather, copy: ir.Copy, pixels: int) -> Virtual:
-        whole = copy.channels == op.out_channels == copy.source_channels
-        block = virtual("lmv", 1 if whole else pixels)
+    def _copy(self, piece: Piece[ir.Buffer], result: ir.Buffer) -> Virtual:
+        whole = piece.channels == result.channels == piece.value.channels
+        block = virtual("lmv", 1 if whole else result.pixels)
         pixel = np.arange(len(block))
-        target = pixel * op.out_channels + copy.target_channel
-        source = pixel * copy.source_channels + copy.source_channel
-        set_operand(block, 0, OUT, self.at(op.out) + target * self.element_bytes)
-        set_operand(block, 1, IN, self.at(copy.source) + source * self.element_bytes)
-        block["d"] = copy.channels * (pixels if whole else 1) * self.element_bytes
+        target = pixel * result.channels + piece.target
+        source = pixel * piece.value.channels + piece.source
+        set_operand(block, 0, OUT, self.at(result) + target * self.element_bytes)
+        set_operand(block, 1, IN, self.at(piece.value) + source * self.element_bytes)
+        block["d"] = piece.channels * (result.pixels if whole else 1) * self.element_bytes
         return block
 
-    def stencil(self, op: ir.Stencil) -> Virtual:
+    def stencil(self, op: Stencil[ir.Buffer]) -> Virtual:
         """For each output pixel, for each tap with a weight: a product with the weight vector, and its addition.
 
         The first product goes straight into the output; a weight of one needs no product.
@@ -313,12 +329,12 @@ class Emitter:
         count = np.where(first | unit, 1, 2)
         ends = np.cumsum(count)
         block = virtual("vvmul", int(ends[-1]) if len(ends) else 0)
-        pixel_bytes = op.channels * self.element_bytes
-        out = self.at(op.out) + pixel * pixel_bytes
+        pixel_bytes = op.result.channels * self.element_bytes
+        out = self.at(op.result) + pixel * pixel_bytes
         source = self.at(op.input) + inputs[pixel, tap].astype(np.intp) * pixel_bytes
         weight = (self.at(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(np.intp) * pixel_bytes
-        accum = self.at(op.accum)
-        block["d"] = op.channels
+        accum = self.at(op.scratch[0])
+        block["d"] = op.result.channels
         weighted = np.flatnonzero(~unit)
         self._binary(
             block,
@@ -337,7 +353,7 @@ class Emitter:
         block["register"][at] = (OUT, IN, NONE)
         block["value"][at, 0], block["value"][at, 1] = out[copied], source[copied]
         block["d"][at] = pixel_bytes
-        return np.concatenate([self._zeros(op.out, np.flatnonzero(~used.any(axis=1)), op.channels), block])
+        return np.concatenate([self._zeros(op.result, np.flatnonzero(~used.any(axis=1)), op.result.channels), block])
 
     @staticmethod
     def _binary(block: Virtual, at: Ints, function: str, *operands: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
@@ -347,22 +363,23 @@ class Emitter:
             block["register"][at, slot] = register
             block["value"][at, slot] = value
 
-    def dot(self, op: ir.Dot) -> Virtual:
+    def dot(self, op: Dot[ir.Buffer]) -> Virtual:
         """One dot product an element of the result."""
-        batch, row, col = (a.reshape(-1) for a in np.indices((op.batch, op.rows, op.count)))
+        rows = op.result.pixels // op.batch
+        batch, row, col = (a.reshape(-1) for a in np.indices((op.batch, rows, op.result.channels)))
         block = virtual("vvdmul", len(batch))
-        pixel_bytes = op.channels * self.element_bytes
-        set_operand(block, 0, OUT, self.at(op.out) + np.arange(len(batch)) * self.element_bytes)
-        set_operand(block, 1, IN, self.at(op.left) + (batch * op.rows + row) * pixel_bytes)
+        pixel_bytes = op.left.channels * self.element_bytes
+        set_operand(block, 0, OUT, self.at(op.result) + np.arange(len(batch)) * self.element_bytes)
+        set_operand(block, 1, IN, self.at(op.left) + (batch * rows + row) * pixel_bytes)
         set_operand(block, 2, SCRATCH, self.at(op.right) + (batch * op.cols + op.first + col) * pixel_bytes)
-        block["d"] = op.channels
+        block["d"] = op.left.channels
         return block
 
-    def move(self, ops: Sequence[ir.Move]) -> Batch:
+    def move(self, ops: Sequence[Move[ir.Buffer]]) -> Batch:
         """Neighbours are copied, elements a stride apart gathered, absent ones zero."""
         counts = np.array([len(op.runs) for op in ops])
         target, source, first, stride, elements = np.concatenate([op.runs for op in ops]).T
-        out = np.repeat([self.at(op.out) for op in ops], counts)
+        out = np.repeat([self.at(op.result) for op in ops], counts)
         block = virtual("lmv", len(target))
         set_operand(block, 0, OUT, out + target * self.element_bytes)
         set_operand(block, 1, IN, self._bases([op.sources for op in ops], counts, source) + first * self.element_bytes)
@@ -377,12 +394,12 @@ class Emitter:
         block["register"][zeros, 1] = NONE
         return block, counts
 
-    def softmax(self, op: ir.Softmax) -> Virtual:
-        block = virtual("vsoftmax", op.out.elements // op.channels)
-        steps = np.arange(len(block)) * op.channels * self.element_bytes
-        set_operand(block, 0, OUT, self.at(op.out) + steps)
+    def softmax(self, op: Softmax[ir.Buffer]) -> Virtual:
+        block = virtual("vsoftmax", op.result.pixels)
+        steps = np.arange(len(block)) * op.result.channels * self.element_bytes
+        set_operand(block, 0, OUT, self.at(op.result) + steps)
         set_operand(block, 1, IN, self.at(op.input) + steps)
-        block["d"] = op.channels
+        block["d"] = op.result.channels
         return block
 
 
@@ -396,22 +413,22 @@ def _each(emit: Callable[[Emitter, Any], Virtual]) -> Callable[[Emitter, Sequenc
     return batch
 
 
-_EMIT: dict[type[ir.Operation], Callable[[Emitter, Sequence[Any]], Batch]] = {
+EMIT: dict[type[Operation[ir.Buffer]], Callable[[Emitter, Sequence[Any]], Batch]] = {
     ir.Load: _each(Emitter.load),
     ir.Store: _each(Emitter.store),
     ir.Send: Emitter.send,
     ir.Receive: Emitter.receive,
-    ir.ApplyFilters: _each(Emitter.apply_filters),
-    ir.ApplyLine: Emitter.apply_line,
-    ir.Overlap: Emitter.overlap,
-    ir.Vector: Emitter.vector,
+    ApplyFilters: _each(Emitter.apply_filters),
+    ApplyLine: Emitter.apply_line,
+    Overlap: Emitter.overlap,
+    Vector: Emitter.vector,
     ir.Repeat: _each(Emitter.repeat),
-    ir.Pool: _each(Emitter.pool),
-    ir.Stencil: _each(Emitter.stencil),
-    ir.Dot: _each(Emitter.dot),
-    ir.Gather: _each(Emitter.gather),
-    ir.Move: Emitter.move,
-    ir.Softmax: _each(Emitter.softmax),
+    Pool: _each(Emitter.pool),
+    Stencil: _each(Emitter.stencil),
+    Dot: _each(Emitter.dot),
+    Gather: _each(Emitter.gather),
+    Move: Emitter.move,
+    Softmax: _each(Emitter.softmax),
 }
 
 

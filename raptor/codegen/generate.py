@@ -8,7 +8,8 @@ import numpy as np
 
 from raptor.codegen.emit import Emitter
 from raptor.codegen.registers import VIRTUAL, Ints, Registers
-from raptor.pim.ir import CoreProgram, Operation, PimProgram
+from raptor.pim.ir import Buffer, CoreProgram, PimProgram
+from raptor.spatial.operations import Operation
 from raptor.target import isa
 from raptor.target.arch import Arch
 
@@ -53,6 +54,6 @@ def _stream(core: CoreProgram, arch: Arch) -> Stream:
     return Stream(records, ends[len(prologue) + np.cumsum([0, *counts])])
 
 
-def operation_name(operation: Operation) -> str:
+def operation_name(operation: Operation[Buffer]) -> str:
     """The name of an operation for people, such as `apply filters`."""
     return re.sub("(?<!^)(?=[A-Z])", " ", type(operation).__name__).lower()

@@ -20,7 +20,8 @@ from raptor.mapping.line_unfolding import LineMatrix
 from raptor.mapping.trial import Trial
 from raptor.output import files
 from raptor.pim.ir import PimProgram
-from raptor.spatial.ir import SpatialGraph, StencilTile
+from raptor.spatial.ir import SpatialGraph
+from raptor.spatial.operations import Stencil
 from raptor.target import isa
 from raptor.target.arch import Arch
 
@@ -168,7 +169,7 @@ def _layers(
     for source in graph.nodes:
         sources[source.name].append(source)
     nodes = _in_order({compute.node: compute.op_type for compute in spatial.computes}, sources)
-    stencils = {c.node for c in spatial.computes if any(isinstance(op, StencilTile) for op in c.body)}
+    stencils = {c.node for c in spatial.computes if any(isinstance(op, Stencil) for op in c.body)}
     names: defaultdict[str, list[str]] = defaultdict(list)
     for tensor in spatial.tensors.values():
         names[tensor.node].append(tensor.name)

@@ -1,28 +1,14 @@
 """Buffers get addresses: results in place of operands that die, memory shared by buffers not alive together."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from raptor.common.errors import CapacityError
 from raptor.common.spelling import option
-from raptor.pim.ir import (
-    ApplyFilters,
-    ApplyLine,
-    Buffer,
-    CoreProgram,
-    Gather,
-    Move,
-    Operation,
-    Overlap,
-    PimProgram,
-    Pool,
-    Stencil,
-    Step,
-    Vector,
-)
+from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Step
+from raptor.spatial.operations import Vector
 from raptor.target.arch import Arch
 
 GAP_ELEMENTS = 1
@@ -38,19 +24,12 @@ class Lifetime:
     last: int
 
 
-def operation_buffers(operation: Operation) -> tuple[Buffer, ...]:
-    """Everything an operation touches: what it reads, its result, its scratch."""
-    scratch = (operation.accum,) if isinstance(operation, ApplyFilters | Stencil) and operation.accum else ()
-    result = (operation.out,) if operation.out else ()
-    return (*operation.reads, *result, *scratch)
-
-
 def lifetimes(core: CoreProgram) -> list[Lifetime]:
     """In order of first use."""
     first: dict[str, tuple[Buffer, int]] = {}
     last: dict[str, int] = {}
     for i, step in enumerate(core.steps):
-        for buffer in operation_buffers(step.operation):
+        for buffer in step.operation.touches:
             if buffer.name not in last:
                 first[buffer.name] = (buffer, i)
             last[buffer.name] = i
@@ -63,43 +42,24 @@ def reuse_operands(program: PimProgram) -> PimProgram:
 
 
 def _reuse_on_core(core: CoreProgram) -> CoreProgram:
-    last = {life.buffer: life.last for life in lifetimes(core)}
-    home: dict[Buffer, Buffer] = {}
+    last = {life.buffer.name: life.last for life in lifetimes(core)}
+    home: dict[str, str] = {}
+    """By name of a buffer: that of the buffer whose memory it takes."""
+
+    def moved(buffer: Buffer) -> Buffer:
+        return replace(buffer, name=home[buffer.name]) if buffer.name in home else buffer
+
     steps: list[Step] = []
     for i, step in enumerate(core.steps):
         op = step.operation
         if isinstance(op, Vector):
-            dying = (b for b in op.operands if last[b] == i and b.elements == op.out.elements)
+            dying = (b for b in op.operands if last[b.name] == i and b.elements == op.result.elements)
             operand = next(dying, None)
             if operand is not None:
-                home[op.out] = home.get(operand, operand)
-        moved = any(buffer in home for buffer in operation_buffers(op))
-        steps.append(replace(step, operation=_renamed(op, home)) if moved else step)
+                home[op.result.name] = moved(operand).name
+        affected = any(buffer.name in home for buffer in op.touches)
+        steps.append(replace(step, operation=op.map_operands(moved)) if affected else step)
     return replace(core, steps=tuple(steps))
-
-
-def _renamed(op: Operation, home: Mapping[Buffer, Buffer]) -> Operation:
-    """The operation with every buffer replaced by its home."""
-
-    def new(buffer: Buffer) -> Buffer:
-        return home.get(buffer, buffer)
-
-    changes: dict[str, object] = {}
-    for name in ("out", "source", "input", "left", "right"):
-        buffer = getattr(op, name, None)
-        if isinstance(buffer, Buffer) and buffer in home:
-            changes[name] = new(buffer)
-    if isinstance(op, Vector):
-        changes["operands"] = tuple(map(new, op.operands))
-    if isinstance(op, Gather):
-        changes["copies"] = tuple(replace(c, source=new(c.source)) for c in op.copies)
-    if isinstance(op, ApplyLine):
-        changes["lines"] = tuple(map(new, op.lines))
-    if isinstance(op, Pool):
-        changes["inputs"] = tuple((row, new(b)) for row, b in op.inputs)
-    if isinstance(op, Move | Overlap):
-        changes["sources"] = tuple(map(new, op.sources))
-    return replace(op, **changes)
 
 
 def allocate(program: PimProgram, arch: Arch) -> PimProgram:

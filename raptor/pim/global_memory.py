@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from raptor.spatial.ir import ConstantTile, SpatialGraph, StencilTile, Vector
+from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.placed import Schedule
+from raptor.spatial.tiles import ConstantTile
 
 Floats = npt.NDArray[np.float32]
 
@@ -66,10 +67,7 @@ def _constants(graph: SpatialGraph) -> Iterator[ConstantTile]:
     yield from graph.literals.values()
     for compute in graph.computes:
         for op in compute.body:
-            if isinstance(op, Vector):
-                yield from (operand for operand in op.operands if isinstance(operand, ConstantTile))
-            elif isinstance(op, StencilTile):
-                yield op.vectors
+            yield from (operand for operand in op.operands if isinstance(operand, ConstantTile))
 
 
 def _place_tensors(

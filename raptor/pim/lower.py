@@ -5,34 +5,17 @@ appended in the same step, so every core's program is a projection of that order
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from raptor.pim import ir
 from raptor.pim.global_memory import GlobalMemory
-from raptor.spatial.ir import (
-    ApplyFilters,
-    ApplyLine,
-    BodyOp,
-    Compute,
-    ConstantTile,
-    Copy,
-    DotTile,
-    Gather,
-    MoveTile,
-    Overlap,
-    PoolTile,
-    SoftmaxTile,
-    SpatialGraph,
-    StencilTile,
-    TensorParts,
-    Tile,
-    Vector,
-)
+from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph, TensorParts
+from raptor.spatial.operations import Move, Operation, Vector
 from raptor.spatial.placed import Fetch, Schedule
+from raptor.spatial.tiles import ConstantTile, Tile
 
 
 def place(schedule: Schedule, memory: GlobalMemory) -> ir.PimProgram:
@@ -52,7 +35,7 @@ class _Core:
     steps: list[ir.Step] = field(default_factory=list[ir.Step])
     here: dict[str, ir.Buffer] = field(default_factory=dict[str, ir.Buffer])
 
-    def add(self, operation: ir.Operation, node: str) -> None:
+    def add(self, operation: Operation[ir.Buffer], node: str) -> None:
         self.steps.append(ir.Step(operation, node))
 
 
@@ -104,18 +87,24 @@ class _Placer:
             groups += wanted
         return self.first_group[key]
 
-    def lower(self, op: BodyOp, core: int, first_group: int, node: str) -> ir.Operation:
-        site = _Site(self, core, node, first_group)
+    def lower(self, op: BodyOp, core: int, first_group: int, node: str) -> Operation[ir.Buffer]:
+        """Returns the operation on buffers. Its operands are copied to the core first."""
         for tile in op.reads:
             self.local(tile, core, node)
-        out = self.cores[core].here[op.result.name] = ir.Buffer(op.result.name, op.result.elements)
-        return _LOWER[type(op)](op, out, site)
+        here = self.cores[core].here
+        here[op.result.name] = _buffer(op.result)
+
+        def buffer_of(tile: Tile) -> ir.Buffer:
+            buffer = self.constant(tile, core, node) if isinstance(tile, ConstantTile) else here[tile.name]
+            return self.repeated(buffer, tile, op.result, core, node) if isinstance(op, Vector) else buffer
+
+        return op.map_operands(buffer_of).shift_matrices(first_group)
 
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
         """The tile's buffer on this core; loaded or received now if it is not there yet."""
         here = self.cores[core].here
         if tile.name not in here:
-            buffer = ir.Buffer(tile.name, tile.elements)
+            buffer = _buffer(tile)
             if tile.name in self.inputs:
                 self.cores[core].add(ir.Load(buffer, self.inputs[tile.name]), node)
             else:
@@ -130,9 +119,9 @@ class _Placer:
         self.cores[core].add(ir.Receive(buffer, source, self.channels), node)
         self.channels += 1
 
-    def copy(self, op: Copy, core: int, node: str) -> None:
+    def copy(self, op: Copy[Tile], core: int, node: str) -> None:
         """Elements of a tile into a buffer of this core: loaded, received, or copied."""
-        out = self.cores[core].here.setdefault(op.result.name, ir.Buffer(op.result.name, op.result.elements))
+        out = self.cores[core].here.setdefault(op.result.name, _buffer(op.result))
         into, taken = (op.at, op.elements), (op.first, op.elements)
         if op.source.name in self.inputs:
             self.cores[core].add(ir.Load(out, self.inputs[op.source.name] + op.first, into), node)
@@ -140,39 +129,37 @@ class _Placer:
         source, _ = self.made[op.source.name]
         given = self.cores[source].here[op.source.name]
         if source == core:
-            self.cores[core].add(ir.Move(out, (given,), np.array([[op.at, 0, op.first, 1, op.elements]])), node)
+            self.cores[core].add(Move(out, (given,), np.array([[op.at, 0, op.first, 1, op.elements]])), node)
             return
         self.cores[source].add(ir.Send(given, core, self.channels, taken), node)
         self.cores[core].add(ir.Receive(out, source, self.channels, into), node)
         self.channels += 1
 
-    def operand(self, operand: Tile | ConstantTile, op: Vector, core: int, node: str) -> ir.Buffer:
-        """An operand's buffer; one that repeats pixel by pixel is first repeated to a row."""
-        if isinstance(operand, Tile):
-            buffer = self.cores[core].here[operand.name]
-        else:
-            buffer = self.constant(operand, core, node)
-        row_elements = op.result.width * op.result.channels
+    def repeated(self, buffer: ir.Buffer, tile: Tile, result: Tile, core: int, node: str) -> ir.Buffer:
+        """The buffer of an operand `tile`; one that repeats pixel by pixel is first repeated to a row of the result."""
+        row_elements = result.width * result.channels
         if buffer.elements >= row_elements:
             return buffer
-        if isinstance(operand, Tile):
-            row = ir.Buffer(f"{op.result.name}.{operand.name}.row", row_elements)
-        else:
-            row = ir.Buffer(f"{buffer.name}.row{row_elements}", row_elements)
-            if row.name in self.cores[core].here:
-                return row
-            self.cores[core].here[row.name] = row
+        here = self.cores[core].here
+        constant = isinstance(tile, ConstantTile)
+        name = f"{buffer.name}.row{row_elements}" if constant else f"{result.name}.{tile.name}.row"
+        row = ir.Buffer(name, 1, result.width, result.channels)
+        if constant and name in here:
+            return row
+        if constant:
+            here[name] = row
         self.cores[core].add(ir.Repeat(row, buffer), node)
         return row
 
     def constant(self, tile: ConstantTile, core: int, node: str) -> ir.Buffer:
+        """The buffer of a constant, which equal constants share; loaded now if it is not there yet."""
         address = self.memory.constants[tile.name]
-        key = f"const@{address}"
+        buffer = replace(_buffer(tile), name=f"const@{address}")
         here = self.cores[core].here
-        if key not in here:
-            here[key] = ir.Buffer(key, tile.period)
-            self.cores[core].add(ir.Load(here[key], address), node)
-        return here[key]
+        if buffer.name not in here:
+            here[buffer.name] = buffer
+            self.cores[core].add(ir.Load(buffer, address), node)
+        return buffer
 
     def store(self, tile: Tile, core: int, node: str) -> None:
         for address in self.outputs.pop(tile.name, ()):
@@ -198,94 +185,8 @@ class _Placer:
         return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots))
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """Where an operation of a compute is placed."""
-
-    placer: _Placer
-    core: int
-    node: str
-    first_group: int
-
-    def at(self, tile: Tile) -> ir.Buffer:
-        """The tile's buffer, which is there by now."""
-        return self.placer.cores[self.core].here[tile.name]
-
-    def group(self, weight: int) -> ir.Group:
-        return self.placer.cores[self.core].groups[self.first_group + weight]
-
-
-def _apply_filters(op: ApplyFilters, out: ir.Buffer, site: _Site) -> ir.ApplyFilters:
-    accum = ir.Buffer(f"{op.result.name}.accum", op.result.channels) if len(op.taps) > 1 else None
-    return ir.ApplyFilters(
-        out,
-        site.at(op.input),
-        accum,
-        groups=tuple(site.first_group + i for i in op.weights),
-        taps=op.taps,
-        channel=op.channel,
-        in_channels=op.input.channels,
-        out_channels=op.result.channels,
-        window=op.window,
-        relu=op.relu,
-    )
-
-
-def _apply_line(op: ApplyLine, out: ir.Buffer, site: _Site) -> ir.ApplyLine:
-    return ir.ApplyLine(out, tuple(map(site.at, op.lines)), op.products + np.array([site.first_group, 0, 0, 0]))
-
-
-def _overlap(op: Overlap, out: ir.Buffer, site: _Site) -> ir.Overlap:
-    return ir.Overlap(out, tuple(map(site.at, op.sources)), op.runs)
-
-
-def _vector(op: Vector, out: ir.Buffer, site: _Site) -> ir.Vector:
-    operands = (site.placer.operand(o, op, site.core, site.node) for o in op.operands)
-    return ir.Vector(out, op.function, tuple(operands))
-
-
-def _pool(op: PoolTile, out: ir.Buffer, site: _Site) -> ir.Pool:
-    inputs = tuple((row, site.at(t)) for row, t in op.inputs)
-    widths = (op.inputs[0][1].width, op.result.width)
-    return ir.Pool(out, inputs, op.function, op.result.channels, op.window, op.row, widths)
-
-
-def _stencil(op: StencilTile, out: ir.Buffer, site: _Site) -> ir.Stencil:
-    vectors = site.placer.constant(op.vectors, site.core, site.node) if op.vectors.period else None
-    accum = ir.Buffer(f"{op.result.name}.accum", op.result.channels)
-    return ir.Stencil(out, site.at(op.input), vectors, accum, op.index, op.result.channels, op.window)
-
-
-def _dot(op: DotTile, out: ir.Buffer, site: _Site) -> ir.Dot:
-    rows, count = op.result.pixels // op.batch, op.result.channels
-    return ir.Dot(out, site.at(op.left), site.at(op.right), op.batch, rows, op.cols, op.first, count, op.left.channels)
-
-
-def _move(op: MoveTile, out: ir.Buffer, site: _Site) -> ir.Move:
-    return ir.Move(out, tuple(map(site.at, op.sources)), op.runs)
-
-
-def _gather(op: Gather, out: ir.Buffer, site: _Site) -> ir.Gather:
-    copies = (ir.Copy(site.at(p.tile), p.source, p.tile.channels, p.target, p.channels) for p in op.pieces)
-    return ir.Gather(out, op.result.channels, tuple(copies))
-
-
-def _softmax(op: SoftmaxTile, out: ir.Buffer, site: _Site) -> ir.Softmax:
-    return ir.Softmax(out, site.at(op.input), op.result.channels)
-
-
-_LOWER: dict[type[BodyOp], Callable[[Any, ir.Buffer, _Site], ir.Operation]] = {
-    ApplyFilters: _apply_filters,
-    ApplyLine: _apply_line,
-    Overlap: _overlap,
-    Vector: _vector,
-    PoolTile: _pool,
-    StencilTile: _stencil,
-    DotTile: _dot,
-    MoveTile: _move,
-    Gather: _gather,
-    SoftmaxTile: _softmax,
-}
+def _buffer(tile: Tile) -> ir.Buffer:
+    return ir.Buffer(tile.name, tile.rows, tile.width, tile.channels)
 
 
 def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from raptor.common.errors import VerifyError
-from raptor.pim.allocate import GAP_ELEMENTS, lifetimes, operation_buffers
+from raptor.pim.allocate import GAP_ELEMENTS, lifetimes
 from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Receive, Send, span_of
 from raptor.target.arch import Arch
 
@@ -28,7 +28,7 @@ def _check_channels(program: PimProgram) -> None:
             if isinstance(op, Send):
                 _add_end(sends, op.channel, (core.core, op.core, span_of(op.source, op.span)[1]), step.node)
             elif isinstance(op, Receive):
-                _add_end(receives, op.channel, (op.core, core.core, span_of(op.out, op.span)[1]), step.node)
+                _add_end(receives, op.channel, (op.core, core.core, span_of(op.result, op.span)[1]), step.node)
     for channel in sorted(sends.keys() | receives.keys()):
         send, receive = sends.get(channel), receives.get(channel)
         if send != receive:
@@ -60,15 +60,16 @@ def _check_core(core: CoreProgram, arch: Arch) -> None:
         raise VerifyError(
             f"pim: core {core.core} of {arch.core_count} holds {xbars} of {arch.xbars_per_core} crossbars"
         )
-    defined: set[Buffer] = set()
+    defined: dict[str, int] = {}
+    """Elements of each buffer, by name."""
     for i, step in enumerate(core.steps):
-        for buffer in step.operation.reads:
-            if buffer not in defined:
+        for buffer in step.operation.operands:
+            if defined.get(buffer.name) != buffer.elements:
                 raise VerifyError(
                     f"pim: core {core.core} step {i} ({step.node}): {buffer} is used before it is defined"
                 )
-        if step.operation.out:
-            defined.add(step.operation.out)
+        for buffer in step.operation.results:
+            defined[buffer.name] = buffer.elements
 
 
 def _check_addresses(core: CoreProgram, addresses: Mapping[str, int]) -> None:
@@ -91,4 +92,4 @@ def _check_addresses(core: CoreProgram, addresses: Mapping[str, int]) -> None:
             alive[buffer.name] = (low, high)
         for buffer in ending.get(i, ()):
             del alive[buffer.name]
-    assert all(b.name in addresses for step in core.steps for b in operation_buffers(step.operation))
+    assert all(b.name in addresses for step in core.steps for b in step.operation.touches)

@@ -13,8 +13,10 @@ import numpy as np
 from raptor.graph.ir import Filter, Node
 from raptor.mapping.decision import FilterMapping, Matrix, filter_key
 from raptor.mapping.streaming import Range
-from raptor.spatial.ir import ApplyLine, BodyOp, Compute, Copy, Overlap, Tile, tile_name
+from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.operations import ApplyLine, Overlap
 from raptor.spatial.residency import Emit
+from raptor.spatial.tiles import Tile, tile_name
 from raptor.target.layout import Region
 
 

@@ -21,8 +21,10 @@ from raptor.mapping.line_unfolding import (
     line_blocks,
 )
 from raptor.mapping.streaming import Parts, Range
-from raptor.spatial.ir import ApplyLine, Compute, Overlap, Tile
+from raptor.spatial.ir import BodyOp, Compute
+from raptor.spatial.operations import ApplyLine, Overlap
 from raptor.spatial.residency import Emit
+from raptor.spatial.tiles import Tile
 
 Ints = npt.NDArray[np.int64]
 
@@ -97,7 +99,7 @@ class LayerLines:
     def name(self, y: int, p: int, s: int) -> str:
         return f"{self.node.output}.r{y}.c{p}.x{self.chosen.cols[s][0]}"
 
-    def compute(self, matrices: tuple[LineMatrix, ...], op: ApplyLine | Overlap) -> Compute:
+    def compute(self, matrices: tuple[LineMatrix, ...], op: BodyOp) -> Compute:
         key = filter_key(self.node)
         return Compute(self.node.name, self.node.op_type, key, matrices, (op,), (op.result,))
 

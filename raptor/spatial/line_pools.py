@@ -6,11 +6,13 @@ from typing import Literal
 
 from raptor.graph.ir import Node
 from raptor.graph.window import Window
-from raptor.spatial.ir import BodyOp, Compute, PoolTile, Tile, Vector
+from raptor.spatial.ir import BodyOp, Compute
+from raptor.spatial.operations import Pool, Vector
 from raptor.spatial.residency import Emit
+from raptor.spatial.tiles import Tile
 
 
-def pool_ops(pool: PoolTile) -> Iterator[PoolTile]:
+def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
     """Two operations of as many inputs as the kernel is high and wide, where one would have as many as its area.
 
     The first works on whole lines, whatever the stride.
@@ -76,7 +78,7 @@ class ImagePool:
         result = replace(line, name=f"{tiles[0].name}.{self.name}.pixel", width=1)
         ones, none = (1, 1), (0, 0)
         window = Window((1, line.width), ones, (1, line.width), ones, none, ones)
-        emit(self.compute(PoolTile(result, ((0, line),), self.function, window)), core, 1.0)
+        emit(self.compute(Pool(result, ((0, line),), self.function, window)), core, 1.0)
         return result
 
     def compute(self, op: BodyOp) -> Compute:

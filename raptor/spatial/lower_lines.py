@@ -32,11 +32,15 @@ from raptor.mapping.streaming import (
     line_parts,
 )
 from raptor.spatial.fully_connected import DenseLayer, Source
-from raptor.spatial.ir import Compute, Copy, MoveTile, Part, PoolTile, StencilTile, Tile
+from raptor.spatial.ir import Compute, Copy, Part
 from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
 from raptor.spatial.lower_tiles import Placed, TileLowering, map_op, stencil_op
+from raptor.spatial.operations import Move as MoveTile
+from raptor.spatial.operations import Pool as PoolTile
+from raptor.spatial.operations import Stencil as StencilTile
+from raptor.spatial.tiles import Tile
 from raptor.target.layout import Region
 
 Ints = npt.NDArray[np.int64]
@@ -396,7 +400,7 @@ class LineLowering(TileLowering):
     ) -> Iterator[tuple[int, Tile]]:
         """All lines of some columns, each from a copy of the lines it reads."""
         name, part = node.inputs[0], self.grid(node.inputs[0]).parts[p]
-        known: dict[Window, StencilTile] = {}
+        known: dict[Window, StencilTile[Tile]] = {}
         pixels = input_range(window, cols)
         for y in range(window.out_dims[0]):
             first, lines = y * window.strides[0] - window.pads[0], _lines_read(window, y)

@@ -22,19 +22,12 @@ from raptor.graph.ir import (
 )
 from raptor.graph.window import Table, Window
 from raptor.mapping.decision import Matrix, Range, filter_key
-from raptor.spatial.ir import (
-    ApplyFilters,
-    BodyOp,
-    Compute,
-    ConstantTile,
-    MoveTile,
-    Part,
-    PoolTile,
-    Tile,
-    Vector,
-    tile_name,
-)
+from raptor.spatial.ir import BodyOp, Compute, Part
 from raptor.spatial.lower_tiles import TileLowering, map_op
+from raptor.spatial.operations import ApplyFilters, Vector
+from raptor.spatial.operations import Move as MoveTile
+from raptor.spatial.operations import Pool as PoolTile
+from raptor.spatial.tiles import ConstantTile, Tile, tile_name
 from raptor.target.layout import Image, Region
 
 Pixels = dict[Range, list[Tile]]
@@ -174,7 +167,8 @@ class PixelLowering(TileLowering):
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
         for channels, tiles in results.items():
             values = operator.pixels.reshape(image.pixels, -1)[:, slice(*channels)].astype(np.float32)
-            self.literals |= {t.name: ConstantTile(t.name, v) for t, v in zip(tiles, values, strict=True)}
+            constants = (ConstantTile.of(t.name, v[None, None]) for t, v in zip(tiles, values, strict=True))
+            self.literals |= {c.name: c for c in constants}
         return results
 
 

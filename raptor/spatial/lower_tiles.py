@@ -23,28 +23,17 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.mapping.decision import Mapping, filter_key
-from raptor.spatial.ir import (
-    UNIT_WEIGHT,
-    ZERO_WEIGHT,
-    BodyOp,
-    Compute,
-    ConstantTile,
-    DotTile,
-    Gather,
-    MoveTile,
-    Part,
-    Piece,
-    PoolTile,
-    SoftmaxTile,
-    StencilTile,
-    TensorParts,
-    Tile,
-    Vector,
-    tile_name,
-)
+from raptor.spatial.ir import BodyOp, Compute, Part, TensorParts
+from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Gather, Piece, Vector
+from raptor.spatial.operations import Dot as DotTile
+from raptor.spatial.operations import Move as MoveTile
+from raptor.spatial.operations import Pool as PoolTile
+from raptor.spatial.operations import Softmax as SoftmaxTile
+from raptor.spatial.operations import Stencil as StencilTile
 from raptor.spatial.residency import Residency
 from raptor.spatial.runs import find_runs
 from raptor.spatial.tile_filter import Cascade
+from raptor.spatial.tiles import ConstantTile, Tile, tile_name
 from raptor.target.layout import Image, Region, channel_tiles
 
 Ints = npt.NDArray[np.int64]
@@ -252,8 +241,7 @@ class TileLowering:
         parts: list[tuple[Region, Tile]] = []
         for i, region in self.regions(image):
             tile = self.tile(node.output, i, region, image)
-            values = np.ascontiguousarray(operator.pixels[:, :, slice(*region.channels)], np.float32).reshape(-1)
-            self.literals[tile.name] = ConstantTile(tile.name, values)
+            self.literals[tile.name] = ConstantTile.of(tile.name, operator.pixels[:, :, slice(*region.channels)])
             parts.append((region, tile))
         self.bind(node.output, node.name, parts)
 
@@ -318,7 +306,7 @@ def stencil_op(operator: Stencil) -> _MakeOp:
         special = np.where(zero, ZERO_WEIGHT, np.where(unit, UNIT_WEIGHT, 0))
         number = np.where(special < 0, special, np.cumsum(special == 0) - 1)
         kept = np.broadcast_to(vectors[special == 0], (int((special == 0).sum()), result.channels))
-        constant = ConstantTile(f"{result.name}.weights", np.ascontiguousarray(kept, np.float32).reshape(-1))
+        constant = ConstantTile.of(f"{result.name}.weights", kept[None]) if kept.size else None
         numbered = number[index.reshape(-1)].reshape(pixels, taps).astype(np.int32)
         return StencilTile(result, operands[0], constant, numbered, operator.window)
 
@@ -346,10 +334,10 @@ def _constant_tile(name: str, constant: Constant, result: Tile, region: Region) 
         values = values[slice(*region.rows)]
     else:
         shape = (1, result.width if width > 1 else 1, result.channels)
-    return ConstantTile(name, np.ascontiguousarray(np.broadcast_to(values, shape), np.float32).reshape(-1))
+    return ConstantTile.of(name, np.broadcast_to(values, shape))
 
 
-def _pieces(parts: Sequence[Part], channels: tuple[int, int]) -> Iterator[Piece]:
+def _pieces(parts: Sequence[Part], channels: tuple[int, int]) -> Iterator[Piece[Tile]]:
     """The channels `start` to `stop` of a tensor, taken from the tiles that hold them."""
     start, stop = channels
     for part in parts:

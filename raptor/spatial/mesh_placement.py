@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.mapping.decision import Mapping
-from raptor.spatial.ir import Copy, Tile
+from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition, PlacedGraph
+from raptor.spatial.tiles import Tile
 from raptor.target.arch import Arch
 from raptor.target.timing import message_flits
 

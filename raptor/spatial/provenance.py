@@ -7,7 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
-from raptor.spatial.ir import ApplyLine, Compute, Copy, MoveTile, TensorParts, Tile
+from raptor.spatial.ir import Compute, Copy, TensorParts
+from raptor.spatial.operations import ApplyLine, Move
+from raptor.spatial.tiles import Tile
 from raptor.target.layout import Region
 
 Ints = npt.NDArray[np.int64]
@@ -25,7 +27,7 @@ class Copies:
 
     tiles: list[Tile] = field(default_factory=list[Tile])
     number: dict[str, int] = field(default_factory=dict[str, int])
-    moves: dict[str, MoveTile] = field(default_factory=dict[str, MoveTile])
+    moves: dict[str, Move[Tile]] = field(default_factory=dict[str, Move[Tile]])
     first: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     owner: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     origin: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -47,7 +49,7 @@ class Copies:
                     for tile in op.lines:
                         copies.add(tile)
                         read.add(tile.name)
-                elif isinstance(op, MoveTile):
+                elif isinstance(op, Move):
                     copies.moves[op.result.name] = op
         copies.trace(np.array(runs, np.int64).reshape(-1, 5))
         return copies

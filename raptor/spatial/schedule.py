@@ -10,19 +10,10 @@ from itertools import accumulate, groupby, pairwise
 import numpy as np
 
 from raptor.mapping.decision import Mapping
-from raptor.spatial.ir import (
-    ApplyFilters,
-    ApplyLine,
-    BodyOp,
-    Compute,
-    Copy,
-    Overlap,
-    PoolTile,
-    StencilTile,
-    Tile,
-    Vector,
-)
+from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.operations import ApplyFilters, ApplyLine, Overlap, Pool, Stencil, Vector
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
+from raptor.spatial.tiles import Tile
 from raptor.target.arch import Arch
 from raptor.target.timing import (
     ISSUE_NS,
@@ -189,10 +180,10 @@ class _ListSchedule:
                 return op.result.pixels * len(op.weights) * product
             case Vector():
                 return vector_ns(self.arch, op.result.elements, 2)
-            case StencilTile():
+            case Stencil():
                 taps = 2 * op.window.tap_count
                 return op.result.pixels * taps * (vector_ns(self.arch, op.result.channels, 2) + ISSUE_NS)
-            case PoolTile():
+            case Pool():
                 return op.result.pixels * op.window.tap_count * (vector_ns(self.arch, op.result.channels, 2) + ISSUE_NS)
             case _:
                 return copy_ns(self.arch, op.result.elements)

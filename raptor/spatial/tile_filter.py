@@ -12,7 +12,9 @@ from raptor.mapping.decision import (
     Range,
     filter_key,
 )
-from raptor.spatial.ir import ApplyFilters, BodyOp, Compute, Part, Tile, Vector, tile_name
+from raptor.spatial.ir import BodyOp, Compute, Part
+from raptor.spatial.operations import ApplyFilters, Vector
+from raptor.spatial.tiles import Tile, tile_name
 from raptor.target.layout import Image
 
 

@@ -13,19 +13,10 @@ from raptor.common.errors import VerifyError
 from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
-from raptor.spatial.ir import (
-    ApplyLine,
-    BodyOp,
-    Compute,
-    Copy,
-    MoveTile,
-    Overlap,
-    Part,
-    SpatialGraph,
-    TensorParts,
-    Tile,
-)
+from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
+from raptor.spatial.operations import ApplyLine, Move, Overlap
 from raptor.spatial.provenance import NOWHERE
+from raptor.spatial.tiles import Tile
 
 Ints = npt.NDArray[np.int64]
 
@@ -49,13 +40,13 @@ def verify_dense(graph: SpatialGraph) -> None:
 class _Copies:
     """By name, what fills each tile that is copied or cut out of others."""
 
-    copied: defaultdict[str, list[Copy]] = field(default_factory=lambda: defaultdict[str, list[Copy]](list))
-    cut: dict[str, MoveTile] = field(default_factory=dict[str, MoveTile])
+    copied: defaultdict[str, list[Copy[Tile]]] = field(default_factory=lambda: defaultdict(list))
+    cut: dict[str, Move[Tile]] = field(default_factory=dict[str, Move[Tile]])
 
     def add(self, op: BodyOp) -> None:
         if isinstance(op, Copy):
             self.copied[op.result.name].append(op)
-        elif isinstance(op, MoveTile):
+        elif isinstance(op, Move):
             self.cut[op.result.name] = op
 
 
@@ -125,7 +116,7 @@ class _Layer:
         for part in self.tensor.parts:
             self.check_part(part)
 
-    def products(self, op: ApplyLine, compute: Compute) -> Ints:
+    def products(self, op: ApplyLine[Tile], compute: Compute) -> Ints:
         """Raises `VerifyError` where a matrix multiplies anything but the inputs that it is for."""
         pixels = input_pixels(self.operator.window)[0]
         found: list[Ints] = []

@@ -14,13 +14,15 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
-from raptor.spatial.ir import ApplyLine, Compute, Overlap, SpatialGraph, TensorParts
+from raptor.spatial.ir import Compute, SpatialGraph, TensorParts
+from raptor.spatial.operations import ApplyLine, Overlap
 from raptor.spatial.provenance import (
     Copies,
     Places,
     corner,
     spread,
 )
+from raptor.spatial.tiles import Tile
 from raptor.target.layout import Region
 
 Ints = npt.NDArray[np.int64]
@@ -176,7 +178,7 @@ class _Layer:
 
     def tables(self, computes: list[Compute]) -> tuple[Ints, ...]:
         """All products in order: first element of the product, matrix, tile, first element of the block."""
-        ops: list[ApplyLine] = []
+        ops: list[ApplyLine[Tile]] = []
         matrices, tiles = _Flat(), _Flat()
         for compute in computes:
             numbers = [self.matrices.add(m) for m in compute.matrices if isinstance(m, LineMatrix)]
@@ -191,7 +193,7 @@ class _Layer:
         weight, line, element, target = table.T
         return bases[i] + target, matrices.at(i, weight), tiles.at(i, line), element
 
-    def added(self, blocks: _Blocks, sums: list[Overlap]) -> _Added:
+    def added(self, blocks: _Blocks, sums: list[Overlap[Tile]]) -> _Added:
         """Raises `VerifyError` for elements added where others belong."""
         runs, regions = self.runs(sums)
         op, target, given, elements = runs.T
@@ -221,7 +223,7 @@ class _Layer:
         rows = blocks.out_row[product] + outs[matrix, np.minimum(line, outs.shape[1] - 1)]
         return inside & (rows == row) & (blocks.out_col[product] + pixel == col) & (low + offset == channel)
 
-    def runs(self, sums: list[Overlap]) -> tuple[Ints, list[Region]]:
+    def runs(self, sums: list[Overlap[Tile]]) -> tuple[Ints, list[Region]]:
         """The runs that add products: sum, element of it, element of all products, elements; and each sum's region."""
         regions = self.regions(sums)
         sources = _Flat()
@@ -233,7 +235,7 @@ class _Layer:
         found = np.stack([i, target, base + first, elements], axis=1)[base >= 0]
         return found, [regions[op.result.name] for op in sums]
 
-    def regions(self, sums: list[Overlap]) -> dict[str, Region]:
+    def regions(self, sums: list[Overlap[Tile]]) -> dict[str, Region]:
         """Which outputs each sum is for: parts of the tensor, or what a sum of sums adds, whole and once."""
         regions = {p.tile.name: p.region for p in self.tensor.parts}
         partial = {op.result.name for op in sums}

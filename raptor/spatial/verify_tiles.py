@@ -9,21 +9,9 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
-from raptor.spatial.ir import (
-    ApplyFilters,
-    ApplyLine,
-    BodyOp,
-    Compute,
-    Copy,
-    Gather,
-    MoveTile,
-    Overlap,
-    Part,
-    SpatialGraph,
-    TensorParts,
-    Tile,
-    Vector,
-)
+from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
+from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Overlap, Vector
+from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_fully_connected import verify_dense
 from raptor.spatial.verify_lines import verify_lines
 from raptor.target.arch import Arch
@@ -67,7 +55,7 @@ def _check_used(graph: SpatialGraph) -> None:
     used.update(tile.name for compute in graph.computes for op in compute.body for tile in op.reads)
     for compute in graph.computes:
         for op in compute.body:
-            if op.result.name not in used and not isinstance(op, Copy | Gather | MoveTile):
+            if op.result.name not in used and not isinstance(op, Copy | Gather | Move):
                 raise VerifyError(f"spatial: {compute.node}: {op.result} is computed, and nobody reads it")
 
 
@@ -94,7 +82,7 @@ def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
     match op:
         case Gather():
             _check_gather(where, op)
-        case MoveTile():
+        case Move():
             _check_move(where, op)
         case ApplyLine():
             _check_line(where, op, compute)
@@ -106,16 +94,16 @@ def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
             pass
 
 
-def _check_gather(where: str, op: Gather) -> None:
+def _check_gather(where: str, op: Gather[Tile]) -> None:
     spans = sorted((p.target, p.target + p.channels) for p in op.pieces)
     ends = [0, *(stop for _, stop in spans)]
     if [start for start, _ in spans] != ends[:-1] or ends[-1] != op.result.channels:
         raise VerifyError(f"{where}: {op.result} is not covered exactly once")
-    if any(p.source + p.channels > p.tile.channels for p in op.pieces):
+    if any(p.source + p.channels > p.value.channels for p in op.pieces):
         raise VerifyError(f"{where}: {op.result} takes channels that its source does not have")
 
 
-def _check_move(where: str, op: MoveTile) -> None:
+def _check_move(where: str, op: Move[Tile]) -> None:
     target, source, first, stride, count = op.runs.T
     ends = np.concatenate([[0], target + count])
     if (ends[:-1] != target).any() or ends[-1] != op.result.elements:
@@ -126,7 +114,7 @@ def _check_move(where: str, op: MoveTile) -> None:
         raise VerifyError(f"{where}: {op.result} takes elements that its source does not have")
 
 
-def _check_line(where: str, op: ApplyLine, compute: Compute) -> None:
+def _check_line(where: str, op: ApplyLine[Tile], compute: Compute) -> None:
     """Blocks lie in their lines, products in the result, one after another."""
     at = 0
     products: list[list[int]] = op.products.tolist()
@@ -142,14 +130,14 @@ def _check_line(where: str, op: ApplyLine, compute: Compute) -> None:
         raise VerifyError(f"{where}: {op.result} has {op.result.elements} elements, its products {at}")
 
 
-def _check_runs(where: str, op: Overlap) -> None:
+def _check_runs(where: str, op: Overlap[Tile]) -> None:
     target, source, first, count = op.runs.T
     sizes = np.array([t.elements for t in op.reads] + [0])
     _check_range(where, op, bool((first < 0).any() or (first + count > sizes[source]).any()))
     _check_place(where, op, bool((target < 0).any() or (target + count > op.result.elements).any()))
 
 
-def _check_copy(where: str, op: Copy) -> None:
+def _check_copy(where: str, op: Copy[Tile]) -> None:
     _check_range(where, op, op.first < 0 or op.first + op.elements > op.source.elements)
     _check_place(where, op, op.at < 0 or op.at + op.elements > op.result.elements)
 

@@ -13,20 +13,8 @@ from raptor.codegen import generate
 from raptor.common.errors import VerifyError
 from raptor.graph.window import Window
 from raptor.mapping.decision import Matrix
-from raptor.pim.ir import (
-    ApplyFilters,
-    Buffer,
-    CoreProgram,
-    Group,
-    Load,
-    Operation,
-    PimProgram,
-    Pool,
-    Repeat,
-    Step,
-    Store,
-    Vector,
-)
+from raptor.pim.ir import Buffer, CoreProgram, Group, Load, PimProgram, Repeat, Step, Store
+from raptor.spatial.operations import ApplyFilters, Operation, Pool, Vector
 from tests.pipeline import Executed, chip, executed
 
 BITS = 16
@@ -34,9 +22,14 @@ BYTES = 2
 ARCH = chip((8, 8), xbars_per_core=64, cell_bits=16, element_bits=BITS)
 
 
-def emitted(operation: Operation, **addresses: int) -> list[Executed]:
+def buffer(name: str, elements: int) -> Buffer:
+    """A buffer of one pixel."""
+    return Buffer(name, 1, 1, elements)
+
+
+def emitted(operation: Operation[Buffer], **addresses: int) -> list[Executed]:
     """The instructions of one operation, buffers at these addresses (elements)."""
-    first = Load(Buffer("load", 1), 0)
+    first = Load(buffer("load", 1), 0)
     steps = (Step(first, "n"), Step(operation, "n"))
     groups = tuple(Group("y", Matrix(t, (0, 8), (0, 8), 1)) for t in range(64))
     core = CoreProgram(0, groups, steps, {"load": 0, **addresses}, 10**6)
@@ -73,33 +66,29 @@ IN_CHANNELS, OUT_CHANNELS, CHANNEL = 5, 3, 2
 IN_AT, OUT_AT, ACCUM_AT = 10, 5000, 9000
 
 
-def apply_filters(window: Window, taps: tuple[int, ...]) -> ApplyFilters:
+def apply_filters(window: Window, taps: tuple[int, ...]) -> ApplyFilters[Buffer]:
     """Reads from the third of five channels; group 2t holds tap t."""
-    pixels = window.batch * int(np.prod(window.in_dims))
     return ApplyFilters(
-        out=Buffer("out", window.out_pixels * OUT_CHANNELS),
-        input=Buffer("in", pixels * IN_CHANNELS),
-        accum=Buffer("accum", OUT_CHANNELS) if len(taps) > 1 else None,
-        groups=tuple(2 * t for t in taps),
+        result=Buffer("out", window.batch * window.out_dims[0], window.out_dims[1], OUT_CHANNELS),
+        input=Buffer("in", window.batch * window.in_dims[0], window.in_dims[1], IN_CHANNELS),
+        weights=tuple(2 * t for t in taps),
         taps=taps,
         channel=CHANNEL,
-        in_channels=IN_CHANNELS,
-        out_channels=OUT_CHANNELS,
         window=window,
         relu=False,
     )
 
 
 @st.composite
-def filters(draw: Callable[..., int]) -> ApplyFilters:
+def filters(draw: Callable[..., int]) -> ApplyFilters[Buffer]:
     """Draws some of a window's kernel positions, as one core may hold them."""
     window = draw(windows())
     taps = draw(st.lists(st.integers(0, window.tap_count - 1), min_size=1, unique=True))
     return apply_filters(window, tuple(sorted(taps)))
 
 
-def emitted_filters(op: ApplyFilters) -> list[Executed]:
-    addresses = {"in": IN_AT, "out": OUT_AT} | ({"accum": ACCUM_AT} if op.accum else {})
+def emitted_filters(op: ApplyFilters[Buffer]) -> list[Executed]:
+    addresses = {"in": IN_AT, "out": OUT_AT} | ({"out.accum": ACCUM_AT} if op.scratch else {})
     return emitted(op, **addresses)
 
 
@@ -131,13 +120,13 @@ def products(instructions: list[Executed]) -> Iterator[tuple[int, int, int]]:
 
 
 @given(filters())
-def test_products_are_those_inside_the_image_and_no_others(op: ApplyFilters):
+def test_products_are_those_inside_the_image_and_no_others(op: ApplyFilters[Buffer]):
     wanted = [read for read in reads(op.window) if read[1] in op.taps]
     assert list(products(emitted_filters(op))) == wanted
 
 
 @given(filters())
-def test_the_first_product_of_a_pixel_goes_straight_to_the_output(op: ApplyFilters):
+def test_the_first_product_of_a_pixel_goes_straight_to_the_output(op: ApplyFilters[Buffer]):
     found = emitted_filters(op)
     direct = [out_pixel(e.rd) for e in found if e.name == "mvmul" and out_pixel(e.rd) is not None]
     touched = {pixel for pixel, tap, _ in reads(op.window) if tap in op.taps}
@@ -148,7 +137,7 @@ def test_the_first_product_of_a_pixel_goes_straight_to_the_output(op: ApplyFilte
 
 
 @given(filters())
-def test_pixels_without_a_product_are_zeroed_once(op: ApplyFilters):
+def test_pixels_without_a_product_are_zeroed_once(op: ApplyFilters[Buffer]):
     touched = {pixel for pixel, tap, _ in reads(op.window) if tap in op.taps}
     zeroed: list[int] = []
     for e in emitted_filters(op):
@@ -188,14 +177,13 @@ def test_the_relu_flag(relu: bool):
 CHANNELS = 3
 
 
-def pool(window: Window, function: str = "max") -> Pool:
-    pixels = window.batch * int(np.prod(window.in_dims))
-    inputs = ((0, Buffer("in", pixels * CHANNELS)),)
-    widths = (window.in_dims[-1], window.out_dims[-1])
-    return Pool(Buffer("out", window.out_pixels * CHANNELS), inputs, function, CHANNELS, window, 0, widths)
+def pool(window: Window, function: str = "max") -> Pool[Buffer]:
+    source = Buffer("in", window.batch * window.in_dims[0], window.in_dims[1], CHANNELS)
+    result = Buffer("out", window.batch * window.out_dims[0], window.out_dims[1], CHANNELS)
+    return Pool(result, ((0, source),), function, window)
 
 
-def emitted_pool(op: Pool) -> list[Executed]:
+def emitted_pool(op: Pool[Buffer]) -> list[Executed]:
     return emitted(op, **{"in": IN_AT, "out": OUT_AT})
 
 
@@ -234,7 +222,7 @@ def test_a_maximum_over_padding_alone_is_refused():
 
 
 def test_a_vector_operation_of_whole_buffers_is_one_instruction():
-    a, b, out = (Buffer(name, 12) for name in ("a", "b", "out"))
+    a, b, out = (buffer(name, 12) for name in ("a", "b", "out"))
     (add,) = emitted(Vector(out, "add", (a, b)), a=20, b=40, out=60)
     assert (add.name, add.rd, add.rs1, add.rs2) == ("vvadd", 120, 40, 80)
     assert int(add.record["d"]) == 12
@@ -242,7 +230,7 @@ def test_a_vector_operation_of_whole_buffers_is_one_instruction():
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_an_operand_that_repeats(swapped: bool):
-    whole, row, out = Buffer("a", 12), Buffer("b", 4), Buffer("out", 12)
+    whole, row, out = buffer("a", 12), buffer("b", 4), buffer("out", 12)
     operands = (row, whole) if swapped else (whole, row)
     found = emitted(Vector(out, "sub", operands), a=20, b=40, out=60)
     assert [(e.name, e.rd, int(e.record["d"])) for e in found] == [("vvsub", 120 + 8 * i, 4) for i in range(3)]
@@ -252,7 +240,7 @@ def test_an_operand_that_repeats(swapped: bool):
 
 @given(length=st.integers(1, 9), times=st.integers(1, 20))
 def test_repeating_copies_what_is_there_already(length: int, times: int):
-    found = emitted(Repeat(Buffer("out", length * times), Buffer("a", length)), a=2, out=500)
+    found = emitted(Repeat(buffer("out", length * times), buffer("a", length)), a=2, out=500)
     memory: dict[int, int] = {2 + i: i for i in range(length)}
     for e in found:
         count = int(e.record["d"]) // BYTES
@@ -265,7 +253,7 @@ def test_repeating_copies_what_is_there_already(length: int, times: int):
 @pytest.mark.parametrize("address", [0, 5, 2**30, 2**31, 2**33 + 3])
 def test_global_addresses_have_two_words(address: int):
     """High word in r4, low word in r5; local addresses are offsets."""
-    for operation in (Load(Buffer("a", 3), address), Store(Buffer("a", 3), address)):
+    for operation in (Load(buffer("a", 3), address), Store(buffer("a", 3), address)):
         (found,) = emitted(operation, a=7)
         high = found.rs1 if found.name == "ld" else found.rd
         assert high == address * BYTES >> 32
@@ -274,7 +262,7 @@ def test_global_addresses_have_two_words(address: int):
 
 def test_the_low_word_of_a_global_address():
     stream = generate(
-        PimProgram("tiny", {0: CoreProgram(0, (), (Step(Load(Buffer("a", 1), 2**31 - 1), "n"),), {"a": 0}, 2)}, 0, ()),
+        PimProgram("tiny", {0: CoreProgram(0, (), (Step(Load(buffer("a", 1), 2**31 - 1), "n"),), {"a": 0}, 2)}, 0, ()),
         ARCH,
     ).cores[0]
     loads = {int(r["rd"]): int(r["a"]) for r in stream.records if r["opcode"] == 1}

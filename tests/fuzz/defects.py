@@ -36,31 +36,32 @@ LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_
 GRID = "raptor/spatial/line_grid.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
 PLACES, SCHEDULE, COMPILER = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py", "raptor/pipeline.py"
+OPERATIONS = "raptor/spatial/operations.py"
 WINDOW, LAYOUT = "raptor/graph/window.py", "raptor/target/layout.py"
 UNFOLD, MAPPING, PARTS = (f"raptor/mapping/{n}.py" for n in ("line_unfolding", "decision", "streaming"))
 PLANS, FOLD, DEPTHWISE = (f"raptor/mapping/{n}.py" for n in ("plans", "fold_relu", "depthwise"))
 
 DEFECTS: tuple[Defect, ...] = (
     # Instructions
-    Defect(EMIT, "out_address = self.at(op.out) + pixel * op.out_channels", "out_address = self.at(op.out) + pixel * op.in_channels"),
+    Defect(EMIT, "out_address = self.at(op.result) + pixel * op.result.channels", "out_address = self.at(op.result) + pixel * op.input.channels"),
     Defect(EMIT, "first = np.append(True, pixel[1:] != pixel[:-1])[: len(pixel)]\n        # A product", "first = np.append(True, pixel[1:] == pixel[:-1])[: len(pixel)]\n        # A product"),
-    Defect(EMIT, '(inputs[pixel, index] * op.in_channels + op.channel)', '(inputs[pixel, index] * op.in_channels)'),
-    Defect(EMIT, 'block["c"][product] = np.array(op.groups)[index]', 'block["c"][product] = np.array(op.groups)[index - 1]'),
+    Defect(EMIT, '(inputs[pixel, index] * op.input.channels + op.channel)', '(inputs[pixel, index] * op.input.channels)'),
+    Defect(EMIT, 'block["c"][product] = np.array(op.weights)[index]', 'block["c"][product] = np.array(op.weights)[index - 1]'),
     Defect(EMIT, 'block["b"][product] = op.relu', 'block["b"][product] = 0'),
-    Defect(EMIT, "return np.concatenate([self._zeros(op.out, untouched, op.out_channels), block])", "return block"),
-    Defect(EMIT, 'block["d"][add] = op.out_channels', 'block["d"][add] = op.out_channels - 1'),
+    Defect(EMIT, "return np.concatenate([self._zeros(op.result, untouched, op.result.channels), block])", "return block"),
+    Defect(EMIT, 'block["d"][add] = op.result.channels', 'block["d"][add] = op.result.channels - 1'),
     Defect(EMIT, 'block["d"] = lengths * channels * self.element_bytes', 'block["d"] = channels * self.element_bytes'),
     Defect(EMIT, "address[owner] + step * advances[owner]", "address[owner] + step"),
-    Defect(EMIT, "np.where(starts == 0, self.at(op.source), self.at(op.out))", "self.at(op.source) + starts"),
-    Defect(EMIT, "[op.row * op.widths[1] :][: op.out", "[: op.out"),
+    Defect(EMIT, "np.where(starts == 0, self.at(op.source), self.at(op.result))", "self.at(op.source) + starts"),
+    Defect(EMIT, "[op.row * op.result.width :][: op.result", "[: op.result"),
     Defect(EMIT, "used = tap_numbers[:, None] < counts", "used = tap_numbers[:, None] < counts - 1"),
-    Defect(EMIT, 'block["d"] = lengths * op.channels * np', 'block["d"] = op.channels * np'),
+    Defect(EMIT, 'block["d"] = lengths * op.result.channels * np', 'block["d"] = op.result.channels * np'),
     Defect(EMIT, 'side="right") - 1', 'side="left")'),
-    Defect(EMIT, "pixel * op.out_channels + copy.target_channel", "pixel * op.out_channels"),
-    Defect(EMIT, "pixel * copy.source_channels + copy.source_channel", "pixel * op.out_channels + copy.source_channel"),
+    Defect(EMIT, "pixel * result.channels + piece.target", "pixel * result.channels"),
+    Defect(EMIT, "pixel * piece.value.channels + piece.source", "pixel * result.channels + piece.source"),
     Defect(EMIT, "used = (inputs >= 0) & (index != ZERO_WEIGHT)", "used = index != ZERO_WEIGHT"),
     Defect(EMIT, "(batch * op.cols + op.first + col)", "(batch * op.cols + col)"),
-    Defect(EMIT, "(batch * op.rows + row) * pixel_bytes", "row * pixel_bytes"),
+    Defect(EMIT, "(batch * rows + row) * pixel_bytes", "row * pixel_bytes"),
     Defect(EMIT, 'block["value"][strided, 2] = stride[strided]', 'block["value"][strided, 2] = 1'),
     Defect(EMIT, 'block["opcode"][zeros] = isa.OPCODE["lldi"]', 'block["opcode"][zeros] = isa.OPCODE["nop"]'),
     Defect(EMIT, "(np.where(first, OUT, SCRATCH)[weighted], np.where(first, out, accum)[weighted])", "(np.full(len(weighted), OUT), out[weighted])"),
@@ -76,8 +77,8 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(EMIT, "int(table[r, 2] + a - table[r, 0])", "int(table[r, 2])"),
     Defect(EMIT, "(table[:, 0] <= a) & (ends >= b)", "(table[:, 0] <= a) & (ends > b)"),
     Defect(EMIT, "first, elements = ir.span_of(buffer, span)", "first, elements = 0, ir.span_of(buffer, span)[1]"),
-    Defect(EMIT, "self._bytes_of(op.out, op.span) for op in ops", "self._bytes_of(op.out, None) for op in ops"),
-    Defect(EMIT, 'block["c"], block["d"] = self._bytes_of(op.out, op.span)', 'block["c"], block["d"] = self._bytes_of(op.out, None)'),
+    Defect(EMIT, "self._bytes_of(op.result, op.span) for op in ops", "self._bytes_of(op.result, None) for op in ops"),
+    Defect(EMIT, 'block["c"], block["d"] = self._bytes_of(op.result, op.span)', 'block["c"], block["d"] = self._bytes_of(op.result, None)'),
     Defect(EMIT, "np.repeat(firsts, counts) + np.maximum(index, 0)", "np.maximum(index, 0)"),
     Defect(EMIT, 'np.argsort(np.concatenate(owners), kind="stable")', "np.arange(sum(map(len, owners)))"),
     # Registers
@@ -85,7 +86,7 @@ DEFECTS: tuple[Defect, ...] = (
     # Memory
     Defect(ALLOCATE, "life.buffer.elements + GAP_ELEMENTS", "life.buffer.elements // 2 + GAP_ELEMENTS"),
     Defect(ALLOCATE, "first = np.array([life.first for life in lives]", "first = np.array([life.first + 1 for life in lives]"),
-    Defect(ALLOCATE, "dying = (b for b in op.operands if last[b] == i and", "dying = (b for b in op.operands if"),
+    Defect(ALLOCATE, "dying = (b for b in op.operands if last[b.name] == i and", "dying = (b for b in op.operands if"),
     Defect(ALLOCATE, "last = np.array([life.last for life in lives]", "last = np.array([life.first for life in lives]"),
     Defect(MEMORY, "self.known[key] = self.base + self.size\n", "self.known[key] = self.base + self.size + 1\n"),
     Defect(MEMORY, "position + pool.size)", "position)"),
@@ -94,8 +95,8 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(PLACE, "ir.Receive(buffer, source, self.channels)", "ir.Receive(buffer, source, self.channels + 1)"),
     Defect(PLACE, "ir.Send(self.cores[source].here[tile.name], core, self.channels)", "ir.Send(next(iter(self.cores[source].here.values())), core, self.channels)"),
     Defect(PLACE, "self.first_group[key] = len(groups)", "self.first_group[key] = max(0, len(groups) - 1)"),
-    Defect(PLACE, "groups=tuple(site.first_group + i for i in op.weights),\n        taps", "groups=tuple(i for i in op.weights),\n        taps"),
-    Defect(PLACE, "rows, count = op.result.pixels // op.batch, op.result.channels", "rows, count = op.result.pixels // op.batch, op.result.channels - 1"),
+    Defect(OPERATIONS, "weights=tuple(first + i for i in self.weights)", "weights=tuple(i for i in self.weights)"),
+    Defect(EMIT, "np.indices((op.batch, rows, op.result.channels))", "np.indices((op.batch, rows, op.result.channels - 1))"),
     Defect(PLACE, "(op.at, op.elements), (op.first, op.elements)", "(op.first, op.elements), (op.at, op.elements)"),
     Defect(PLACE, "np.array([[op.at, 0, op.first, 1, op.elements]])", "np.array([[op.first, 0, op.at, 1, op.elements]])"),
     Defect(PLACE, "self.inputs[op.source.name] + op.first, into", "self.inputs[op.source.name], into"),

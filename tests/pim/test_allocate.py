@@ -13,14 +13,20 @@ import raptor
 from raptor.common.errors import CapacityError
 from raptor.pim import PimProgram, allocate, memory_warnings, reuse_operands, verify
 from raptor.pim.allocate import Lifetime, lifetimes
-from raptor.pim.ir import Buffer, CoreProgram, Load, Operation, Repeat, Step, Store, Vector
+from raptor.pim.ir import Buffer, CoreProgram, Load, Repeat, Step, Store
+from raptor.spatial.operations import Operation, Vector
 from tests.frontend.support import make_model, node
 from tests.pipeline import arch_file, chip, conv_model
 
 ARCH = chip()
 
 
-def program(*operations: Operation) -> PimProgram:
+def buffer(name: str, elements: int) -> Buffer:
+    """A buffer of one pixel."""
+    return Buffer(name, 1, 1, elements)
+
+
+def program(*operations: Operation[Buffer]) -> PimProgram:
     steps = tuple(Step(op, "n") for op in operations)
     return PimProgram("tiny", {0: CoreProgram(0, (), steps)}, 0, ())
 
@@ -28,13 +34,13 @@ def program(*operations: Operation) -> PimProgram:
 @st.composite
 def lives(draw: Callable[..., int]) -> PimProgram:
     """Buffers of random sizes, each loaded at one step and stored at some later ones."""
-    operations: list[Operation] = []
+    operations: list[Operation[Buffer]] = []
     buffers: list[Buffer] = []
     for i in range(draw(st.integers(1, 25))):
         if buffers and draw(st.booleans()):
             operations.append(Store(draw(st.sampled_from(buffers)), 0))
         else:
-            buffers.append(Buffer(f"b{i}", draw(st.integers(1, 20))))
+            buffers.append(buffer(f"b{i}", draw(st.integers(1, 20))))
             operations.append(Load(buffers[-1], 0))
     return program(*operations)
 
@@ -65,7 +71,7 @@ def test_memory_used_is_bounded(before: PimProgram):
 
 
 def test_memory_of_the_dead_is_used_again():
-    a, b, c = Buffer("a", 10), Buffer("b", 10), Buffer("c", 10)
+    a, b, c = buffer("a", 10), buffer("b", 10), buffer("c", 10)
     core = allocate(program(Load(a, 0), Load(b, 0), Store(a, 0), Load(c, 0), Store(b, 0), Store(c, 0)), ARCH).cores[0]
     assert core.address(c) == core.address(a)
     assert core.local_elements == 22
@@ -82,12 +88,12 @@ SIZE = 6
 @st.composite
 def computations(draw: Callable[..., int]) -> PimProgram:
     """Loads, vector operations of whole or repeating operands, repeats and stores."""
-    operations: list[Operation] = []
+    operations: list[Operation[Buffer]] = []
     whole: list[Buffer] = []
     short: list[Buffer] = []
     for i in range(draw(st.integers(2, 20))):
         kind = draw(st.sampled_from(["load", "short", "vector", "vector", "vector", "repeat", "store"]))
-        out = Buffer(f"b{i}", SIZE // 2 if kind == "short" else SIZE)
+        out = buffer(f"b{i}", SIZE // 2 if kind == "short" else SIZE)
         if kind == "short":
             operations.append(Load(out, i))
             short.append(out)
@@ -102,7 +108,7 @@ def computations(draw: Callable[..., int]) -> PimProgram:
         else:
             operations.append(_vector(draw, out, whole, short))
         whole.append(out)
-    return program(*operations, *(Store(buffer, 100 + i) for i, buffer in enumerate(whole[-2:])))
+    return program(*operations, *(Store(last, 100 + i) for i, last in enumerate(whole[-2:])))
 
 
 def _vector(draw: Callable[..., int], out: Buffer, whole: list[Buffer], short: list[Buffer]) -> Vector:
@@ -140,15 +146,15 @@ def test_reuse_changes_no_value(before: PimProgram):
 @given(computations())
 def test_reuse_takes_every_operand_that_dies(before: PimProgram):
     core = reuse_operands(before).cores[0]
-    last = {life.buffer: life.last for life in lifetimes(core)}
+    last = {life.buffer.name: life.last for life in lifetimes(core)}
     for i, step in enumerate(core.steps):
         op = step.operation
-        if isinstance(op, Vector) and op.out not in op.operands:
-            assert all(last[o] > i for o in op.operands if o.elements == op.out.elements)
+        if isinstance(op, Vector) and op.result not in op.operands:
+            assert all(last[o.name] > i for o in op.operands if o.elements == op.result.elements)
 
 
 def test_reuse_follows_a_chain_into_one_buffer():
-    a, b, c, d = (Buffer(name, 4) for name in "abcd")
+    a, b, c, d = (buffer(name, 4) for name in "abcd")
     after = reuse_operands(
         program(Load(a, 0), Vector(b, "relu", (a,)), Vector(c, "relu", (b,)), Vector(d, "add", (c, c)), Store(d, 0))
     )
@@ -156,7 +162,7 @@ def test_reuse_follows_a_chain_into_one_buffer():
 
 
 def test_reuse_spares_an_operand_that_is_read_later():
-    a, b = Buffer("a", 4), Buffer("b", 4)
+    a, b = buffer("a", 4), buffer("b", 4)
     before = program(Load(a, 0), Vector(b, "relu", (a,)), Store(b, 0), Store(a, 4))
     assert reuse_operands(before) == before
 
@@ -171,9 +177,9 @@ def test_more_memory_than_the_simulator_s_default_is_a_warning():
 
 
 def test_a_core_exactly_full_is_no_warning():
-    core = program(Load(Buffer("a", 2**20 - 1), 0))
+    core = program(Load(buffer("a", 2**20 - 1), 0))
     assert memory_warnings(allocate(core, ARCH), ARCH) == ()
-    core = program(Load(Buffer("a", 2**20), 0))
+    core = program(Load(buffer("a", 2**20), 0))
     assert len(memory_warnings(allocate(core, ARCH), ARCH)) == 1
 
 

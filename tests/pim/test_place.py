@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from raptor.pim.ir import CoreProgram, Gather, Load, PimProgram, Receive, Repeat, Send, Store
+from raptor.pim.ir import CoreProgram, Load, PimProgram, Receive, Repeat, Send, Store
+from raptor.spatial.operations import Gather
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP, passes, thesis_model
 
@@ -66,7 +67,7 @@ def test_a_constant_of_one_pixel_is_repeated_to_a_row():
     model = make_model([node("Add", "x c")], {"x": (1, 4, 3, 5)}, ["y"], {"c": random(4, 1, 1)})
     program = passes(model, **ONE_CORE).placed
     (repeat,) = operations(program.cores[0], Repeat)
-    assert (repeat.source.elements, repeat.out.elements) == (4, 20)
+    assert (repeat.source.elements, repeat.result.elements) == (4, 20)
 
 
 def test_equal_constants_are_loaded_once():
@@ -92,5 +93,5 @@ def test_global_memory_holds_inputs_constants_and_outputs_side_by_side():
 def test_a_gather_names_the_channels_it_takes():
     model = make_model([node("Concat", "a b", axis=1)], {"a": (1, 3, 2, 2), "b": (1, 1, 2, 2)}, ["y"])
     (gather,) = operations(passes(model, **ONE_CORE).placed.cores[0], Gather)
-    copies = [(c.source.name, c.source_channel, c.source_channels, c.target_channel, c.channels) for c in gather.copies]
-    assert copies == [("a.0", 0, 3, 0, 3), ("b.0", 0, 1, 3, 1)]
+    pieces = [(p.value.name, p.source, p.value.channels, p.target, p.channels) for p in gather.pieces]
+    assert pieces == [("a.0", 0, 3, 0, 3), ("b.0", 0, 1, 3, 1)]

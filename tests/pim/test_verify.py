@@ -54,9 +54,9 @@ def test_a_channel_with_one_end(good: Passes, kind: type):
 
 def test_a_channel_whose_ends_differ_in_size(good: Passes):
     step = next(s for s in good.placed.cores[1].steps if isinstance(s.operation, Receive))
-    shorter = replace(step.operation.out, elements=47)
+    shorter = replace(step.operation.result, rows=1, width=47, channels=1)
     with pytest.raises(VerifyError, match=r"send \(0, 1, 48\) and receive \(0, 1, 47\) disagree"):
-        verify(with_step(good.placed, 1, Receive, out=shorter), ARCH)
+        verify(with_step(good.placed, 1, Receive, result=shorter), ARCH)
 
 
 def test_a_send_to_another_core_than_the_one_that_receives(good: Passes):

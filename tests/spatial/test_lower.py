@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from onnx import ModelProto, NodeProto
 
 from raptor.spatial import SpatialGraph
-from raptor.spatial.ir import Gather
+from raptor.spatial.operations import Gather
 from tests.frontend.support import Array, make_model, node, random
 from tests.pipeline import passes
 
@@ -59,7 +59,7 @@ def test_a_concatenation_on_tile_boundaries_costs_nothing():
 def test_a_concatenation_off_tile_boundaries_is_gathered():
     graph = lowered([node("Concat", "a b", axis=1)], {"a": (1, 3, 2, 2), "b": (1, 6, 2, 2)})
     # Channels of y, four to a tile: a a a b | b b b b | b.
-    pieces = [[(p.tile.name, p.source, p.target, p.channels) for p in op.pieces] for op in gathers(graph)]
+    pieces = [[(p.value.name, p.source, p.target, p.channels) for p in op.pieces] for op in gathers(graph)]
     assert pieces == [
         [("a.0", 0, 0, 3), ("b.0", 0, 3, 1)],
         [("b.0", 1, 0, 3), ("b.1", 0, 3, 1)],

@@ -8,7 +8,7 @@ import pytest
 
 from raptor.common.errors import VerifyError
 from raptor.spatial import SpatialGraph, verify
-from raptor.spatial.ir import MoveTile
+from raptor.spatial.operations import Move
 from tests.frontend.support import make_model, node
 from tests.pipeline import THESIS_CHIP, Passes, chip, passes, thesis_model
 
@@ -102,7 +102,7 @@ def test_a_gather_of_channels_that_are_not_there(gathered: SpatialGraph):
 def test_a_move_out_of_bounds(gathered: SpatialGraph, runs: list[list[int]], message: str):
     """The first tile of y, three channels of one pixel, moved from the two channels of a."""
     gather = gathered.computes[0].body[0]
-    move = MoveTile(gather.result, (gather.pieces[0].tile,), np.array(runs))
+    move = Move(gather.result, (gather.pieces[0].value,), np.array(runs))
     with pytest.raises(VerifyError, match=rf"my_concat: %y\.0 {message}"):
         verify(with_compute(gathered, 0, body=(move,)), ARCH)
 
@@ -126,7 +126,7 @@ def test_a_product_left_out(good: Passes):
 
 def test_a_partial_sum_left_out(good: Passes):
     add = good.spatial.computes[1].body[1]
-    broken = with_op(good.spatial, 1, 1, operands=(add.operands[1], add.operands[1]))
+    broken = with_op(good.spatial, 1, 1, sources=(add.operands[1], add.operands[1]))
     with pytest.raises(VerifyError, match=r"conv: %y\.0 adds tap 5 rows \(0, 3\) 2 times"):
         verify(broken, ARCH)
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raptor.spatial.ir import ApplyLine, Copy, Overlap
+from raptor.spatial.ir import Copy
+from raptor.spatial.operations import ApplyLine, Overlap
 from tests.pipeline import Passes, conv_model, passes
 from tests.spatial.test_verify_lines import Change, changed, plus, refused
 

@@ -10,7 +10,8 @@ import pytest
 from raptor.common.errors import VerifyError
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial import SpatialGraph, verify
-from raptor.spatial.ir import ApplyLine, BodyOp, Compute, Copy, MoveTile, Overlap
+from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.operations import ApplyLine, Move, Overlap
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import Passes, chip, conv_model, passes
 
@@ -176,13 +177,13 @@ def test_two_lines_that_are_swapped(compiled: dict[str, Passes]):
 
 def test_a_line_cut_out_at_another_place(compiled: dict[str, Passes]):
     graph = compiled["cut"].spatial
-    cut = [op for c in graph.computes for op in c.body if isinstance(op, MoveTile)]
+    cut = [op for c in graph.computes for op in c.body if isinstance(op, Move)]
     at = next(i for i, op in enumerate(cut) if op.result.name.endswith(".cut"))
 
-    def shifted(op: MoveTile) -> MoveTile:
+    def shifted(op: Move) -> Move:
         return replace(op, runs=plus(op.runs, 0, 2, 1))
 
-    refused(changed(graph, MoveTile, shifted, at), "t: .* is not cut out of channels")
+    refused(changed(graph, Move, shifted, at), "t: .* is not cut out of channels")
 
 
 def test_a_tile_read_before_all_of_it_is_there(compiled: dict[str, Passes]):

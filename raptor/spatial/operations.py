@@ -1,0 +1,372 @@
+"""Operations, each declared once: on tiles in SpatialIR, on buffers in PimIR.
+
+An operation tells what it reads (`operands`), writes (`results`) and needs while it runs (`scratch`). `map_operands`
+makes the same operation on other values. Lowering, renaming, printing and the verifiers need to know no more. `Tile`
+and `Buffer` both have the shape of their pixels, so an operation stores no sizes that follow from its values.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import MapFunction, window_text
+from raptor.graph.window import Table, Window
+from raptor.spatial.tiles import ConstantTile, Value
+
+V = TypeVar("V", bound=Value)
+W = TypeVar("W", bound=Value)
+
+
+class Operation(Generic[V]):
+    """Reads `operands`, writes `results`."""
+
+    __slots__ = ()
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        raise NotImplementedError
+
+    @property
+    def results(self) -> tuple[V, ...]:
+        return ()
+
+    @property
+    def scratch(self) -> tuple[V, ...]:
+        """Memory that the operation overwrites while it runs. Its name follows from that of the result."""
+        return ()
+
+    @property
+    def reads(self) -> tuple[V, ...]:
+        """The operands that another operation computes; what takes constants leaves them out."""
+        return self.operands
+
+    @property
+    def touches(self) -> tuple[V, ...]:
+        return (*self.operands, *self.results, *self.scratch)
+
+    def map_operands(self, f: Callable[[V], W]) -> "Operation[W]":
+        """Makes the same operation on `f` of every operand and result."""
+        raise NotImplementedError
+
+    @property
+    def matrices(self) -> tuple[int, ...]:
+        """Numbers of the matrices that it multiplies with: in SpatialIR of its compute, in PimIR array groups."""
+        return ()
+
+    def shift_matrices(self, _first: int) -> Self:
+        """Makes the same operation on matrices whose numbers are higher by `first`."""
+        return self
+
+    @property
+    def mnemonic(self) -> str:
+        """The name in the text of a program, such as `apply_filters`."""
+        return re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The operands in the text of a program."""
+        return tuple(map(str, self.operands))
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """What the text of a program says in braces, besides the matrices."""
+        return ()
+
+    def braces(self, matrices_word: str) -> str:
+        """The matrices under the word of the level, and the attributes; empty if there are none."""
+        numbers = (f"{matrices_word} = {list(self.matrices)}",) if self.matrices else ()
+        inside = ", ".join((*numbers, *self.attributes))
+        return f" {{{inside}}}" if inside else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneResult(Operation[V]):
+    """An operation with one result, its first field."""
+
+    result: V
+
+    @property
+    def results(self) -> tuple[V, ...]:
+        return (self.result,)
+
+
+def _computed(values: tuple[V, ...]) -> tuple[V, ...]:
+    return tuple(value for value in values if not isinstance(value, ConstantTile))
+
+
+def _pixel_accumulator(result: V) -> V:
+    """Memory for one pixel, before it is added to the result."""
+    return replace(result, name=f"{result.name}.accum", rows=1, width=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyFilters(OneResult[V]):
+    """Products of the input with several matrices, summed per output pixel (thesis, algorithm 4.2).
+
+    All matrices have the same rows and columns of the layer, matrix `weights[i]` for kernel position `taps[i]`.
+    `channel` is the first channel of the input that they read.
+    """
+
+    input: V
+    weights: tuple[int, ...]
+    taps: tuple[int, ...]
+    channel: int
+    window: Window | Table
+    relu: bool
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return (self.input,)
+
+    @property
+    def scratch(self) -> tuple[V, ...]:
+        """One product; needed where a pixel may add a second one."""
+        return (_pixel_accumulator(self.result),) if len(self.taps) > 1 else ()
+
+    def map_operands(self, f: Callable[[V], W]) -> "ApplyFilters[W]":
+        result, given = f(self.result), f(self.input)
+        return ApplyFilters(result, given, self.weights, self.taps, self.channel, self.window, self.relu)
+
+    @property
+    def matrices(self) -> tuple[int, ...]:
+        return self.weights
+
+    def shift_matrices(self, first: int) -> Self:
+        return replace(self, weights=tuple(first + i for i in self.weights))
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return (f"taps = {list(self.taps)}", *(("relu",) if self.relu else ()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ApplyLine(OneResult[V]):
+    """Products of blocks of image lines with matrices, one after another (`raptor.mapping.line_unfolding`).
+
+    products: one row a product: matrix, index of the line, first element of the block in it, first element of the
+    product in the result.
+    """
+
+    lines: tuple[V, ...]
+    products: npt.NDArray[np.int64]
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return self.lines
+
+    def map_operands(self, f: Callable[[V], W]) -> "ApplyLine[W]":
+        return ApplyLine(f(self.result), tuple(map(f, self.lines)), self.products)
+
+    @property
+    def matrices(self) -> tuple[int, ...]:
+        return tuple(self.products[:, 0].tolist())
+
+    def shift_matrices(self, first: int) -> Self:
+        return replace(self, products=self.products + np.array([first, 0, 0, 0]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overlap(OneResult[V]):
+    """Sum of runs of other values; zero where no run lies.
+
+    runs: one row a run: first element of the result, source, its first element, elements. Sorted.
+    """
+
+    sources: tuple[V, ...]
+    runs: npt.NDArray[np.int64]
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return self.sources
+
+    def map_operands(self, f: Callable[[V], W]) -> "Overlap[W]":
+        return Overlap(f(self.result), tuple(map(f, self.sources)), self.runs)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return (f"runs = {len(self.runs)}",)
+
+
+@dataclass(frozen=True, slots=True)
+class Vector(OneResult[V]):
+    """Element-wise function. An operand shorter than the result repeats."""
+
+    function: MapFunction
+    sources: tuple[V, ...]
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return self.sources
+
+    @property
+    def reads(self) -> tuple[V, ...]:
+        return _computed(self.sources)
+
+    def map_operands(self, f: Callable[[V], W]) -> "Vector[W]":
+        return Vector(f(self.result), self.function, tuple(map(f, self.sources)))
+
+    @property
+    def mnemonic(self) -> str:
+        return f"v{self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool(OneResult[V]):
+    """Maximum or sum over a window, channel by channel, of the output rows from `row` on.
+
+    `inputs`: values of the input and the first row of each.
+    """
+
+    inputs: tuple[tuple[int, V], ...]
+    function: Literal["max", "sum"]
+    window: Window
+    row: int = 0
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return tuple(value for _, value in self.inputs)
+
+    def map_operands(self, f: Callable[[V], W]) -> "Pool[W]":
+        inputs = tuple((row, f(value)) for row, value in self.inputs)
+        return Pool(f(self.result), inputs, self.function, self.window, self.row)
+
+    @property
+    def mnemonic(self) -> str:
+        return f"pool_{self.function}"
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return (window_text(self.window),)
+
+
+ZERO_WEIGHT, UNIT_WEIGHT = -1, -2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stencil(OneResult[V]):
+    """Weighted sum over a window, channel by channel.
+
+    `vectors`: the different weight vectors, one a pixel, as long as a pixel of the result; None if all weights are 0
+    or 1. index: [output pixels or 1, taps] -> vector, or `ZERO_WEIGHT`, `UNIT_WEIGHT`.
+    """
+
+    input: V
+    vectors: V | None
+    index: npt.NDArray[np.int32]
+    window: Window | Table
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return (self.input,) if self.vectors is None else (self.input, self.vectors)
+
+    @property
+    def reads(self) -> tuple[V, ...]:
+        return _computed(self.operands)
+
+    @property
+    def scratch(self) -> tuple[V, ...]:
+        """One weighted pixel."""
+        return (_pixel_accumulator(self.result),)
+
+    def map_operands(self, f: Callable[[V], W]) -> "Stencil[W]":
+        vectors = None if self.vectors is None else f(self.vectors)
+        return Stencil(f(self.result), f(self.input), vectors, self.index, self.window)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return (window_text(self.window),)
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(OneResult[V]):
+    """result[b, m, n] = dot product of pixel (b, m) of `left` and pixel (b, first + n) of `right`.
+
+    `right` has `cols` pixels a batch.
+    """
+
+    left: V
+    right: V
+    batch: int
+    cols: int
+    first: int
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return (self.left, self.right)
+
+    def map_operands(self, f: Callable[[V], W]) -> "Dot[W]":
+        return Dot(f(self.result), f(self.left), f(self.right), self.batch, self.cols, self.first)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        cols = f"{self.first}:{self.first + self.result.channels}"
+        return (f"batch = {self.batch}", f"columns = {cols} of {self.cols}")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[V]):
+    """Channels `source` onwards of a value become channels `target` onwards of another."""
+
+    value: V
+    source: int
+    target: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gather(OneResult[V]):
+    """A value put together from channels of others with the same pixels."""
+
+    pieces: tuple[Piece[V], ...]
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return tuple(dict.fromkeys(p.value for p in self.pieces))
+
+    def map_operands(self, f: Callable[[V], W]) -> "Gather[W]":
+        pieces = (Piece(f(p.value), p.source, p.target, p.channels) for p in self.pieces)
+        return Gather(f(self.result), tuple(pieces))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return tuple(f"{p.value}[{p.source}:{p.source + p.channels}]" for p in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move(OneResult[V]):
+    """A value put together from elements of others.
+
+    runs: one row a run: first element of the result, source (-1: zeros), its first element, stride, elements.
+    """
+
+    sources: tuple[V, ...]
+    runs: npt.NDArray[np.int64]
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return self.sources
+
+    def map_operands(self, f: Callable[[V], W]) -> "Move[W]":
+        return Move(f(self.result), tuple(map(f, self.sources)), self.runs)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return (f"runs = {len(self.runs)}",)
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax(OneResult[V]):
+    """Softmax over the channels of each pixel."""
+
+    input: V
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return (self.input,)
+
+    def map_operands(self, f: Callable[[V], W]) -> "Softmax[W]":
+        return Softmax(f(self.result), f(self.input))

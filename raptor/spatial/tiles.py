@@ -1,0 +1,64 @@
+"""The values that operations read and write: tiles of SpatialIR. PimIR's buffers are values of the same form."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+def tile_name(tensor: str, index: int) -> str:
+    """The name of a tensor's tile: `x.0`; `x.2:0` for a tensor `x.2`, because `x.2.0` is a partial sum of `x`."""
+    stem, _, last = tensor.rpartition(".")
+    return f"{tensor}:{index}" if stem and last.isdigit() else f"{tensor}.{index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """`rows x width` pixels of `channels` elements, one pixel contiguous."""
+
+    name: str
+    rows: int
+    width: int
+    channels: int
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.width * self.channels
+
+    @property
+    def pixels(self) -> int:
+        return self.rows * self.width
+
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
+    @property
+    def type(self) -> str:
+        return f"{self.rows}x{self.width}x{self.channels}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile(Value):
+    """A value of SpatialIR. Names are unique."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantTile(Tile):
+    """A constant operand: a pixel, a row or a whole tile, which repeats over the result."""
+
+    values: npt.NDArray[np.float32]
+    """[elements], pixel by pixel."""
+
+    @classmethod
+    def of(cls, name: str, pixels: npt.NDArray[np.float32]) -> "ConstantTile":
+        """The constant of `pixels`: [rows, width, channels]."""
+        rows, width, channels = pixels.shape
+        return cls(name, rows, width, channels, np.ascontiguousarray(pixels, np.float32).reshape(-1))
+
+    @property
+    def period(self) -> int:
+        """Elements after which it repeats."""
+        return self.values.size
+
+    def __str__(self) -> str:
+        return f"const<{self.period}>"
