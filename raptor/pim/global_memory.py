@@ -67,7 +67,9 @@ def _constants(graph: SpatialGraph) -> Iterator[ConstantTile]:
     yield from graph.literals.values()
     for compute in graph.computes:
         for op in compute.body:
-            yield from (operand for operand in op.operands if isinstance(operand, ConstantTile))
+            for operand in op.operands:
+                if isinstance(operand, ConstantTile):
+                    yield operand
 
 
 def _place_tensors(

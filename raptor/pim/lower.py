@@ -95,10 +95,13 @@ class _Placer:
         here[op.result.name] = _buffer(op.result)
 
         def buffer_of(tile: Tile) -> ir.Buffer:
-            buffer = self.constant(tile, core, node) if isinstance(tile, ConstantTile) else here[tile.name]
-            return self.repeated(buffer, tile, op.result, core, node) if isinstance(op, Vector) else buffer
+            return self.constant(tile, core, node) if isinstance(tile, ConstantTile) else here[tile.name]
 
-        return op.map_operands(buffer_of).shift_matrices(first_group)
+        def row_of(tile: Tile) -> ir.Buffer:
+            return self.repeated(buffer_of(tile), tile, op.result, core, node)
+
+        lowered = op.map_operands(row_of if isinstance(op, Vector) else buffer_of)
+        return lowered.shift_matrices(first_group) if first_group else lowered
 
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
         """The tile's buffer on this core; loaded or received now if it is not there yet."""
