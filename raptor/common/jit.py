@@ -9,7 +9,7 @@ the files of this project that a kernel's file imports count as well (`sources`)
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -28,7 +28,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 def helper(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles a function called only by kernels; it becomes part of their cached code."""
-    return _njit(function, cache=False)
+    return _njit(function, cached=False)
 
 
 def bare_kernel(function: Callable[P, R]) -> Callable[P, R]:
@@ -38,15 +38,15 @@ def bare_kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 def bare_helper(function: Callable[P, R]) -> Callable[P, R]:
     """A `helper` of a `bare_kernel`."""
-    return _njit(function, cache=False, counted=False)
+    return _njit(function, cached=False, counted=False)
 
 
 def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]:
     try:
-        compiled = _njit(function, cache=True, counted=counted)
+        compiled = _njit(function, cached=True, counted=counted)
         _watch(compiled, sources(function.__module__))
     except (RuntimeError, AttributeError):  # numba found no writable directory for its cache, or keeps it elsewhere
-        return _njit(function, cache=False, counted=counted)
+        return _njit(function, cached=False, counted=counted)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -61,8 +61,8 @@ def _cached(function: Callable[P, R], *, counted: bool = True) -> Callable[P, R]
     return call
 
 
-def _njit(function: Callable[P, R], *, cache: bool, counted: bool = True) -> Callable[P, R]:
-    options: dict[str, Any] = {"cache": cache, "nogil": True, "error_model": "numpy"} | (
+def _njit(function: Callable[P, R], *, cached: bool, counted: bool = True) -> Callable[P, R]:
+    options: dict[str, Any] = {"cache": cached, "nogil": True, "error_model": "numpy"} | (
         {} if counted else {"_nrt": False}
     )
     compile_ = numba.njit(**options)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
@@ -93,8 +93,13 @@ def sources(module: str) -> tuple[Path, ...]:
     return tuple(Path(str(sys.modules[name].__file__)) for name in found)
 
 
-def _imports(module: str) -> Iterator[str]:
+@cache
+def _imports(module: str) -> tuple[str, ...]:
     """The modules of this project that a loaded one imports at its top."""
+    return tuple(_imported(module))
+
+
+def _imported(module: str) -> Iterator[str]:
     head, _, _ = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8").partition("\n\n\n")
     for node in ast.parse(head).body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in _OURS:
