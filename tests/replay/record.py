@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ def record(case: dict[str, Any], folder: Path) -> str:
     assert Path(raptor.__file__).is_relative_to(sources), f"{raptor.__file__} is not of {sources}"
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
-        if case["chip"]:
-            Path("chip.json").write_text(json.dumps(case["chip"]))
+        if case["change"]:
+            write_chip(Path("chip.json"), case["change"])
         model = models.build(case["model"], seed=0, **case["sizes"])
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in case["compiled"].items()}
         folder.mkdir()
@@ -41,6 +42,15 @@ def record(case: dict[str, Any], folder: Path) -> str:
         shutil.copy("mapping.json", folder / "mapping.json")
         keep(Path("out"), folder / "out")
     return case["name"]
+
+
+def write_chip(path: Path, change: dict[str, Any]) -> None:
+    from raptor.target import arch
+
+    raw = json.loads(arch.load("bench", cores=500).file.model_dump_json())
+    raw["chip_config"]["network_config"].pop("net_config_file_path", None)
+    raw["chip_config"]["core_config"] |= change
+    path.write_text(json.dumps(raw))
 
 
 def keep(source: Path, folder: Path) -> None:
@@ -57,16 +67,11 @@ def keep(source: Path, folder: Path) -> None:
 
 
 def main(cases: Path, folder: Path, jobs: int) -> None:
-    # Spawned, as onnxruntime's threads do not survive a fork; anew at times, as a model of half a gigabyte stays.
-    # Not by ProcessPoolExecutor: with `max_tasks_per_child` it may wait for ever (python/cpython#115634).
-    with get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
-        found = [(case, folder / str(i)) for i, case in enumerate(json.loads(cases.read_text()))]
-        for name in pool.imap(_record, found):
+    # Spawned, as onnxruntime's threads do not survive a fork; anew for each case, as a model of half a gigabyte stays.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=8) as pool:
+        found = json.loads(cases.read_text())
+        for name in pool.map(record, found, (folder / str(i) for i in range(len(found)))):
             print(f"  {name}", flush=True)
-
-
-def _record(work: tuple[dict[str, Any], Path]) -> str:
-    return record(*work)
 
 
 if __name__ == "__main__":
