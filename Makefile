@@ -11,7 +11,7 @@ NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night chec
 GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 FUZZ_PARTS := graphs relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-growth bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -83,6 +83,9 @@ bench: $(READY)  ## time and memory of compile and validate by both mappings, be
 
 bench-growth: $(READY)  ## how compilation by the reference mapping grows with image size, channels, cores, model size
 	$(BIN)/python benchmarks/growth.py
+
+bench-json: $(READY)  ## reading and writing JSON streams in several ways, with ratios
+	$(BIN)/python benchmarks/json_text.py
 
 bench-mapping: $(READY)  ## latency, throughput, energy, memory of both mappings; simulated
 	$(BIN)/python benchmarks/mapping.py

@@ -1,0 +1,130 @@
+"""Read and write the JSON of instruction streams in several ways and print one table: `make bench-json`.
+
+Times are of all streams of a program, CPU seconds, the least of some runs. `ratio`: to the way that RAPTOR takes. The
+programs are compiled first; the ways must agree on every record.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+from measure import ROOT
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(ROOT))
+import models
+import raptor
+from raptor.target import encoding
+from raptor.target.isa import BY_NAME, BY_OPCODE, RECORD, Records
+
+_MB = 1e6
+Way = tuple[str, Callable[[Any], Any]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=["resnet18", "vgg16"])
+    parser.add_argument("--repeat", type=int, default=3, help="runs; the least time counts")
+    args = parser.parse_args()
+    table = Table(title="JSON of all streams, CPU seconds")
+    for name in ("model", "MB", "instructions", "way", "s", "ratio", "peak MB of the largest stream"):
+        table.add_column(name, justify="left" if name in ("model", "way") else "right")
+    for name in args.models:
+        for row in _rows(name, args.repeat):
+            table.add_row(*row)
+    Console(width=140).print(table)
+
+
+def _rows(name: str, repeat: int) -> list[tuple[str, ...]]:
+    records = _streams(name)
+    texts = [encoding.to_json(r) for r in records]
+    facts = f"{sum(map(len, texts)) / _MB:.0f}", f"{sum(map(len, records)):,}"
+    reading: list[Way] = [
+        ("read: types and msgspec", encoding.from_json),
+        ("read: orjson, then a loop", read_in_python),
+    ]
+    writing: list[Way] = [
+        ("write: templates and numba", encoding.to_json),
+        ("write: a loop, then orjson", lambda r: orjson.dumps(as_objects(r))),
+        ("write: a loop, then msgspec", lambda r: msgspec.json.encode(as_objects(r))),
+    ]
+    for text, wanted in zip(texts, records, strict=True):
+        assert all((read(text) == wanted).all() for _, read in reading)
+        assert all((encoding.from_json(write(wanted)) == wanted).all() for _, write in writing)
+    return [
+        (name, *facts, way, f"{seconds:.2f}", f"{ratio:.1f}", f"{peak / _MB:.0f}")
+        for ways, inputs in ((reading, texts), (writing, records))
+        for way, seconds, ratio, peak in _compared(ways, inputs, repeat)
+    ]
+
+
+def _streams(name: str) -> list[Records]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.onnx"
+        path.write_bytes(models.build(name).SerializeToString())
+        program = raptor.compile(path, xbar=128, cores=200)
+        assert program.artifacts is not None
+        return list(program.artifacts.records.values())
+
+
+def _compared(ways: Sequence[Way], inputs: Sequence[Any], repeat: int) -> list[tuple[str, float, float, int]]:
+    seconds = [min(_seconds(work, inputs) for _ in range(repeat)) for _, work in ways]
+    largest = max(inputs, key=len)
+    return [(way, s, s / seconds[0], _peak(work, largest)) for (way, work), s in zip(ways, seconds, strict=True)]
+
+
+def _seconds(work: Callable[[Any], Any], inputs: Sequence[Any]) -> float:
+    start = time.process_time()
+    for one in inputs:
+        work(one)
+    return time.process_time() - start
+
+
+def _peak(work: Callable[[Any], Any], one: Any) -> int:
+    """Bytes beyond those of the input, as far as Python and numpy allocate them."""
+    tracemalloc.start()
+    work(one)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+def read_in_python(text: bytes) -> Records:
+    """Records of plain text; nothing is checked, which would take longer still."""
+    return np.array([_record(instruction) for instruction in orjson.loads(text)], RECORD)
+
+
+def _record(instruction: dict[str, Any]) -> tuple[int, ...]:
+    values = instruction | instruction.get("offset", {})
+    spec = BY_NAME[instruction["op"]]
+    slots = {operand.slot: values[operand.json[0].rpartition(".")[2]] for operand in spec.operands}
+    return (spec.opcode, slots.get("rd", 0), slots.get("rs1", 0), 0, *(slots.get(slot, 0) for slot in "abcd"))
+
+
+def as_objects(records: Records) -> list[dict[str, Any]]:
+    """Instructions as values that a JSON library can write."""
+    names = RECORD.names or ()
+    return [_object(dict(zip(names, row, strict=True))) for row in records.tolist()]
+
+
+def _object(slots: dict[str, int]) -> dict[str, Any]:
+    spec = BY_OPCODE[slots["opcode"]]
+    made: dict[str, Any] = {"op": spec.name}
+    for operand in spec.operands:
+        for key in operand.json:
+            outer, _, last = key.rpartition(".")
+            (made.setdefault(outer, {}) if outer else made)[last] = slots[operand.slot]
+    return made
+
+
+if __name__ == "__main__":
+    main()
