@@ -9,6 +9,7 @@ SEED ?= 0
 NIGHT ?= nightly
 NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night check-tables
 GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
+PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs relations programs models files given faults
 
 .PHONY: help demo test test-slow test-release test-browser goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
@@ -26,8 +27,7 @@ test: $(READY)  ## the test suite without its slow part; BROWSER=required fails 
 	$(BIN)/pytest -q -n $(JOBS) $(if $(BROWSER),--browser=$(BROWSER))
 
 test-slow: $(READY)  ## full-size models, long sweeps, every planted defect
-	$(BIN)/pytest -q -m slow -n $(JOBS)
-	$(MAKE) --no-print-directory planted
+	$(BIN)/pytest -q -m slow -n $(JOBS); slow=$$?; $(PLANTED) && exit $$slow
 
 test-browser: $(READY)  ## the documentation in a headless Chromium
 	$(BIN)/pytest -q -m browser --browser=required
@@ -52,7 +52,7 @@ fuzz-night: $(READY)  ## a minute of each part of it; SEED=90000 for other cases
 	$(BIN)/python -m tests.fuzz --long --jobs $(JOBS) --seconds 60 --seed $(SEED) $(FUZZ_PARTS)
 
 planted: $(READY)  ## every planted defect must be caught by what checks programs, every wrong decision by a test
-	$(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
+	$(PLANTED)
 
 conformance: $(READY)  ## ONNX's backend suite; writes docs/conformance.md, fails if a case passed before and fails now
 	$(BIN)/python -m tests.conformance.table

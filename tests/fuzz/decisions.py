@@ -26,7 +26,7 @@ class Wrong:
 
 
 SEARCH, REPORT, STORED = "raptor/search.py", "raptor/output/compile_report.py", "raptor/mapping/file.py"
-ROWS, DEPTHWISE = "raptor/mapping/rows.py", "raptor/mapping/depthwise.py"
+KNOBS, DEPTHWISE = "raptor/mapping/knobs.py", "raptor/mapping/depthwise.py"
 PLACES, SCHEDULE = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py"
 ALLOCATE, CHIP, COMMAND, API = (
     "raptor/pim/allocate.py",
@@ -72,8 +72,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("tests/test_options.py::test_every_option_acts_or_is_refused_beside_every_other[report]", Defect(COMMAND, "gather(out, arch, validate=validate)", "gather(out, None, validate=validate)")),
     # What is chosen
     Wrong("tests/test_plans.py::test_slower_plans_that_need_more_cores_are_left_out", Defect(PLANS, "plan.core_ns < front[-1].core_ns", "plan.core_ns > front[-1].core_ns")),
-    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(ROWS, "products: float = 1.0", "products: float = 2.0")),
-    Wrong(_PASSES, Defect(ROWS, "patience_ns: float = 1_500", "patience_ns: float = 3_000")),
+    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(KNOBS, "products: float = 1.0", "products: float = 2.0")),
+    Wrong(_PASSES, Defect(KNOBS, "patience_ns: float = 1_500", "patience_ns: float = 3_000")),
     Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "return replace(graph, nodes=tuple(_chosen", "return graph or replace(graph, nodes=tuple(_chosen")),
     Wrong("tests/spatial/test_fold.py::test_a_single_product_clips_by_itself", Defect(FOLD, "if source and uses", "if not source and uses")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(PLACES, "if not mapping.xbar or not graph.computes:", "if mapping or graph:")),
