@@ -216,7 +216,8 @@ def compile(
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, `CapacityError`
     for a chip that is too small.
     """
-    from raptor.pipeline import EFFORT, Choice, compile_model
+    from raptor.compiler import Choice, compile_model
+    from raptor.search import EFFORT
 
     if optimize is not None and mapping is not None:
         raise UserError(f"{option('mapping')}: not with {option('optimize')}, which searches for the mapping")

@@ -11,8 +11,9 @@ import models
 import raptor
 from raptor.common.errors import CapacityError, UserError
 from raptor.driver import Driver, Stopped
+from raptor.mapping.decision import ByLine
 from raptor.target import arch as architectures
-from tests.pipeline import arch_file, conv_model, count_ops, passes
+from tests.pipeline import arch_file, by_line, conv_model, count_ops, in_matrices, passes
 from validator.simulate.builtin import simulate
 
 
@@ -132,13 +133,13 @@ def test_a_mapping_for_a_chip_of_another_speed_replays_with_a_note(lenet5: Any, 
 def test_the_text_of_a_mapping_names_every_layer_and_its_cores(lenet5: Any, mapping: str):
     with pytest.raises(Stopped) as stopped:
         raptor.compile(lenet5, mapping=mapping, cores=400, driver=Driver(stop_after="map"))
-    decided = passes(lenet5, mapping=mapping, cores=400).mapping
+    decided = passes(lenet5, mapping=mapping, cores=400).decision
     text = stopped.value.text
-    for name, layer in (decided.filters | decided.lines).items():
+    for name, layer in (in_matrices(decided) | by_line(decided)).items():
         (line,) = (line for line in text.splitlines() if line.startswith(f"  %{name}: "))
         assert str(layer.cores[0]) in line
         assert str(layer.cores[-1]) in line
-    for name, parts in decided.loaders.items():
+    for name, parts in decided.flow.loaders.items() if isinstance(decided.flow, ByLine) else ():
         assert f"%{name}: loaded, " in text
         assert all(f"core {core}" in text for _, core in parts)
 
@@ -148,9 +149,9 @@ def test_replicas_count_the_copies_on_a_core(tmp_path: Path):
     model = conv_model((1, 3, 24, 24), 8)
     chip = arch_file(tmp_path, rob_size=8)
     result = passes(model, arch=chip, mapping="rows", cores=2)
-    ((key, layer),) = result.mapping.lines.items()
-    assert layer.copies > 1
+    ((key, layer),) = by_line(result.decision).items()
+    assert layer.grid.copies > 1
     (reported,) = (x for x in raptor.compile(model, arch=chip, cores=2).report.layers if x.matrices)
-    assert reported.replicas == layer.copies * len(layer.cols)
+    assert reported.replicas == layer.grid.copies * len(layer.grid.cols)
     assert count_ops(result.streams)["mvmul"] > 0
     assert key

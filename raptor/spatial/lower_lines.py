@@ -24,8 +24,7 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.graph.window import Window
-from raptor.mapping.decision import filter_key
-from raptor.mapping.fully_connected import is_dense
+from raptor.mapping.decision import ByLine, FullyConnected, LineUnfolding, filter_key
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import (
     Parts,
@@ -87,8 +86,12 @@ class LineLowering(Lowering):
     there: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
-        assert self.mapping.xbar is not None
-        self.parts_of = line_parts(self.graph, self.mapping.xbar[0])
+        self.parts_of = line_parts(self.graph, self.flow.xbar[0])
+
+    @property
+    def flow(self) -> ByLine:
+        assert isinstance(self.decision.flow, ByLine), "the other flows have other lowerings"
+        return self.decision.flow
 
     def finish(self) -> None:
         self.settle()
@@ -134,8 +137,8 @@ class LineLowering(Lowering):
             for y in range(image.rows)
         )
         self.bind_grid(name, "", Grid(parts, tuple(lines)))
-        if name in self.mapping.loaders:
-            self.load(name, self.mapping.loaders[name])
+        if name in self.flow.loaders:
+            self.load(name, self.flow.loaders[name])
 
     def load(self, name: str, loaders: tuple[tuple[Range, int], ...]) -> None:
         """A model input comes from the cores that load it."""
@@ -266,14 +269,19 @@ class LineLowering(Lowering):
             Lowering.lower(self, node)
 
     def filter_lines(self, node: Node, operator: Filter) -> bool:
-        chosen = self.mapping.lines.get(filter_key(node))
-        if chosen is None:
-            return self.dense(node, operator)
+        match self.decision.layers[filter_key(node)]:
+            case LineUnfolding() as chosen:
+                return self.filter_by_line(node, operator, chosen)
+            case FullyConnected() as chosen:
+                return self.dense(node, operator, chosen)
+            case _:
+                return False
+
+    def filter_by_line(self, node: Node, operator: Filter, chosen: LineUnfolding) -> bool:
         (name,) = node.inputs
         parts = self.parts_of[node.output]
         made: _Made = {}
-        assert self.mapping.xbar is not None
-        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, self.mapping.xbar)
+        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, self.flow.xbar)
 
         def piece(lines: Range, p: int, cols: Range, core: int) -> tuple[Tile, int]:
             if lines[1] - lines[0] > 1:
@@ -285,10 +293,7 @@ class LineLowering(Lowering):
             made.setdefault((y, p), []).append(Cell(cols, tile))
         return self.bind_made(node, parts, made)
 
-    def dense(self, node: Node, operator: Filter) -> bool:
-        if not is_dense(operator):
-            return False
-        chosen = self.mapping.filters[filter_key(node)]
+    def dense(self, node: Node, operator: Filter, chosen: FullyConnected) -> bool:
         layer = DenseLayer(node, operator, chosen, self.computes, partial(self.source, node.inputs[0]))
         self.bind(node.output, node.name, list(layer.lower(self.regions(self.graph.tensors[node.output].image))))
         return True

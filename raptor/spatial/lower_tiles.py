@@ -22,7 +22,7 @@ from raptor.graph.ir import (
     Softmax,
     Stencil,
 )
-from raptor.mapping.decision import Mapping, filter_key
+from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
 from raptor.spatial.ir import (
     UNIT_WEIGHT,
     ZERO_WEIGHT,
@@ -55,13 +55,13 @@ _MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
 @dataclass(slots=True)
 class Lowering:
     graph: Graph
-    mapping: Mapping
+    decision: Decision
     tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
     computes: list[Compute] = field(default_factory=list[Compute])
     literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
 
     def regions(self, image: Image) -> list[tuple[int, Region]]:
-        return list(enumerate(channel_tiles(image, self.mapping.tile)))
+        return list(enumerate(channel_tiles(image, self.decision.tile)))
 
     @staticmethod
     def tile(name: str, index: int, region: Region, image: Image) -> Tile:
@@ -226,9 +226,10 @@ class Lowering:
 
     def lower_filter(self, node: Node, operator: Filter) -> None:
         image = self.graph.tensors[node.output].image
-        chosen = self.mapping.filters[filter_key(node)]
-        xbar_rows = self.mapping.xbar and self.mapping.xbar[0]
-        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.mapping.tile, xbar_rows)
+        chosen, flow = self.decision.layers[filter_key(node)], self.decision.flow
+        assert isinstance(chosen, KernelUnfolding), "the other unfoldings are of other lowerings"
+        xbar_rows = flow.xbar[0] if isinstance(flow, ByLine) else None
+        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.decision.tile, xbar_rows)
         self.computes += layer.computes()
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.decision import Mapping
+from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.ir import Bring, SpatialGraph, Tile
 from raptor.target.arch import Arch
 from raptor.target.timing import message_flits
@@ -22,9 +22,9 @@ SWEEPS = 10
 """Rounds over all cores at most. Four are enough for 144 cores; for 1000 the tenth gains a hundredth, in 0.1 s."""
 
 
-def arrange_cores(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
+def arrange_cores(graph: SpatialGraph, decision: Decision, arch: Arch) -> SpatialGraph:
     """The computes of a mapping by lines on other cores; for any other mapping the graph as it is."""
-    if not mapping.xbar or not graph.computes:
+    if not isinstance(decision.flow, ByLine) or not graph.computes:
         return graph
     places: list[int] = places_of(traffic(graph, arch), arch).tolist()
     return replace(graph, computes=tuple(replace(c, core=places[c.core or 0]) for c in graph.computes))

@@ -1,16 +1,16 @@
 """Graph to SpatialIR, by the lowering that the mapping asks for."""
 
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import Mapping, filter_key
+from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
 from raptor.spatial.ir import FilterUse, SpatialGraph
 from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_pixels import PixelLowering
 from raptor.spatial.lower_tiles import Lowering
 
 
-def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
-    """Cuts every tensor into tiles and every layer into computes, as the mapping says."""
-    lowering = _lowering(graph, mapping)
+def partition(graph: Graph, decision: Decision) -> SpatialGraph:
+    """Cuts every tensor into tiles and every layer into computes, as was decided."""
+    lowering = _lowering(graph, decision)
     for name in graph.inputs:
         lowering.bind_input(name)
     for node in graph.nodes:
@@ -29,6 +29,11 @@ def partition(graph: Graph, mapping: Mapping) -> SpatialGraph:
     )
 
 
-def _lowering(graph: Graph, mapping: Mapping) -> Lowering:
-    kinds = ((mapping.xbar is not None, LineLowering), (mapping.by_pixel, PixelLowering))
-    return next((kind for chosen, kind in kinds if chosen), Lowering)(graph, mapping)
+def _lowering(graph: Graph, decision: Decision) -> Lowering:
+    match decision.flow:
+        case ByTile():
+            return Lowering(graph, decision)
+        case ByLine():
+            return LineLowering(graph, decision)
+        case ByPixel():
+            return PixelLowering(graph, decision)

@@ -9,7 +9,7 @@ from itertools import chain, groupby
 
 import numpy as np
 
-from raptor.mapping.decision import Mapping
+from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.ir import (
     ApplyFilters,
     ApplyLine,
@@ -35,17 +35,18 @@ from raptor.target.timing import (
 ISSUE_NS = 5
 
 
-def order_computes(graph: SpatialGraph, mapping: Mapping, arch: Arch) -> SpatialGraph:
+def order_computes(graph: SpatialGraph, decision: Decision, arch: Arch) -> SpatialGraph:
     """Layer after layer, as they are; or, for a mapping by lines, by start. Every tie is broken by `urgency`."""
-    if not mapping.xbar or not graph.computes:
+    flow = decision.flow
+    if not isinstance(flow, ByLine) or not graph.computes:
         return graph
-    ordered = (_Schedule(arch, mapping.patience_ns, computes).run() for computes in _together(graph, mapping))
+    ordered = (_Schedule(arch, flow.patience_ns, computes).run() for computes in _together(graph, flow))
     return replace(graph, computes=tuple(chain.from_iterable(ordered)))
 
 
-def _together(graph: SpatialGraph, mapping: Mapping) -> list[list[Compute]]:
+def _together(graph: SpatialGraph, flow: ByLine) -> list[list[Compute]]:
     """What is scheduled together: all, or one node after another."""
-    if mapping.streamed:
+    if flow.streamed:
         return [list(graph.computes)]
     return [list(computes) for _, computes in groupby(graph.computes, key=lambda c: c.node)]
 

@@ -38,7 +38,7 @@ from tests.frontend.support import Array, make_model, node, random
 from tests.fuzz.campaign import Draw
 from tests.fuzz.graphs import GRAPHS
 from tests.fuzz.mutations import seal
-from tests.pipeline import THESIS_CHIP, conv_model, passes
+from tests.pipeline import THESIS_CHIP, by_line, conv_model, passes
 from tests.pipeline import check as compiled_and_right
 from validator.checks import check
 from validator.simulate.builtin import simulate
@@ -216,7 +216,7 @@ def test_a_global_memory_of_two_names(tmp_path: Path):
 def test_an_image_of_too_many_lines_or_columns_is_computed_whole(shape: tuple[int, ...]):
     """Minutes went into looking at every column of a million for every mapping."""
     model = conv_model(shape, 1, (2, 1))
-    assert passes(model, mapping="rows").mapping.lines == {}
+    assert by_line(passes(model, mapping="rows").decision) == {}
     compiled_and_right(model, cores=2)
 
 
