@@ -67,11 +67,11 @@ def faults_of(decision: Decision, graph: Graph, arch: Arch) -> Iterator[str]:
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node.operator))
     graph = use_vector_unit(graph, decision)
-    if isinstance(decision.flow, ByPixel):
-        check_operations(graph, decision)
     chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
+    if isinstance(decision.flow, ByPixel):
+        check_operations(graph, decision)
     yield from _loaders(chip, decision)
     yield from _full_cores(chip, decision, nodes)
 

@@ -227,7 +227,7 @@ def _matrices(run: Sequence[Matrix]) -> Iterator[str]:
 
 def _grid(grid: LineGrid) -> str:
     """Multiplications of each core of the grid, and the blocks they are done in."""
-    ins = " ".join("+".join(map(_range, group)) for group in grid.ins)
+    ins = " ".join("+".join(map(_range, group)) or "none" for group in grid.ins)
     parts = f"columns {' '.join(map(_range, grid.cols))} x inputs {ins} x outputs {' '.join(map(_range, grid.outs))}"
     owned = f" owning {grid.outputs} outputs" if grid.outputs else ""
     copies = f", {grid.copies} copies" if grid.copies != 1 else ""

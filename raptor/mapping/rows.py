@@ -102,11 +102,6 @@ class Knobs:
     products: float = 1.0
 
 
-def fronts(graph: Graph, arch: Arch, knobs: Knobs = Knobs()) -> dict[str, list[Plan]]:
-    """By layer, if it can be computed by line: its plans that no other beats, from few cores to many."""
-    return {key: pareto(plans) for key, plans in layer_plans(graph, arch, knobs).items()}
-
-
 def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]:
     """By layer, if it can be computed by line: every plan."""
     parts = line_parts(graph, arch.xbar_rows)

@@ -1,11 +1,13 @@
 """What is compiled at both commits: as data, because another commit's code must understand it."""
 
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import models
+from raptor.target import arch
 from tests.models.test_models import small_options
 
 CHIPS = "lenet5", "resnet18", "mobilenet_v2", "bert_tiny"
@@ -14,14 +16,14 @@ CHIPS = "lenet5", "resnet18", "mobilenet_v2", "bert_tiny"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model of the zoo, and arguments of `raptor.compile` and `Program.save`. `change`: of the benchmark chip."""
+    """A model of the zoo, and arguments of `raptor.compile` and `Program.save`. `chip`: the content of `chip.json`."""
 
     name: str
     model: str
     sizes: dict[str, Any]
     compiled: dict[str, Any] = field(default_factory=dict[str, Any])
     saved: dict[str, Any] = field(default_factory=dict[str, Any])
-    change: dict[str, Any] = field(default_factory=dict[str, Any])
+    chip: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -40,6 +42,14 @@ def cases(*, full: bool) -> Iterator[Case]:
         yield Case("full resnet18 of the README", "resnet18", {}, {"xbar": 128, "cores": 200})
 
 
+def _chip(**core: Any) -> dict[str, Any]:
+    """The benchmark chip with 500 cores, of which something is different."""
+    content = json.loads(arch.load("bench", cores=500).file.model_dump_json())
+    content["chip_config"]["network_config"].pop("net_config_file_path", None)
+    content["chip_config"]["core_config"] |= core
+    return content
+
+
 _LARGE = {"cores": 1000}
 _VARIANTS: dict[str, dict[str, Any]] = {
     "few cores": {"compiled": {"cores": 60, "xbars_per_core": 128}},
@@ -47,7 +57,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "cells of 2 bits": {"compiled": {**_LARGE, "cell_bits": 2}},
     "elements of 16 bits": {"compiled": {**_LARGE, "bits": 16}},
     "isaac": {"compiled": {**_LARGE, "arch": "isaac"}},
-    "eight in flight": {"compiled": {"arch": "chip.json"}, "change": {"rob_size": 8}},
+    "eight in flight": {"compiled": {"arch": "chip.json"}, "chip": _chip(rob_size=8)},
     "pim and npz": {"compiled": _LARGE, "saved": {"stream_format": "both", "weight_format": "npz"}},
     "latency": {"compiled": {**_LARGE, "optimize": "latency", "effort": 3}},
     "throughput, few cores": {"compiled": {"cores": 144, "optimize": "throughput", "effort": 3}},

@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ def record(case: dict[str, Any], folder: Path) -> str:
     assert Path(raptor.__file__).is_relative_to(sources), f"{raptor.__file__} is not of {sources}"
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
-        if case["change"]:
-            write_chip(Path("chip.json"), case["change"])
+        if case["chip"]:
+            Path("chip.json").write_text(json.dumps(case["chip"]))
         model = models.build(case["model"], seed=0, **case["sizes"])
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in case["compiled"].items()}
         folder.mkdir()
@@ -42,15 +41,6 @@ def record(case: dict[str, Any], folder: Path) -> str:
         shutil.copy("mapping.json", folder / "mapping.json")
         keep(Path("out"), folder / "out")
     return case["name"]
-
-
-def write_chip(path: Path, change: dict[str, Any]) -> None:
-    from raptor.target import arch
-
-    raw = json.loads(arch.load("bench", cores=500).file.model_dump_json())
-    raw["chip_config"]["network_config"].pop("net_config_file_path", None)
-    raw["chip_config"]["core_config"] |= change
-    path.write_text(json.dumps(raw))
 
 
 def keep(source: Path, folder: Path) -> None:
@@ -67,11 +57,16 @@ def keep(source: Path, folder: Path) -> None:
 
 
 def main(cases: Path, folder: Path, jobs: int) -> None:
-    # Spawned, as onnxruntime's threads do not survive a fork; anew for each case, as a model of half a gigabyte stays.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=8) as pool:
-        found = json.loads(cases.read_text())
-        for name in pool.map(record, found, (folder / str(i) for i in range(len(found)))):
+    # Spawned, as onnxruntime's threads do not survive a fork; anew at times, as a model of half a gigabyte stays.
+    # Not by ProcessPoolExecutor: with `max_tasks_per_child` it may wait for ever (python/cpython#115634).
+    with get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
+        found = [(case, folder / str(i)) for i, case in enumerate(json.loads(cases.read_text()))]
+        for name in pool.imap(_record, found):
             print(f"  {name}", flush=True)
+
+
+def _record(work: tuple[dict[str, Any], Path]) -> str:
+    return record(*work)
 
 
 if __name__ == "__main__":
