@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ def test_a_candidate_that_does_not_fit_is_skipped_and_recorded(lenet5: Any, tmp_
     assert rows.fault == other.fault == ""
     found = simulate(program.save(tmp_path / "out"), chip).latency_ns
     assert found == min(rows.cost or 0, other.cost or 0)
+
+
+def test_the_text_of_a_search_shows_all_that_was_tried(lenet5: Any, tmp_path: Path):
+    chip = arch_file(tmp_path, memory_size=4096)
+    with pytest.raises(Stopped) as stopped:
+        raptor.compile(lenet5, arch=chip, optimize="latency", effort=2, driver=Driver(stop_after="map"))
+    mapping, *_, rows, reference = stopped.value.text.splitlines()
+    assert mapping.startswith("mapping rows {")
+    assert re.fullmatch(r"tried rows: [\d.]+", rows)
+    assert re.fullmatch(r"tried raptor: .*bytes of local memory: need 5882, have 4096; try .*", reference)
 
 
 def test_a_search_in_which_nothing_fits_says_why(lenet5: Any, tmp_path: Path):

@@ -78,7 +78,7 @@ def faults_of(decision: Decision, graph: Graph, arch: Arch) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Chip:
-    """What layers must fit. `graph`: layers on the vector unit are stencils. `parts`: of its streamed tensors."""
+    """Bounds of a layer. `graph`: layers on the vector unit are stencils. `parts`: of its streamed tensors."""
 
     graph: Graph
     arch: Arch

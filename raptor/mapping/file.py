@@ -43,7 +43,7 @@ class MappingFile(Schema):
 
 
 class _Versioned(BaseModel):
-    """What every version of the file begins with."""
+    """The field that every version of the file has."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -64,7 +64,7 @@ def target_digest(arch: Arch) -> str:
 
 
 def mapping_file(decision: Decision, graph: Graph, arch: Arch) -> MappingFile:
-    """What is stored. `graph`: the one for which the decision was made."""
+    """Content of the file. `graph`: the one for which the decision was made."""
     return MappingFile(
         model=model_digest(graph),
         target=target_digest(arch),
