@@ -22,12 +22,13 @@ from rich.table import Table
 sys.path.insert(0, str(ROOT))
 import models
 import raptor
-from raptor import frontend, spatial
+from raptor import frontend
 from raptor.graph.ir import Graph
-from raptor.mapping.decision import Mapping
-from raptor.mapping.file import write_mapping
+from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.file import mapping_file
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.rows import map_rows
+from raptor.pipeline import prepare
 from raptor.target.arch import Arch, load
 from validator.programs import read_program
 from validator.simulate import chip, model
@@ -67,24 +68,26 @@ def main() -> None:
 def rows(name: str, source: onnx.ModelProto, arch: Arch, preset: str) -> list[Row]:
     """Returns the results of all four, the slowest first."""
     graph = frontend.load(source, shapes={}).graph
-    graph = spatial.choose_depthwise(spatial.fold_relu(graph, arch), arch)
+    graph = prepare(graph, arch)
     found: list[Row] = []
     for given, share in SHARES.items():
-        mapping = map_rows(graph, arch, Knobs(share=share))
+        decision = map_rows(graph, arch, Knobs(share=share))
+        assert isinstance(decision.flow, ByLine), "the chip is large enough for lines"
         for order, streamed in ((BY_LAYER, False), (STREAMED, True)):
-            cores, latency_ms, utilisation = measure(source, replace(mapping, streamed=streamed), graph, arch, preset)
+            changed = replace(decision, flow=replace(decision.flow, streamed=streamed))
+            cores, latency_ms, utilisation = measure(source, changed, graph, arch, preset)
             found.append(Row(name, given, order, cores, latency_ms, utilisation))
             print(found[-1], file=sys.stderr, flush=True)
     return found
 
 
 def measure(
-    source: onnx.ModelProto, mapping: Mapping, graph: Graph, arch: Arch, preset: str
+    source: onnx.ModelProto, decision: Decision, graph: Graph, arch: Arch, preset: str
 ) -> tuple[int, float, float]:
     """Returns the number of cores that multiply, latency in ms, utilisation."""
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "mapping.json", Path(folder) / "out"
-        write_mapping(path, mapping, graph, arch)
+        path.write_bytes(mapping_file(decision, graph, arch).to_json())
         program = raptor.compile(source, arch=preset, cores=arch.core_count, mapping=str(path))
         program.save(out, stream_format="pim", weight_format="npz")
         machine = model.build(read_program(out), chip.read_target(out / "arch.json"))

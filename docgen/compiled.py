@@ -21,9 +21,9 @@ from validator.simulate.builtin import simulate
 class _Recorder(Driver):
     results: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def run(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        self.results[name] = super().run(name, *args, **kwargs)
-        return self.results[name]
+    def run(self, step: Any, *args: Any, **kwargs: Any) -> Any:
+        self.results[step.__name__] = super().run(step, *args, **kwargs)
+        return self.results[step.__name__]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ FLOORS = (
     ("pim",),
     ("codegen",),
     ("output",),
-    ("driver", "search"),
+    ("driver",),
     ("pipeline",),
-    ("analysis",),
+    ("search",),
+    ("compiler", "analysis"),
     ("api",),
     ("reporting", "backend"),
     ("cli",),
@@ -31,7 +32,7 @@ FLOORS = (
 """Packages and modules of `raptor`, from the ground up."""
 
 _GAP = 50
-SHOWN = 15
+SHOWN = 16
 """Number of floors that are drawn; above are only `python -m raptor` and the printing of schemas."""
 
 

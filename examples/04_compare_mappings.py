@@ -8,7 +8,7 @@ from pathlib import Path
 
 import models
 import raptor
-from raptor.pipeline import STRATEGIES
+from raptor.mapping.strategies import STRATEGIES
 from validator.simulate.builtin import simulate
 
 MODELS = {"lenet5": {}, "squeezenet": {"image_size": 64}, "mlp": {}}

@@ -209,14 +209,15 @@ def compile(
     file or preset, whose fields the other sizes override; `bits` the width of an activation and a weight. `shapes`
     fixes whole inputs, `dims` the sizes of dimensions with names ({"H": 48}), and `constants` makes inputs constants
     ({"sr": 16000}; small ones). `mapping` is the strategy: `rows` (layers stream line by line over all cores; used if
-    none is named), `raptor` (the reference), `pixelwise` (a second reference, for small images), or a file that
-    `emit_mapping` wrote for the same model and sizes of the chip. With `optimize` (`latency`, `throughput` or
-    `energy`), a search instead: `effort` mappings (4 if none is said) are tried in the built-in simulator, the best is
-    taken. `base_isa` refuses nodes that need instructions that pimsim-nn does not have.
+    none is named), `raptor` (the reference), `pixelwise` (a second reference, for small images), or a stored one for
+    the same model and sizes of the chip: `mapping.json` of an output, or what `emit_mapping` wrote. With `optimize`
+    (`latency`, `throughput` or `energy`), a search instead: `effort` mappings (4 if none is said) are tried in the
+    built-in simulator, the best is taken. `base_isa` refuses nodes that need instructions that pimsim-nn does not have.
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, `CapacityError`
     for a chip that is too small.
     """
-    from raptor.pipeline import EFFORT, Choice, compile_model
+    from raptor.compiler import Choice, compile_model
+    from raptor.search import EFFORT
 
     if optimize is not None and mapping is not None:
         raise UserError(f"{option('mapping')}: not with {option('optimize')}, which searches for the mapping")

@@ -8,29 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from raptor.common.arguments import OneOf, path_or_none
+from raptor.common.arguments import path_or_none
 from raptor.common.errors import InternalError, RaptorError, UserError
 from raptor.common.spelling import option
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-PASSES = (
-    "import",
-    "fold_relu",
-    "choose_depthwise",
-    "map",
-    "partition",
-    "place_cores",
-    "schedule",
-    "map_memory",
-    "place",
-    "reuse_operands",
-    "allocate",
-    "generate",
-)
-"""In the order they run; names for `--stop-after`."""
-PASS = OneOf("stop_after", PASSES)
 
 _BUGS = (
     ArithmeticError,
@@ -70,18 +53,21 @@ class Stopped(Exception):  # noqa: N818 not an error: the user asked for it
 
 @dataclass(slots=True)
 class Driver:
-    """State of one compilation. `started` is told each stage as it starts."""
+    """State of one compilation.
+
+    `dump`: folder for the text of what each pass returns. `stop_after`: name of a pass. `started` is told each stage as
+    it starts. Unless `verified`, what passes return is taken as it is: of what is compiled again, such as a trial.
+    """
 
     dump: Path | None = None
     stop_after: str | None = None
     started: Callable[[str], None] = lambda _: None
+    verified: bool = True
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     done: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         self.dump = path_or_none("dump_ir", self.dump)
-        if self.stop_after is not None:
-            PASS.parse(self.stop_after)
 
     def timed(self, name: str, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """A stage that is not a pass, such as writing files."""
@@ -92,11 +78,16 @@ class Driver:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
-    def run(self, name: str, verify: Callable[[R], None], step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """One pass. Whatever goes wrong inside that is not the user's fault names the pass and those before it."""
+    def run(self, step: Callable[P, R], verify: Callable[[R], object], *args: P.args, **kwargs: P.kwargs) -> R:
+        """One pass, which is called as its function.
+
+        Whatever goes wrong inside that is not the user's fault names the pass and those before it.
+        """
+        name = step.__name__
         try:
             result = self.timed(name, step, *args, **kwargs)
-            self.timed("verify", verify, result)
+            if self.verified:
+                self.timed("verify", verify, result)
         except InternalError as e:
             raise InternalError(f"{name} failed after {self.done}: {e}") from e
         except RaptorError:

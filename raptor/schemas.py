@@ -13,6 +13,7 @@ import validator.simulate.report
 from raptor.analysis.explain import Explanation
 from raptor.analysis.inspection import Inspection
 from raptor.cli.arch_view import ShownChip
+from raptor.mapping.file import MappingFile
 from raptor.output import files
 from raptor.output.compile_report import Report
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
@@ -25,6 +26,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     files.MEMORY: files.Memory,
     files.LAYERS: files.Layers,
     files.STEPS: files.Steps,
+    files.MAPPING: MappingFile,
     files.REPORT: Report,
     files.MANIFEST: files.Manifest,
 }

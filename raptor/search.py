@@ -18,12 +18,16 @@ from raptor.codegen import Streams
 from raptor.common.errors import CapacityError
 from raptor.common.options import Objective
 from raptor.common.packages import require_own
+from raptor.driver import Driver
 from raptor.graph.ir import Graph
-from raptor.mapping.decision import Mapping, map_raptor
+from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.reference import map_raptor
 from raptor.mapping.rows import map_rows
+from raptor.mapping.strategies import Strategy
 from raptor.mapping.trial import Trial
 from raptor.pim import PimProgram
+from raptor.pipeline import run
 from raptor.target import isa
 from raptor.target.arch import Arch
 
@@ -33,14 +37,9 @@ EFFORT = 4
 SAMPLES = 4
 """Samples a core begins when throughput and energy are measured."""
 
-Strategy = Callable[[Graph, Arch], Mapping]
-Build = Callable[[Mapping], tuple[PimProgram, Streams]]
 
-
-def search(
-    graph: Graph, arch: Arch, objective: Objective, effort: int, build: Build
-) -> tuple[Mapping, tuple[Trial, ...]]:
-    """The best mapping, among equals the one tried first; and at most `effort` trials in their order.
+def search(graph: Graph, arch: Arch, objective: Objective, effort: int) -> tuple[Decision, tuple[Trial, ...]]:
+    """The best decision, among equals the one tried first; and at most `effort` trials in their order.
 
     Raises the first trial's `CapacityError` when none fits the chip.
     """
@@ -51,30 +50,26 @@ def search(
             return pool.submit(cost_of, program, streams, arch, objective)
 
         begun = [
-            _begin(name, strategy, graph, arch, build, simulated)
-            for name, strategy in islice(candidates(objective), effort)
+            _begin(name, strategy, graph, arch, simulated) for name, strategy in islice(candidates(objective), effort)
         ]
     trials = tuple(replace(trial, cost=cost.result()) if cost else trial for trial, cost in begun)
     best = min(trials, key=lambda t: t.cost)
-    if best.mapping is None:
-        assert trials[0].fault is not None, "a trial has a mapping or a fault"
+    if best.decision is None:
+        assert trials[0].fault is not None, "a trial has a decision or a fault"
         raise trials[0].fault
-    return best.mapping, trials
+    return best.decision, trials
 
 
 def _begin(
-    name: str,
-    strategy: Strategy,
-    graph: Graph,
-    arch: Arch,
-    build: Build,
-    simulated: Callable[[PimProgram, Streams], Future[float]],
+    name: str, strategy: Strategy, graph: Graph, arch: Arch, simulated: Callable[[PimProgram, Streams], Future[float]]
 ) -> tuple[Trial, Future[float] | None]:
+    """Compiles one candidate; not verified, as what is chosen of several is compiled again."""
     try:
-        mapping = strategy(graph, arch)
-        return Trial(name, mapping), simulated(*build(mapping))
+        decision = strategy(graph, arch)
+        values = run(graph, decision, arch, driver=Driver(verified=False))
     except CapacityError as e:
         return Trial(name, fault=e), None
+    return Trial(name, decision), simulated(values[PimProgram], values[Streams])
 
 
 def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:

@@ -17,7 +17,13 @@ from raptor.codegen import Streams
 from raptor.common.errors import CapacityError
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
-from raptor.mapping.decision import Mapping as Placement
+from raptor.mapping.decision import (
+    ByLine,
+    Decision,
+    FullyConnected,
+    KernelUnfolding,
+    LineUnfolding,
+)
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule, SpatialGraph
 from raptor.target import arch as architectures
@@ -37,9 +43,9 @@ class Recorder(Driver):
 
     results: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        self.results[name] = super().run(name, *args, **kwargs)
-        return self.results[name]
+    def run(self, step: Any, *args: Any, **kwargs: Any) -> Any:
+        self.results[step.__name__] = super().run(step, *args, **kwargs)
+        return self.results[step.__name__]
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Passes:
     arch: Arch
     graph: Graph
     chosen: Graph
-    mapping: Placement
+    decision: Decision
     partition: Partition
     on_chip: PlacedGraph
     schedule: Schedule
@@ -66,12 +72,12 @@ class Passes:
 
 _PASS = {
     "graph": "fold_relu",
-    "chosen": "choose_depthwise",
-    "mapping": "map",
+    "decision": "map",
+    "chosen": "use_vector_unit",
     "partition": "partition",
     "on_chip": "place_cores",
     "schedule": "schedule",
-    "memory": "map_memory",
+    "memory": "map_global_memory",
     "placed": "place",
     "reused": "reuse_operands",
     "program": "allocate",
@@ -87,8 +93,24 @@ def passes(model: ModelProto, **options: Any) -> Passes:
     recorder = Recorder()
     compiled = raptor.compile(model, driver=recorder, **{"mapping": "raptor"} | options)
     assert compiled.artifacts is not None
-    results = recorder.results | {"map": recorder.results["map"].mapping}
+    results = recorder.results | {"map": recorder.results["map"].decision}
     return Passes(compiled.artifacts.arch, **{field: results[name] for field, name in _PASS.items()})
+
+
+def by_line(decision: Decision) -> dict[str, LineUnfolding]:
+    """The layers that are computed line by line."""
+    return {key: layer for key, layer in decision.layers.items() if isinstance(layer, LineUnfolding)}
+
+
+def in_matrices(decision: Decision) -> dict[str, KernelUnfolding | FullyConnected]:
+    """The layers whose decision lists matrices."""
+    return {k: layer for k, layer in decision.layers.items() if isinstance(layer, KernelUnfolding | FullyConnected)}
+
+
+def line_flow(decision: Decision) -> ByLine:
+    """The settings of a decision by line."""
+    assert isinstance(decision.flow, ByLine)
+    return decision.flow
 
 
 def chip(xbar: tuple[int, int] = (4, 4), *, xbars_per_core: int = 8, cores: int = 8, **options: Any) -> Arch:

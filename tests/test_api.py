@@ -177,15 +177,18 @@ def test_a_program_in_memory_leaves_no_files(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_goes_wrong_inside_names_the_pass(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("raptor.spatial.partition", lambda *_: 1 / 0)
-    with pytest.raises(InternalError, match=r"partition failed after \['import', .*'map'\]: ZeroDivisionError"):
+    def partition(graph: Graph) -> Graph:
+        raise ZeroDivisionError(graph.name)
+
+    monkeypatch.setattr("raptor.pipeline.LOWERING", (partition,))
+    with pytest.raises(InternalError, match=r"partition failed after \['load', .*'map'\]: ZeroDivisionError"):
         compiled()
 
 
 def test_what_a_pass_returns_is_verified(monkeypatch: pytest.MonkeyPatch):
-    def without_nodes(graph: Graph, _: object) -> Graph:
+    def without_nodes(graph: Graph) -> Graph:
         return Graph(graph.name, graph.tensors, (), graph.inputs, graph.outputs)
 
-    monkeypatch.setattr("raptor.spatial.fold_relu", without_nodes)
-    with pytest.raises(InternalError, match=r"fold_relu failed after \['import'\]: graph: output y is never defined"):
+    monkeypatch.setattr("raptor.pipeline.PREPARATION", (without_nodes,))
+    with pytest.raises(InternalError, match=r"without_nodes failed after \['load'\]: graph: output y is never defined"):
         compiled()

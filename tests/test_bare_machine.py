@@ -61,7 +61,7 @@ COMMANDS = (
     "arch new --cores 4 --xbar 8 -o chip.json",
     "arch check chip.json",
     "compile model.onnx --arch chip.json --dump-ir ir",
-    "compile model.onnx --arch chip.json --stop-after import",
+    "compile model.onnx --arch chip.json --stop-after load",
     "validate out --layers",
     "simulate out --trace trace.json",
     "report out",

@@ -20,7 +20,8 @@ import models
 import raptor
 from docgen.cli import describe
 from raptor.cli import app
-from raptor.driver import PASSES
+from raptor.compiler import PASS
+from raptor.graph.ir import Graph
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import arch_file, conv_model, thesis_model
 
@@ -112,8 +113,8 @@ def test_columns_are_obeyed_in_a_pipe(shell: Shell, monkeypatch: pytest.MonkeyPa
 def test_verbose_prints_a_line_for_each_stage(shell: Shell, model: str, more: list[str]):
     result = shell.ok("compile", model, *CHIP, "--verbose", *more)
     stages = result.err.splitlines()
-    assert stages[0] == "raptor: import"
-    assert stages[-2:] == (["raptor: choose depthwise", "raptor: map"] if more else ["raptor: write", "raptor: check"])
+    assert stages[0] == "raptor: load"
+    assert stages[-2:] == (["raptor: fold relu", "raptor: map"] if more else ["raptor: write", "raptor: check"])
     assert len(stages) == len(set(stages))
 
 
@@ -244,11 +245,11 @@ def test_architectures(shell: Shell, model: str, arch: str):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("import", "graph "),
+        ("load", "graph "),
         ("fold_relu", "graph model {"),
         ("map", "mapping rows"),
         ("partition", "spat.graph"),
-        ("map_memory", "global memory of"),
+        ("map_global_memory", "global memory of"),
         ("allocate", "address = "),
     ],
 )
@@ -267,14 +268,14 @@ def test_stop_after_the_last_pass_shows_the_streams(shell: Shell, model: str):
 def test_dump_ir(shell: Shell, model: str):
     shell.ok("compile", model, *CHIP, "--dump-ir", "ir")
     written = sorted(p.name for p in (shell.folder / "ir").iterdir())
-    assert written == [f"{i:02d}-{name}.txt" for i, name in enumerate(PASSES)]
+    assert written == [f"{i:02d}-{name}.txt" for i, name in enumerate(PASS.names)]
     (partition,) = (shell.folder / "ir").glob("*-partition.txt")
     assert partition.read_text().startswith("spat.graph")
 
 
 def test_dump_ir_stops_where_asked(shell: Shell, model: str):
     shell.ok("compile", model, *CHIP, "--dump-ir", "ir", "--stop-after", "map")
-    assert len(list((shell.folder / "ir").iterdir())) == PASSES.index("map") + 1
+    assert len(list((shell.folder / "ir").iterdir())) == PASS.names.index("map") + 1
     assert not (shell.folder / "out").exists()
 
 
@@ -430,7 +431,7 @@ def test_a_mapping_without_its_output(shell: Shell, model: str):
 
 
 def test_a_bad_pass(shell: Shell, model: str):
-    assert "--stop-after lunch: expected one of: import, fold_relu" in shell.refused(
+    assert "--stop-after lunch: expected one of: load, fold_relu" in shell.refused(
         "compile", model, "--stop-after", "lunch"
     )
 
@@ -611,7 +612,10 @@ def test_help_is_quick(tmp_path: Path, args: list[str]):
 
 
 def test_an_internal_error_asks_for_a_report(shell: Shell, model: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("raptor.spatial.partition", lambda *_: 1 / 0)
+    def partition(graph: Graph) -> None:
+        raise ZeroDivisionError(graph.name)
+
+    monkeypatch.setattr("raptor.pipeline.LOWERING", (partition,))
     before = shell.listing()
     result = shell.run("compile", model, *CHIP)
     assert result.status == 70

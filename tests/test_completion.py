@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from raptor.common.options import STRATEGY
-from raptor.driver import PASSES
-from raptor.pipeline import STRATEGIES
+from raptor.compiler import PASS
+from raptor.mapping.strategies import STRATEGIES
 
 COMPLETE = """
 source "$1"
@@ -47,7 +47,7 @@ def _bash(command: str, home: Path, *args: str) -> str:
         ("raptor compile m.onnx --format p", {"pim"}),
         ("raptor compile m.onnx --optimize th", {"throughput"}),
         ("raptor compile m.onnx --isa b", {"base"}),
-        ("raptor compile m.onnx --stop-after p", {p for p in PASSES if p.startswith("p")}),
+        ("raptor compile m.onnx --stop-after p", {p for p in PASS.names if p.startswith("p")}),
         ("raptor models resnet", {"resnet18", "resnet34", "resnet50"}),
         ("raptor arch show isaa", {"isaac"}),
         ("raptor simulate out --mode thr", {"throughput"}),

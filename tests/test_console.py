@@ -33,7 +33,7 @@ COMMANDS = {
     "inspect": ("inspect", "odd.onnx", "--xbar", "8"),
     "validate": ("validate", "[/b]", "--layers"),
     "explain": ("explain", "[/b]"),
-    "stop after a pass": ("compile", "odd.onnx", "--xbar", "8", "--cores", "4", "--stop-after", "import"),
+    "stop after a pass": ("compile", "odd.onnx", "--xbar", "8", "--cores", "4", "--stop-after", "load"),
     "check": ("check", "[/b]"),
     "simulate": ("simulate", "[/b]"),
     "compare": ("compare", "[/b]", "[/b]"),

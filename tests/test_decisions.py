@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import models
 import raptor
 from raptor.common.errors import CapacityError, UserError
 from raptor.driver import Driver, Stopped
+from raptor.mapping.decision import ByLine
 from raptor.target import arch as architectures
-from tests.pipeline import arch_file, conv_model, passes
+from tests.pipeline import arch_file, by_line, conv_model, in_matrices, passes
 from validator.simulate.builtin import simulate
 
 
@@ -33,6 +35,16 @@ def test_a_candidate_that_does_not_fit_is_skipped_and_recorded(lenet5: Any, tmp_
     assert rows.fault == other.fault == ""
     found = simulate(program.save(tmp_path / "out"), chip).latency_ns
     assert found == min(rows.cost or 0, other.cost or 0)
+
+
+def test_the_text_of_a_search_shows_all_that_was_tried(lenet5: Any, tmp_path: Path):
+    chip = arch_file(tmp_path, memory_size=4096)
+    with pytest.raises(Stopped) as stopped:
+        raptor.compile(lenet5, arch=chip, optimize="latency", effort=2, driver=Driver(stop_after="map"))
+    mapping, *_, rows, reference = stopped.value.text.splitlines()
+    assert mapping.startswith("mapping rows {")
+    assert re.fullmatch(r"tried rows: [\d.]+", rows)
+    assert re.fullmatch(r"tried raptor: .*bytes of local memory: need 5882, have 4096; try .*", reference)
 
 
 def test_a_search_in_which_nothing_fits_says_why(lenet5: Any, tmp_path: Path):
@@ -133,13 +145,13 @@ def test_a_mapping_for_a_chip_of_another_speed_replays_with_a_note(lenet5: Any, 
 def test_the_text_of_a_mapping_names_every_layer_and_its_cores(lenet5: Any, mapping: str):
     with pytest.raises(Stopped) as stopped:
         raptor.compile(lenet5, mapping=mapping, cores=400, driver=Driver(stop_after="map"))
-    decided = passes(lenet5, mapping=mapping, cores=400).mapping
+    decided = passes(lenet5, mapping=mapping, cores=400).decision
     text = stopped.value.text
-    for name, layer in (decided.filters | decided.lines).items():
+    for name, layer in (in_matrices(decided) | by_line(decided)).items():
         (line,) = (line for line in text.splitlines() if line.startswith(f"  %{name}: "))
         assert str(layer.cores[0]) in line
         assert str(layer.cores[-1]) in line
-    for name, parts in decided.loaders.items():
+    for name, parts in decided.flow.loaders.items() if isinstance(decided.flow, ByLine) else ():
         assert f"%{name}: loaded, " in text
         assert all(f"core {core}" in text for _, core in parts)
 

@@ -14,20 +14,19 @@ import pytest
 
 import models
 import raptor
-from raptor import pipeline
-from raptor.analysis.explain import Explanation, Layer, explain
+from raptor.analysis.explain import Choice, Explanation, Layer, explain
 from raptor.cli import app
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import LineMapping, filter_key
-from raptor.mapping.decision import Mapping as Placement
+from raptor.mapping.decision import Decision, LineUnfolding, filter_key
 from raptor.mapping.rows import map_rows
+from raptor.mapping.strategies import STRATEGIES
 from raptor.output import files
 from raptor.target import arch as architectures
 from raptor.target.arch import Arch
 from raptor.target.isa import OPCODE
 from raptor.target.timing import mvmul_ns
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import passes
+from tests.pipeline import by_line, passes
 from validator.programs import read_program
 from validator.simulate import builtin, chip, model
 from validator.simulate.work import work_of
@@ -122,7 +121,7 @@ def test_no_instruction_is_faster_than_its_least_time(outputs: Mapping[str, Path
 
 def test_the_grids_are_those_of_the_mapping(squeezenet: onnx.ModelProto, explained: Mapping[str, Explanation]):
     done = passes(squeezenet, mapping="rows")
-    lines = _lines(done.chosen, done.mapping)
+    lines = _lines(done.chosen, done.decision)
     layers = {layer.node: layer for layer in explained["rows"].layers}
     places = dict(zip(done.partition.cores, done.on_chip.cores, strict=True))
     assert lines
@@ -130,16 +129,27 @@ def test_the_grids_are_those_of_the_mapping(squeezenet: onnx.ModelProto, explain
     assert all(_is_that(layers[node], line, places) for node, line in lines.items())
 
 
-def _lines(graph: Graph, mapping: Placement) -> dict[str, LineMapping]:
+def _lines(graph: Graph, decision: Decision) -> dict[str, LineUnfolding]:
     nodes = {filter_key(n): n.name for n in graph.nodes if isinstance(n.operator, Filter)}
-    return {nodes[key]: line for key, line in mapping.lines.items()}
+    return {nodes[key]: line for key, line in by_line(decision).items()}
 
 
-def _is_that(layer: Layer, line: LineMapping, places: Mapping[int | None, int | None]) -> bool:
+def _is_that(layer: Layer, line: LineUnfolding, places: Mapping[int | None, int | None]) -> bool:
+    return set(layer.cores) == {places[core] for core in line.cores} and _grid(layer) == _grid_of(line)
+
+
+def _grid(layer: Layer) -> tuple[int, int, int] | None:
     chosen = layer.options.chosen
-    grid = (len(line.cols), len(line.ins), len(line.outs))
-    cores = {places[core] for core in line.cores}
-    return set(layer.cores) == cores and chosen is not None and (chosen.columns, chosen.inputs, chosen.outputs) == grid
+    return chosen and (chosen.columns, chosen.inputs, chosen.outputs)
+
+
+def _grid_of(line: LineUnfolding) -> tuple[int, int, int]:
+    return len(line.grid.cols), len(line.grid.ins), len(line.grid.outs)
+
+
+def _expects(choice: Choice | None) -> float:
+    assert choice is not None
+    return choice.predicted_ns
 
 
 def test_alternatives_are_sorted(explained: Mapping[str, Explanation]):
@@ -158,25 +168,48 @@ def test_no_alternatives_are_invented(explained: Mapping[str, Explanation]):
         assert layer.options.unknown == "strategy raptor has one way to place a layer"
 
 
-def test_what_another_mapping_chose_is_not_guessed(
+def _explained_by(
+    pixels: int, source: onnx.ModelProto, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Mapping[str, LineUnfolding], tuple[Layer, ...]]:
+    """What was decided, by node, and what is said of it: every layer in blocks of `pixels` pixels."""
+    made: list[dict[str, LineUnfolding]] = []
+
+    def narrow(graph: Graph, arch: Arch) -> Decision:
+        chosen = map_rows(graph, arch)
+        lines = {
+            key: replace(line, grid=replace(line.grid, height=1, pixels=pixels, outputs=0))
+            for key, line in by_line(chosen).items()
+        }
+        decision = replace(chosen, layers={**chosen.layers, **lines})
+        made.append(_lines(graph, decision))
+        return decision
+
+    monkeypatch.setitem(STRATEGIES, "rows", narrow)
+    layers = explain(_compiled(source, out, mapping="rows")).layers
+    return made[0], layers
+
+
+def test_a_grid_that_is_not_among_the_best_is_found(
+    squeezenet: onnx.ModelProto, explained: Mapping[str, Explanation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Every layer in products of single pixels, which the formulas know and never prefer."""
+    lines, layers = _explained_by(1, squeezenet, tmp_path / "out", monkeypatch)
+    assert set(lines) == {layer.node for layer in layers}
+    assert all(_grid(layer) == _grid_of(lines[layer.node]) for layer in layers)
+    expected = {layer.node: layer.options.chosen for layer in explained["rows"].layers}
+    slower = [layer for layer in layers if _expects(layer.options.chosen) > _expects(expected[layer.node])]
+    assert len(slower) > len(layers) / 2
+
+
+def test_a_grid_that_no_formula_knows_is_not_guessed(
     squeezenet: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A decision that does not come from the plans: every layer in products of single pixels."""
-    made: list[dict[str, LineMapping]] = []
-
-    def single(graph: Graph, arch: Arch) -> Placement:
-        chosen = map_rows(graph, arch)
-        lines = {key: replace(line, height=1, pixels=1, outputs=0) for key, line in chosen.lines.items()}
-        mapping = replace(chosen, lines=lines)
-        made.append(_lines(graph, mapping))
-        return mapping
-
-    monkeypatch.setitem(pipeline.STRATEGIES, "rows", single)
-    layers = explain(_compiled(squeezenet, tmp_path / "out", mapping="rows")).layers
-    unknown = [layer for layer in layers if layer.options.unknown]
-    assert unknown
-    assert all(layer.options.chosen is None and layer.options.smaller is None for layer in unknown)
-    assert all(_is_that(layer, made[0][layer.node]) for layer in layers if not layer.options.unknown)
+    """Blocks are halved from the largest on; there are none of three pixels."""
+    lines, layers = _explained_by(3, squeezenet, tmp_path / "out", monkeypatch)
+    assert set(lines) == {layer.node for layer in layers}
+    for layer in layers:
+        assert layer.options.chosen is layer.options.smaller is layer.options.larger is None
+        assert layer.options.unknown == "what was compiled is none of the grids that this version would consider"
 
 
 def test_what_binds(explained: Mapping[str, Explanation]):
@@ -215,7 +248,9 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[An
     return exit_.value.code, shown.out, shown.err
 
 
-@pytest.mark.parametrize("name", [files.MANIFEST, files.REPORT, files.MODEL, files.STEPS, files.ARCH, files.CONFIG])
+@pytest.mark.parametrize(
+    "name", [files.MANIFEST, files.REPORT, files.MAPPING, files.MODEL, files.STEPS, files.ARCH, files.CONFIG]
+)
 def test_a_broken_directory(outputs: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str):
     out = tmp_path / "out"
     shutil.copytree(outputs["rows"], out)

@@ -16,13 +16,12 @@ from onnx import ModelProto
 
 import models
 import raptor
-from raptor import codegen, pim, spatial
+from raptor import pipeline
 from raptor.codegen import Streams
 from raptor.common.errors import CapacityError, UserError
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
-from raptor.mapping.decision import Mapping
-from raptor.mapping.file import write_mapping
+from raptor.mapping.file import mapping_file
 from raptor.mapping.line_unfolding import (
     LineMatrix,
     band_shape,
@@ -36,7 +35,7 @@ from raptor.search import Objective, cost_of, search
 from raptor.target import isa
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
-from tests.pipeline import arch_file, check, conv_model, count_ops, passes
+from tests.pipeline import arch_file, by_line, check, conv_model, count_ops, in_matrices, line_flow, passes
 
 ROWS = {"mapping": "rows"}
 CHIP = {"xbar": 16, "xbars_per_core": 40, "cores": 200, **ROWS}
@@ -99,8 +98,8 @@ def test_layers_split_over_cores(xbar: int | tuple[int, int]):
     """Forty crossbars a core are too few for the layer: its channels go to several, partial sums from core to core."""
     model = conv_model((1, 40, 6, 6), 36, (3, 3), pads=(1, 1, 1, 1), bias=True)
     chip = {**CHIP, "xbar": xbar, "xbars_per_core": 40, "cores": 150}
-    (layer,) = passes(model, **chip).mapping.lines.values()
-    assert len(layer.ins) * len(layer.outs) > 1
+    (layer,) = by_line(passes(model, **chip).decision).values()
+    assert len(layer.grid.ins) * len(layer.grid.outs) > 1
     check(model, **chip)
 
 
@@ -127,8 +126,8 @@ def test_narrow_lines_are_multiplied_together(channels: int):
     """A layer has as many cores as columns: a block then has as many lines as fill the crossbar's rows."""
     model = conv_model((1, channels, 40, 48), 64, (7, 7), strides=(2, 2), pads=(3, 3, 3, 3), bias=True, relu=True)
     chip = {"xbar": 128, "xbars_per_core": 64, "cores": 16, **ROWS}
-    (layer,) = passes(model, **chip).mapping.lines.values()
-    assert layer.height > 1
+    (layer,) = by_line(passes(model, **chip).decision).values()
+    assert layer.grid.height > 1
     check(model, **chip)
 
 
@@ -136,12 +135,12 @@ def test_products_that_can_overlap_use_copies(tmp_path: Path):
     """The chip has a reorder buffer: consecutive products of a core use different crossbars, if it has some."""
     model = conv_model((1, 16, 4, 24), 16, (3, 3), pads=(1, 1, 1, 1), bias=True)
     chip = {"xbar": 16, "xbars_per_core": 40, "cores": 2, **ROWS}
-    (layer,) = passes(model, **chip).mapping.lines.values()
-    assert layer.copies == 1
+    (layer,) = by_line(passes(model, **chip).decision).values()
+    assert layer.grid.copies == 1
     chip["arch"] = arch_file(tmp_path, rob_size=4)
     result = passes(model, **chip)
-    (layer,) = result.mapping.lines.values()
-    assert layer.copies > 1
+    (layer,) = by_line(result.decision).values()
+    assert layer.grid.copies > 1
     for core, stream in result.streams.cores.items():
         groups = result.program.cores[core].groups
         assert sum(group.matrix.xbars for group in groups) <= 40
@@ -153,7 +152,7 @@ def test_products_that_can_overlap_use_copies(tmp_path: Path):
 def test_an_input_is_loaded_once_and_passed_on():
     model = models.build("resnet18", seed=0, width=0.125, image_size=64)
     result = passes(model, **ROWS)
-    (loaders,) = result.mapping.loaders.values()
+    (loaders,) = line_flow(result.decision).loaders.values()
     assert loaders[0][0][0] == 0
     loads = {i: int((s.records["opcode"] == isa.OPCODE["ld"]).sum()) for i, s in result.streams.cores.items()}
     places = dict(zip(result.partition.cores, result.on_chip.cores, strict=True))
@@ -163,8 +162,8 @@ def test_an_input_is_loaded_once_and_passed_on():
 def test_the_slow_layer_gets_the_cores():
     weights = {"w": random(16, 16, 3, 3), "v": random(16, 16, 1, 1)}
     nodes = [node("Conv", "x w", "t", name="slow", pads=[1, 1, 1, 1]), node("Conv", "t v", "y", name="quick")]
-    placed = passes(make_model(nodes, {"x": (1, 16, 24, 24)}, ["y"], weights), **{**CHIP, "cores": 8}).mapping
-    copies = {name: len(layer.cores) for name, layer in placed.lines.items()}
+    placed = passes(make_model(nodes, {"x": (1, 16, 24, 24)}, ["y"], weights), **{**CHIP, "cores": 8}).decision
+    copies = {name: len(layer.cores) for name, layer in by_line(placed).items()}
     assert copies["t"] > copies["y"]
     assert sum(copies.values()) <= 8
 
@@ -226,9 +225,9 @@ def test_layers_share_cores_where_each_cannot_have_its_own():
     nodes = [node("Conv", f"{a} w", b, name=b, pads=[1, 1, 1, 1]) for a, b in pairwise(["x", *names])]
     model = make_model(nodes, {"x": (1, 16, 6, 6)}, {names[-1]: 4}, {"w": random(16, 16, 3, 3)})
     chip = {**CHIP, "cores": 6}
-    mapping = passes(model, **chip).mapping
-    layers_of = Counter(core for layer in mapping.lines.values() for core in layer.cores)
-    assert len(mapping.lines) == 9
+    lines = by_line(passes(model, **chip).decision)
+    layers_of = Counter(core for layer in lines.values() for core in layer.cores)
+    assert len(lines) == 9
     assert len(layers_of) <= 6
     assert max(layers_of.values()) > 1
     check(model, tolerance=1e-4, **chip)
@@ -241,7 +240,7 @@ def test_a_fully_connected_layer_takes_wide_products(cores: int):
     constants = {"k": random(40, 3, 1, 1), "w": random(160, 70), "b": random(70)}
     model = make_model(nodes, {"x": (1, 3, 2, 2)}, {"y": 2}, constants)
     chip = {**CHIP, "cores": cores}
-    (layer,) = passes(model, **chip).mapping.filters.values()
+    (layer,) = in_matrices(passes(model, **chip).decision).values()
     assert all(m.xbars > 1 for m in layer.matrices)
     assert sum((m.rows[1] - m.rows[0]) * (m.cols[1] - m.cols[0]) for m in layer.matrices) == 160 * 70
     check(model, tolerance=1e-4, **chip)
@@ -257,9 +256,9 @@ def test_a_chip_with_too_few_cores():
 
 def test_layers_that_do_not_fit_line_by_line_are_computed_whole():
     model = models.build("resnet18", seed=0, width=0.25, image_size=64)
-    mapping = passes(model, cores=8, **ROWS).mapping
-    assert mapping.filters
-    assert mapping.lines
+    decision = passes(model, cores=8, **ROWS).decision
+    assert in_matrices(decision)
+    assert by_line(decision)
     check(model, cores=8, tolerance=1e-4, **ROWS)
 
 
@@ -293,17 +292,17 @@ def test_an_input_in_global_memory_meets_a_layer_in_pieces():
     nodes = [node("Conv", "x w", "a", pads=[2, 2, 2, 2]), node("Add", "x a", "y")]
     model = make_model(nodes, {"x": (1, 12, 8, 9)}, ["y"], {"w": random(12, 12, 5, 5)})
     chip = {"xbar": (16, 24), "xbars_per_core": 30, "cores": 4, **ROWS}
-    mapping = passes(model, **chip).mapping
-    (layer,) = mapping.lines.values()
-    assert len(layer.cols) > 1
-    assert not mapping.loaders
+    decision = passes(model, **chip).decision
+    (layer,) = by_line(decision).values()
+    assert len(layer.grid.cols) > 1
+    assert not line_flow(decision).loaders
     check(model, **chip)
 
 
 def test_equal_inputs_give_equal_decisions():
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     first, second = (passes(model, **ROWS) for _ in range(2))
-    assert first.mapping == second.mapping
+    assert first.decision == second.decision
     assert [c.results for c in first.spatial.computes] == [c.results for c in second.spatial.computes]
 
 
@@ -323,13 +322,25 @@ def test_a_stored_mapping_is_replayed(tmp_path: Path):
     ("change", "options", "message"),
     [
         (lambda _: b"{", {}, "not a mapping that this version can read"),
-        (lambda c: c.replace(b'"height"', b'"hight"'), {}, r"lines\.y: no such field: 'hight'; did you mean height\?"),
+        (
+            lambda c: c.replace(b'"height"', b'"hight"'),
+            {},
+            r"layers\.y\.line\.grid: no such field: 'hight'; did you mean height\?",
+        ),
         (lambda c: c.replace(b'"cores": 12', b'"cores": 10'), {}, "made for cores 10, compiled with 12"),
         (lambda c: c, {"xbar": 8}, r"made for xbar \(16, 16\), compiled with \(8, 8\)"),
         (lambda c: c.replace(b'"y": {', b'"z": {'), {}, "layer y is not mapped"),
         (lambda c: re.sub(rb'"cores": \[\s*0', b'"cores": [99', c), {}, "core 99 of 12"),
-        (lambda c: re.sub(rb'"cols": \[\s*\[\s*0,', b'"cols": [[1,', c), {}, "not a mapping for this model"),
-        (lambda c: re.sub(rb'"cols": \[\s*\[\s*0,\s*8', b'"cols": [[0, 9', c), {}, "outside of 8 rows, 8 columns"),
+        (
+            lambda c: re.sub(rb'"cols": \[\s*\[\s*0,', b'"cols": [[1,', c),
+            {},
+            "layer y: grid.cols: .*expected ranges that",
+        ),
+        (
+            lambda c: re.sub(rb'"cols": \[\s*\[\s*0,\s*8', b'"cols": [[0, 9', c),
+            {},
+            "grid.cols: .* from 0 to 8",
+        ),
     ],
 )
 def test_a_mapping_that_does_not_fit(
@@ -348,20 +359,13 @@ def test_a_mapping_that_does_not_fit(
 def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     result = passes(model)
-    costs: list[float] = []
-
-    def build(mapping: Mapping) -> tuple[PimProgram, Streams]:
-        placed = spatial.place_cores(spatial.partition(result.chosen, mapping), mapping, result.arch)
-        order = spatial.schedule(placed, mapping, result.arch)
-        program = pim.allocate(pim.place(order, pim.map_global_memory(order)), result.arch)
-        streams = codegen.generate(program, result.arch)
-        costs.append(cost_of(program, streams, result.arch, objective))
-        return program, streams
-
-    best, tried = search(result.chosen, result.arch, objective, 3, build)
-    assert [trial.cost for trial in tried] == costs
+    best, tried = search(result.graph, result.arch, objective, 3)
+    for trial in tried:
+        assert trial.decision
+        built = pipeline.run(result.graph, trial.decision, result.arch)
+        assert trial.cost == cost_of(built[PimProgram], built[Streams], result.arch, objective)
     assert [trial.name for trial in tried[:2]] == ["rows", "raptor"]
-    assert best is min(tried, key=lambda trial: trial.cost).mapping
+    assert best is min(tried, key=lambda trial: trial.cost).decision
     assert best.strategy != "raptor"
 
 
@@ -379,7 +383,8 @@ def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
     model = models.build("lenet5")
     streamed = passes(model, mapping="rows", cores=60)
     path = tmp_path / "mapping.json"
-    write_mapping(path, replace(streamed.mapping, streamed=False), streamed.chosen, streamed.arch)
+    decision = replace(streamed.decision, flow=replace(line_flow(streamed.decision), streamed=False))
+    path.write_bytes(mapping_file(decision, streamed.graph, streamed.arch).to_json())
     check(model, mapping=str(path), cores=60)
     by_layer = passes(model, mapping=str(path), cores=60)
     assert count_ops(by_layer.streams)["mvmul"] == count_ops(streamed.streams)["mvmul"]

@@ -11,10 +11,12 @@ from onnx import ModelProto
 import raptor
 from raptor import frontend
 from raptor.common.errors import CapacityError
-from raptor.mapping.decision import Matrix, map_raptor, tile_channels
+from raptor.mapping.decision import Matrix
+from raptor.mapping.kernel_unfolding import tile_channels
+from raptor.mapping.reference import map_raptor
 from raptor.target.arch import Arch
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import chip, conv_model, passes, thesis_model
+from tests.pipeline import chip, conv_model, in_matrices, passes, thesis_model
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_matrices_fit_and_cover_the_weights_once(
 ):
     arch = chip((rows, 2 * cols), xbars_per_core=per_core, cores=400, cell_bits=cell_bits)
     graph = frontend.load(conv_model((1, channels, 3, 3), filters, (kernel, kernel)), shapes={}).graph
-    (layer,) = map_raptor(graph, arch).filters.values()
+    (layer,) = in_matrices(map_raptor(graph, arch)).values()
     covered = [(m.tap, row, col) for m in layer.matrices for row in range(*m.rows) for col in range(*m.cols)]
     assert sorted(covered) == [(t, r, c) for t in range(kernel**2) for r in range(channels) for c in range(filters)]
     assert all(_fits(m, arch) for m in layer.matrices)
@@ -80,11 +82,14 @@ def test_layers_follow_one_another_on_the_same_core():
         ["y"],
         {"v": random(4, 4, 1, 1), "w": random(4, 4, 2, 2)},
     )
-    mapping = passes(model, xbar=4, xbars_per_core=3, cores=2).mapping
-    assert str(mapping) == (
-        "mapping raptor {tile = 4}\n"
+    decision = passes(model, xbar=4, xbars_per_core=3, cores=2).decision
+    assert str(decision) == (
+        "mapping raptor {tile = 4, by tile}\n"
         "  %c: 1 matrices, core 0: 1\n"
+        "    core 0: taps 0 of inputs 0:4 x outputs 0:4 on 1 xbars\n"
         "  %y: 4 matrices, core 0: 2, core 1: 2\n"
+        "    core 0: taps 0 1 of inputs 0:4 x outputs 0:4 on 1 xbars\n"
+        "    core 1: taps 2 3 of inputs 0:4 x outputs 0:4 on 1 xbars\n"
     )  # fmt: skip
 
 

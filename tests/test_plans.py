@@ -5,6 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raptor.mapping.decision import LineGrid
 from raptor.mapping.plans import (
     Plan,
     in_order,
@@ -15,6 +16,11 @@ from raptor.mapping.plans import (
 XBARS = 20
 
 
+def plan_of(cores: int, xbars: int, core_ns: float) -> Plan:
+    """A column of cores."""
+    return Plan(LineGrid(((0, 1),) * cores, ((),), ((0, 1),), 1, 1, 0, 1), xbars, core_ns)
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> list[Plan]:
     """Draws the plans of one layer: a few grids of different shapes."""
@@ -22,20 +28,18 @@ def plans(draw: st.DrawFn) -> list[Plan]:
     for _ in range(draw(st.integers(1, 4))):
         cells = draw(st.integers(1, 4))
         xbars, core_ns = draw(st.integers(0, XBARS)), draw(st.integers(1, 1000))
-        found.append(Plan(((0, 1),) * cells, ((),), ((0, 1),), 1, 1, 0, 1, xbars, float(core_ns)))
+        found.append(plan_of(cells, xbars, float(core_ns)))
     return found
 
 
 def test_slower_plans_that_need_more_cores_are_left_out():
-    few, slow, many = (
-        Plan(((0, 1),) * n, ((),), ((0, 1),), 1, 1, 0, 1, 1, t) for n, t in ((1, 9.0), (2, 9.5), (3, 4.0))
-    )
+    few, slow, many = (plan_of(n, 1, t) for n, t in ((1, 9.0), (2, 9.5), (3, 4.0)))
     assert pareto([many, slow, few]) == [few, many]
 
 
 def test_cores_of_their_own():
     """The layers have two cores, none, and one."""
-    two, none, one = (Plan(((0, 1),) * n, ((),), ((0, 1),), 1, 1, 0, 1, 1, 1.0) for n in (2, 0, 1))
+    two, none, one = (plan_of(n, 1, 1.0) for n in (2, 0, 1))
     assert [p.cores for p in in_order({"a": two, "b": none, "c": one}).values()] == [(0, 1), (), (2,)]
 
 
@@ -57,7 +61,7 @@ def test_shared_cores_hold_their_layers(given_: dict[str, list[Plan]], cores: in
 
 def test_the_busiest_core_has_little_to_do():
     """Four layers on two halves of a core each, two on a whole one: six cores are as busy as the slowest layer."""
-    half, whole = (Plan(((0, 1),) * n, ((),), ((0, 1),), 1, 1, 0, 1, 4, t) for n, t in ((2, 5.0), (1, 10.0)))
+    half, whole = (plan_of(n, 4, t) for n, t in ((2, 5.0), (1, 10.0)))
     placed = share_cores({"a": [half], "b": [half], "c": [half], "d": [half], "e": [whole], "f": [whole]}, 6, XBARS)
     assert placed is not None
     work = Counter[int]()
@@ -67,5 +71,5 @@ def test_the_busiest_core_has_little_to_do():
 
 
 def test_layers_that_do_not_fit():
-    plan = Plan(((0, 1),), ((),), ((0, 1),), 1, 1, 0, 1, 11, 1.0)
+    plan = plan_of(1, 11, 1.0)
     assert share_cores({"a": [plan], "b": [plan]}, 1, XBARS) is None

@@ -12,7 +12,7 @@ import pytest
 
 from raptor.spatial.ir import Compute
 from raptor.spatial.operations import ApplyFilters, Vector
-from tests.pipeline import THESIS_CHIP, Passes, check, passes, thesis_model
+from tests.pipeline import THESIS_CHIP, Passes, check, in_matrices, passes, thesis_model
 
 # Figure 4.8: what each core holds, as (input tile, output tile) and kernel positions.
 EIGHT_CHANNELS = """
@@ -91,7 +91,7 @@ def test_matrices_are_grouped_as_in_figure_4_8(channels: int, filters: int, tabl
 
 
 def test_the_dependency_table_is_table_4_1():
-    (layer,) = compiled(8, 4).mapping.filters.values()
+    (layer,) = in_matrices(compiled(8, 4).decision).values()
     groups = Counter((m.rows, m.cols) for m in layer.matrices)
     assert groups == {(rows, cols): 9 for rows in [(0, 3), (3, 6), (6, 8)] for cols in [(0, 3), (3, 4)]}
 

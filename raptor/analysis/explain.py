@@ -1,11 +1,11 @@
 """`raptor explain`: what a mapping chose for each layer, what it might have chosen, and what bounds the time it takes.
 
-Choices are found again from the model in the output directory; those that do not fit the streams are not shown.
+Choices are looked up in `mapping.json`; alternatives are computed from the model in the output directory.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,26 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from raptor import frontend, spatial
+from raptor import frontend, pipeline
 from raptor.common import arguments, storage
 from raptor.common.errors import UserError
 from raptor.common.strict import Items, Named
 from raptor.graph.ir import Filter, Graph
-from raptor.graph.window import Window
-from raptor.mapping.decision import filter_key
-from raptor.mapping.line_unfolding import bands, block_pixels, line_blocks
-from raptor.mapping.rows import Plan, fronts
-from raptor.mapping.streaming import Parts, line_parts
+from raptor.mapping.decision import (
+    ByLine,
+    ByTile,
+    FullyConnected,
+    KernelUnfolding,
+    LineGrid,
+    LineUnfolding,
+    OnVectorUnit,
+    filter_key,
+)
+from raptor.mapping.decision import Layer as DecidedLayer
+from raptor.mapping.depthwise import use_vector_unit
+from raptor.mapping.file import read_mapping
+from raptor.mapping.plans import Plan, pareto
+from raptor.mapping.rows import Knobs, layer_plans
 from raptor.output import files
 from raptor.output.compile_report import LayerReport, Report, read_report
 from raptor.target import arch as architectures
@@ -195,7 +205,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     done = _Simulated(machine, run, work_of(machine), layers.provenance(program, machine))
     interval_ns, _, _ = builtin.steady_state(machine, SAMPLES, counting=False)
     bounds = _bounds(done, report.cores_available)
-    found = tuple(_layers(done, report, _options(folder, manifest, report, done)))
+    found = tuple(_layers(done, report, _options(folder, manifest)))
     return Explanation(
         program=str(folder),
         model=manifest.model,
@@ -262,29 +272,41 @@ def _layer(
     )
 
 
-def _options(folder: Path, manifest: files.Manifest, report: Report, done: _Simulated) -> Mapping[str, Options]:
-    """By node. What is known of the choice of a layer is its plan with as many cores and products as the streams."""
-    if report.strategy != "rows":
-        why = "has one way to place a layer" if report.strategy == "raptor" else "keeps no alternatives"
-        return defaultdict(lambda: Options(unknown=f"strategy {report.strategy} {why}"))
+def _options(folder: Path, manifest: files.Manifest) -> Mapping[str, Options]:
+    """By node, for all nodes with weights."""
     graph, arch = _imported(folder, manifest.options)
-    parts, products = line_parts(graph, arch.xbar_rows), done.nodes(MATRIX)
-    found: defaultdict[str, Options] = defaultdict(lambda: Options(unknown="not computed by line: placed whole"))
-    plans = fronts(graph, arch)
-    whole = {layer.node for layer in report.layers if layer.unfolding == "kernel"}
-    vector = Options(unknown="on the vector unit, for which there are no grids")
-    found |= {layer.node: vector for layer in report.layers if layer.unfolding == "vector"}
-    for node in graph.nodes:
-        if isinstance(node.operator, Filter) and filter_key(node) in plans and node.name not in whole:
-            counts = products.get(node.name, Counter())
-            front = plans[filter_key(node)]
-            at = _chosen(front, counts, node.operator.window, parts[node.inputs[0]], arch)
-            found[node.name] = _neighbours(front, at)
-    return found
+    path = folder / files.MAPPING
+    if not path.exists():
+        raise UserError(f"{path}: missing: compiled by an earlier version; compile the model again")
+    decision, _ = read_mapping(storage.check_regular(folder, files.MAPPING), str(path), graph, arch)
+    if not isinstance(decision.flow, ByLine):
+        why = "has one way to place a layer" if isinstance(decision.flow, ByTile) else "keeps no alternatives"
+        return defaultdict(lambda: Options(unknown=f"strategy {decision.strategy} {why}"))
+    plans = layer_plans(use_vector_unit(graph, decision), arch, Knobs())
+    # Nodes with factors that were never filters, such as an average over windows, are no layers of the decision.
+    found: defaultdict[str, Options] = defaultdict(lambda: _option(OnVectorUnit(), ()))
+    layers = ((n.name, filter_key(n)) for n in graph.nodes if isinstance(n.operator, Filter))
+    return found | {name: _option(decision.layers[key], plans.get(key, ())) for name, key in layers}
+
+
+def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
+    """The plan that was chosen, beside those that no other beats. `plans`: all that this version would consider."""
+    match layer:
+        case LineUnfolding(grid):
+            return _neighbours(pareto(plans), next((plan for plan in plans if _is_alike(plan.grid, grid)), None))
+        case OnVectorUnit():
+            return Options(unknown="on the vector unit, for which there are no grids")
+        case KernelUnfolding() | FullyConnected():
+            return Options(unknown="not computed by line: placed whole")
+
+
+def _is_alike(grid: LineGrid, other: LineGrid) -> bool:
+    """Tells whether two grids cost the same: steps and copies are no part of the estimate."""
+    return replace(grid, step=0, copies=0) == replace(other, step=0, copies=0)
 
 
 def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Arch]:
-    """The graph that the mapping saw, and its chip."""
+    """The graph that the decision is about, and its chip."""
     try:
         options = _Recorded.model_validate(recorded)
     except ValidationError as e:
@@ -294,43 +316,22 @@ def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Arch]:
     arch = architectures.load(storage.check_regular(folder, files.ARCH), element_bits=options.bits)
     model = storage.check_regular(folder, files.MODEL)
     graph = frontend.load(model, shapes=options.shapes, dims=options.dims, constants=options.constants).graph
-    return spatial.choose_depthwise(spatial.fold_relu(graph, arch), arch), arch
+    return pipeline.prepare(graph, arch), arch
 
 
-def _chosen(front: Sequence[Plan], counts: Counter[int], window: Window, parts: Parts, arch: Arch) -> int | None:
-    """The place of the plan that has been compiled, if it is one of these."""
-    return next(
-        (
-            i
-            for i, plan in enumerate(front)
-            if plan.cores == len(counts) and _products(plan, window, parts, arch) == counts.total()
-        ),
-        None,
-    )
-
-
-def _products(plan: Plan, window: Window, parts: Parts, arch: Arch) -> int:
-    """How many products a layer takes for a sample, on all its cores."""
-    blocks = (
-        line_blocks(window, c, min(plan.pixels, block_pixels(r, arch.xbar_rows)), plan.outputs)
-        for c in plan.cols
-        for r in parts
-    )
-    return sum(map(len, blocks)) * len(plan.outs) * len(bands(window, plan.height))
-
-
-def _neighbours(front: Sequence[Plan], at: int | None) -> Options:
-    if at is None:
+def _neighbours(front: Sequence[Plan], chosen: Plan | None) -> Options:
+    if chosen is None:
         return Options(unknown="what was compiled is none of the grids that this version would consider")
     return Options(
-        chosen=_choice(front[at]),
-        smaller=_choice(front[at - 1]) if at else None,
-        larger=_choice(front[at + 1]) if at + 1 < len(front) else None,
+        chosen=_choice(chosen),
+        smaller=next((_choice(p) for p in reversed(front) if p.cores < chosen.cores), None),
+        larger=next((_choice(p) for p in front if p.cores > chosen.cores), None),
     )
 
 
 def _choice(plan: Plan) -> Choice:
-    return Choice(plan.cores, len(plan.cols), len(plan.ins), len(plan.outs), plan.core_ns)
+    grid = plan.grid
+    return Choice(plan.cores, len(grid.cols), len(grid.ins), len(grid.outs), plan.core_ns)
 
 
 def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 from rich.table import Table
 
-from raptor import frontend, spatial
+from raptor import frontend
 from raptor.common import arguments, storage
 from raptor.common.console import Console
 from raptor.common.names import fit
@@ -34,8 +34,9 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.graph.macs import count_macs
-from raptor.mapping.decision import Mapping as Placement
-from raptor.mapping.decision import filter_key, map_raptor
+from raptor.mapping.decision import Decision, KernelUnfolding, Matrix, filter_key
+from raptor.mapping.depthwise import use_vector_unit
+from raptor.mapping.reference import map_raptor
 from raptor.target import arch as architectures
 from raptor.target.arch import Arch
 
@@ -134,9 +135,8 @@ def inspect(
 
 
 def _inspect(survey: frontend.Survey, arch: Arch) -> Inspection:
-    graph = spatial.choose_depthwise(survey.graph, arch)
-    mapping = map_raptor(graph, arch)
-    layers = tuple(_layers(graph, mapping, arch))
+    decision = map_raptor(survey.graph, arch)
+    layers = tuple(_layers(use_vector_unit(survey.graph, decision), decision, arch))
     xbars = sum(layer.xbars for layer in layers)
     weights = sum(layer.weights for layer in layers if layer.matrices)
     return Inspection(
@@ -151,7 +151,7 @@ def _inspect(survey: frontend.Survey, arch: Arch) -> Inspection:
         utilisation=_utilisation(weights, xbars, arch),
         xbar_size=(arch.xbar_rows, arch.xbar_cols),
         outputs_per_xbar=arch.outputs_per_xbar,
-        cores_needed=1 + max((core for f in mapping.filters.values() for core in f.cores), default=0),
+        cores_needed=1 + max(decision.cores, default=0),
         operators=tuple(_operators(survey)),
         unsupported=tuple(NodeInfo(node=n.node, op_type=n.op_type, reason=n.reason) for n in survey.unsupported),
         layers=layers,
@@ -172,7 +172,7 @@ def _operators(survey: frontend.Survey) -> Iterator[OperatorInfo]:
         yield OperatorInfo(op_type=op_type, nodes=count, unsupported=refused, status=status)
 
 
-def _layers(graph: Graph, mapping: Placement, arch: Arch) -> Iterator[LayerInfo]:
+def _layers(graph: Graph, decision: Decision, arch: Arch) -> Iterator[LayerInfo]:
     """The nodes with products, in order. Crossbars that several steps share are counted once, at the first."""
     nodes: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in graph.nodes:
@@ -180,14 +180,14 @@ def _layers(graph: Graph, mapping: Placement, arch: Arch) -> Iterator[LayerInfo]
             nodes[node.name, node.op_type].append(node)
     seen: set[str] = set()
     for group in nodes.values():
-        yield _layer(group, graph, mapping, arch, seen)
+        yield _layer(group, graph, decision, arch, seen)
 
 
-def _layer(group: Sequence[Node], graph: Graph, mapping: Placement, arch: Arch, seen: set[str]) -> LayerInfo:
+def _layer(group: Sequence[Node], graph: Graph, decision: Decision, arch: Arch, seen: set[str]) -> LayerInfo:
     filters = {filter_key(n): n.operator for n in group if isinstance(n.operator, Filter)}
     fresh = [key for key in filters if key not in seen]
     seen.update(fresh)
-    matrices = [m for key in fresh for m in mapping.filters[key].matrices]
+    matrices = [m for key in fresh for m in _matrices(decision, key)]
     xbars = sum(m.xbars for m in matrices)
     stencils = sum(n.operator.weights.size for n in group if isinstance(n.operator, Stencil))
     weights = sum(filters[key].weights.size for key in fresh)
@@ -201,6 +201,11 @@ def _layer(group: Sequence[Node], graph: Graph, mapping: Placement, arch: Arch, 
         xbars=xbars,
         utilisation=_utilisation(weights, xbars, arch),
     )
+
+
+def _matrices(decision: Decision, key: str) -> tuple[Matrix, ...]:
+    layer = decision.layers[key]
+    return layer.matrices if isinstance(layer, KernelUnfolding) else ()
 
 
 def _utilisation(weights: int, xbars: int, arch: Arch) -> float:

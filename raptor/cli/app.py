@@ -183,7 +183,7 @@ def compile_command(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Strategy: rows: layers stream; raptor, the reference; pixelwise; or an --emit-mapping file.",
+            help="Strategy: rows: layers stream; raptor, the reference; pixelwise; or a stored mapping.json.",
             show_default=DEFAULT_STRATEGY,
             autocompletion=completion.strategies,
         ),

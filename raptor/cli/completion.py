@@ -51,6 +51,6 @@ def isas() -> list[str]:
 
 
 def passes() -> list[str]:
-    from raptor.driver import PASSES
+    from raptor.compiler import PASS
 
-    return list(PASSES)
+    return list(PASS.names)

@@ -81,7 +81,12 @@ class Known:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_before_validator_function(partial(_refuse_unknown, cls.__annotations__.keys()), handler(source))
+        schema = handler(source)
+        # NOTE: inside, because a class that two others hold is described once, without what stands around it.
+        described = cast(dict[str, Any], handler.resolve_ref_schema(schema))
+        check = partial(_refuse_unknown, cls.__annotations__.keys())
+        described["schema"] = no_info_before_validator_function(check, described["schema"])
+        return schema
 
 
 def faults(error: ValidationError, most: int) -> Iterable[str]:

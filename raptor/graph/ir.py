@@ -48,7 +48,7 @@ class Filter:
 
     weights: [taps, input channels / groups, output channels]; with `groups`, output channel m reads only the input
     channels of its group. `key`: filters of equal key share their crossbars (the steps of a recurrent layer); empty
-    for a filter of its own. `relu`: negative sums become 0; set by `spatial.fold_relu` only.
+    for a filter of its own. `relu`: negative sums become 0; set by `raptor.mapping.fold_relu` only.
     """
 
     weights: Floats

@@ -1,5 +1,6 @@
-"""Graph to Graph: depthwise convolutions go to the crossbars or to the vector unit, whichever is faster."""
+"""Depthwise convolutions go to the crossbars or to the vector unit, whichever is faster."""
 
+from collections.abc import Container
 from dataclasses import replace
 
 from raptor.graph.ir import (
@@ -8,28 +9,41 @@ from raptor.graph.ir import (
     Node,
     Stencil,
 )
-from raptor.mapping.decision import tile_channels
+from raptor.mapping.decision import Decision, OnVectorUnit, filter_key, filters_of
+from raptor.mapping.kernel_unfolding import tile_channels
 from raptor.target.arch import Arch
 from raptor.target.timing import mvmul_ns, vector_ns
 
 
-def choose_depthwise(graph: Graph, arch: Arch) -> Graph:
-    """A filter in which every channel is a group of its own becomes a stencil where that takes less time.
+def choose_depthwise(graph: Graph, arch: Arch) -> dict[str, OnVectorUnit]:
+    """The layers in which every channel is a group of its own, and that take less time on the vector unit.
 
     A kernel position costs a product with a crossbar of which only a diagonal is used, or a vector product; the sums
     over the positions are the same. Filters that share their crossbars, or clip their sums, stay.
     """
-    return replace(graph, nodes=tuple(_chosen(node, arch) for node in graph.nodes))
+    depthwise = {key: f for key, f in filters_of(graph).items() if is_depthwise(f)}
+    return {key: OnVectorUnit() for key, f in depthwise.items() if _is_faster_as_vectors(f, arch)}
 
 
-def _chosen(node: Node, arch: Arch) -> Node:
+def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
+    """The layers that the decision puts on the vector unit become stencils."""
+    return as_stencils(graph, {key for key, layer in decision.layers.items() if isinstance(layer, OnVectorUnit)})
+
+
+def as_stencils(graph: Graph, layers: Container[str]) -> Graph:
+    """The filters whose keys are in `layers` become stencils, which need no crossbars."""
+    return replace(graph, nodes=tuple(_as_stencil(node, layers) for node in graph.nodes))
+
+
+def _as_stencil(node: Node, layers: Container[str]) -> Node:
     operator = node.operator
-    if not isinstance(operator, Filter) or not _is_depthwise(operator) or not _is_faster_as_vectors(operator, arch):
+    if not isinstance(operator, Filter) or filter_key(node) not in layers:
         return node
     return replace(node, operator=Stencil(operator.weights.swapaxes(0, 1), operator.window))
 
 
-def _is_depthwise(operator: Filter) -> bool:
+def is_depthwise(operator: Filter) -> bool:
+    """Tells whether the vector unit can compute the layer."""
     alone = not operator.relu and not operator.key
     return alone and operator.groups > 1 and operator.groups == operator.in_channels == operator.weights.shape[2]
 

@@ -1,43 +1,58 @@
-"""A mapping as a file: `--emit-mapping` writes it, `--mapping FILE` replays it on the same model and chip.
+"""A decision as a file: `mapping.json` of every output, and what `--emit-mapping` writes and `--mapping FILE` replays.
 
 A chip of the same sizes that differs in something else, such as the speed of its converters, may replay it too, with a
 note: that is how one number is varied while the mapping stays.
 """
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from raptor.common import storage
 from raptor.common.errors import UserError
-from raptor.common.spelling import name, option
+from raptor.common.spelling import name
 from raptor.common.strict import Pair, Schema, faults
-from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import Mapping, filter_key
+from raptor.graph.ir import Graph
+from raptor.mapping.check import faults_of, other_layers
+from raptor.mapping.decision import Decision
 from raptor.target.arch import Arch
 
+VERSION = 3
 LIMIT_BYTES = 2**30
 
 
 class MappingFile(Schema):
     """The decision and what it was made for. Digests are SHA-256."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = VERSION
     model: str = Field(description="digest of operators and shapes; not of weights: a model trained again replays")
     target: str = Field(description="digest of architecture, network table and element width")
-    xbar: Pair[int, int]
+    xbar: Pair[int, int] = Field(description="rows and columns of a crossbar")
     cores: int
     xbars_per_core: int
     cell_bits: int
     element_bits: int
-    mapping: Mapping
+    decision: Decision
+
+    def to_json(self) -> bytes:
+        """The bytes of the file: equal decisions give equal bytes."""
+        return self.model_dump_json(indent=1).encode() + b"\n"
+
+
+class _Versioned(BaseModel):
+    """The field that every version of the file has."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    version: Any = None
 
 
 def model_digest(graph: Graph) -> str:
-    """Names the operators, shapes and names of a graph, as the mapping sees it."""
-    return hashlib.sha256(str(graph).encode()).hexdigest()
+    """Names the operators, shapes and tensors of a graph, as the mapping sees it; the file's name does not count."""
+    return hashlib.sha256(str(replace(graph, name="")).encode()).hexdigest()
 
 
 def target_digest(arch: Arch) -> str:
@@ -48,9 +63,9 @@ def target_digest(arch: Arch) -> str:
     return digest.hexdigest()
 
 
-def write_mapping(path: Path, mapping: Mapping, graph: Graph, arch: Arch) -> None:
-    """Writes the file. Raises `UserError` where it cannot be written."""
-    content = MappingFile(
+def mapping_file(decision: Decision, graph: Graph, arch: Arch) -> MappingFile:
+    """Content of the file. `graph`: the one for which the decision was made."""
+    return MappingFile(
         model=model_digest(graph),
         target=target_digest(arch),
         xbar=(arch.xbar_rows, arch.xbar_cols),
@@ -58,38 +73,53 @@ def write_mapping(path: Path, mapping: Mapping, graph: Graph, arch: Arch) -> Non
         xbars_per_core=arch.xbars_per_core,
         cell_bits=arch.cell_bits,
         element_bits=arch.element_bits,
-        mapping=mapping,
+        decision=decision,
     )
-    storage.write_for(option("emit_mapping"), path, content.model_dump_json(indent=1).encode() + b"\n")
 
 
-def read_mapping(path: Path, graph: Graph, arch: Arch) -> tuple[Mapping, tuple[str, ...]]:
-    """The mapping, and a note where it was made for another chip of the same sizes.
+def read_mapping(path: Path, label: str, graph: Graph, arch: Arch) -> tuple[Decision, tuple[str, ...]]:
+    """The decision, and a note where it was made for another chip of the same sizes. `label`: the file, in messages.
 
-    Raises `UserError` when the file is not a mapping, or one for another model or for other sizes.
+    Raises `UserError` when the file is not a mapping, is one for another model or for other sizes, or decides what
+    cannot be done with this model on this chip.
     """
-    try:
-        if path.stat().st_size > LIMIT_BYTES:
-            raise UserError(f"{option('mapping', path)}: larger than {LIMIT_BYTES} bytes")
-        stored = MappingFile.model_validate_json(path.read_bytes())
-    except OSError as e:
-        raise UserError(f"{option('mapping', path)}: {e.strerror or e}") from e
-    except ValidationError as e:
-        mistakes = "; ".join(faults(e, 3))
-        raise UserError(f"{option('mapping', path)}: not a mapping that this version can read: {mistakes}") from e
-    _check_chip(path, stored, arch)
-    _check_layers(path, stored.mapping, graph)
-    if stored.model != model_digest(graph):
-        raise UserError(
-            f"{option('mapping', path)}: made for another model (or other input shapes), of layers of the same names"
-        )
+    stored = _read(path, label)
+    fault = next(_faults(stored, graph, arch), None)
+    if fault is not None:
+        raise UserError(f"{label}: {fault}")
     if stored.target != target_digest(arch):
         note = f"mapping {path}: made for a chip of the same sizes that differs in something else; replayed as it is"
-        return stored.mapping, (note,)
-    return stored.mapping, ()
+        return stored.decision, (note,)
+    return stored.decision, ()
 
 
-def _check_chip(path: Path, stored: MappingFile, arch: Arch) -> None:
+def _read(path: Path, label: str) -> MappingFile:
+    try:
+        if path.stat().st_size > LIMIT_BYTES:
+            raise UserError(f"{label}: larger than {LIMIT_BYTES} bytes")
+        content = path.read_bytes()
+        version = _Versioned.model_validate_json(content).version
+        if isinstance(version, int) and version < VERSION:
+            raise UserError(
+                f"{label}: of an earlier version (format {version}, not {VERSION}): compile the model again"
+            )
+        return MappingFile.model_validate_json(content)
+    except OSError as e:
+        raise UserError(f"{label}: {e.strerror or e}") from e
+    except ValidationError as e:
+        mistakes = "; ".join(faults(e, 3))
+        raise UserError(f"{label}: not a mapping that this version can read: {mistakes}") from e
+
+
+def _faults(stored: MappingFile, graph: Graph, arch: Arch) -> Iterator[str]:
+    yield from _other_sizes(stored, arch)
+    yield from other_layers(stored.decision, graph)
+    if stored.model != model_digest(graph):
+        yield "made for another model (or other input shapes), of layers of the same names"
+    yield from faults_of(stored.decision, graph, arch)
+
+
+def _other_sizes(stored: MappingFile, arch: Arch) -> Iterator[str]:
     wanted = {
         "xbar": (stored.xbar, (arch.xbar_rows, arch.xbar_cols)),
         "cores": (stored.cores, arch.core_count),
@@ -99,20 +129,4 @@ def _check_chip(path: Path, stored: MappingFile, arch: Arch) -> None:
     }
     for size, (made_for, given) in wanted.items():
         if made_for != given:
-            file = option("mapping", path)
-            raise UserError(f"{file}: made for {name(size)} {made_for}, compiled with {given}")
-    mapping = stored.mapping
-    used = [c for f in mapping.filters.values() for c in f.cores] + [c for f in mapping.lines.values() for c in f.cores]
-    used += [core for loaders in mapping.loaders.values() for _, core in loaders]
-    outside = [core for core in used if not 0 <= core < arch.core_count]
-    if outside:
-        raise UserError(f"{option('mapping', path)}: core {outside[0]} of {arch.core_count}")
-
-
-def _check_layers(path: Path, mapping: Mapping, graph: Graph) -> None:
-    wanted = {filter_key(n) for n in graph.nodes if isinstance(n.operator, Filter)}
-    given = {*mapping.filters, *mapping.lines}
-    odd = sorted(wanted ^ given)
-    if odd:
-        fault = "is not of this model" if odd[0] in given else "is not mapped"
-        raise UserError(f"{option('mapping', path)}: layer {odd[0]} {fault}; {len(odd)} layers differ")
+            yield f"made for {name(size)} {made_for}, compiled with {given}"

@@ -9,7 +9,7 @@ from raptor.graph.ir import (
     Map,
     Node,
 )
-from raptor.mapping.decision import tile_channels
+from raptor.mapping.kernel_unfolding import tile_channels
 from raptor.target.arch import Arch
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
-from raptor.mapping.decision import Matrix, fill_cores, row_blocks
+from raptor.mapping.decision import Matrix
+from raptor.mapping.kernel_unfolding import fill_cores, row_blocks
 from raptor.mapping.streaming import cut_channels
 from raptor.target.arch import Arch
 from raptor.target.timing import message_ns, mvmul_ns, vector_ns
@@ -32,11 +33,12 @@ def dense_unfolding(filter_: Filter, arch: Arch, tile: int, core: int, free: int
     """The width that takes the least time on the fewest cores, from `core` on, which has `free` crossbars."""
     most = max(1, arch.xbars_per_core // -(-tile // arch.outputs_per_xbar))
     tiles = -(-filter_.weights.shape[2] // tile)
-    found = (tuple(_matrices(filter_, arch, tile, n)) for n in range(1, min(most, tiles) + 1))
+    found = (tuple(dense_matrices(filter_, arch, tile, n)) for n in range(1, min(most, tiles) + 1))
     return min(found, key=lambda matrices: _cost(matrices, fill_cores(matrices, core, free, arch)[0], arch, tile))
 
 
-def _matrices(filter_: Filter, arch: Arch, tile: int, tiles: int) -> Iterator[Matrix]:
+def dense_matrices(filter_: Filter, arch: Arch, tile: int, tiles: int) -> Iterator[Matrix]:
+    """Matrices of `tiles` output tiles each, those of the same outputs one after another."""
     taps = _taps(filter_)
     for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
         for rows in row_blocks(filter_.in_channels, tile, arch.xbar_rows):

@@ -1,48 +1,57 @@
 """The second reference: pixel by pixel, as before the thesis's channel-wise lowering (thesis, 4.1)."""
 
 from collections import Counter
-from collections.abc import Mapping as ReadOnly
+from collections.abc import Mapping
 from dataclasses import replace
 
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.mapping.decision import (
-    FilterMapping,
-    Mapping,
+    ByPixel,
+    Decision,
+    KernelUnfolding,
     filter_key,
-    map_raptor,
 )
+from raptor.mapping.depthwise import use_vector_unit
+from raptor.mapping.reference import map_raptor
 from raptor.target.arch import Arch
 
 MAX_OPERATIONS = 200_000
 """Operations of SpatialIR, each on one pixel: half a minute."""
 
 
-def map_pixelwise(graph: Graph, arch: Arch) -> Mapping:
+def map_pixelwise(graph: Graph, arch: Arch) -> Decision:
     """The crossbars of `map_raptor`; every pixel of every tile is a value of its own.
 
     Raises `CapacityError` as `map_raptor` does, and `UserError` when that makes more than `MAX_OPERATIONS`.
     """
-    mapping = replace(map_raptor(graph, arch), strategy="pixelwise", by_pixel=True)
-    counts = {n.output: _operations(graph, n, mapping.filters, mapping.tile) for n in graph.nodes}
+    decision = replace(map_raptor(graph, arch), strategy="pixelwise", flow=ByPixel())
+    check_operations(use_vector_unit(graph, decision), decision)
+    return decision
+
+
+def check_operations(graph: Graph, decision: Decision) -> None:
+    """Raises `UserError` when a decision by pixel makes more than `MAX_OPERATIONS`."""
+    counts = {n.output: _operations(graph, n, decision) for n in graph.nodes}
     total = sum(counts.values())
     if total > MAX_OPERATIONS:
         raise _too_many(graph, counts, total)
-    return mapping
 
 
-def _operations(graph: Graph, node: Node, filters: ReadOnly[str, FilterMapping], tile: int) -> int:
+def _operations(graph: Graph, node: Node, decision: Decision) -> int:
     """One for each pixel of the result, or two for each product with it: the product and its addition."""
     if not isinstance(node.operator, Filter):
         image = graph.tensors[node.output].image
-        return image.pixels * -(-image.channels // tile)
-    taps = Counter(matrix.tap for matrix in filters[filter_key(node)].matrices)
+        return image.pixels * -(-image.channels // decision.tile)
+    layer = decision.layers[filter_key(node)]
+    assert isinstance(layer, KernelUnfolding), "by pixel there is no other unfolding"
+    taps = Counter(matrix.tap for matrix in layer.matrices)
     pixels = (node.operator.window.input_pixels() >= 0).sum(axis=0)
     return sum(2 * int(pixels[tap]) * count for tap, count in taps.items())
 
 
-def _too_many(graph: Graph, counts: ReadOnly[str, int], total: int) -> UserError:
+def _too_many(graph: Graph, counts: Mapping[str, int], total: int) -> UserError:
     most = max(graph.nodes, key=lambda n: counts[n.output])
     other = f"{option('mapping', 'raptor')}, which has one for all pixels, or a smaller image ({option('shapes')})"
     return UserError(

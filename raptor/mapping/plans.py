@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-Range = tuple[int, int]
+from raptor.mapping.decision import LineGrid
 
 STEP = 1.02
 """Factor between the times that are tried."""
@@ -15,26 +15,19 @@ STEP = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to compute a layer.
+    """One way to compute a layer, and what it costs.
 
-    `xbars`: crossbars that each of its cores needs at most, for each of the `copies` of its matrices. `core_ns`: what
+    `xbars`: crossbars that each core of the grid needs at most, for each of the copies of its matrices. `core_ns`: what
     the busiest of them works for a sample.
     """
 
-    cols: tuple[Range, ...]
-    ins: tuple[tuple[Range, ...], ...]
-    outs: tuple[Range, ...]
-    height: int
-    pixels: int
-    outputs: int
-    step: int
+    grid: LineGrid
     xbars: int
     core_ns: float
-    copies: int = 1
 
     @property
     def cores(self) -> int:
-        return len(self.cols) * len(self.ins) * len(self.outs)
+        return self.grid.cores
 
 
 @dataclass(frozen=True, slots=True)

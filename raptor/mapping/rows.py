@@ -5,7 +5,7 @@ takes longest gets its next faster grid of cores, as long as cores are left.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -20,16 +20,19 @@ from raptor.graph.ir import (
 )
 from raptor.graph.window import Window
 from raptor.mapping.decision import (
-    FilterMapping,
-    LineMapping,
-    Mapping,
-    fill_cores,
+    ByLine,
+    Decision,
+    FullyConnected,
+    KernelUnfolding,
+    Layer,
+    LineGrid,
+    LineUnfolding,
     filter_key,
-    kernel_unfolding,
-    map_raptor,
-    tile_channels,
+    filters_of,
 )
+from raptor.mapping.depthwise import as_stencils, choose_depthwise
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
+from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_channels
 from raptor.mapping.knobs import DEFAULT, INPUT_READERS, MESSAGE_NS, SENDINGS, Knobs
 from raptor.mapping.line_unfolding import (
     BandShape,
@@ -49,6 +52,7 @@ from raptor.mapping.plans import (
     pareto,
     share_cores,
 )
+from raptor.mapping.reference import map_raptor
 from raptor.mapping.streaming import (
     Parts,
     Range,
@@ -74,18 +78,13 @@ from raptor.target.timing import (
 )
 
 
-def fronts(graph: Graph, arch: Arch, knobs: Knobs = DEFAULT) -> dict[str, list[Plan]]:
-    """By layer, if it can be computed by line: its plans that no other beats, from few cores to many."""
-    return {key: pareto(plans) for key, plans in layer_plans(graph, arch, knobs).items()}
-
-
 def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]:
     """By layer, if it can be computed by line: every plan."""
     parts = line_parts(graph, arch.xbar_rows)
     extra_ns = following_ns(graph, arch)
     found: dict[str, list[Plan]] = {}
     for node in graph.nodes:
-        if isinstance(node.operator, Filter) and _by_line(graph, node, node.operator) and node.inputs[0] in parts:
+        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator) and node.inputs[0] in parts:
             extra = extra_ns.get(filter_key(node), 0.0)
             plans = list(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs))
             if plans:
@@ -93,56 +92,66 @@ def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]
     return found
 
 
-def map_rows(graph: Graph, arch: Arch, knobs: Knobs = DEFAULT) -> Mapping:
+def map_rows(graph: Graph, arch: Arch, knobs: Knobs = DEFAULT) -> Decision:
     """On a chip too small for any layer by line, the reference mapping.
 
     Raises `CapacityError` when the fewest cores that hold every layer are more than the chip has.
     """
+    vector = choose_depthwise(graph, arch)
+    found = _map_lines(as_stencils(graph, vector), arch, knobs)
+    if found is None:
+        return map_raptor(graph, arch)
+    layers, flow = found
+    return Decision("rows", tile_channels(arch), flow, {key: (layers | vector)[key] for key in filters_of(graph)})
+
+
+def _map_lines(graph: Graph, arch: Arch, knobs: Knobs) -> tuple[dict[str, Layer], ByLine] | None:
+    """The layers on crossbars, and the loaders; None on a chip that is too small."""
     parts = line_parts(graph, arch.xbar_rows)
     layers = layer_plans(graph, arch, knobs)
     read = {name for node in graph.nodes for name in node.inputs}
     inputs = {n: list(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
     fitting = _fit(graph, arch, layers, inputs, knobs.share)
     if fitting is None:
-        return map_raptor(graph, arch)
-    filters, placed = fitting
-    lines: dict[str, LineMapping] = {}
-    for key, plan, cores in ((k, placed[k].plan, placed[k].cores) for k in layers):
-        lines[key] = LineMapping(
-            plan.cols, plan.ins, plan.outs, plan.height, plan.pixels, plan.outputs, plan.step, cores, plan.copies
-        )
+        return None
+    whole, placed = fitting
+    lines = {key: LineUnfolding(placed[key].plan.grid, placed[key].cores) for key in layers}
     loading_of = ((n, placed[n]) for n in inputs if placed[n].cores)
-    loaders = {n: tuple(zip(p.plan.cols, p.cores, strict=True)) for n, p in loading_of}
+    loaders = {n: tuple(zip(p.plan.grid.cols, p.cores, strict=True)) for n, p in loading_of}
     first = 1 + max((core for p in placed.values() for core in p.cores), default=-1)
-    moved = {k: FilterMapping(f.matrices, tuple(c + first for c in f.cores)) for k, f in filters.items()}
+    moved = {key: replace(layer, cores=tuple(c + first for c in layer.cores)) for key, layer in whole.items()}
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     patience_ns = knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
-    return Mapping("rows", tile_channels(arch), moved, lines, xbar, loaders, patience_ns)
+    return {**lines, **moved}, ByLine(xbar, patience_ns, loaders)
 
 
 def _fit(
     graph: Graph, arch: Arch, layers: dict[str, list[Plan]], inputs: dict[str, list[Plan]], share: float
-) -> tuple[dict[str, FilterMapping], dict[str, Placed]] | None:
+) -> tuple[dict[str, KernelUnfolding | FullyConnected], dict[str, Placed]] | None:
     """The layers without a plan, and the cores of the others; each has its own where there are enough.
 
     Whole layers waste the fewest crossbars: where sharing does not help either, the last layers lose their plans.
     """
     fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
     while True:
-        whole = [n for n in graph.nodes if isinstance(n.operator, Filter) and filter_key(n) not in layers]
-        filters, used = _place_whole(whole, arch)
+        whole, used = _place_whole({k: f for k, f in filters_of(graph).items() if k not in layers}, arch)
         placed = _choose(fronts, arch.core_count, used, share)
         if placed is None and used < arch.core_count:
-            single = {k: [replace(p, copies=1) for p in plans] for k, plans in (layers | inputs).items()}
+            single = {k: [_without_copies(p) for p in plans] for k, plans in (layers | inputs).items()}
             placed = share_cores(single, arch.core_count - used, arch.xbars_per_core)
         if placed is not None:
-            return filters, placed
+            return whole, placed
         if not layers:
             return None
         del fronts[layers.popitem()[0]]
 
 
-def _by_line(graph: Graph, node: Node, operator: Filter) -> bool:
+def _without_copies(plan: Plan) -> Plan:
+    return replace(plan, grid=replace(plan.grid, copies=1))
+
+
+def runs_by_line(graph: Graph, node: Node, operator: Filter) -> bool:
+    """Tells whether a layer can be computed line by line, if its input is there as lines."""
     window = operator.window
     if operator.groups > 1 or operator.key or operator.relu:
         return False
@@ -187,13 +196,7 @@ def loading(image: Image, arch: Arch) -> Iterator[Plan]:
     line = image.width * image.channels
     flit = memory_flit_ns(arch)
     yield Plan(
-        (),
-        (),
-        (),
-        1,
-        1,
-        0,
-        1,
+        LineGrid((), (), (), 1, 1, 0, 1),
         0,
         image.rows * (INPUT_READERS * (load_ns(arch, -(-2 * line // INPUT_READERS)) - flit) + flit),
     )
@@ -203,7 +206,9 @@ def loading(image: Image, arch: Arch) -> Iterator[Plan]:
         share = -(-line // len(cols))
         pieces = INPUT_READERS / len(cols) + 1
         message = message_ns(arch, -(-line // INPUT_READERS)) + MESSAGE_NS
-        yield Plan(cols, ((),), ((0, 0),), 1, 1, 0, 1, 0, image.rows * (load_ns(arch, share) + pieces * message))
+        yield Plan(
+            LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, image.rows * (load_ns(arch, share) + pieces * message)
+        )
 
 
 def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, knobs: Knobs) -> Iterator[Plan]:
@@ -228,7 +233,8 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, knobs:
                         step = max(1, int(knobs.step_ns / cost.block_ns(blocks, parts[0])))
                         # As many products as the core can have begun at once.
                         copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
-                        yield Plan(cols, groups, ranges, height, pixels, outputs, step, xbars, core_ns, copies)
+                        grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies)
+                        yield Plan(grid, xbars, core_ns)
 
 
 def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int, int]]:
@@ -374,18 +380,14 @@ def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) 
     return in_order({key: front[at[key]] for key, front in fronts.items()})
 
 
-def _place_whole(nodes: list[Node], arch: Arch) -> tuple[dict[str, FilterMapping], int]:
+def _place_whole(filters: Mapping[str, Filter], arch: Arch) -> tuple[dict[str, KernelUnfolding | FullyConnected], int]:
     """Layers that are not computed by line, one after another on cores counted from 0."""
-    filters: dict[str, FilterMapping] = {}
-    core, free = -1, 0
-    for node in nodes:
-        assert isinstance(node.operator, Filter)
-        if filter_key(node) in filters:
-            continue
-        filter_, tile = node.operator, tile_channels(arch)
+    layers: dict[str, KernelUnfolding | FullyConnected] = {}
+    core, free, tile = -1, 0, tile_channels(arch)
+    for key, filter_ in filters.items():
         wide = is_dense(filter_)
         matrices = dense_unfolding(filter_, arch, tile, core, free) if wide else kernel_unfolding(filter_, arch, tile)
         matrices = tuple(matrices)
         cores, (core, free) = fill_cores(matrices, core, free, arch)
-        filters[filter_key(node)] = FilterMapping(matrices, cores)
-    return filters, core + 1
+        layers[key] = FullyConnected(matrices, cores) if wide else KernelUnfolding(matrices, cores)
+    return layers, core + 1

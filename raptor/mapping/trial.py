@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from raptor.common.errors import CapacityError
-from raptor.mapping.decision import Mapping
+from raptor.mapping.decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +11,6 @@ class Trial:
     """A candidate and what came of it: `cost` in ns or pJ a sample, or the `fault` for which it does not fit."""
 
     name: str
-    mapping: Mapping | None = None
+    decision: Decision | None = None
     cost: float = float("inf")
     fault: CapacityError | None = None

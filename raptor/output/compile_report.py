@@ -14,8 +14,16 @@ from raptor.common.errors import UserError
 from raptor.common.strict import Items, Named, Schema
 from raptor.graph.ir import Filter, Graph, Node
 from raptor.graph.macs import count_macs
-from raptor.mapping.decision import Mapping as Placement
-from raptor.mapping.decision import Matrix, filter_key
+from raptor.mapping.decision import (
+    Decision,
+    FullyConnected,
+    KernelUnfolding,
+    LineUnfolding,
+    Matrix,
+    OnVectorUnit,
+    filter_key,
+)
+from raptor.mapping.decision import Layer as DecidedLayer
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.mapping.trial import Trial
 from raptor.output import files
@@ -109,7 +117,7 @@ def read_report(folder: Path) -> tuple[Report, files.Manifest]:
 def make_report(
     graph: Graph,
     spatial: SpatialGraph,
-    mapping: Placement,
+    decision: Decision,
     program: PimProgram,
     streams: Streams,
     arch: Arch,
@@ -127,10 +135,10 @@ def make_report(
         )
         for i, core in program.cores.items()
     )
-    layers = tuple(_layers(graph, spatial, mapping, program, by_node, arch))
+    layers = tuple(_layers(graph, spatial, decision, program, by_node, arch))
     return Report(
-        strategy=mapping.strategy,
-        tile_channels=mapping.tile,
+        strategy=decision.strategy,
+        tile_channels=decision.tile,
         macs=sum(count_macs(node, graph) for node in graph.nodes),
         matrices=sum(layer.matrices for layer in layers),
         xbars_used=sum(core.xbars for core in cores),
@@ -151,7 +159,7 @@ def make_report(
 def _layers(
     graph: Graph,
     spatial: SpatialGraph,
-    mapping: Placement,
+    decision: Decision,
     program: PimProgram,
     by_node: Mapping[str, np.ndarray],
     arch: Arch,
@@ -186,11 +194,11 @@ def _layers(
                 inputs=tuple(_inputs(graph, sources[node])),
                 shape=spatial.tensors[names[node][-1]].shape,
                 unfolding=_unfolding(matrices) if matrices else "vector" if node in stencils else None,
-                replicas=max((_copies(mapping, key, held[key]) for key in keys), default=0),
+                replicas=max((_replicas(decision.layers[key], held[key]) for key in keys), default=0),
                 matrices=len(matrices),
                 xbars=xbars,
                 utilisation=round(weights / cells, 4) if cells else 0.0,
-                products_skipped=_skipped(mapping, sources[node], int(by_node[node][isa.OPCODE["mvmul"]])),
+                products_skipped=_skipped(decision, sources[node], int(by_node[node][isa.OPCODE["mvmul"]])),
                 cores=tuple(sorted(cores[node])),
                 instructions=_named(by_node[node]),
             )
@@ -212,25 +220,30 @@ def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
             yield graph.tensors[name].shape
 
 
-def _copies(mapping: Placement, key: str, matrices: Sequence[Matrix | LineMatrix]) -> int:
+def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> int:
     """Counts the copies of the layer's weights: each range of columns has its own, and a core may hold several.
 
-    Copies that are there, not those that the mapping allows: a line may have too few products for them.
+    Copies that are there, not those that the decision allows: a line may have too few products for them.
     """
-    if key not in mapping.lines:
-        return 1
-    return len(mapping.lines[key].cols) * (1 + max((m.copy for m in matrices if isinstance(m, LineMatrix)), default=0))
+    match layer:
+        case LineUnfolding(grid):
+            return len(grid.cols) * (1 + max((m.copy for m in matrices if isinstance(m, LineMatrix)), default=0))
+        case KernelUnfolding() | FullyConnected():
+            return 1
+        case OnVectorUnit():
+            return 0
 
 
-def _skipped(mapping: Placement, nodes: Sequence[Node], products: int) -> int:
+def _skipped(decision: Decision, nodes: Sequence[Node], products: int) -> int:
     """Products that these nodes would take if every output met every matrix, less those there are.
 
     None in a layer computed by line: it has no blocks in the padding.
     """
-    layers = [(n.operator, filter_key(n)) for n in nodes if isinstance(n.operator, Filter)]
-    if any(key in mapping.lines for _, key in layers):
+    layers = [(n.operator, decision.layers[filter_key(n)]) for n in nodes if isinstance(n.operator, Filter)]
+    if any(isinstance(layer, LineUnfolding) for _, layer in layers):
         return 0
-    return sum(o.window.out_pixels * len(mapping.filters[key].matrices) for o, key in layers) - products
+    on_crossbars = ((o, x) for o, x in layers if isinstance(x, KernelUnfolding | FullyConnected))
+    return sum(o.window.out_pixels * len(x.matrices) for o, x in on_crossbars) - products
 
 
 def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:

@@ -23,6 +23,7 @@ from raptor.common.lock import locked
 from raptor.common.options import StreamFormat, WeightFormat
 from raptor.common.spelling import option
 from raptor.common.threads import Threads
+from raptor.mapping.file import MappingFile
 from raptor.output import files
 from raptor.output.compile_report import Report
 from raptor.target import arch, encoding, isa
@@ -48,6 +49,7 @@ class Artifacts:
     memory: files.Memory
     layers: files.Layers
     steps: files.Steps
+    mapping: MappingFile
     report: Report
     records: Mapping[int, isa.Records]
     weights: Mapping[int, Sequence[Floats]]
@@ -199,6 +201,7 @@ def _contents(artifacts: Artifacts, stream_format: StreamFormat, weight_format: 
     yield files.MEMORY, [storage.to_json(artifacts.memory)]
     yield files.LAYERS, [storage.to_json(artifacts.layers)]
     yield files.STEPS, [orjson.dumps(artifacts.steps.model_dump(mode="json")), b"\n"]
+    yield files.MAPPING, [artifacts.mapping.to_json()]
     yield files.REPORT, [storage.to_json(artifacts.report)]
     yield files.ARCH, [storage.to_json(artifacts.arch.file)]
     yield files.NETWORK, arch.write_network(artifacts.arch)

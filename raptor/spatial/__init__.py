@@ -1,7 +1,5 @@
 """Graph to SpatialIR, tiles and crossbar matrices; then the core of each compute, and the order of all."""
 
-from raptor.mapping.depthwise import choose_depthwise
-from raptor.mapping.fold_relu import fold_relu
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.mesh_placement import place_cores
 from raptor.spatial.partition import partition
@@ -16,8 +14,6 @@ __all__ = [
     "PlacedGraph",
     "Schedule",
     "SpatialGraph",
-    "choose_depthwise",
-    "fold_relu",
     "partition",
     "place_cores",
     "schedule",

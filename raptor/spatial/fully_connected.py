@@ -11,7 +11,7 @@ from itertools import accumulate, groupby, pairwise
 import numpy as np
 
 from raptor.graph.ir import Filter, Node
-from raptor.mapping.decision import FilterMapping, Matrix, filter_key
+from raptor.mapping.decision import FullyConnected, Matrix, filter_key
 from raptor.mapping.streaming import Range
 from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import ApplyLine, Overlap
@@ -56,7 +56,7 @@ class DenseLayer:
 
     node: Node
     operator: Filter
-    mapping: FilterMapping
+    mapping: FullyConnected
     emit: Emit
     find: FindSource
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Node
-from raptor.mapping.decision import LineMapping, filter_key
+from raptor.mapping.decision import LineUnfolding, filter_key
 from raptor.mapping.line_unfolding import (
     Band,
     BandShape,
@@ -60,7 +60,7 @@ class LayerLines:
 
     node: Node
     operator: Filter
-    chosen: LineMapping
+    chosen: LineUnfolding
     ins: Parts
     outs: Parts
     xbar: tuple[int, int]
@@ -72,14 +72,14 @@ class LayerLines:
         Runs that span pixels are added in another order than those of a pixel each, so it is one or the other for all
         cores: equal columns of weights give equal outputs.
         """
-        return set(self.chosen.outs) <= set(self.outs)
+        return set(self.chosen.grid.outs) <= set(self.outs)
 
     def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[_Result]:
-        groups = len(self.chosen.ins)
-        for s, cols in enumerate(self.chosen.cols):
+        groups = len(self.chosen.grid.ins)
+        for s, cols in enumerate(self.chosen.grid.cols):
             partial: dict[tuple[int, int], list[Tile]] = {}
             for g in range(groups):
-                for n in range(len(self.chosen.outs)):
+                for n in range(len(self.chosen.grid.outs)):
                     core = _CoreLines(self, s, g, n)
                     for y, p, tile in core.lower(emit, on_core):
                         partial.setdefault((y, p), []).append(tile)
@@ -88,7 +88,7 @@ class LayerLines:
 
     def reduce(self, emit: Emit, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
         """Partial sums are added on one of the cores that made them, another one for each range of channels."""
-        part = next(n for n, r in enumerate(self.chosen.outs) if r[0] <= self.outs[p][0] < r[1])
+        part = next(n for n, r in enumerate(self.chosen.grid.outs) if r[0] <= self.outs[p][0] < r[1])
         core = self.chosen.core(s, p % len(tiles), part)
         result = Tile(self.name(y, p, s), 1, tiles[0].width, tiles[0].channels)
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
@@ -97,7 +97,7 @@ class LayerLines:
         return result
 
     def name(self, y: int, p: int, s: int) -> str:
-        return f"{self.node.output}.r{y}.c{p}.x{self.chosen.cols[s][0]}"
+        return f"{self.node.output}.r{y}.c{p}.x{self.chosen.grid.cols[s][0]}"
 
     def compute(self, matrices: tuple[LineMatrix, ...], op: BodyOp) -> Compute:
         key = filter_key(self.node)
@@ -122,15 +122,15 @@ class _CoreLines:
 
     @property
     def outs(self) -> Range:
-        return self.layer.chosen.outs[self.part]
+        return self.layer.chosen.grid.outs[self.part]
 
     @property
     def cols(self) -> Range:
-        return self.layer.chosen.cols[self.segment]
+        return self.layer.chosen.grid.cols[self.segment]
 
     def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[tuple[int, int, Tile]]:
         window = self.layer.operator.window
-        found = [(band, band_shape(window, band)) for band in bands(window, self.layer.chosen.height)]
+        found = [(band, band_shape(window, band)) for band in bands(window, self.layer.chosen.grid.height)]
         for _, shape in found:
             if shape not in self.work:
                 self.work[shape] = self.plan(shape)
@@ -154,7 +154,7 @@ class _CoreLines:
         return [p for p, (a, b) in enumerate(self.layer.outs) if self.outs[0] <= a and b <= self.outs[1]]
 
     def plan(self, shape: BandShape) -> _Work:
-        chosen, width = self.layer.chosen, self.outs[1] - self.outs[0]
+        chosen, width = self.layer.chosen.grid, self.outs[1] - self.outs[0]
         products: list[_Product] = []
         sizes: list[int] = []
         used: Counter[LineMatrix] = Counter()
@@ -207,7 +207,7 @@ class _CoreLines:
         layer = self.layer
         if (p, met) not in self.runs:
             self.runs[p, met] = self.find_runs(p, met)
-        suffix = "" if len(layer.chosen.ins) == 1 else f".g{self.group}"
+        suffix = "" if len(layer.chosen.grid.ins) == 1 else f".g{self.group}"
         channels = layer.outs[p][1] - layer.outs[p][0]
         result = Tile(layer.name(y, p, self.segment) + suffix, 1, self.cols[1] - self.cols[0], channels)
         op = Overlap(result, sources, self.runs[p, met])

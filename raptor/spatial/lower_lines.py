@@ -22,8 +22,7 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.graph.window import Window
-from raptor.mapping.decision import filter_key
-from raptor.mapping.fully_connected import is_dense
+from raptor.mapping.decision import ByLine, FullyConnected, LineUnfolding, filter_key
 from raptor.mapping.line_unfolding import input_range
 from raptor.mapping.streaming import (
     Parts,
@@ -54,8 +53,12 @@ class LineLowering(TileLowering):
     grids: dict[str, Grid] = field(default_factory=dict[str, Grid])
 
     def __post_init__(self) -> None:
-        assert self.mapping.xbar is not None
-        self.parts_of = line_parts(self.graph, self.mapping.xbar[0])
+        self.parts_of = line_parts(self.graph, self.flow.xbar[0])
+
+    @property
+    def flow(self) -> ByLine:
+        assert isinstance(self.decision.flow, ByLine), "the other flows have other lowerings"
+        return self.decision.flow
 
     def lower(self, node: Node) -> None:
         """By line where that works, else by tile. The cases decide, and change nothing; what they choose always works.
@@ -63,10 +66,8 @@ class LineLowering(TileLowering):
         So nothing has been added for a node when another way is taken.
         """
         match node.operator:
-            case Filter() as operator if filter_key(node) in self.mapping.lines:
-                self.filter_lines(node, operator)
-            case Filter() as operator if is_dense(operator):
-                self.dense(node, operator)
+            case Filter() as operator:
+                self.lower_weights(node, operator)
             case Map() as operator if self.maps_lines(node):
                 self.map_lines(node, operator)
             case Pool() as operator if node.inputs[0] in self.grids and is_global(operator.window):
@@ -111,8 +112,8 @@ class LineLowering(TileLowering):
             for y in range(image.rows)
         )
         self.bind_grid(name, "", Grid(parts, tuple(lines)))
-        if name in self.mapping.loaders:
-            self.load(name, self.mapping.loaders[name])
+        if name in self.flow.loaders:
+            self.load(name, self.flow.loaders[name])
 
     def load(self, name: str, loaders: tuple[tuple[Range, int], ...]) -> None:
         """A model input comes from the cores that load it."""
@@ -227,13 +228,20 @@ class LineLowering(TileLowering):
                     self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, position)
         return tile
 
-    def filter_lines(self, node: Node, operator: Filter) -> None:
-        chosen = self.mapping.lines[filter_key(node)]
+    def lower_weights(self, node: Node, operator: Filter) -> None:
+        match self.decision.layers[filter_key(node)]:
+            case LineUnfolding() as chosen:
+                self.filter_lines(node, operator, chosen)
+            case FullyConnected() as chosen:
+                self.dense(node, operator, chosen)
+            case _:
+                self.lower_by_tile(node)
+
+    def filter_lines(self, node: Node, operator: Filter, chosen: LineUnfolding) -> None:
         (name,) = node.inputs
         parts = self.parts_of[node.output]
         made: Made = {}
-        assert self.mapping.xbar is not None
-        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, self.mapping.xbar)
+        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, self.flow.xbar)
 
         def on_core(lines: Range, p: int, cols: Range, core: int) -> tuple[Tile, int]:
             if lines[1] - lines[0] > 1:
@@ -245,8 +253,7 @@ class LineLowering(TileLowering):
             made.setdefault((y, p), []).append(Cell(cols, tile))
         self.bind_made(node, parts, made)
 
-    def dense(self, node: Node, operator: Filter) -> None:
-        chosen = self.mapping.filters[filter_key(node)]
+    def dense(self, node: Node, operator: Filter, chosen: FullyConnected) -> None:
         layer = DenseLayer(node, operator, chosen, self.emit, partial(self.source, node.inputs[0]))
         self.bind(node.output, node.name, list(layer.lower(self.regions(self.graph.tensors[node.output].image))))
 

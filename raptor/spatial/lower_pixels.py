@@ -21,7 +21,7 @@ from raptor.graph.ir import (
     Rename,
 )
 from raptor.graph.window import Table, Window
-from raptor.mapping.decision import Matrix, Range, filter_key
+from raptor.mapping.decision import KernelUnfolding, Matrix, Range, filter_key
 from raptor.spatial.ir import BodyOp, Compute, Part
 from raptor.spatial.lower_tiles import TileLowering, map_op
 from raptor.spatial.operations import ApplyFilters, Vector
@@ -111,7 +111,8 @@ class PixelLowering(TileLowering):
         return {p.region.channels: cut[p.tile] for p in parts}
 
     def filter_pixels(self, node: Node, operator: Filter) -> Pixels:
-        image, chosen = self.graph.tensors[node.output].image, self.mapping.filters[filter_key(node)]
+        image, chosen = self.graph.tensors[node.output].image, self.decision.layers[filter_key(node)]
+        assert isinstance(chosen, KernelUnfolding), "by pixel there is no other unfolding"
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
         placed = groupby(zip(chosen.matrices, chosen.cores, strict=True), key=lambda pair: pair[1])
         stages = [(core, tuple(matrix for matrix, _ in run)) for core, run in placed]

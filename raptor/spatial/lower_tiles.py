@@ -22,7 +22,7 @@ from raptor.graph.ir import (
     Softmax,
     Stencil,
 )
-from raptor.mapping.decision import Mapping, filter_key
+from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
 from raptor.spatial.ir import BodyOp, Compute, Part, TensorParts
 from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Gather, Piece, Vector
 from raptor.spatial.operations import Dot as DotTile
@@ -58,7 +58,7 @@ class TileLowering:
     """
 
     graph: Graph
-    mapping: Mapping
+    decision: Decision
     tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
     computes: list[Placed] = field(default_factory=list[Placed])
     literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
@@ -106,7 +106,7 @@ class TileLowering:
 
     def regions(self, image: Image) -> list[tuple[int, Region]]:
         """The channel ranges of an image's tiles, numbered."""
-        return list(enumerate(channel_tiles(image, self.mapping.tile)))
+        return list(enumerate(channel_tiles(image, self.decision.tile)))
 
     @staticmethod
     def tile(name: str, index: int, region: Region, image: Image) -> Tile:
@@ -261,9 +261,10 @@ class TileLowering:
 
     def lower_filter(self, node: Node, operator: Filter) -> None:
         image = self.graph.tensors[node.output].image
-        chosen = self.mapping.filters[filter_key(node)]
-        xbar_rows = self.mapping.xbar and self.mapping.xbar[0]
-        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.mapping.tile, xbar_rows)
+        chosen, flow = self.decision.layers[filter_key(node)], self.decision.flow
+        assert isinstance(chosen, KernelUnfolding), "the other unfoldings are of other lowerings"
+        xbar_rows = flow.xbar[0] if isinstance(flow, ByLine) else None
+        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.decision.tile, xbar_rows)
         for compute, core in layer.computes():
             self.emit(compute, core)
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])

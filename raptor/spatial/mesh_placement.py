@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from raptor.mapping.decision import Mapping
+from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition, PlacedGraph
 from raptor.spatial.tiles import Tile
@@ -23,10 +23,10 @@ SWEEPS = 10
 """Rounds over all cores at most. Four are enough for 144 cores; for 1000 the tenth gains a hundredth."""
 
 
-def place_cores(partition: Partition, mapping: Mapping, arch: Arch) -> PlacedGraph:
+def place_cores(partition: Partition, decision: Decision, arch: Arch) -> PlacedGraph:
     """Gives each virtual core a core of the chip; only in a mapping by lines not that of the same number."""
     graph, cores = partition.graph, partition.cores
-    if mapping.xbar and graph.computes:
+    if isinstance(decision.flow, ByLine) and graph.computes:
         places: list[int] = places_of(traffic(partition, arch), arch).tolist()
         cores = tuple(places[core] for core in cores)
     return PlacedGraph(graph, cores, partition.positions)

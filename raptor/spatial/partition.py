@@ -1,7 +1,7 @@
 """Graph to SpatialIR, by the lowering that the mapping asks for."""
 
 from raptor.graph.ir import Filter, Graph
-from raptor.mapping.decision import Mapping, filter_key
+from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
 from raptor.spatial.ir import FilterUse, SpatialGraph
 from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_pixels import PixelLowering
@@ -9,9 +9,9 @@ from raptor.spatial.lower_tiles import TileLowering
 from raptor.spatial.placed import Partition
 
 
-def partition(graph: Graph, mapping: Mapping) -> Partition:
-    """Cuts every tensor into tiles and every layer into computes, each on a virtual core, as the mapping says."""
-    lowering = _lowering(graph, mapping)
+def partition(graph: Graph, decision: Decision) -> Partition:
+    """Cuts every tensor into tiles and every layer into computes, each on a virtual core, as was decided."""
+    lowering = _lowering(graph, decision)
     for name in graph.inputs:
         lowering.bind_input(name)
     for node in graph.nodes:
@@ -31,6 +31,11 @@ def partition(graph: Graph, mapping: Mapping) -> Partition:
     return Partition(cut, tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
 
 
-def _lowering(graph: Graph, mapping: Mapping) -> TileLowering:
-    kinds = ((mapping.xbar is not None, LineLowering), (mapping.by_pixel, PixelLowering))
-    return next((kind for chosen, kind in kinds if chosen), TileLowering)(graph, mapping)
+def _lowering(graph: Graph, decision: Decision) -> TileLowering:
+    match decision.flow:
+        case ByTile():
+            return TileLowering(graph, decision)
+        case ByLine():
+            return LineLowering(graph, decision)
+        case ByPixel():
+            return PixelLowering(graph, decision)

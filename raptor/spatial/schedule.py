@@ -9,7 +9,7 @@ from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
-from raptor.mapping.decision import Mapping
+from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Overlap, Pool, Stencil, Vector
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
@@ -25,15 +25,15 @@ from raptor.target.timing import (
 )
 
 
-def schedule(placed: PlacedGraph, mapping: Mapping, arch: Arch) -> Schedule:
+def schedule(placed: PlacedGraph, decision: Decision, arch: Arch) -> Schedule:
     """Layer after layer, as they are; or, for a mapping by lines, by start. Every tie is broken by `urgency`."""
-    count = len(placed.graph.computes)
-    if not mapping.xbar or not count:
+    count, flow = len(placed.graph.computes), decision.flow
+    if not isinstance(flow, ByLine) or not count:
         return Schedule(placed, (), tuple(range(count)))
     order: list[int] = []
     fetches: list[Fetch] = []
-    for together in _together(placed, mapping):
-        found = _ListSchedule(arch, mapping.patience_ns, placed, together)
+    for together in _together(placed, flow):
+        found = _ListSchedule(arch, flow.patience_ns, placed, together)
         local = found.run()
         first = count + len(fetches)
         numbers = [*together, *range(first, first + len(found.fetched))]
@@ -42,10 +42,10 @@ def schedule(placed: PlacedGraph, mapping: Mapping, arch: Arch) -> Schedule:
     return Schedule(placed, tuple(fetches), tuple(order))
 
 
-def _together(placed: PlacedGraph, mapping: Mapping) -> list[range]:
+def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
     """What is scheduled together: all, or one node after another."""
     computes = placed.graph.computes
-    if mapping.streamed:
+    if flow.streamed:
         return [range(len(computes))]
     ends = accumulate((len(list(run)) for _, run in groupby(computes, key=lambda c: c.node)), initial=0)
     return [range(first, last) for first, last in pairwise(ends)]

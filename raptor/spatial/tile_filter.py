@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 
 from raptor.graph.ir import Filter, Node
 from raptor.mapping.decision import (
-    FilterMapping,
+    KernelUnfolding,
     Matrix,
     Range,
     filter_key,
@@ -31,7 +31,7 @@ class Cascade:
 
     node: Node
     operator: Filter
-    mapping: FilterMapping
+    mapping: KernelUnfolding
     source: tuple[Part, ...]
     image: Image
     tile: int

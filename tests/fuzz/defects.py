@@ -35,10 +35,14 @@ PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lower", "allocate", "
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
 GRID = "raptor/spatial/line_grid.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
-PLACES, SCHEDULE, COMPILER = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py", "raptor/pipeline.py"
+PLACES, SCHEDULE, CONTENTS = (
+    "raptor/spatial/mesh_placement.py",
+    "raptor/spatial/schedule.py",
+    "raptor/output/contents.py",
+)
 OPERATIONS = "raptor/spatial/operations.py"
 WINDOW, LAYOUT = "raptor/graph/window.py", "raptor/target/layout.py"
-UNFOLD, MAPPING, PARTS = (f"raptor/mapping/{n}.py" for n in ("line_unfolding", "decision", "streaming"))
+UNFOLD, MAPPING, PARTS = (f"raptor/mapping/{n}.py" for n in ("line_unfolding", "kernel_unfolding", "streaming"))
 PLANS, FOLD, DEPTHWISE = (f"raptor/mapping/{n}.py" for n in ("plans", "fold_relu", "depthwise"))
 
 DEFECTS: tuple[Defect, ...] = (
@@ -180,9 +184,9 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(FOLD, "return taps == 1 and", "return"),
     Defect(DEPTHWISE, "operator.weights.swapaxes(0, 1)", "operator.weights.swapaxes(0, 1)[:, ::-1]"),
     # Files
-    Defect(COMPILER, "cols=p.region.cols, address=at * element_bytes", "cols=p.region.cols, address=at"),
-    Defect(COMPILER, "tuple(g.matrix.xbars for g in core.groups) for i, core", "tuple(1 for g in core.groups) for i, core"),
-    Defect(COMPILER, "pc=int(streams.cores[spot.core].step_ends[spot.step])", "pc=int(streams.cores[spot.core].step_ends[spot.step - 1])"),
+    Defect(CONTENTS, "cols=p.region.cols, address=at * element_bytes", "cols=p.region.cols, address=at"),
+    Defect(CONTENTS, "tuple(g.matrix.xbars for g in core.groups) for i, core", "tuple(1 for g in core.groups) for i, core"),
+    Defect(CONTENTS, "pc=int(streams.cores[spot.core].step_ends[spot.step])", "pc=int(streams.cores[spot.core].step_ends[spot.step - 1])"),
     # One pixel, pools, shared cores, places
     Defect(DENSE, "ends[i], i * width) for i", "ends[0], i * width) for i"),
     Defect(DENSE, "source.first + size - elements, start, elements)", "source.first, start, elements)"),
@@ -194,7 +198,7 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(DENSE, "Copy(met, partial.tile, given, copied, size)", "Copy(met, partial.tile, 0, copied, size)"),
     Defect(DENSE, "runs.append((0, 1, copied, size))", "runs.append((0, 1, 0, size))"),
     Defect(DENSE, "at + n * partial.width for n", "at for n"),
-    Defect(APPLY, "return set(self.chosen.outs) <= set(self.outs)", "return True"),
+    Defect(APPLY, "return set(self.chosen.grid.outs) <= set(self.outs)", "return True"),
     Defect(POOLS, "strides=(window.strides[0], 1)", "strides=(1, 1)"),
     Defect(POOLS, "pads=(0, window.pads[1])", "pads=(0, 0)"),
     Defect(POOLS, "inputs=((pool.row, column),)", "inputs=((0, column),)"),

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 import raptor
-from raptor.mapping.decision import Mapping
+from raptor.mapping.decision import Decision
 from tests.frontend.support import make_model, node, random
-from tests.pipeline import compile_to_fit, conv_model, passes
+from tests.pipeline import by_line, compile_to_fit, conv_model, in_matrices, passes
 
 
 def _equal_columns(shape: Sequence[int], filters: int, kernel: Sequence[int], **window: Any) -> ModelProto:
@@ -45,9 +45,9 @@ def _differing(model: ModelProto, axis: int, groups: int = 1, **chip: int) -> in
     return int((columns != columns[:, :1]).sum())
 
 
-def _placements(mapping: Mapping) -> set[tuple[int, ...]]:
+def _placements(decision: Decision) -> set[tuple[int, ...]]:
     """Returns, for the ranges of columns, the numbers of consecutive products on one core."""
-    (layer,) = mapping.filters.values()
+    (layer,) = in_matrices(decision).values()
     placed = sorted(zip(layer.matrices, layer.cores, strict=True), key=lambda pair: pair[0].cols)
     columns = (list(run) for _, run in groupby(placed, key=lambda pair: pair[0].cols))
     return {tuple(len(list(run)) for _, run in groupby(group, key=lambda pair: pair[1])) for group in columns}
@@ -60,30 +60,30 @@ CONVOLUTION = _equal_columns((1, 8, 7, 9), 20, (3, 3), pads=(1, 1, 1, 1))
 def test_each_output_tile_is_added_up_on_another_core():
     chip = {"xbar": 16, "xbars_per_core": 12, "cores": 6}
     model = _equal_columns((1, 100, 1, 1), 90, (1, 1))
-    assert _placements(passes(model, mapping="rows", **chip).mapping) == {(2, 2, 2, 1)}
+    assert _placements(passes(model, mapping="rows", **chip).decision) == {(2, 2, 2, 1)}
     assert _differing(model, 1, **chip) == 0
 
 
 @pytest.mark.parametrize(("xbar", "xbars_per_core"), [(4, 6), (8, 3), (16, 5)])
 def test_columns_whose_products_are_cut_at_different_places(xbar: int, xbars_per_core: int):
     chip = {"xbar": xbar, "xbars_per_core": xbars_per_core, "cores": 100}
-    assert len(_placements(passes(WIDE, mapping="rows", **chip).mapping)) > 1
+    assert len(_placements(passes(WIDE, mapping="rows", **chip).decision)) > 1
     assert _differing(WIDE, 1, **chip) == 0
 
 
 @pytest.mark.parametrize(("xbar", "xbars_per_core"), [(4, 5), (8, 8)])
 def test_partial_sums_that_go_on_on_another_core(xbar: int, xbars_per_core: int):
     chip = {"xbar": xbar, "xbars_per_core": xbars_per_core, "cores": 40}
-    mapping = passes(CONVOLUTION, mapping="rows", **chip).mapping
-    assert not mapping.lines
-    assert len(_placements(mapping)) > 1
+    decision = passes(CONVOLUTION, mapping="rows", **chip).decision
+    assert not by_line(decision)
+    assert len(_placements(decision)) > 1
     assert _differing(CONVOLUTION, 1, **chip) == 0
 
 
 def test_lines_on_cores_of_one_and_of_two_ranges_of_channels():
     chip = {"xbar": 8, "xbars_per_core": 40, "cores": 12}
-    (layer,) = passes(CONVOLUTION, mapping="rows", **chip).mapping.lines.values()
-    assert layer.outs == ((0, 8), (8, 20))
+    (layer,) = by_line(passes(CONVOLUTION, mapping="rows", **chip).decision).values()
+    assert layer.grid.outs == ((0, 8), (8, 20))
     assert _differing(CONVOLUTION, 1, **chip) == 0
 
 

@@ -1,0 +1,158 @@
+"""The compiler: an ONNX model, a chip and how to decide the mapping become what is written to an output directory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raptor import codegen, frontend, pim, pipeline
+from raptor.codegen import Streams
+from raptor.common import storage
+from raptor.common.arguments import OneOf
+from raptor.common.errors import UnsupportedError, UnsupportedNode
+from raptor.common.options import Objective
+from raptor.common.spelling import option
+from raptor.driver import Driver
+from raptor.frontend import Model
+from raptor.graph.ir import (
+    EXTENDED,
+    Graph,
+    Map,
+    Operator,
+    Softmax,
+)
+from raptor.mapping.decision import Decision
+from raptor.mapping.file import mapping_file, read_mapping
+from raptor.mapping.strategies import STRATEGIES
+from raptor.mapping.trial import Trial
+from raptor.output import contents, files
+from raptor.output.compile_report import make_report
+from raptor.output.writer import Artifacts
+from raptor.pim import GlobalMemory, PimProgram
+from raptor.search import EFFORT, search
+from raptor.spatial import Partition
+from raptor.target.arch import Arch, check_network_size
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the decision is made.
+
+    `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search of `effort`
+    mappings instead. `emit`: where to store what was decided.
+    """
+
+    strategy: str
+    optimize: Objective | None = None
+    effort: int = EFFORT
+    emit: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision; the `trials` of a search, `notes` on a file that was replayed."""
+
+    decision: Decision
+    trials: tuple[Trial, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        tried = (f"tried {t.name}: {t.fault or f'{t.cost:.10g}'}\n" for t in self.trials)
+        return f"{self.decision}{''.join(tried)}"
+
+
+def map(graph: Graph, arch: Arch, choice: Choice) -> Decided:
+    """Decides how each layer is computed, and where.
+
+    Raises `UserError` for a stored mapping that is not one for this model and chip.
+    """
+    if choice.optimize is not None:
+        return Decided(*search(graph, arch, choice.optimize, choice.effort))
+    if choice.strategy in STRATEGIES:
+        return Decided(STRATEGIES[choice.strategy](graph, arch))
+    path = Path(choice.strategy)
+    decision, notes = read_mapping(path, option("mapping", path), graph, arch)
+    return Decided(decision, notes=notes)
+
+
+PASSES = (frontend.load, *pipeline.PREPARATION, map, *pipeline.LOWERING)
+"""In the order they run. A pass is called as its function: in `--stop-after`, in dumps, in messages."""
+
+PASS = OneOf("stop_after", tuple(step.__name__ for step in PASSES))
+
+
+def compile_model(
+    source: "str | Path | onnx.ModelProto",
+    arch: Arch,
+    driver: Driver,
+    *,
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+    constants: Mapping[str, Any],
+    base_isa: bool = False,
+    choice: Choice,
+    options: Mapping[str, Any],
+) -> Artifacts:
+    """Runs every pass. `options` are recorded in the manifest, with the inputs that are constants.
+
+    `base_isa` refuses extended instructions.
+    """
+    if driver.stop_after is not None:
+        PASS.parse(driver.stop_after)
+    check_network_size(arch)
+    model = driver.run(frontend.load, _verify_model, source, shapes=shapes, dims=dims, constants=constants)
+    if base_isa:
+        _refuse_extensions(model.graph)
+    graph = pipeline.prepare(model.graph, arch, driver=driver)
+    decided = driver.run(map, _nothing, graph, arch, choice)
+    values = pipeline.run(graph, decided.decision, arch, driver=driver)
+    mapping = mapping_file(decided.decision, graph, arch)
+    if choice.emit is not None:
+        storage.write_for(option("emit_mapping"), choice.emit, mapping.to_json())
+    tiles, memory = values[Partition].graph, values[GlobalMemory]
+    program, streams = values[PimProgram], values[Streams]
+    warnings = (*model.notes, *arch.notes, *decided.notes, *pim.memory_warnings(program, arch))
+    return Artifacts(
+        name=model.name,
+        arch=arch.with_timeout_ms(contents.timeout_ms(program, streams, arch)),
+        options={**options, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
+        config=contents.config(program, arch),
+        memory=contents.memory_map(tiles, memory, program, arch),
+        layers=contents.layers(program, streams, arch),
+        steps=contents.steps(program, streams),
+        mapping=mapping,
+        report=make_report(values[Graph], tiles, decided.decision, program, streams, arch, warnings, decided.trials),
+        records={i: stream.records for i, stream in streams.cores.items()},
+        weights=contents.weights(program, tiles),
+        constants=memory.constant_values,
+        onnx_bytes=model.onnx_bytes,
+    )
+
+
+def _verify_model(model: Model) -> None:
+    model.graph.verify()
+
+
+def _nothing(_: Decided) -> None:
+    """For a decision, which was made from the graph or checked against it, and whose effects are verified."""
+
+
+def _refuse_extensions(graph: Graph) -> None:
+    """All nodes that need an instruction outside the published set."""
+    nodes = {n.name: n for n in graph.nodes if _extension(n.operator)}
+    if nodes:
+        reason = f"needs the extended instruction {{}}, which {option('base_isa', True)} excludes"
+        raise UnsupportedError(
+            [UnsupportedNode(n.name, n.op_type, reason.format(_extension(n.operator))) for n in nodes.values()]
+        )
+
+
+def _extension(operator: Operator) -> str | None:
+    if isinstance(operator, Softmax):
+        return "vsoftmax"
+    if isinstance(operator, Map) and operator.function in EXTENDED:
+        return codegen.VECTOR_OPCODE[operator.function]
+    return None

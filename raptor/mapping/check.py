@@ -1,0 +1,256 @@
+"""Checks a stored decision against the graph and the chip, completely: what passes here, every pass can lower.
+
+The checks build on each other, so the first fault is the one to report: `next(faults_of(...), None)`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from raptor.common.options import STRATEGY
+from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.window import Window
+from raptor.mapping.decision import (
+    ByLine,
+    ByPixel,
+    Decision,
+    FullyConnected,
+    KernelUnfolding,
+    Layer,
+    LineGrid,
+    LineUnfolding,
+    Matrix,
+    OnVectorUnit,
+    Range,
+    layer_nodes,
+)
+from raptor.mapping.depthwise import is_depthwise, use_vector_unit
+from raptor.mapping.fully_connected import dense_matrices, is_dense
+from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_channels
+from raptor.mapping.line_unfolding import (
+    Block,
+    band_shape,
+    bands,
+    block_pixels,
+    block_shape,
+    line_blocks,
+)
+from raptor.mapping.pixelwise import check_operations
+from raptor.mapping.rows import runs_by_line
+from raptor.mapping.streaming import Parts, line_parts
+from raptor.target.arch import Arch
+
+MOST = 2**31 - 1
+LONGEST_PATIENCE_NS = 1e9
+
+
+def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
+    """A sentence if the decision is about other layers than those of the graph."""
+    wanted = layer_nodes(graph).keys()
+    odd = sorted(wanted ^ decision.layers.keys())
+    if odd:
+        fault = "is not mapped" if odd[0] in wanted else "is not of this model"
+        yield f"layer {odd[0]} {fault}; {len(odd)} layers differ"
+
+
+def faults_of(decision: Decision, graph: Graph, arch: Arch) -> Iterator[str]:
+    """Sentences that name the layer and the field. The layers must be those of the graph.
+
+    Raises `UserError` when there are too many values by pixel.
+    """
+    yield from _settings(decision, arch)
+    nodes = layer_nodes(graph)
+    for core in decision.cores:
+        if not 0 <= core < arch.core_count:
+            yield f"core {core} of {arch.core_count}"
+    for key, node in nodes.items():
+        yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node.operator))
+    graph = use_vector_unit(graph, decision)
+    chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
+    for key, node in nodes.items():
+        yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
+    if isinstance(decision.flow, ByPixel):
+        check_operations(graph, decision)
+    yield from _loaders(chip, decision)
+    yield from _full_cores(chip, decision, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chip:
+    """Bounds of a layer. `graph`: layers on the vector unit are stencils. `parts`: of its streamed tensors."""
+
+    graph: Graph
+    arch: Arch
+    tile: int
+    parts: dict[str, Parts]
+
+
+def _settings(decision: Decision, arch: Arch) -> Iterator[str]:
+    if decision.strategy not in STRATEGY.names:
+        yield f"strategy: expected one of: {', '.join(STRATEGY.names)}"
+    if decision.tile != tile_channels(arch):
+        yield f"tile: {decision.tile} channels, on this chip {tile_channels(arch)}"
+    if isinstance(decision.flow, ByLine):
+        xbar = arch.xbar_rows, arch.outputs_per_xbar
+        if decision.flow.xbar != xbar:
+            yield f"flow.xbar: {decision.flow.xbar}, on this chip {xbar}"
+        if not 0 <= decision.flow.patience_ns <= LONGEST_PATIENCE_NS:
+            yield f"flow.patience_ns: {decision.flow.patience_ns}, expected 0 to {LONGEST_PATIENCE_NS:g}"
+
+
+def _place(decision: Decision, layer: Layer, operator: object) -> Iterator[str]:
+    """A layer may be of this kind at all."""
+    assert isinstance(operator, Filter)
+    by_line = isinstance(decision.flow, ByLine)
+    if isinstance(layer, OnVectorUnit) and not is_depthwise(operator):
+        yield "kind: vector, but it is not a depthwise layer"
+    if isinstance(layer, FullyConnected | LineUnfolding) and not by_line:
+        yield f"kind: {layer.kind}, but flow is by {decision.flow.kind}"
+    if isinstance(layer, FullyConnected) and not is_dense(operator):
+        yield "kind: fully_connected, but it has several output pixels, groups, or shares crossbars"
+
+
+def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
+    assert isinstance(node.operator, Filter)
+    match layer:
+        case KernelUnfolding():
+            yield from _matrices(layer, tuple(kernel_unfolding(node.operator, chip.arch, chip.tile)))
+        case FullyConnected():
+            yield from _fully_connected(chip, layer, node.operator)
+        case LineUnfolding():
+            yield from _line(chip, layer, node, node.operator)
+        case OnVectorUnit():
+            pass
+
+
+def _matrices(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix]) -> Iterator[str]:
+    """The matrices follow from the layer and the kind; their cores are free."""
+    if len(layer.matrices) != len(wanted):
+        yield f"matrices: {len(layer.matrices)}, expected {len(wanted)}"
+    for i, (given, other) in enumerate(zip(layer.matrices, wanted, strict=False)):
+        if given != other:
+            yield f"matrices[{i}]: {given}, expected {other}"
+    if len(layer.cores) != len(layer.matrices):
+        yield f"cores: {len(layer.cores)} for {len(layer.matrices)} matrices"
+
+
+def _fully_connected(chip: _Chip, layer: FullyConnected, filter_: Filter) -> Iterator[str]:
+    outs = filter_.weights.shape[2]
+    width = layer.matrices[0].cols[1] if layer.matrices else 0
+    if not 0 < width <= outs or (width < outs and width % chip.tile):
+        yield f"matrices: the first has outputs 0:{width}, expected whole tiles of {chip.tile}, at most {outs}"
+        return
+    yield from _matrices(layer, tuple(dense_matrices(filter_, chip.arch, chip.tile, -(-width // chip.tile))))
+    for cols, placed in groupby(zip(layer.matrices, layer.cores, strict=True), key=lambda pair: pair[0].cols):
+        runs = [core for core, _ in groupby(core for _, core in placed)]
+        if len(set(runs)) < len(runs):
+            yield f"cores: matrices of outputs {cols[0]}:{cols[1]} come back to a core"
+
+
+def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
+    if not runs_by_line(chip.graph, node, filter_) or node.inputs[0] not in chip.parts:
+        yield "kind: line, but it cannot be computed by line"
+        return
+    grid, window = layer.grid, filter_.window
+    for name, value, least, most in (
+        ("height", grid.height, 1, window.in_dims[0]),
+        ("pixels", grid.pixels, 1, MOST),
+        ("outputs", grid.outputs, 0, MOST),
+        ("step", grid.step, 1, MOST),
+        ("copies", grid.copies, 1, MOST),
+    ):
+        if not least <= value <= most:
+            yield f"grid.{name}: {value}, expected {least} to {most}"
+    yield from _ranges("grid.cols", grid.cols, window.out_dims[1])
+    yield from _ranges("grid.outs", grid.outs, filter_.weights.shape[2])
+    ends = {stop for _, stop in chip.parts[node.output]}
+    if any(stop not in ends for _, stop in grid.outs):
+        yield f"grid.outs: {grid.outs}, cut elsewhere than the lines, at {sorted(ends)}"
+    if not all(grid.ins) or tuple(part for group in grid.ins for part in group) != chip.parts[node.inputs[0]]:
+        yield f"grid.ins: {grid.ins}, expected groups of {chip.parts[node.inputs[0]]}"
+    if len(layer.cores) != grid.cores:
+        yield f"cores: {len(layer.cores)} for a grid of {grid.cores}"
+    if len(set(layer.cores)) < len(layer.cores):
+        yield "cores: one core twice"
+    yield from _blocks(chip, grid, window)
+
+
+def _ranges(field: str, ranges: Sequence[Range], whole: int) -> Iterator[str]:
+    """Ranges must cover 0 to `whole` one after another, none of them empty."""
+    follow = all(a[1] == b[0] for a, b in pairwise(ranges))
+    if not ranges or not follow or any(a >= b for a, b in ranges) or (ranges[0][0], ranges[-1][1]) != (0, whole):
+        yield f"{field}: {ranges}, expected ranges that follow each other from 0 to {whole}"
+
+
+def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
+    """Blocks fit the rows of a crossbar; those of several lines are the only ones of their line."""
+    for part in (part for group in grid.ins for part in group):
+        for cols in grid.cols:
+            blocks = _line_blocks(chip, grid, window, part, cols)
+            rows = max((b.pixels[1] - b.pixels[0] for b in blocks), default=0) * grid.height * (part[1] - part[0])
+            if rows > chip.arch.xbar_rows:
+                yield f"grid: blocks of {rows} rows, a crossbar has {chip.arch.xbar_rows}"
+            if grid.height > 1 and len(blocks) > 1:
+                yield f"grid.height: {grid.height} lines, but columns {cols[0]}:{cols[1]} take {len(blocks)} blocks"
+
+
+def _line_blocks(chip: _Chip, grid: LineGrid, window: Window, part: Range, cols: Range) -> tuple[Block, ...]:
+    return line_blocks(window, cols, min(grid.pixels, block_pixels(part, chip.arch.xbar_rows)), grid.outputs)
+
+
+def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
+    """Loaders share the columns of an input that somebody reads line by line."""
+    read = {name for node in chip.graph.nodes for name in node.inputs}
+    for name, loaders in decision.flow.loaders.items() if isinstance(decision.flow, ByLine) else ():
+        if name not in chip.graph.inputs or name not in chip.parts or name not in read:
+            yield f"flow.loaders: {name} is not an input that is read by line"
+            continue
+        width = chip.graph.tensors[name].image.width
+        yield from _ranges(f"flow.loaders.{name}", [cols for cols, _ in loaders], width)
+
+
+def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iterator[str]:
+    """No core may hold more crossbars than it has."""
+    used: Counter[int] = Counter()
+    for key, layer in decision.layers.items():
+        used.update(dict(_xbars(chip, layer, nodes[key])))
+    for core, xbars in sorted(used.items()):
+        if xbars > chip.arch.xbars_per_core:
+            yield f"cores: core {core} holds {xbars} crossbars, it has {chip.arch.xbars_per_core}"
+
+
+def _xbars(chip: _Chip, layer: Layer, node: Node) -> Counter[int]:
+    """Crossbars of one layer by core."""
+    found: Counter[int] = Counter()
+    match layer:
+        case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
+            for matrix, core in zip(matrices, cores, strict=True):
+                found[core] += matrix.xbars
+        case LineUnfolding():
+            assert isinstance(node.operator, Filter)
+            found.update(_line_xbars(chip, layer, node.operator.window))
+        case OnVectorUnit():
+            pass
+    return found
+
+
+def _line_xbars(chip: _Chip, layer: LineUnfolding, window: Window) -> dict[int, int]:
+    """Crossbars by core: blocks and bands of equal shape share a matrix, or take turns at its copies."""
+    grid = layer.grid
+    phases = {band_shape(window, band) for band in bands(window, grid.height)}
+    found: dict[int, int] = {}
+    for s, cols in enumerate(grid.cols):
+        for g, group in enumerate(grid.ins):
+            shapes = Counter(
+                (part, block_shape(window, block))
+                for part in group
+                for block in _line_blocks(chip, grid, window, part, cols)
+            )
+            for p, (low, high) in enumerate(grid.outs):
+                found[layer.core(s, g, p)] = sum(
+                    min(grid.copies, uses) * -(-len(band.outs) * count * (high - low) // chip.arch.outputs_per_xbar)
+                    for band in phases
+                    for (_, (_, _, count)), uses in shapes.items()
+                )
+    return found

@@ -1,0 +1,52 @@
+"""Kernel unfolding: a matrix for each kernel position, input tile and output tile; and filling cores with matrices."""
+
+from collections.abc import Iterator, Sequence
+
+from raptor.graph.ir import Filter
+from raptor.mapping.decision import Matrix, Range
+from raptor.target.arch import Arch
+
+
+def tile_channels(arch: Arch) -> int:
+    """Channels of a tile: as many whole crossbars side by side as come closest to the crossbar's rows.
+
+    For a square crossbar whose cell holds a weight that is the crossbar's side (thesis, 4.3.1). Narrow crossbars, or
+    weights sliced over cells, are grouped; the group must fit a core.
+    """
+    side_by_side = max(1, min(arch.xbar_rows // arch.outputs_per_xbar, arch.xbars_per_core))
+    return side_by_side * arch.outputs_per_xbar
+
+
+def kernel_unfolding(filter_: Filter, arch: Arch, tile: int) -> Iterator[Matrix]:
+    """One matrix for each input tile, output tile and kernel position, in this order (thesis, 4.3.2 and 4.4).
+
+    A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile. Of a grouped
+    convolution only the blocks with weights of some group are kept.
+    """
+    taps, _, outs = filter_.weights.shape
+    for block in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
+        for col in range(0, outs, tile):
+            cols = (col, min(col + tile, outs))
+            needed = filter_.needed(cols)
+            rows = (max(block[0], needed[0]), min(block[1], needed[1]))
+            xbars = -(-(cols[1] - cols[0]) // arch.outputs_per_xbar)
+            for tap in range(taps if rows[0] < rows[1] else 0):
+                yield Matrix(tap, rows, cols, xbars)
+
+
+def row_blocks(channels: int, tile: int, xbar_rows: int) -> Iterator[Range]:
+    """Channels in ranges of at most a crossbar's rows, none of which crosses a tile."""
+    for start in range(0, channels, tile):
+        stop = min(start + tile, channels)
+        yield from ((row, min(row + xbar_rows, stop)) for row in range(start, stop, xbar_rows))
+
+
+def fill_cores(matrices: Sequence[Matrix], core: int, free: int, arch: Arch) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """The cores of matrices one after another, from `core` with `free` crossbars; the last, and what is left on it."""
+    cores: list[int] = []
+    for matrix in matrices:
+        if matrix.xbars > free:
+            core, free = core + 1, arch.xbars_per_core
+        free -= matrix.xbars
+        cores.append(core)
+    return tuple(cores), (core, free)

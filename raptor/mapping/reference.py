@@ -1,0 +1,74 @@
+"""The reference strategy: the mapping of the thesis."""
+
+from collections.abc import Mapping
+
+from raptor.common.errors import CapacityError
+from raptor.common.spelling import option
+from raptor.graph.ir import Graph, Node
+from raptor.mapping.decision import (
+    ByTile,
+    Decision,
+    KernelUnfolding,
+    filters_of,
+    layer_nodes,
+)
+from raptor.mapping.depthwise import as_stencils, choose_depthwise
+from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_channels
+from raptor.target.arch import Arch
+
+
+def map_raptor(graph: Graph, arch: Arch) -> Decision:
+    """The baseline: kernel unfolding, one replica, cores filled in order, layers after one another (thesis, 4.4).
+
+    Raises `CapacityError` when the chip has too few crossbars or cores.
+    """
+    tile = tile_channels(arch)
+    vector = choose_depthwise(graph, arch)
+    on_crossbars = as_stencils(graph, vector)
+    layers, cores = _fill(on_crossbars, arch, tile)
+    if cores > arch.core_count:
+        raise _too_small(on_crossbars, layers, arch, cores)
+    return Decision("raptor", tile, ByTile(), {key: (layers | vector)[key] for key in filters_of(graph)})
+
+
+def _fill(graph: Graph, arch: Arch, tile: int) -> tuple[dict[str, KernelUnfolding], int]:
+    """Matrices into cores in order, and how many cores that takes."""
+    layers: dict[str, KernelUnfolding] = {}
+    core, free = 0, arch.xbars_per_core
+    for key, filter_ in filters_of(graph).items():
+        matrices = tuple(kernel_unfolding(filter_, arch, tile))
+        cores, (core, free) = fill_cores(matrices, core, free, arch)
+        layers[key] = KernelUnfolding(matrices, cores)
+    return layers, core + 1
+
+
+def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Arch, cores: int) -> CapacityError:
+    weighted = layer_nodes(graph)
+    first_out = next(weighted[key] for key, layer in layers.items() if layer.cores[-1] >= arch.core_count)
+    needed = sum(m.xbars for layer in layers.values() for m in layer.matrices)
+    return CapacityError(
+        "cores",
+        cores,
+        arch.core_count,
+        where=f"{needed} crossbars of {arch.xbar_rows}x{arch.xbar_cols}, {arch.xbars_per_core} a core, "
+        f"full at layer {_label(first_out)}",
+        levers=(
+            option("cores", cores),
+            option("xbars_per_core", _enough_xbars(graph, arch)),
+            f"larger crossbars ({option('xbar')})",
+        ),
+    )
+
+
+def _enough_xbars(graph: Graph, arch: Arch) -> int:
+    """A number of crossbars a core with which the cores there are suffice, found by filling them."""
+    count = arch.xbars_per_core
+    while True:
+        count += (count + 3) // 4
+        larger = arch.with_xbars_per_core(count)
+        if _fill(graph, larger, tile_channels(larger))[1] <= arch.core_count:
+            return count
+
+
+def _label(node: Node) -> str:
+    return f"{node.name} ({node.op_type})"

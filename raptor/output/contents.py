@@ -1,0 +1,108 @@
+"""Contents of output files, from the compiled program: what `raptor.output.writer` writes."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor import codegen, pim
+from raptor.codegen import Streams
+from raptor.output import files
+from raptor.pim import GlobalMemory, PimProgram
+from raptor.spatial import SpatialGraph
+from raptor.target.arch import Arch
+from raptor.target.timing import longest_ns
+
+Floats = npt.NDArray[np.float32]
+
+
+def timeout_ms(program: PimProgram, streams: Streams, arch: Arch) -> int:
+    """Simulated time after which a run has gone wrong: twice the cores one after another, nothing overlapped."""
+    widest = {i: max((g.matrix.xbars for g in core.groups), default=1) for i, core in program.cores.items()}
+    total_ns = sum(longest_ns(stream.records, widest[i], arch) for i, stream in streams.cores.items())
+    return math.ceil(2 * total_ns / 1e6) + 1
+
+
+def config(program: PimProgram, arch: Arch) -> files.Config:
+    groups = {f"core{i}": () for i in range(arch.core_count)}
+    groups |= {f"core{i}": tuple(g.matrix.xbars for g in core.groups) for i, core in program.cores.items()}
+    return files.Config(core_cnt=arch.core_count, array_group_map=groups)
+
+
+def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Arch) -> files.Memory:
+    width = arch.element_bytes
+    used = {i: core.local_elements * width for i, core in program.cores.items()}
+    return files.Memory(
+        element_bits=arch.element_bits,
+        element_bytes=width,
+        size_bytes=memory.elements * width,
+        local_bytes=tuple(used.get(i, 0) for i in range(arch.core_count)),
+        inputs=tuple(_tensor_place(graph, n, memory.inputs[n], width) for n in graph.inputs),
+        constants=files.ConstantsPlace(address=memory.constants_address * width, elements=memory.constant_values.size),
+        outputs=tuple(_tensor_place(graph, n, memory.outputs[n], width) for n in graph.outputs),
+    )
+
+
+def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], element_bytes: int) -> files.TensorPlace:
+    tensor = graph.tensors[name]
+    return files.TensorPlace(
+        name=name,
+        shape=tensor.shape,
+        image_shape=tensor.image.shape,
+        channel_axis=tensor.image.channel_axis,
+        tiles=tuple(
+            files.TilePlace(
+                channels=p.region.channels, rows=p.region.rows, cols=p.region.cols, address=at * element_bytes
+            )
+            for p, at in zip(tensor.parts, addresses, strict=True)
+        ),
+    )
+
+
+def layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
+    def tile(spot: pim.Spot) -> files.ProbeTile:
+        core = program.cores[spot.core]
+        (buffer,) = core.steps[spot.step - 1].operation.results
+        return files.ProbeTile(
+            channels=spot.region.channels,
+            rows=spot.region.rows,
+            cols=spot.region.cols,
+            core=spot.core,
+            pc=int(streams.cores[spot.core].step_ends[spot.step]),
+            address=core.address(buffer) * arch.element_bytes,
+        )
+
+    probes = (
+        files.Probe(
+            tensor=t.tensor,
+            node=t.node,
+            image_shape=t.image.shape,
+            channel_axis=t.image.channel_axis,
+            tiles=tuple(map(tile, t.spots)),
+        )
+        for t in program.traces
+    )
+    return files.Layers(probes=tuple(probes))
+
+
+def steps(program: PimProgram, streams: Streams) -> files.Steps:
+    """Which node and operation each instruction serves; a core's prologue counts to its first step."""
+    steps = {i: core.steps for i, core in program.cores.items() if core.steps}
+    nodes = {name: k for k, name in enumerate(dict.fromkeys(s.node for core in steps.values() for s in core))}
+    kinds = dict.fromkeys(codegen.operation_name(s.operation) for core in steps.values() for s in core)
+    operations = {name: k for k, name in enumerate(kinds)}
+    cores = (
+        files.CoreSteps(
+            core=i,
+            ends=tuple(map(int, streams.cores[i].step_ends[1:])),
+            nodes=tuple(nodes[s.node] for s in core),
+            operations=tuple(operations[codegen.operation_name(s.operation)] for s in core),
+        )
+        for i, core in steps.items()
+    )
+    return files.Steps(nodes=tuple(nodes), operations=tuple(operations), cores=tuple(cores))
+
+
+def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Floats]]:
+    """The matrix of each array group: views of the layers' weights, except of grouped convolutions."""
+    return {i: [g.matrix.values(graph.filters[g.layer]) for g in c.groups] for i, c in program.cores.items()}

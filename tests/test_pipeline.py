@@ -1,0 +1,67 @@
+"""The list of passes: each finds what it takes, all of them run in the order that is promised."""
+
+from typing import get_type_hints
+
+import pytest
+
+import raptor
+from raptor import pipeline
+from raptor.common.errors import InternalError, UserError
+from raptor.compiler import PASS, PASSES
+from raptor.driver import Driver, Stopped
+from raptor.graph.ir import Graph
+from raptor.mapping.decision import Decision
+from raptor.spatial import SpatialGraph
+from raptor.target.arch import Arch
+from tests.pipeline import Recorder, conv_model, passes
+
+MODEL = conv_model((1, 3, 6, 6), 4)
+
+
+def test_every_pass_finds_what_it_takes():
+    known = {Graph, Arch}
+    for step in pipeline.PREPARATION:
+        assert set(pipeline.takes(step)) <= known
+        known.add(get_type_hints(step)["return"])
+    known.add(Decision)
+    for step in pipeline.LOWERING:
+        assert set(pipeline.takes(step)) <= known
+        known.add(get_type_hints(step)["return"])
+    for kind, check in pipeline.INVARIANTS.items():
+        assert {kind, *pipeline.takes(check)} <= known
+
+
+def test_passes_run_in_their_order_under_their_names():
+    recorder = Recorder()
+    raptor.compile(MODEL, cores=4, driver=recorder)
+    assert tuple(recorder.results) == PASS.names
+    assert len(set(PASS.names)) == len(PASSES)
+
+
+@pytest.mark.parametrize("name", PASS.names)
+def test_a_compilation_stops_after_any_pass_with_a_text(name: str):
+    with pytest.raises(Stopped) as stopped:
+        raptor.compile(MODEL, cores=4, driver=Driver(stop_after=name))
+    assert stopped.value.text.strip()
+
+
+def test_a_pass_that_is_none():
+    with pytest.raises(UserError, match=r"stop_after='lunch': expected one of: load, fold_relu, map"):
+        raptor.compile(MODEL, cores=4, driver=Driver(stop_after="lunch"))
+
+
+def test_lowering_up_to_a_pass():
+    result = passes(MODEL, mapping="rows", cores=4)
+    values = pipeline.run(result.graph, result.decision, result.arch, upto="partition")
+    assert values[SpatialGraph].computes
+    assert [c.results for c in values[SpatialGraph].computes] == [c.results for c in result.spatial.computes]
+
+
+def test_what_is_tried_is_not_verified_and_what_is_kept_is():
+    result = passes(MODEL, cores=4)
+    broken = Graph(result.graph.name, result.graph.tensors, (), result.graph.inputs, result.graph.outputs)
+    trial = Driver(verified=False)
+    pipeline.run(broken, result.decision, result.arch, driver=trial, upto="use_vector_unit")
+    assert trial.done == ["use_vector_unit"]
+    with pytest.raises(InternalError, match=r"use_vector_unit failed after .*: output y is never defined"):
+        pipeline.run(broken, result.decision, result.arch, upto="use_vector_unit")
