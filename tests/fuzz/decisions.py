@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.fuzz.campaign import BrokenError, Draw, Part
-from tests.fuzz.defects import COMPILER, FOLD, MAPPING, PLANS, ROOT, Defect
+from tests.fuzz.defects import FOLD, PLANS, ROOT, Defect
 from tests.fuzz.isolation import isolated
 from tests.fuzz.planted import plant, seed_of_commit
 
@@ -26,6 +26,7 @@ class Wrong:
 
 
 SEARCH, REPORT, STORED = "raptor/search.py", "raptor/output/compile_report.py", "raptor/mapping/file.py"
+DECISION, COMPILER = "raptor/mapping/decision.py", "raptor/compiler.py"
 KNOBS, DEPTHWISE = "raptor/mapping/knobs.py", "raptor/mapping/depthwise.py"
 PLACES, SCHEDULE = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py"
 ALLOCATE, CHIP, COMMAND, API = (
@@ -42,12 +43,12 @@ _TEXT = f"{_DECISIONS}the_text_of_a_mapping_names_every_layer_and_its_cores"
 
 WRONG: tuple[Wrong, ...] = (
     # What is printed of a decision
-    Wrong(_TEXT, Defect(MAPPING, "for name, line in mapping.lines.items():", "for name, line in list(mapping.lines.items())[1:]:")),
-    Wrong(_TEXT, Defect(MAPPING, "for name, layer in mapping.filters.items():", "for name, layer in list(mapping.filters.items())[:-1]:")),
-    Wrong(_TEXT, Defect(MAPPING, "for name, parts in mapping.loaders.items():", "for name, parts in ():")),
-    Wrong(_PASSES, Defect(MAPPING, "{line.step} a step", "a step")),
+    Wrong(_TEXT, Defect(DECISION, "for name, layer in self.layers.items():", "for name, layer in list(self.layers.items())[1:]:")),
+    Wrong(_TEXT, Defect(DECISION, "for name, layer in self.layers.items():", "for name, layer in list(self.layers.items())[:-1]:")),
+    Wrong(_TEXT, Defect(DECISION, "for name, parts in flow.loaders.items():", "for name, parts in ():")),
+    Wrong(_PASSES, Defect(DECISION, "{grid.step} a step", "a step")),
     Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "(1 + max((m.copy for", "(1 * max((m.copy for")),
-    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "return len(mapping.lines[key].cols) * (", "return (")),
+    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "return len(grid.cols) * (", "return (")),
     # What is searched
     Wrong(f"{_DECISIONS}effort_is_the_number_of_mappings_tried", Defect(SEARCH, "islice(candidates(objective), effort)", "islice(candidates(objective), effort - 1)")),
     Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, "for p in (4, 2, 0.5)]", "for p in (4, 2)]")),
@@ -59,7 +60,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, '"energy": energy_pj}[objective]', '"energy": interval_ns}[objective]')),
     Wrong(f"{_SEARCHED}each_objective_is_the_best_by_its_own_measure", Defect(COMPILER, "search(graph, arch, choice.optimize, ", 'search(graph, arch, "latency", ')),
     Wrong(f"{_DECISIONS}a_candidate_that_does_not_fit_is_skipped_and_recorded", Defect(SEARCH, "except CapacityError as e:", "except KeyError as e:")),
-    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if choice.optimize is not None:\n        return Chosen(*search(", "if choice.effort < 0:\n        return Chosen(*search(")),
+    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if choice.optimize is not None:\n        return Decided(*search(", "if choice.effort < 0:\n        return Decided(*search(")),
     # What is replayed
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cell_bits": (stored.cell_bits, arch.cell_bits),', "")),
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cores": (stored.cores, arch.core_count),', "")),
@@ -74,10 +75,10 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("tests/test_plans.py::test_slower_plans_that_need_more_cores_are_left_out", Defect(PLANS, "plan.core_ns < front[-1].core_ns", "plan.core_ns > front[-1].core_ns")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(KNOBS, "products: float = 1.0", "products: float = 2.0")),
     Wrong(_PASSES, Defect(KNOBS, "patience_ns: float = 1_500", "patience_ns: float = 3_000")),
-    Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "return replace(graph, nodes=tuple(_chosen", "return graph or replace(graph, nodes=tuple(_chosen")),
+    Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "if _is_faster_as_vectors(f, arch)}", "if not _is_faster_as_vectors(f, arch)}")),
     Wrong("tests/spatial/test_fold.py::test_a_single_product_clips_by_itself", Defect(FOLD, "if source and uses", "if not source and uses")),
-    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(PLACES, "if not mapping.xbar or not graph.computes:", "if mapping or graph:")),
-    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(SCHEDULE, "if not mapping.xbar or not graph.computes:", "if mapping or graph:")),
+    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(PLACES, "if isinstance(decision.flow, ByLine) and graph.computes:", "if not graph:")),
+    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(SCHEDULE, "if not isinstance(flow, ByLine) or not count:", "if flow or count:")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(ALLOCATE, "return replace(program, cores={i: _reuse_on_core(core)", "return program or replace(program, cores={i: _reuse_on_core(core)")),
 )  # fmt: skip
 
