@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the decision is made.
+    """The way in which the decision is made.
 
     `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search of `effort`
     mappings instead. `emit`: where to store what was decided.

@@ -79,5 +79,5 @@ def test_neither_locale_nor_home(tmp_path: Path) -> None:
             [sys.executable, "-m", "raptor", *command.split()], cwd=tmp_path, env=bare, capture_output=True, check=False
         )
         assert (ended.returncode, ended.stderr) == (0, b""), (command, ended)
-    assert "# é" in (tmp_path / "ir" / "00-import.txt").read_text(encoding="utf-8")
+    assert "# é" in (tmp_path / "ir" / "00-load.txt").read_text(encoding="utf-8")
     assert '"é: store' in (tmp_path / "trace.json").read_text(encoding="utf-8")

@@ -171,7 +171,7 @@ def test_no_alternatives_are_invented(explained: Mapping[str, Explanation]):
 def _explained_by(
     pixels: int, source: onnx.ModelProto, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Mapping[str, LineUnfolding], tuple[Layer, ...]]:
-    """What was decided, by node, and what is said of it: every layer in blocks of `pixels` pixels."""
+    """Decisions by node, and what is said of them: every layer in blocks of `pixels` pixels."""
     made: list[dict[str, LineUnfolding]] = []
 
     def narrow(graph: Graph, arch: Arch) -> Decision:

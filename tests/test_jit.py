@@ -43,7 +43,7 @@ def write(folder: Path, value: int) -> None:
 
 
 def answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a new process gets of a kernel with a constant from another file."""
+    """Values that a new process gets of a kernel with a constant from another file."""
     for name in ("jit_constant", "jit_kernel"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(jit, "_OURS", ("jit_constant",))
@@ -64,7 +64,7 @@ def test_a_constant_of_another_file_makes_the_code_old(tmp_path: Path, monkeypat
 
 
 def test_a_cache_that_names_types_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an older version of the project: it is emptied."""
+    """A cache of an older version of the project is emptied."""
     write(tmp_path, 7)
     (tmp_path / "jit_kernel.py").write_text(
         "from jit_constant import VALUE\nfrom raptor.common.jit import kernel\n\n\n"

@@ -11,7 +11,7 @@ from raptor.compiler import PASS, PASSES
 from raptor.driver import Driver, Stopped
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
-from raptor.spatial import SpatialGraph
+from raptor.spatial import Partition
 from raptor.target.arch import Arch
 from tests.pipeline import Recorder, conv_model, passes
 
@@ -53,8 +53,8 @@ def test_a_pass_that_is_none():
 def test_lowering_up_to_a_pass():
     result = passes(MODEL, mapping="rows", cores=4)
     values = pipeline.run(result.graph, result.decision, result.arch, upto="partition")
-    assert values[SpatialGraph].computes
-    assert [c.results for c in values[SpatialGraph].computes] == [c.results for c in result.spatial.computes]
+    assert values[Partition].graph.computes
+    assert [c.results for c in values[Partition].graph.computes] == [c.results for c in result.spatial.computes]
 
 
 def test_what_is_tried_is_not_verified_and_what_is_kept_is():

@@ -40,11 +40,6 @@ def scalar(value: float) -> Floats:
     return np.full((1, 1, 1), value, np.float32)
 
 
-def per_channel(values: npt.ArrayLike) -> Floats:
-    """Makes a constant [1, 1, channels]."""
-    return owned(values).reshape(1, 1, -1)
-
-
 def constant_pixels(array: Floats, shape: Shape, image: Image) -> Floats:
     """Broadcasts `array` against `shape`, as numpy does, and returns [rows|1, width|1, channels|1] of the image.
 

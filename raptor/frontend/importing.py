@@ -18,12 +18,11 @@ from raptor.common.errors import (
     UserError,
 )
 from raptor.frontend.check import label
-from raptor.frontend.constants import constant_pixels, natural_image, owned
+from raptor.frontend.constants import natural_image, owned
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.registry import STANDARD_DOMAINS, NeedsConstantError, Refusal, find_importer, op_reason
 from raptor.graph.ir import (
-    Constant,
     ConstantTensor,
     Filter,
     Floats,
@@ -184,10 +183,6 @@ class ImportContext:
         self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
         self.tensors[name] = Tensor(name, shape, image, in_model=False)
         return self.tensors[name]
-
-    def constant_operand(self, name: str, shape: Shape, image: Image) -> Constant:
-        """Returns a constant broadcast against a result of `shape`."""
-        return Constant(constant_pixels(self.weights(name), shape, image))
 
     def _unused_name(self, stem: str) -> str:
         name, count = stem, 1

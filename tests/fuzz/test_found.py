@@ -229,9 +229,9 @@ def test_a_tensor_twice_in_one_by_pixels():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda layer: layer["cores"].__setitem__(-1, 0), "core 0 of 16 holds 6 of 5 crossbars"),
-        (lambda layer: layer["matrices"][1]["rows"].__setitem__(0, 2**31 - 1), "not a mapping for this model"),
-        (lambda layer: layer["matrices"][1]["rows"].__setitem__(0, -1), "not a mapping for this model"),
+        (lambda layer: layer["cores"].__setitem__(-1, 0), "core 0 holds 6 crossbars, it has 5"),
+        (lambda layer: layer["matrices"][1]["rows"].__setitem__(0, 2**31 - 1), r"layer y: matrices\[1\]"),
+        (lambda layer: layer["matrices"][1]["rows"].__setitem__(0, -1), r"layer y: matrices\[1\]"),
     ],
 )
 def test_a_mapping_that_no_pass_can_follow(tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str):
@@ -239,7 +239,7 @@ def test_a_mapping_that_no_pass_can_follow(tmp_path: Path, change: Callable[[dic
     file, model = tmp_path / "mapping.json", conv_model((1, 8, 4, 4), 4, (3, 3), pads=(1, 1, 1, 1))
     raptor.compile(model, mapping="raptor", emit_mapping=file, **THESIS_CHIP)
     stored = json.loads(file.read_text())
-    (layer,) = stored["mapping"]["filters"].values()
+    (layer,) = stored["decision"]["layers"].values()
     change(layer)
     file.write_text(json.dumps(stored))
     with pytest.raises(UserError, match=message):
@@ -253,10 +253,10 @@ def test_a_mapping_is_kept_when_it_works(tmp_path: Path):
     raptor.compile(model, mapping=file, emit_mapping=copy, **THESIS_CHIP)
     assert copy.read_bytes() == file.read_bytes()
     stored = json.loads(file.read_text())
-    stored["mapping"]["filters"]["y"]["matrices"][1]["rows"][0] = -1
+    stored["decision"]["layers"]["y"]["matrices"][1]["rows"][0] = -1
     file.write_text(json.dumps(stored))
     copy.unlink()
-    with pytest.raises(UserError, match="not a mapping for this model"):
+    with pytest.raises(UserError, match=r"layer y: matrices\[1\]"):
         raptor.compile(model, mapping=file, emit_mapping=copy, **THESIS_CHIP)
     assert not copy.exists()
 

@@ -62,7 +62,7 @@ def values_in(thing: Any) -> list[Value]:
 
 
 def held(operation: Operation[Buffer]) -> dict[str, list[Value]]:
-    """By field, its values."""
+    """Values by field."""
     return {field.name: values_in(getattr(operation, field.name)) for field in fields(operation)}
 
 

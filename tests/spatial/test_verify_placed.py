@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import pytest
 
+from raptor import pipeline
 from raptor.common.errors import InternalError, VerifyError
+from raptor.mapping.decision import ByLine
 from raptor.spatial import (
     Partition,
     PlacedGraph,
@@ -91,7 +94,7 @@ def _two_cores_on_one(placed: PlacedGraph) -> PlacedGraph:
 
 
 def _a_copy(placed: PlacedGraph, computes: slice) -> PlacedGraph:
-    """The same computes, or some of them."""
+    """Graph with the given computes, all or some."""
     graph = replace(placed.graph, computes=placed.graph.computes[computes])
     return replace(placed, graph=graph, cores=placed.cores[computes], positions=placed.positions[computes])
 
@@ -203,7 +206,9 @@ def test_layer_by_layer_fetches_are_numbered_through():
         node("Conv", "t v", "y", name="second", pads=[1] * 4),
     ]
     done = passes(make_model(nodes, {"x": (1, 40, 8, 8)}, ["y"], weights), **CHIP)
-    by_layer = schedule(done.on_chip, replace(done.mapping, streamed=False), done.arch)
+    flow = done.decision.flow
+    assert isinstance(flow, ByLine)
+    by_layer = schedule(done.on_chip, replace(done.decision, flow=replace(flow, streamed=False)), done.arch)
     verify_schedule(by_layer, done.on_chip)
     assert {fetch.node for fetch in by_layer.fetches} == {"first", "second"}
     steps = [step.node for _, step in by_layer.steps()]
@@ -223,7 +228,13 @@ def test_each_pass_is_verified(name: str, monkeypatch: pytest.MonkeyPatch):
         return replace(value, cores=tuple(core + 60 for core in value.cores))
 
     right: Callable[..., Any] = {"partition": partition, "place_cores": place_cores, "schedule": schedule}[name]
-    monkeypatch.setattr(f"raptor.spatial.{name}", lambda *given: shifted(right(*given)))
+
+    @wraps(right)
+    def wrong(*given: Any) -> object:
+        return shifted(right(*given))
+
+    lowering = tuple(wrong if step is right else step for step in pipeline.LOWERING)
+    monkeypatch.setattr("raptor.pipeline.LOWERING", lowering)
     with pytest.raises(InternalError, match=f"^{name} failed after"):
         passes(conv_model((1, 3, 8, 8), 4, pads=(1, 1, 1, 1)), **CHIP)
 

@@ -56,7 +56,7 @@ ENGINES = {"python": reference.execute, "numba": compiled.execute}
 
 
 def stop_of(folder: Path, opcode: int, name: str) -> Stop:
-    """Why an engine stops that finds this opcode, with operands of 0, in a core with an array group."""
+    """Reason for which an engine stops that finds this opcode, with operands of 0, in a core with an array group."""
     program = program_of(folder, stream(SETBW, SETBW), matrices={0: [np.eye(8, dtype=np.float32)]})
     state = prepare(program, {"x": np.zeros(32, np.float32)})
     state.words[1] = (opcode, 0, 0, 0, 1)

@@ -1,4 +1,4 @@
-"""What is odd in the text of a stream, and in that of a file of weights."""
+"""Oddities in the text of a stream, and in that of a file of weights."""
 
 from pathlib import Path
 

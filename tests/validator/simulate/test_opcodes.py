@@ -41,7 +41,7 @@ WIDE = {
     "verf",
     "vvdiv",
 }
-"""Those that are charged for results of the output width; vvdmul and vavg are not, though their result has it."""
+"""Opcodes that are charged for results of the output width; vvdmul and vavg are not, though their result has it."""
 VECTORS = [i for i in INSTRUCTIONS if i.unit is Unit.VECTOR]
 
 
