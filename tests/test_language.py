@@ -20,7 +20,6 @@ NOT_YET = (
     "raptor/analysis",
     "raptor/mapping",
     "raptor/output",
-    "raptor/spatial",
     "raptor/target",
     "raptor/api.py",
     "raptor/driver.py",
