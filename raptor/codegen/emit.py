@@ -109,6 +109,7 @@ class Emitter:
         return np.concatenate(blocks, dtype=VIRTUAL)[order], counts
 
     def load(self, op: ir.Load[ir.Buffer]) -> Virtual:
+        """Emits a load from global memory."""
         block = virtual("ld", 1)
         set_operand(block, 0, ZERO, 0)
         self._global(block, 1, op.address)
@@ -118,7 +119,8 @@ class Emitter:
         return block
 
     def store(self, op: ir.Store[ir.Buffer]) -> Virtual:
-        # NOTE: rs1 of st likewise; rd and the register after it hold the global address.
+        """Emits a store to global memory."""
+        # NOTE: the simulator ignores rs1 of st too; rd and the register after it hold the global address.
         block = virtual("st", 1)
         self._global(block, 0, op.address)
         set_operand(block, 1, ZERO, 0)

@@ -74,7 +74,7 @@ def _first(registers: npt.NDArray[np.integer], pcs: npt.NDArray[np.intp], never:
     The result has one entry more, so that each register has a next one.
     """
     first = np.full(isa.REGISTER_COUNT + 1, never)
-    first[registers[pcs[::-1]]] = pcs[::-1]  # of several the last assignment stays
+    first[registers[pcs[::-1]]] = pcs[::-1]  # the last assignment stays, that of the first pc
     return first
 
 

@@ -45,6 +45,7 @@ def reuse_operands(program: PimProgram) -> PimProgram:
 
 
 def _reuse_on_core(core: CoreProgram) -> CoreProgram:
+    """Renames buffers: a result gets the name of the operand whose memory it takes."""
     last = {life.buffer.name: life.last for life in lifetimes(core)}
     home: dict[str, str] = {}
     """Name of a buffer -> name of the buffer whose memory it takes."""

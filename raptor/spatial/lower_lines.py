@@ -103,6 +103,7 @@ class LineLowering(TileLowering):
         self.computes = kept[::-1]
 
     def bind_input(self, name: str) -> None:
+        """Gives a model input its lines if it is streamed, else its tiles."""
         if name not in self.parts_of:
             self.bind_input_tiles(name)
             return
@@ -249,6 +250,7 @@ class LineLowering(TileLowering):
                 self.lower_by_tile(node)
 
     def filter_lines(self, node: Node, operator: Filter, chosen: LineUnfolding) -> None:
+        """Lowers a layer line by line."""
         (name,) = node.inputs
         parts = self.parts_of[node.output]
         made: Made = {}
@@ -265,6 +267,7 @@ class LineLowering(TileLowering):
         self.bind_made(node, parts, made)
 
     def dense(self, node: Node, operator: Filter, chosen: FullyConnected) -> None:
+        """Lowers a layer of one output pixel."""
         layer = DenseLayer(node, operator, chosen, self.emit, partial(self.source, node.inputs[0]))
         self.bind(node.output, node.name, list(layer.lower(self.regions(self.graph.tensors[node.output].image))))
 
@@ -296,6 +299,7 @@ class LineLowering(TileLowering):
         return all(self.same_pixels(n, node.output) or self.graph.tensors[n].image.pixels == 1 for n in node.inputs)
 
     def map_lines(self, node: Node, operator: Map) -> None:
+        """Emits an element-wise function, cell by cell."""
         image = self.graph.tensors[node.output].image
         lead = self.lead(node)
         assert lead is not None
@@ -357,6 +361,7 @@ class LineLowering(TileLowering):
         return node.inputs[0] in self.grids and node.output in self.parts_of and len(window.kernel) == 2
 
     def pool_lines(self, node: Node, operator: Pool) -> None:
+        """Emits a pool, line by line on the cores that hold the cells of the input."""
         (name,) = node.inputs
         window, image = operator.window, self.graph.tensors[node.output].image
         grid = self.grid(name)
@@ -424,6 +429,7 @@ class LineLowering(TileLowering):
         return all(_reads_everywhere(window, cols) for cols in found)
 
     def stencil_lines(self, node: Node, operator: Stencil, window: Window) -> None:
+        """Emits a stencil, line by line on the cores that hold the cells of the input."""
         grid = self.grid(node.inputs[0])
         made: Made = {}
         for p, cells in enumerate(grid.lines[0]):
@@ -459,6 +465,7 @@ class LineLowering(TileLowering):
             yield y, tile
 
     def concat_lines(self, node: Node) -> None:
+        """Lowers a concatenation of channels: the output consists of the cells of the inputs."""
         grids = [self.grids[self.as_parts(n, self.parts_of[n])] for n in node.inputs]
         rows = self.graph.tensors[node.output].image.rows
         lines = tuple(tuple(cells for grid in grids for cells in grid.lines[y]) for y in range(rows))

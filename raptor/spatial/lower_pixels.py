@@ -113,12 +113,16 @@ class PixelLowering(TileLowering):
         self.bind_pixels(node.output, node.name, pixels)
 
     def lower_whole(self, node: Node) -> Pixels:
+        """Lowers a node on whole tiles; returns its output cut into pixels."""
         self.lower_by_tile(node)
         parts = self.whole[node.output] = self.tensors[node.output].parts
-        cut = {tile: self.cut(node, tile) for tile in dict.fromkeys(p.tile for p in parts)}  # twice in x ++ x
+        cut = {
+            tile: self.cut(node, tile) for tile in dict.fromkeys(p.tile for p in parts)
+        }  # a tile occurs twice in x ++ x
         return {p.region.channels: cut[p.tile] for p in parts}
 
     def filter_pixels(self, node: Node, operator: Filter) -> Pixels:
+        """Emits a layer, one output pixel after another."""
         image, chosen = self.graph.tensors[node.output].image, self.decision.layers[filter_key(node)]
         assert isinstance(chosen, KernelUnfolding), "by pixel there is no other unfolding"
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
@@ -153,6 +157,7 @@ class PixelLowering(TileLowering):
         return all(set(self.pixels[name]) == wanted for name in node.inputs)
 
     def map_pixels(self, node: Node, operator: Map) -> Pixels:
+        """Emits an element-wise function of each pixel. An operand of one pixel is used for all."""
         image = self.graph.tensors[node.output].image
         make = map_op(replace(operator, operands=tuple(_by_pixel(o, image) for o in operator.operands)))
         results: Pixels = {}
@@ -165,6 +170,7 @@ class PixelLowering(TileLowering):
         return results
 
     def pool_pixels(self, node: Node, operator: Pool) -> Pixels:
+        """Emits a pool of each output pixel."""
         image, window = self.graph.tensors[node.output].image, operator.window
         taps = _pixels_read(window)
         results: Pixels = {}
@@ -175,6 +181,7 @@ class PixelLowering(TileLowering):
         return results
 
     def constant_pixels(self, node: Node, operator: ConstantTensor) -> Pixels:
+        """Adds a constant for each pixel of a constant tensor."""
         image = self.graph.tensors[node.output].image
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
         for channels, tiles in results.items():

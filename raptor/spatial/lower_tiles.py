@@ -129,6 +129,7 @@ class TileLowering:
         return self.tensors[name].parts
 
     def lower_rename(self, node: Node) -> None:
+        """Gives the output the tiles of the input: elements stay where they are."""
         image = self.graph.tensors[node.output].image
         parts = self.parts(node.inputs[0])
         self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
@@ -247,6 +248,7 @@ class TileLowering:
             offset[inside[chosen]] = pixel[chosen] * part.tile.channels + channel[chosen] - low
 
     def lower_constant(self, node: Node, operator: ConstantTensor) -> None:
+        """Adds a constant for each tile of a constant tensor."""
         image = self.graph.tensors[node.output].image
         parts: list[tuple[Region, Tile]] = []
         for i, region in self.regions(image):

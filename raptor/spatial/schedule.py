@@ -85,6 +85,7 @@ class _ListSchedule:
 
     @property
     def fetched(self) -> list[Fetch]:
+        """The fetches, in order of their numbers."""
         return [work for work in self.work if isinstance(work, Fetch)]
 
     def run(self) -> list[int]:

@@ -112,6 +112,7 @@ class _Layer:
         return VerifyError(f"spatial: {self.tensor.node}: {what}")
 
     def check(self, computes: list[Compute]) -> None:
+        """Follows the products of the layer, then checks each part of the output."""
         for compute in computes:
             for op in compute.body:
                 if isinstance(op, ApplyLine):

@@ -157,6 +157,7 @@ class _Layer:
     bases: dict[str, int] = field(default_factory=dict[str, int])
 
     def check(self, computes: list[Compute]) -> None:
+        """Counts the products that each output adds, then checks the counts."""
         blocks = self.blocks(computes)
         sums = [op for c in computes for op in c.body if isinstance(op, Overlap)]
         self.check_counts(self.counts(blocks, self.added(blocks, sums)))

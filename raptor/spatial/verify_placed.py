@@ -100,7 +100,7 @@ def _dependencies(schedule: Schedule) -> Iterator[tuple[int, int]]:
         for op in compute.body:
             for tile in op.reads:
                 yield from ((maker, i) for maker in makers.get(tile.name, ()) if maker != i)
-                # A copy takes what it needs from where it is.
+                # A copy reads a tile on the core that made it.
                 if not isinstance(op, Copy) and (tile.name, cores[i]) in fetched:
                     yield fetched[tile.name, cores[i]], i
 

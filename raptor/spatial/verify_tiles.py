@@ -96,6 +96,7 @@ def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
 
 
 def _check_gather(where: str, op: Gather[Tile]) -> None:
+    """Checks that pieces lie in their sources, and cover the channels of the result once."""
     spans = sorted((p.target, p.target + p.channels) for p in op.pieces)
     ends = [0, *(stop for _, stop in spans)]
     if [start for start, _ in spans] != ends[:-1] or ends[-1] != op.result.channels:
@@ -105,6 +106,7 @@ def _check_gather(where: str, op: Gather[Tile]) -> None:
 
 
 def _check_move(where: str, op: Move[Tile]) -> None:
+    """Checks that runs lie in their sources, and cover the elements of the result once, in order."""
     target, source, first, stride, count = op.runs.T
     ends = np.concatenate([[0], target + count])
     if (ends[:-1] != target).any() or ends[-1] != op.result.elements:
