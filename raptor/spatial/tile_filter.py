@@ -41,7 +41,7 @@ class Cascade:
     remaining: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     stages: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     cuts: dict[tuple[int, int], list[int]] = field(default_factory=dict[tuple[int, int], list[int]])
-    """By input tile and row block: the kernel positions before which the products so far are added up."""
+    """(input tile, row block) -> the kernel positions before which the products so far are added up."""
 
     def __post_init__(self) -> None:
         for matrix in self.mapping.matrices:
