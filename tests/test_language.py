@@ -18,11 +18,8 @@ RIDDLES = (
 
 NOT_YET = (
     "raptor/analysis",
-    "raptor/codegen",
     "raptor/mapping",
     "raptor/output",
-    "raptor/pim",
-    "raptor/spatial",
     "raptor/target",
     "raptor/api.py",
     "raptor/driver.py",

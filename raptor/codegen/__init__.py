@@ -1,4 +1,4 @@
-"""PimIR to PIMSim instruction streams."""
+"""Instruction streams of PIMSim: the pass that makes them from PimIR, and its verifier."""
 
 from raptor.codegen.emit import VECTOR_OPCODE
 from raptor.codegen.generate import Stream, Streams, generate, operation_name

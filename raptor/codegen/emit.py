@@ -1,4 +1,4 @@
-"""PimIR to virtual instructions: one function per operation, each emitting whole layers as columns."""
+"""PimIR to virtual instructions, as columns of arrays: one function for each class of operations."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ from raptor.target import isa
 
 # Registers by purpose, so that a value stays where it is for as long as possible.
 ZERO = 0
-"""Never anything but 0: base register of transfers that carry their address as offset."""
+"""Register that always holds 0: base of transfers that carry their address as offset."""
 OUT = 1
 IN = 2
 SCRATCH = 3
@@ -65,34 +65,35 @@ VECTOR_OPCODE = {
     "erf": "verf",
     "div": "vvdiv",
 }
+"""Function of a `Vector`, `Pool` or `Stencil` -> name of the instruction."""
 
 
 Batch = tuple[Virtual, Ints | int]
-"""The instructions of several operations, one operation after another; and how many each takes."""
+"""Instructions of several operations, one operation after another; and the number of instructions of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emitter:
-    """Emits the operations of one core; addresses and sizes leave in bytes."""
+    """Emits the instructions of one core. Their addresses and sizes are in bytes."""
 
     core: ir.CoreProgram
     element_bits: int
     element_bytes: int
 
     def at(self, buffer: ir.Buffer) -> int:
-        """Byte address of a buffer."""
+        """Returns the byte address of a buffer."""
         return self.core.address(buffer) * self.element_bytes
 
     def prologue(self) -> Virtual:
-        """`setbw`: without it products cost next to nothing in the simulator."""
+        """Emits `setbw`, which sets the bits of an element. Without it, MVMs cost next to nothing in the simulator."""
         block = virtual("setbw", 1)
         block["b"] = block["c"] = self.element_bits
         return block
 
     def emit(self, operations: Sequence[Operation[ir.Buffer]]) -> tuple[Virtual, Ints]:
-        """The instructions of operations, in order; and how many each takes.
+        """Returns the instructions of operations, in order, and the number of instructions of each.
 
-        Operations of a kind are emitted together: most are small, and arrays of a few rows cost as much as long ones.
+        Operations of one class are emitted together: most are small, and a short array takes as long as a long one.
         """
         kinds: defaultdict[type[Operation[ir.Buffer]], list[int]] = defaultdict(list)
         for i, operation in enumerate(operations):
@@ -108,6 +109,7 @@ class Emitter:
         return np.concatenate(blocks, dtype=VIRTUAL)[order], counts
 
     def load(self, op: ir.Load[ir.Buffer]) -> Virtual:
+        """Emits a load from global memory."""
         block = virtual("ld", 1)
         set_operand(block, 0, ZERO, 0)
         self._global(block, 1, op.address)
@@ -117,7 +119,8 @@ class Emitter:
         return block
 
     def store(self, op: ir.Store[ir.Buffer]) -> Virtual:
-        # NOTE: rs1 of st likewise; rd and the register after it hold the global address.
+        """Emits a store to global memory."""
+        # NOTE: the simulator ignores rs1 of st too; rd and the register after it hold the global address.
         block = virtual("st", 1)
         self._global(block, 0, op.address)
         set_operand(block, 1, ZERO, 0)
@@ -125,7 +128,7 @@ class Emitter:
         return block
 
     def _global(self, block: Virtual, slot: int, address: int) -> None:
-        """The register pair of a global address; the low word rides in the unused third slot."""
+        """Sets the register pair of a global address; the low word takes the third slot, which is free."""
         high, low = divmod(address * self.element_bytes, 2**32)
         set_operand(block, slot, GLOBAL_HIGH, high)
         set_operand(block, 2, GLOBAL_LOW, np.uint32(low).astype(np.int32))
@@ -146,12 +149,12 @@ class Emitter:
         return block, 1
 
     def _bytes_of(self, buffer: ir.Buffer, span: ir.Span | None) -> tuple[int, int]:
-        """Address and size of a span of a buffer."""
+        """Returns address and size of a span of a buffer, in bytes."""
         first, elements = ir.span_of(buffer, span)
         return self.at(buffer) + first * self.element_bytes, elements * self.element_bytes
 
     def apply_filters(self, op: ApplyFilters[ir.Buffer]) -> Virtual:
-        """Thesis, algorithm 4.2: for each output pixel, for each matrix whose input pixel is not padding.
+        """Emits an MVM for each output pixel and each matrix whose input pixel is not padding (thesis, algorithm 4.2).
 
         The first product of a pixel goes straight into the output, the others through the accumulation buffer.
         """
@@ -182,7 +185,7 @@ class Emitter:
         return np.concatenate([self._zeros(op.result, untouched, op.result.channels), block])
 
     def _zeros(self, out: ir.Buffer, pixels: Ints, channels: int) -> Virtual:
-        """Pixels that no product or tap reaches are zero."""
+        """Emits zeros for pixels that no product or tap reaches."""
         starts, lengths = runs(pixels)
         block = virtual("lldi", len(starts))
         set_operand(block, 0, OUT, self.at(out) + starts * channels * self.element_bytes)
@@ -190,6 +193,7 @@ class Emitter:
         return block
 
     def apply_line(self, ops: Sequence[ApplyLine[ir.Buffer]]) -> Batch:
+        """Emits one MVM for each product."""
         counts = np.array([len(op.products) for op in ops])
         group, line, source, target = np.concatenate([op.products for op in ops]).T
         out = np.repeat([self.at(op.result) for op in ops], counts)
@@ -200,7 +204,10 @@ class Emitter:
         return block, counts
 
     def overlap(self, ops: Sequence[Overlap[ir.Buffer]]) -> Batch:
-        """Where runs overlap, the first two are added into the result, the others to it; a single one is copied."""
+        """Emits sums of runs.
+
+        Elements of one run are copied; of several runs, the first two are added into the result, the others to it.
+        """
         tables = [sums(op.runs.tobytes(), op.result.elements) for op in ops]
         counts = np.array([len(table) for table in tables])
         kind, target, elements, left, left_at, right, right_at = np.concatenate(tables).T
@@ -218,13 +225,16 @@ class Emitter:
         return block, counts
 
     def _bases(self, sources: Sequence[Sequence[ir.Buffer]], counts: Ints, index: npt.NDArray[np.integer]) -> Ints:
-        """Address of source `index` of its operation, of which each has `counts` instructions. Any, for no source."""
+        """Returns for each instruction the byte address of source `index` of its operation.
+
+        counts: instructions of each operation. An index of -1 means no source: the address has no meaning then.
+        """
         addresses = np.array([*(self.at(buffer) for of in sources for buffer in of), 0])
         firsts = np.cumsum([0, *map(len, sources[:-1])])
         return addresses[np.repeat(firsts, counts) + np.maximum(index, 0)]
 
     def vector(self, ops: Sequence[Vector[ir.Buffer]]) -> Batch:
-        """Whole buffers at once; as many instructions as the shortest operand repeats."""
+        """Emits functions of whole buffers: one instruction each time that the shortest operand repeats."""
         lengths = np.array([min(b.elements for b in (op.result, *op.operands)) for op in ops])
         counts = np.array([op.result.elements for op in ops]) // lengths
         owner = np.repeat(np.arange(len(ops)), counts)
@@ -243,7 +253,7 @@ class Emitter:
         return block, counts
 
     def repeat(self, op: ir.Repeat[ir.Buffer]) -> Virtual:
-        """Copies the source once, then what is there already, doubling."""
+        """Emits a copy of the source, then copies of all that the result holds already: each doubles it."""
         done = [0, op.source.elements]
         while done[-1] < op.result.elements:
             done.append(min(2 * done[-1], op.result.elements))
@@ -255,9 +265,10 @@ class Emitter:
         return block
 
     def pool(self, op: Pool[ir.Buffer]) -> Virtual:
-        """Pixels with one tap are copied; then tap after tap, over runs of neighbouring pixels.
+        """Emits copies of the pixels with one tap; then tap after tap, over runs of neighbouring pixels.
 
-        The second tap is joined with the first, those that follow with the result.
+        The second tap is combined with the first, the following taps with the result. Raises `VerifyError` for the
+        maximum of a window of padding alone.
         """
         inputs = input_pixels(op.window)[op.row * op.result.width :][: op.result.pixels]
         taps = np.take_along_axis(inputs, np.argsort(inputs < 0, axis=1, kind="stable"), axis=1)
@@ -279,7 +290,10 @@ class Emitter:
         return np.concatenate([self._zeros(op.result, empty, op.result.channels), block])
 
     def _pool_runs(self, op: Pool[ir.Buffer], tap: Ints, pixel: Ints, left: Ints, right: Ints) -> Virtual:
-        """One instruction a run: `left`, a pixel of the input at the second tap, else of the result, with `right`."""
+        """Emits one instruction for each run. `pixel`, `left`, `right`: first pixels of the result and of two operands.
+
+        `right` is a pixel of the input; `left` too at the second tap (`tap` 1), later it is a pixel of the result.
+        """
         block = virtual(VECTOR_OPCODE[op.function], len(tap))
         block["opcode"][tap == 0] = isa.OPCODE["lmv"]
         out, source = self.at(op.result) + pixel * op.result.channels * self.element_bytes, self._pool_source(op, right)
@@ -292,7 +306,7 @@ class Emitter:
         return block
 
     def _pool_source(self, op: Pool[ir.Buffer], pixel: Ints) -> Ints:
-        """Addresses of input pixels, each in the last buffer that begins at or before its row."""
+        """Returns the byte addresses of input pixels, each in the last buffer that begins at or before its row."""
         rows = np.array([row for row, _ in op.inputs])
         bases = np.array([self.at(buffer) for _, buffer in op.inputs])
         width = op.inputs[0][1].width
@@ -301,7 +315,7 @@ class Emitter:
         return bases[which] + inside * op.result.channels * self.element_bytes
 
     def gather(self, op: Gather[ir.Buffer]) -> Virtual:
-        """Pixel by pixel, or all at once where both sides are whole."""
+        """Emits copies of the pieces: pixel by pixel, or at once if a piece is all channels on both sides."""
         return np.concatenate([self._copy(piece, op.result) for piece in op.pieces])
 
     def _copy(self, piece: Piece[ir.Buffer], result: ir.Buffer) -> Virtual:
@@ -316,7 +330,7 @@ class Emitter:
         return block
 
     def stencil(self, op: Stencil[ir.Buffer]) -> Virtual:
-        """For each output pixel, for each tap with a weight: a product with the weight vector, and its addition.
+        """Emits, for each output pixel and each tap with a weight, a product with the weight vector and its addition.
 
         The first product goes straight into the output; a weight of one needs no product.
         """
@@ -357,14 +371,14 @@ class Emitter:
 
     @staticmethod
     def _binary(block: Virtual, at: Ints, function: str, *operands: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
-        """Makes the instructions `at` a vector function of three operands, each its register and value."""
+        """Makes the instructions `at` a vector function of three operands, each given as register and value."""
         block["opcode"][at] = isa.OPCODE[VECTOR_OPCODE[function]]
         for slot, (register, value) in enumerate(operands):
             block["register"][at, slot] = register
             block["value"][at, slot] = value
 
     def dot(self, op: Dot[ir.Buffer]) -> Virtual:
-        """One dot product an element of the result."""
+        """Emits one dot product for each element of the result."""
         rows = op.result.pixels // op.batch
         batch, row, col = (a.reshape(-1) for a in np.indices((op.batch, rows, op.result.channels)))
         block = virtual("vvdmul", len(batch))
@@ -376,7 +390,7 @@ class Emitter:
         return block
 
     def move(self, ops: Sequence[Move[ir.Buffer]]) -> Batch:
-        """Neighbours are copied, elements a stride apart gathered, absent ones zero."""
+        """Emits one instruction for each run: copies neighbours, gathers elements a stride apart, or clears."""
         counts = np.array([len(op.runs) for op in ops])
         target, source, first, stride, elements = np.concatenate([op.runs for op in ops]).T
         out = np.repeat([self.at(op.result) for op in ops], counts)
@@ -395,6 +409,7 @@ class Emitter:
         return block, counts
 
     def softmax(self, op: Softmax[ir.Buffer]) -> Virtual:
+        """Emits one softmax for each pixel."""
         block = virtual("vsoftmax", op.result.pixels)
         steps = np.arange(len(block)) * op.result.channels * self.element_bytes
         set_operand(block, 0, OUT, self.at(op.result) + steps)
@@ -404,7 +419,7 @@ class Emitter:
 
 
 def _each(emit: Callable[[Emitter, Any], Virtual]) -> Callable[[Emitter, Sequence[Any]], Batch]:
-    """For operations that are emitted one at a time."""
+    """Makes a function that emits several operations from one that emits a single operation."""
 
     def batch(emitter: Emitter, ops: Sequence[Any]) -> Batch:
         blocks = [emit(emitter, op) for op in ops]
@@ -430,17 +445,18 @@ EMIT: dict[type[Operation[ir.Buffer]], Callable[[Emitter, Sequence[Any]], Batch]
     Move: Emitter.move,
     Softmax: _each(Emitter.softmax),
 }
+"""Class of operations -> function that emits them."""
 
 
 CLEAR, COPY, ADD_TWO, ADD_MORE = range(4)
-"""What an instruction of a sum does: zeros, a copy of one run, the sum of two, one more added."""
+"""Kinds of instruction in a sum: zeros, a copy of one run, the sum of two runs, one more run added."""
 
 
 @lru_cache(maxsize=1024)
 def sums(runs: bytes, elements: int) -> npt.NDArray[np.int64]:
-    """The instructions that add up runs (`Overlap`) into `elements`.
+    """Returns the instructions that add up the runs of an `Overlap` with a result of `elements`.
 
-    Rows of: kind, target, elements, and for each of two operands the source and its first element.
+    One row per instruction: kind, first element of the result, elements, and source and first element of two operands.
     """
     table = np.frombuffer(runs, np.int64).reshape(-1, 4)
     ends = table[:, 0] + table[:, 3]
@@ -463,7 +479,7 @@ def sums(runs: bytes, elements: int) -> npt.NDArray[np.int64]:
 
 
 def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
-    """First pixel and length of each run of consecutive pixels."""
+    """Returns the first pixel and the length of each run of consecutive pixels."""
     starts, lengths = joint_runs([pixels])
     return pixels[starts].astype(np.intp), lengths
 
@@ -471,7 +487,10 @@ def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
 def joint_runs(
     columns: Sequence[npt.NDArray[np.integer]], constant: Sequence[npt.NDArray[np.integer]] = ()
 ) -> tuple[Ints, Ints]:
-    """Index and length of each run in which every column advances by one and those of `constant` stay."""
+    """Returns index and length of each run of rows.
+
+    Inside a run, every column of `columns` advances by one from row to row, and those of `constant` stay equal.
+    """
     count = len(columns[0])
     if count == 0:
         return np.zeros(0, np.intp), np.zeros(0, np.intp)

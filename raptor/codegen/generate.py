@@ -1,4 +1,4 @@
-"""PimIR to instruction streams."""
+"""PimIR to instruction streams: one for each core."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from raptor.target.arch import Arch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """The instructions of one core. The first k steps of its program are the first `step_ends[k]` records."""
+    """Instructions of one core. The first k steps of its program take the first `step_ends[k]` records."""
 
     records: isa.Records
     step_ends: Ints
@@ -24,7 +24,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Streams:
-    """Streams of the cores that have work, by core."""
+    """Streams of the cores that have work, by number of the core."""
 
     cores: Mapping[int, Stream]
 
@@ -40,7 +40,7 @@ def _lines(core: int, stream: Stream) -> Iterator[str]:
 
 
 def generate(program: PimProgram, arch: Arch) -> Streams:
-    """Unrolls every operation into instructions."""
+    """Returns the stream of each core, with every operation unrolled into instructions."""
     return Streams({i: _stream(core, arch) for i, core in program.cores.items()})
 
 
@@ -55,5 +55,5 @@ def _stream(core: CoreProgram, arch: Arch) -> Stream:
 
 
 def operation_name(operation: Operation[Buffer]) -> str:
-    """The name of an operation for people, such as `apply filters`."""
+    """Returns the name of an operation for people, such as `apply filters`."""
     return re.sub("(?<!^)(?=[A-Z])", " ", type(operation).__name__).lower()

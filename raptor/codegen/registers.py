@@ -1,7 +1,7 @@
 """Virtual instructions: operands are addresses, not registers.
 
-An emitter says which register shall hold which value; `materialise` inserts the `sldi` that are needed for it to be
-true, and no others. Everything is a column of a structured array: no Python object per instruction.
+An emitter says which register must hold which value; `materialise` inserts the register loads (`sldi`) that this needs,
+and no others. Everything is a column of a structured array: no Python object per instruction.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,10 @@ VIRTUAL = np.dtype(
         ("d", "<i4"),
     ]
 )
-"""`register` and `value` of the operands rd, rs1, rs2; NONE where an operand is not used."""
+"""A virtual instruction. `register` and `value`: of the operands rd, rs1, rs2; register `NONE` for an unused operand.
+
+a, b, c, d: the other fields, as in `isa.RECORD`.
+"""
 
 NONE = 255
 
@@ -36,7 +39,7 @@ _RS2_OPCODES = np.array(
 
 
 def virtual(name: str, count: int) -> Virtual:
-    """`count` instructions of one kind with no operands yet."""
+    """Makes `count` instructions of one kind, without operands yet."""
     block = np.zeros(count, VIRTUAL)
     block["opcode"] = isa.OPCODE[name]
     block["register"] = NONE
@@ -44,19 +47,22 @@ def virtual(name: str, count: int) -> Virtual:
 
 
 def set_operand(block: Virtual, slot: int, register: int, value: npt.ArrayLike) -> None:
-    """Operand `slot` (0 rd, 1 rs1, 2 rs2) of every instruction is `register`, which holds `value` then."""
+    """Makes `register`, which must hold `value`, operand `slot` (0 rd, 1 rs1, 2 rs2) of every instruction."""
     block["register"][:, slot] = register
     block["value"][:, slot] = value
 
 
 @dataclass(slots=True)
 class Registers:
-    """What the registers of a core hold; None before the first write."""
+    """Values of a core's registers. A register that has not been written yet is not in `values`."""
 
     values: dict[int, int] = field(default_factory=dict[int, int])
 
     def materialise(self, block: Virtual) -> tuple[isa.Records, Ints]:
-        """The instructions with their register loads; and for each k the records of the first k instructions."""
+        """Returns the instructions with the register loads that they need; updates `values`.
+
+        The second result has an entry for each k: the number of records that the first k instructions take.
+        """
         needed = self._changes(block)
         loads = np.concatenate([[0], np.cumsum(needed.sum(axis=1))])
         ends = loads + np.arange(len(block) + 1)
@@ -70,7 +76,7 @@ class Registers:
         return records, ends
 
     def _changes(self, block: Virtual) -> npt.NDArray[np.bool_]:
-        """[instruction, slot]: whether the register does not hold the value yet."""
+        """Returns [instruction, slot]: True if the register must be loaded first."""
         register = block["register"].reshape(-1)
         value = block["value"].reshape(-1)
         needed = np.zeros(len(register), np.bool_)
@@ -86,6 +92,7 @@ class Registers:
 
     @staticmethod
     def _fill(records: isa.Records, at: Ints, block: Virtual) -> None:
+        """Writes the instructions into `records`, at the indices `at`."""
         register = np.where(block["register"] == NONE, 0, block["register"])
         records["opcode"][at] = block["opcode"]
         records["rd"][at] = register[:, 0]

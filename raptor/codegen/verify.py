@@ -1,4 +1,4 @@
-"""Invariants of instruction streams (docs/design.md), and rules of the simulator. All vectorised over a stream."""
+"""Invariants of instruction streams (docs/design.md), and rules of the simulator. Whole streams are checked at once."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def verify_streams(streams: Streams, program: PimProgram, arch: Arch) -> None:
-    """Raises `VerifyError` that names the core and the instruction."""
+    """Checks the streams of a program. Raises `VerifyError` that names the core and the instruction."""
     for core, stream in streams.cores.items():
         records = stream.records
         if not len(records):
@@ -34,7 +34,7 @@ def verify_streams(streams: Streams, program: PimProgram, arch: Arch) -> None:
 
 
 def _check_ends(core: int, records: isa.Records) -> None:
-    """`setbw` comes first, and an instruction that lets the simulator finish the core last."""
+    """Checks that `setbw` comes first, and that the last instruction lets the simulator finish the core."""
     if records["opcode"][0] != isa.OPCODE["setbw"]:
         raise VerifyError(f"stream of core {core}: setbw does not come first")
     last = isa.BY_OPCODE[int(records["opcode"][-1])]
@@ -43,13 +43,14 @@ def _check_ends(core: int, records: isa.Records) -> None:
 
 
 def _check_groups(core: int, records: isa.Records, program: CoreProgram) -> None:
+    """Checks that MVMs use array groups that the core has."""
     groups = records["c"][records["opcode"] == isa.OPCODE["mvmul"]]
     if len(groups) and groups.max() >= len(program.groups):
         raise VerifyError(f"stream of core {core}: array group {groups.max()} of {len(program.groups)}")
 
 
 def _check_registers(core: int, records: isa.Records, positions: isa.Positions) -> None:
-    """Registers are written before they are read."""
+    """Checks that registers are written before they are read."""
     never = len(records)
     writes = positions.get(isa.OPCODE["sldi"], np.zeros(0, np.intp))
     first_write = _first(records["rd"], writes, never)
@@ -68,16 +69,19 @@ def _check_registers(core: int, records: isa.Records, positions: isa.Positions) 
 
 
 def _first(registers: npt.NDArray[np.integer], pcs: npt.NDArray[np.intp], never: int) -> npt.NDArray[np.intp]:
-    """By register, and one more: the first of the rising `pcs` whose instruction names it; else `never`."""
+    """Returns for each register the first of the rising `pcs` whose instruction names it; `never` if none does.
+
+    The result has one entry more, so that each register has a next one.
+    """
     first = np.full(isa.REGISTER_COUNT + 1, never)
-    first[registers[pcs[::-1]]] = pcs[::-1]  # of several the last assignment stays
+    first[registers[pcs[::-1]]] = pcs[::-1]  # the last assignment stays, that of the first pc
     return first
 
 
 def _check_addresses(
     core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Arch
 ) -> None:
-    """Every range of local memory that an instruction touches lies inside what the core uses."""
+    """Checks that every range of local memory that an instruction touches lies inside the core's buffers."""
     limit = program.local_elements * arch.element_bytes
     values = _RegisterValues(records, positions)
     for opcode, uses in positions.items():
@@ -103,7 +107,7 @@ def _extent(
     program: CoreProgram,
     arch: Arch,
 ) -> Ints:
-    """Bytes that each instruction touches from the address of an operand on."""
+    """Returns the number of bytes that each instruction touches, from the address of an operand on."""
     width, records = arch.element_bytes, values.records
     if spec.unit is isa.Unit.TRANSFER:
         return records["d"][pcs].astype(np.int64)
@@ -120,7 +124,7 @@ def _extent(
 
 
 class _RegisterValues:
-    """What a register holds before an instruction; streams of the compiler write registers with `sldi` only."""
+    """Values of registers before an instruction. Streams of the compiler write registers with `sldi` only."""
 
     def __init__(self, records: isa.Records, positions: isa.Positions) -> None:
         self.records = records
@@ -129,7 +133,10 @@ class _RegisterValues:
         self._held: dict[int, npt.NDArray[np.int32]] = {}
 
     def before(self, pcs: npt.NDArray[np.intp], slot: str) -> Ints:
-        """The values of the registers that `slot` names; 0 where it names none."""
+        """Returns the values of the registers that `slot` names, before each instruction of `pcs`.
+
+        A register that has not been written yet holds 0.
+        """
         registers = self.records[slot][pcs]
         if (registers == registers[0]).all():
             return self._values(int(registers[0]))[pcs].astype(np.int64)
@@ -140,7 +147,7 @@ class _RegisterValues:
         return result
 
     def _values(self, register: int) -> npt.NDArray[np.int32]:
-        """What the register holds at each instruction, made at the first question."""
+        """Returns the value of a register before each instruction; computed at the first call."""
         if register not in self._held:
             loads = self._loads[self._loaded == register]
             values = np.append(np.int32(0), self.records["a"][loads])
@@ -149,7 +156,7 @@ class _RegisterValues:
 
 
 def _check_messages(streams: Mapping[int, Stream]) -> None:
-    """For each ordered pair of cores, the sizes sent are the sizes received, in order."""
+    """Checks, for each ordered pair of cores, that the sizes sent are the sizes received, in order."""
     sent, received = _messages(streams, "send"), _messages(streams, "recv")[:, [1, 0, 2]]
     sent, received = (ends[np.lexsort((ends[:, 1], ends[:, 0]))] for ends in (sent, received))
     count = min(len(sent), len(received))
@@ -162,7 +169,7 @@ def _check_messages(streams: Mapping[int, Stream]) -> None:
 
 
 def _messages(streams: Mapping[int, Stream], name: str) -> Ints:
-    """Of each instruction of this name: its core, its partner, its size in bytes."""
+    """Returns a row for each instruction of this name: its core, its partner, its size in bytes."""
     found = {core: stream.records[stream.records["opcode"] == isa.OPCODE[name]] for core, stream in streams.items()}
     columns = [np.stack([np.full(len(r), core), r["a"], r["d"]], axis=1) for core, r in found.items()]
     return np.concatenate([np.zeros((0, 3), np.int64), *columns])

@@ -1,4 +1,4 @@
-"""SpatialIR to PimIR: cores, channels, buffers with addresses."""
+"""PimIR: a program for each core, on buffers with addresses, and channels between cores. The passes that make it."""
 
 from raptor.pim.allocate import allocate, memory_warnings, reuse_operands
 from raptor.pim.global_memory import GlobalMemory, map_global_memory

@@ -1,4 +1,4 @@
-"""Buffers get addresses: results in place of operands that die, memory shared by buffers not alive together."""
+"""Gives buffers addresses. Results overwrite operands that die; buffers that are not alive together share memory."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from raptor.spatial.operations import Vector
 from raptor.target.arch import Arch
 
 GAP_ELEMENTS = 1
-"""Left free after each buffer: the simulator takes adjacent buffers for overlapping ones (both ends inclusive)."""
+"""Elements left free after each buffer: the simulator counts both ends as inside, so neighbours would overlap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A buffer is written by step `first` and read last by step `last`."""
+    """Lifetime of a buffer: step `first` writes it first, step `last` uses it last."""
 
     buffer: Buffer
     first: int
@@ -25,7 +25,7 @@ class Lifetime:
 
 
 def lifetimes(core: CoreProgram) -> list[Lifetime]:
-    """In order of first use."""
+    """Returns the lifetimes of a core's buffers, in order of first use."""
     first: dict[str, tuple[Buffer, int]] = {}
     last: dict[str, int] = {}
     for i, step in enumerate(core.steps):
@@ -37,14 +37,18 @@ def lifetimes(core: CoreProgram) -> list[Lifetime]:
 
 
 def reuse_operands(program: PimProgram) -> PimProgram:
-    """A vector operation whose operand dies with it writes its result there (destination passing)."""
+    """Returns the program with vector operations that write their result over an operand (destination passing).
+
+    The operand must be as long as the result, and not be read again.
+    """
     return replace(program, cores={i: _reuse_on_core(core) for i, core in program.cores.items()})
 
 
 def _reuse_on_core(core: CoreProgram) -> CoreProgram:
+    """Renames buffers: a result gets the name of the operand whose memory it takes."""
     last = {life.buffer.name: life.last for life in lifetimes(core)}
     home: dict[str, str] = {}
-    """By name of a buffer: that of the buffer whose memory it takes."""
+    """Name of a buffer -> name of the buffer whose memory it takes."""
 
     def moved(buffer: Buffer) -> Buffer:
         return replace(buffer, name=home[buffer.name]) if buffer.name in home else buffer
@@ -63,9 +67,9 @@ def _reuse_on_core(core: CoreProgram) -> CoreProgram:
 
 
 def allocate(program: PimProgram, arch: Arch) -> PimProgram:
-    """Gives every buffer an address in local memory.
+    """Returns the program with an address in local memory for every buffer.
 
-    Raises `CapacityError` where a core needs more than the `memory_size` that the architecture file names.
+    Raises `CapacityError` if the architecture file names a `memory_size`, and a core needs more.
     """
     cores = {i: _allocate_core(core) for i, core in program.cores.items()}
     placed = replace(program, cores=cores)
@@ -86,7 +90,10 @@ def allocate(program: PimProgram, arch: Arch) -> PimProgram:
 
 @dataclass(frozen=True, slots=True)
 class _Over:
-    """Cores that need more local memory than there is: how many, the fullest, and the node most of it is for."""
+    """Cores that need more local memory than they have.
+
+    count: how many. core, bytes: the fullest, and what it needs. node: the ONNX node with most of its steps.
+    """
 
     count: int
     core: int
@@ -95,6 +102,7 @@ class _Over:
 
 
 def _largest(program: PimProgram, arch: Arch) -> _Over | None:
+    """Finds the cores that need too much local memory; returns None if all fit."""
     sizes = {i: core.local_elements * arch.element_bytes for i, core in program.cores.items()}
     over = {i: size for i, size in sizes.items() if size > arch.memory_size_bytes}
     if not over:
@@ -105,9 +113,9 @@ def _largest(program: PimProgram, arch: Arch) -> _Over | None:
 
 
 def memory_warnings(program: PimProgram, arch: Arch) -> tuple[str, ...]:
-    """What to tell when cores need more than `memory_size`.
+    """Returns a warning if cores need more local memory than `memory_size`; nothing if all fit.
 
-    Only a warning where the architecture file does not name it: the simulator's default of 1 MiB is not enforced.
+    If the architecture file names a size, `allocate` raises instead. The simulator does not enforce its default, 1 MiB.
     """
     over = _largest(program, arch)
     if over is None:
@@ -119,7 +127,7 @@ def memory_warnings(program: PimProgram, arch: Arch) -> tuple[str, ...]:
 
 
 def _allocate_core(core: CoreProgram) -> CoreProgram:
-    """Largest buffer first, each at the lowest address free during its life."""
+    """Gives each buffer of a core an address: the largest first, at the lowest address that is free during its life."""
     from raptor.pim.allocate_kernel import first_fit  # compiled code is loaded only where it runs
 
     lives = lifetimes(core)

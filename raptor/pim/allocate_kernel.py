@@ -10,7 +10,10 @@ Ints = npt.NDArray[np.int64]
 
 @kernel
 def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
-    """Start of each of the ranges, taken in `order`: the lowest at which it is free from step `first` to `last`."""
+    """Returns the start of each range of `size` elements.
+
+    Ranges are placed in `order`, each at the lowest start that is free from step `first` to step `last`.
+    """
     start = np.zeros_like(size)
     placed = np.empty_like(order)  # by start
     for count in range(len(order)):

@@ -1,4 +1,4 @@
-"""The map of global memory: inputs, constants, outputs one after another."""
+"""Lays out global memory: inputs, constants and outputs, one after another."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GlobalMemory:
-    """Addresses and sizes in elements.
+    """Map of global memory. Addresses and sizes are in elements.
 
-    `inputs` and `outputs`: by tensor, an address for each of its parts. `constants`: by name of the ConstantTile; their
-    values lie from `constants_address` on.
+    inputs, outputs: by tensor, an address for each of its parts. constants: an address by name of the ConstantTile.
+    constant_values: the values of all constants, which lie from `constants_address` on.
     """
 
     inputs: Mapping[str, tuple[int, ...]]
@@ -35,7 +35,7 @@ class GlobalMemory:
 
 
 def map_global_memory(schedule: Schedule) -> GlobalMemory:
-    """Gives every input tile, constant and output tile its place; constants by first use."""
+    """Returns a map with an address for every input tile, constant and output tile; constants in order of first use."""
     graph = schedule.graph
     inputs, position = _place_tensors(graph, graph.inputs, 0)
     pool = _Pool(position)
@@ -47,7 +47,10 @@ def map_global_memory(schedule: Schedule) -> GlobalMemory:
 
 @dataclass(slots=True)
 class _Pool:
-    """Constants, each different one once."""
+    """Constants in global memory; equal ones are stored once.
+
+    base: address of the first. known: bytes of a constant -> its address.
+    """
 
     base: int
     chunks: list[Floats] = field(default_factory=list[Floats])
@@ -55,6 +58,7 @@ class _Pool:
     size: int = 0
 
     def place(self, values: Floats) -> int:
+        """Returns the address of a constant; adds it if no equal one is there."""
         key = values.tobytes()
         if key not in self.known:
             self.known[key] = self.base + self.size
@@ -75,6 +79,7 @@ def _constants(graph: SpatialGraph) -> Iterator[ConstantTile]:
 def _place_tensors(
     graph: SpatialGraph, names: tuple[str, ...], position: int
 ) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Places tensors from `position` on. Returns the addresses of their parts, and the first free address."""
     places: dict[str, tuple[int, ...]] = {}
     for name in names:
         sizes = [part.tile.elements for part in graph.tensors[name].parts]

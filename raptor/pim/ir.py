@@ -1,6 +1,6 @@
 """PimIR: one straight-line program per core, on named buffers of local memory.
 
-Every operation names the buffers it reads and the one it writes (destination passing; thesis, listings 4.2 and 4.3).
+Every operation names the buffers that it reads and writes (destination passing; thesis, listings 4.2 and 4.3).
 After `allocate` each buffer has an address. Sizes are in elements here; bytes appear when instructions are emitted.
 """
 
@@ -16,27 +16,29 @@ from raptor.target.layout import Image, Region
 
 @dataclass(frozen=True, slots=True)
 class Buffer(Value):
-    """Local memory of one core that holds a value.
+    """A range of local memory of one core that holds a value.
 
-    The name says which memory, the shape how an operation sees it.
+    Its name says which range, its shape how an operation sees the elements.
     """
 
 
 Span = tuple[int, int]
-"""First element of a buffer, and how many."""
+"""A part of a buffer: first element, number of elements."""
 
 
 def span_of(buffer: Value, span: Span | None) -> Span:
+    """Returns the span; the whole buffer if it is None."""
     return (0, buffer.elements) if span is None else span
 
 
 def span_text(buffer: Value, span: Span | None) -> str:
+    """Writes a buffer and its span as the text of a program shows them."""
     return str(buffer) if span is None else f"{buffer}[{span[0]}:{span[0] + span[1]}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Load(OneResult[V]):
-    """`result` = global memory from `address` (elements); with `span`, only those elements of it."""
+    """Loads global memory from `address` (elements) on into `result`; with `span`, into those elements only."""
 
     address: int
     span: Span | None = None
@@ -59,7 +61,7 @@ class Load(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation[V]):
-    """Global memory from `address` (elements) = `source`."""
+    """Stores `source` in global memory, from `address` (elements) on."""
 
     source: V
     address: int
@@ -78,9 +80,9 @@ class Store(Operation[V]):
 
 @dataclass(frozen=True, slots=True)
 class Send(Operation[V]):
-    """`source` to core `core`; returns when core `core` executes the receive of the same channel.
+    """Sends `source` to core `core`; with `span`, those elements only.
 
-    With `span`, only those elements of it.
+    Ends when the other core has executed the receive of the same channel.
     """
 
     source: V
@@ -110,7 +112,7 @@ class Send(Operation[V]):
 
 @dataclass(frozen=True, slots=True)
 class Receive(OneResult[V]):
-    """`result` from core `core`; with `span`, only those elements of it."""
+    """Receives `result` from core `core`; with `span`, those elements only."""
 
     core: int
     channel: int
@@ -138,7 +140,7 @@ class Receive(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Repeat(OneResult[V]):
-    """`result` = `source` again and again."""
+    """Fills `result` with copies of `source`, one after another."""
 
     source: V
 
@@ -168,7 +170,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CoreProgram:
-    """What one core does. `addresses` (elements) is None before allocation."""
+    """Program of one core.
+
+    addresses: in elements, by name of the buffer; None before allocation. local_elements: local memory that is used.
+    """
 
     core: int
     groups: tuple[Group, ...]
@@ -177,13 +182,14 @@ class CoreProgram:
     local_elements: int = 0
 
     def address(self, buffer: Buffer) -> int:
+        """Returns the address of a buffer, in elements."""
         assert self.addresses is not None, "buffers have no addresses before allocation"
         return self.addresses[buffer.name]
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A tile of a tensor is the result of the last of the first `step` steps of `core`."""
+    """Part `region` of a tensor is in local memory of `core` right after the first `step` steps: the last wrote it."""
 
     region: Region
     core: int
@@ -192,7 +198,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Where an ONNX tensor can be seen in local memories."""
+    """Places in local memories where the parts of an ONNX tensor can be seen."""
 
     tensor: str
     node: str
@@ -202,7 +208,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class PimProgram:
-    """All cores of the chip that have work, by id, and the channels between them."""
+    """Programs of all cores that have work, by number of the core, and the number of channels between them."""
 
     name: str
     cores: Mapping[int, CoreProgram]
@@ -231,7 +237,7 @@ def _group_text(groups: tuple[Group, ...]) -> str:
 
 
 def _operation_text(op: Operation[Buffer]) -> str:
-    """Names the buffers that an operation overwrites after its operands; a transfer has only one buffer."""
+    """Writes an operation: its operands, then the buffers that it overwrites. A transfer has only one buffer."""
     braces = op.braces("groups")
     if isinstance(op, Load | Store | Send | Receive):
         return f"pim.{op.mnemonic} {', '.join(op.arguments)}{braces}"
@@ -240,6 +246,7 @@ def _operation_text(op: Operation[Buffer]) -> str:
 
 
 def _allocations(operation: Operation[Buffer], core: CoreProgram, known: set[str]) -> Iterator[str]:
+    """Writes a line for each buffer that the operation is the first to write; `known`: names of those before."""
     for buffer in (*operation.results, *operation.scratch):
         if buffer.name not in known:
             known.add(buffer.name)

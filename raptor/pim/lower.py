@@ -1,7 +1,7 @@
 """SpatialIR to PimIR: computes go to cores, values that cross cores become channels, operands become buffers.
 
-Deadlock-free by construction: computes are visited in one global order, and the send and the receive of a channel are
-appended in the same step, so every core's program is a projection of that order in which they are neighbours.
+The programs cannot deadlock: computes are visited in one global order, and the send and the receive of a channel are
+appended together. They are neighbours in that order, and the program of each core is a part of it, in the same order.
 """
 
 from collections import defaultdict
@@ -19,7 +19,10 @@ from raptor.spatial.tiles import ConstantTile, Tile
 
 
 def place(schedule: Schedule, memory: GlobalMemory) -> ir.PimProgram:
-    """Visits computes and fetches in the order of the schedule, and appends to the programs of their cores."""
+    """Returns the programs of all cores.
+
+    Visits computes and fetches in the order of the schedule, and appends operations to the programs of their cores.
+    """
     placer = _Placer(schedule.placed.graph, memory)
     for core, step in schedule.steps():
         placer.place(step, core)
@@ -29,7 +32,7 @@ def place(schedule: Schedule, memory: GlobalMemory) -> ir.PimProgram:
 
 @dataclass(slots=True)
 class _Core:
-    """A core's program so far. `here`: buffers by name of the tile or constant they hold."""
+    """Program of a core so far. `here`: buffers by name of the tile or constant that they hold."""
 
     groups: list[ir.Group] = field(default_factory=list[ir.Group])
     steps: list[ir.Step] = field(default_factory=list[ir.Step])
@@ -41,16 +44,19 @@ class _Core:
 
 @dataclass(slots=True)
 class _Placer:
+    """Appends computes and fetches to the programs of their cores, and knows what is on each core so far."""
+
     graph: SpatialGraph
     memory: GlobalMemory
     cores: defaultdict[int, _Core] = field(default_factory=lambda: defaultdict(_Core))
     made: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """Of each tile computed: its core and how many steps that core had done then."""
+    """For each tile computed so far: its core, and the number of steps of that core up to then."""
     inputs: dict[str, int] = field(default_factory=dict[str, int])
     """Global address of each tile of a model input or constant."""
     outputs: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Global addresses where each tile is a model output."""
     first_group: dict[tuple[int, ir.Group], int] = field(default_factory=dict[tuple[int, ir.Group], int])
+    """(core, first group of a compute) -> its number on the core."""
     channels: int = 0
 
     def __post_init__(self) -> None:
@@ -62,6 +68,7 @@ class _Placer:
             self.inputs[name] = self.memory.constants[name]
 
     def place(self, compute: Compute | Fetch, core: int) -> None:
+        """Appends the operations of a compute or a fetch to the program of `core`, and what they need to others."""
         if isinstance(compute, Fetch):
             self.local(compute.tile, core, compute.node)
             return
@@ -76,7 +83,7 @@ class _Placer:
             self.store(tile, core, compute.node)
 
     def groups_of(self, compute: Compute, core: int) -> int:
-        """Number of the compute's first array group on its core; computes of equal matrices share their groups."""
+        """Returns the number of the compute's first array group on its core. Equal matrices share their groups."""
         groups = self.cores[core].groups
         wanted = [ir.Group(compute.layer, m) for m in compute.matrices]
         if not wanted:
@@ -88,7 +95,7 @@ class _Placer:
         return self.first_group[key]
 
     def lower(self, op: BodyOp, core: int, first_group: int, node: str) -> Operation[ir.Buffer]:
-        """Returns the operation on buffers. Its operands are copied to the core first."""
+        """Returns the operation on buffers. Operands that are not on the core are brought there first."""
         for tile in op.reads:
             self.local(tile, core, node)
         here = self.cores[core].here
@@ -104,7 +111,7 @@ class _Placer:
         return lowered.shift_matrices(first_group) if first_group else lowered
 
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
-        """The tile's buffer on this core; loaded or received now if it is not there yet."""
+        """Returns the buffer of a tile on this core; loads or receives it if it is not there yet."""
         here = self.cores[core].here
         if tile.name not in here:
             buffer = _buffer(tile)
@@ -116,14 +123,14 @@ class _Placer:
         return here[tile.name]
 
     def transfer(self, tile: Tile, buffer: ir.Buffer, core: int, node: str) -> None:
-        """A new channel: its send and its receive are neighbours in the global order."""
+        """Sends a tile over a new channel. The send and the receive are neighbours in the global order."""
         source, _ = self.made[tile.name]
         self.cores[source].add(ir.Send(self.cores[source].here[tile.name], core, self.channels), node)
         self.cores[core].add(ir.Receive(buffer, source, self.channels), node)
         self.channels += 1
 
     def copy(self, op: Copy[Tile], core: int, node: str) -> None:
-        """Elements of a tile into a buffer of this core: loaded, received, or copied."""
+        """Puts elements of a tile into a buffer of this core: loads, receives or copies them."""
         out = self.cores[core].here.setdefault(op.result.name, _buffer(op.result))
         into, taken = (op.at, op.elements), (op.first, op.elements)
         if op.source.name in self.inputs:
@@ -139,7 +146,7 @@ class _Placer:
         self.channels += 1
 
     def repeated(self, buffer: ir.Buffer, tile: Tile, result: Tile, core: int, node: str) -> ir.Buffer:
-        """The buffer of an operand `tile`; one that repeats pixel by pixel is first repeated to a row of the result."""
+        """Returns the buffer of an operand `tile`; fills a row of the result with it if it is shorter than that."""
         row_elements = result.width * result.channels
         if buffer.elements >= row_elements:
             return buffer
@@ -155,7 +162,7 @@ class _Placer:
         return row
 
     def constant(self, tile: ConstantTile, core: int, node: str) -> ir.Buffer:
-        """The buffer of a constant, which equal constants share; loaded now if it is not there yet."""
+        """Returns the buffer of a constant, which equal constants share; loads it if it is not there yet."""
         address = self.memory.constants[tile.name]
         buffer = replace(_buffer(tile), name=f"const@{address}")
         here = self.cores[core].here
@@ -165,11 +172,12 @@ class _Placer:
         return buffer
 
     def store(self, tile: Tile, core: int, node: str) -> None:
+        """Stores a tile at each address where it is a model output."""
         for address in self.outputs.pop(tile.name, ()):
             self.cores[core].add(ir.Store(self.cores[core].here[tile.name], address), node)
 
     def store_inputs(self) -> None:
-        """Model outputs that are model inputs pass through core 0."""
+        """Stores the outputs that no compute makes, such as model inputs. They pass through core 0."""
         tiles = {p.tile.name: p.tile for t in self.graph.tensors.values() for p in t.parts}
         for name in list(self.outputs):
             self.local(tiles[name], 0, "")
@@ -184,6 +192,7 @@ class _Placer:
         return all(p.tile.name in self.made for p in tensor.parts)
 
     def trace(self, tensor: TensorParts) -> ir.Trace:
+        """Returns the places where the parts of a tensor can be seen."""
         spots = (ir.Spot(p.region, *self.made[p.tile.name]) for p in tensor.parts)
         return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots))
 
@@ -193,6 +202,7 @@ def _buffer(tile: Tile) -> ir.Buffer:
 
 
 def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:
+    """Yields name and global address of each tile of some tensors."""
     for name, addresses in places.items():
         for part, address in zip(graph.tensors[name].parts, addresses, strict=True):
             yield part.tile.name, address

@@ -9,7 +9,7 @@ from raptor.target.arch import Arch
 
 
 def verify(program: PimProgram, arch: Arch) -> None:
-    """Raises `VerifyError` that names the core, the step and the ONNX node."""
+    """Checks a program, before or after allocation. Raises `VerifyError` that names core, step and ONNX node."""
     _check_channels(program)
     _check_order(program)
     for core in program.cores.values():
@@ -19,7 +19,7 @@ def verify(program: PimProgram, arch: Arch) -> None:
 
 
 def _check_channels(program: PimProgram) -> None:
-    """Each channel has one send and one receive, of the same size, on different cores that name each other."""
+    """Checks that each channel has one send and one receive, of one size, on different cores that name each other."""
     sends: dict[int, tuple[int, int, int]] = {}
     receives: dict[int, tuple[int, int, int]] = {}
     for core in program.cores.values():
@@ -47,7 +47,7 @@ def _add_end(ends: dict[int, tuple[int, int, int]], channel: int, end: tuple[int
 
 
 def _check_order(program: PimProgram) -> None:
-    """Channels are numbered in the global order: each core meets its own in rising order, so none waits in a ring."""
+    """Checks that each core meets its channels in rising order, that of the schedule: so no cores wait in a ring."""
     for core in program.cores.values():
         channels = [s.operation.channel for s in core.steps if isinstance(s.operation, Send | Receive)]
         if channels != sorted(channels):
@@ -55,6 +55,7 @@ def _check_order(program: PimProgram) -> None:
 
 
 def _check_core(core: CoreProgram, arch: Arch) -> None:
+    """Checks that the core exists, has crossbars for its groups, and defines buffers before it reads them."""
     xbars = sum(g.matrix.xbars for g in core.groups)
     if xbars > arch.xbars_per_core or core.core >= arch.core_count:
         raise VerifyError(
@@ -73,7 +74,7 @@ def _check_core(core: CoreProgram, arch: Arch) -> None:
 
 
 def _check_addresses(core: CoreProgram, addresses: Mapping[str, int]) -> None:
-    """Buffers alive together keep `GAP_ELEMENTS` between them, and all lie inside the memory used."""
+    """Checks that buffers alive together are `GAP_ELEMENTS` apart, and that all lie inside the memory used."""
     lives = lifetimes(core)
     starting: dict[int, list[Buffer]] = {}
     ending: dict[int, list[Buffer]] = {}

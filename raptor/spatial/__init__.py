@@ -1,4 +1,4 @@
-"""Graph to SpatialIR, tiles and crossbar matrices; then the core of each compute, and the order of all."""
+"""SpatialIR: tiles, crossbar matrices and computes. The passes that make it, place its computes and order them."""
 
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.mesh_placement import place_cores

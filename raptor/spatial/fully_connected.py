@@ -1,7 +1,8 @@
-"""A layer of one output pixel: products on all its cores at once, then each output tile is added up on one of them.
+"""Lowers a layer of one output pixel: all its cores multiply at once, then each output tile is added up on one of them.
 
-Additions of floats cannot be regrouped. So that equal columns of weights give equal outputs, wherever they are,
-products are added in runs that are the same for all columns: a run ends where those of any column go on elsewhere.
+The sum of floats depends on the order of the additions. Equal columns of weights should give equal outputs, whichever
+cores hold them. So the products of all columns are added in the same runs: a run ends wherever the products of some
+column continue on another core.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from raptor.target.layout import Region
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Elements of a tile from `first` on. `position`: as in `Partition`."""
+    """A place in a tile: element `first`, and those after it. `position`: as in `Partition`."""
 
     tile: Tile
     first: int
@@ -30,14 +31,14 @@ class Source:
 
 
 FindSource = Callable[[int, Range], Source]
-"""(pixel, channels) of the layer's input -> where they are."""
+"""(pixel, channels) of the layer's input -> the place that holds them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Partial:
-    """What a core contributes: `tile` holds `count` vectors of all columns, to be added.
+    """Contribution of a core: `tile` holds `count` vectors of all columns, which have to be added.
 
-    `first`: the first of its products, counted over all cores.
+    `first`: number of its first product, counted over all cores.
     """
 
     core: int
@@ -52,7 +53,10 @@ class _Partial:
 
 @dataclass(slots=True)
 class DenseLayer:
-    """`mapping`: matrices whose columns are whole output tiles, those of the same columns one after another."""
+    """A fully connected layer to lower.
+
+    mapping: its matrices. Their columns are whole output tiles; those of equal columns follow one another.
+    """
 
     node: Node
     operator: Filter
@@ -61,6 +65,7 @@ class DenseLayer:
     find: FindSource
 
     def lower(self, regions: list[tuple[int, Region]]) -> Iterator[tuple[Region, Tile]]:
+        """Emits the layer. Yields each region of the output, numbered in `regions`, and the tile that holds it."""
         placed = list(zip(self.mapping.matrices, self.mapping.cores, strict=True))
         groups = {cols: list(run) for cols, run in groupby(placed, key=lambda pair: pair[0].cols)}
         ends = run_ends([[core for _, core in group] for group in groups.values()])
@@ -74,6 +79,7 @@ class DenseLayer:
                 yield region, self.reduce(i, region, cols[0], partials, home)
 
     def products(self, cols: Range, placed: list[tuple[Matrix, int]]) -> Iterator[_Partial]:
+        """Emits the products for a range of columns. `placed`: its matrices, and the core of each."""
         first = 0
         for core, run in groupby(placed, key=lambda pair: pair[1]):
             matrices = [matrix for matrix, _ in run]
@@ -81,7 +87,7 @@ class DenseLayer:
             first += len(matrices)
 
     def product(self, cols: Range, core: int, matrices: list[Matrix], first: int) -> _Partial:
-        """The products of one core, one after another."""
+        """Emits the products of one core, one after another. `first`: number of the first of them."""
         pixels = self.operator.window.input_pixels()[0].tolist()
         sizes = [m.rows[1] - m.rows[0] for m in matrices]
         ends = np.cumsum([0, *sizes]).tolist()
@@ -94,7 +100,7 @@ class DenseLayer:
         return _Partial(core, result, len(matrices), first)
 
     def copy(self, given: Tile, core: int, sources: list[Source], sizes: list[int]) -> None:
-        """Elements that lie side by side come in one message."""
+        """Copies inputs into `given`, one after another. Elements that lie side by side come in one message."""
         at, start = 0, 0
         for n, (source, size) in enumerate(zip(sources, sizes, strict=True)):
             at += size
@@ -106,7 +112,7 @@ class DenseLayer:
                 start = at
 
     def summed(self, partial: _Partial, ends: list[int]) -> _Partial:
-        """One vector for each run of products that end at `ends`."""
+        """Adds up runs of products on their core. Returns one vector for each run; `ends`: see `run_ends`."""
         last = partial.first + partial.count
         cuts = [partial.first, *(end for end in ends if partial.first < end <= last)]
         if len(cuts) == partial.count + 1:
@@ -119,7 +125,10 @@ class DenseLayer:
         return _Partial(partial.core, result, len(cuts) - 1, partial.first)
 
     def reduce(self, index: int, region: Region, first: int, partials: list[_Partial], home: int) -> Tile:
-        """One output tile, from the vectors of all cores in their order. `first`: their first column."""
+        """Adds up output tile `index` on the core of `partials[home]`: the vectors of all cores, in their order.
+
+        `first`: first column of the vectors.
+        """
         size, at = region.channel_count, region.channels[0] - first
         own, core = partials[home], partials[home].core
         result = Tile(tile_name(self.node.output, index), 1, 1, size)
@@ -141,11 +150,15 @@ class DenseLayer:
         return result
 
     def add(self, matrices: tuple[Matrix, ...], core: int, op: BodyOp, position: float = 1.0) -> None:
+        """Emits a compute of one operation."""
         layer = "" if isinstance(op, Copy) else filter_key(self.node)
         self.emit(Compute(self.node.name, self.node.op_type, layer, matrices, (op,), (op.result,)), core, position)
 
 
 def run_ends(cores: list[list[int]]) -> list[int]:
-    """Where runs of products end. `cores`: for each range of columns, the core of each of its products, in order."""
+    """Returns the numbers of products at which a run ends: after them, some columns continue on another core.
+
+    `cores`: for each range of columns, the core of each of its products, in order.
+    """
     lengths = ([len(list(run)) for _, run in groupby(group)] for group in cores)
     return sorted({end for group in lengths for end in accumulate(group)})

@@ -1,7 +1,7 @@
-"""SpatialIR: what is computed from which tiles, on any crossbar machine.
+"""SpatialIR: computes on tiles, for any crossbar machine.
 
-A `Compute` is work that fits one core: crossbar matrices, and a body of operations on channel tiles. No cores, no
-addresses, no protocol. Prints in the manner of the thesis, listing 4.1.
+A `Compute` is work that fits one core: crossbar matrices, and a body of operations on channel tiles. It knows no cores,
+no addresses and no protocol. A graph prints in the style of the thesis, listing 4.1.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,9 +19,9 @@ from raptor.target.layout import Image, Region
 
 @dataclass(frozen=True, slots=True)
 class Copy(OneResult[V]):
-    """Elements of a tile become elements of another one on the core of the compute, which several may fill.
+    """Copies elements of a tile, on any core, into a tile on the core of the compute. Several copies may fill one tile.
 
-    Elements `first` to `first + elements` of `source` go to `at` in `result`.
+    Elements `first` to `first + elements` of `source` go to element `at` of `result` and those after it.
     """
 
     source: V
@@ -50,7 +50,11 @@ BodyOp: TypeAlias = OneResult[Tile]
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Work that fits one core. `node`: the ONNX node; `layer`: key of the mapping that holds its matrices."""
+    """Work that fits one core.
+
+    node: the ONNX node. layer: key in the decision, if the compute is part of a layer with weights. matrices: those
+    that the body multiplies with, by number. results: the tiles of the body that are used outside of it.
+    """
 
     node: str
     op_type: str
@@ -61,6 +65,7 @@ class Compute:
 
     @property
     def inputs(self) -> tuple[Tile, ...]:
+        """The tiles that the body reads and does not make itself; constants are left out."""
         inside = {op.result for op in self.body}
         return tuple(dict.fromkeys(t for op in self.body for t in op.reads if t not in inside))
 
@@ -75,9 +80,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TensorParts:
-    """Where a tensor of the Graph lives. Several tensors may share tiles (Rename, aligned Concat).
+    """The tiles that hold a tensor of the Graph. Several tensors may share tiles (Rename, aligned Concat).
 
-    `whole`: the same as tiles of all rows, where an operation asked for that.
+    `whole`: the tensor once more, as tiles of all rows, if an operation asked for them.
     """
 
     name: str
@@ -91,7 +96,7 @@ class TensorParts:
 
 @dataclass(frozen=True, slots=True)
 class FilterUse:
-    """Which filter computes a tensor, and from which tensor."""
+    """The filter that computes a tensor, by its key, and the tensor that it reads."""
 
     key: str
     source: str
@@ -99,10 +104,10 @@ class FilterUse:
 
 @dataclass(frozen=True, slots=True)
 class SpatialGraph:
-    """Computes in topological order.
+    """A model as computes, in topological order.
 
-    `filters`: by key of the mapping. `filter_of`: for each tensor that a filter computes, the key and the tensor it
-    reads. `literals`: the tiles that are constants.
+    tensors: by name. filters: by key of the layer in the decision. filter_of: by name of a tensor that a filter
+    computes. literals: the tiles that are constants, by name.
     """
 
     name: str
@@ -146,6 +151,7 @@ def _compute_lines(compute: Compute) -> Iterator[str]:
 
 
 def _matrix_runs(matrices: tuple[Matrix, ...] | tuple[LineMatrix, ...]) -> Iterator[str]:
+    """Writes each line matrix, and together the kernel matrices that differ in the kernel position only."""
     for m in (m for m in matrices if isinstance(m, LineMatrix)):
         ins, outs = (f"{a}:{b}" for a, b in (m.ins, m.outs))
         yield f"in {ins} x {m.band.lines}x{m.pixels} out {outs} x {len(m.band.outs)}x{m.count}"

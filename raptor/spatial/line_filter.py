@@ -1,4 +1,4 @@
-"""A layer line by line: products of each input line, and the sums that are the lines of the output."""
+"""Lowers a layer line by line: products of each input line, and the sums that are the lines of the output."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ from raptor.spatial.tiles import Tile
 Ints = npt.NDArray[np.int64]
 
 _OnCore = Callable[[Range, int, Range, int], tuple[Tile, int]]
-"""(lines, part, columns, core) -> a tile on the core that holds them, and the column of its first pixel."""
+"""(lines, part, columns, core) -> a tile on the core that holds these pixels, and the column of its first pixel."""
 
 _Result = tuple[int, int, Range, Tile]
 """Line, part and columns of the output, and the tile."""
@@ -37,7 +37,11 @@ _Result = tuple[int, int, Range, Tile]
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A block's product in the result of a step: matrix, part, block, step, first element."""
+    """The product of a block with a matrix.
+
+    weight: number of the matrix on the core. part: number of the input's channel range. step, at: the step that
+    multiplies it, and its first element in the result of the step.
+    """
 
     weight: int
     part: int
@@ -48,7 +52,7 @@ class _Product:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What one core does for lines of one phase. `sizes`: elements of the result of each step."""
+    """Products of one core for a band of lines of one shape. `sizes`: elements of the result of each step."""
 
     products: tuple[_Product, ...]
     sizes: tuple[int, ...]
@@ -56,7 +60,10 @@ class _Work:
 
 @dataclass(slots=True)
 class LayerLines:
-    """`ins`, `outs`: channel ranges of the input's and the output's tiles. `xbar`: rows and outputs of a crossbar."""
+    """A layer to lower line by line.
+
+    ins, outs: channel ranges of the tiles of input and output. xbar: rows and outputs of a crossbar.
+    """
 
     node: Node
     operator: Filter
@@ -67,14 +74,15 @@ class LayerLines:
 
     @property
     def whole(self) -> bool:
-        """Whether every core makes all channels of its pixels, so that runs span pixels.
+        """True if the output channels of each core are one tile, so that a run can span several pixels.
 
-        Runs that span pixels are added in another order than those of a pixel each, so it is one or the other for all
-        cores: equal columns of weights give equal outputs.
+        The length of runs changes the order in which products are added. So the answer is the same for all cores:
+        equal columns of weights give equal outputs.
         """
         return set(self.chosen.grid.outs) <= set(self.outs)
 
     def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[_Result]:
+        """Emits the layer. Yields the tiles of its output."""
         groups = len(self.chosen.grid.ins)
         for s, cols in enumerate(self.chosen.grid.cols):
             partial: dict[tuple[int, int], list[Tile]] = {}
@@ -87,7 +95,10 @@ class LayerLines:
                 yield y, p, cols, tiles[0] if groups == 1 else self.reduce(emit, s, y, p, tiles)
 
     def reduce(self, emit: Emit, s: int, y: int, p: int, tiles: list[Tile]) -> Tile:
-        """Partial sums are added on one of the cores that made them, another one for each range of channels."""
+        """Adds partial sums of line `y`, part `p` on one of the cores that made them, another one for each part.
+
+        `s`: number of the column segment.
+        """
         part = next(n for n, r in enumerate(self.chosen.grid.outs) if r[0] <= self.outs[p][0] < r[1])
         core = self.chosen.core(s, p % len(tiles), part)
         result = Tile(self.name(y, p, s), 1, tiles[0].width, tiles[0].channels)
@@ -97,20 +108,26 @@ class LayerLines:
         return result
 
     def name(self, y: int, p: int, s: int) -> str:
+        """Names a tile of the output by line, part and column segment."""
         return f"{self.node.output}.r{y}.c{p}.x{self.chosen.grid.cols[s][0]}"
 
     def compute(self, matrices: tuple[LineMatrix, ...], op: BodyOp) -> Compute:
+        """Makes a compute of one operation."""
         key = filter_key(self.node)
         return Compute(self.node.name, self.node.op_type, key, matrices, (op,), (op.result,))
 
 
 _Met = tuple[tuple[int, BandShape], ...]
-"""For an output line: of each band that reaches it, which of the band's output lines it is."""
+"""For each band that reaches an output line: number of the line among the band's output lines, shape of the band."""
 
 
 @dataclass(slots=True)
 class _CoreLines:
-    """The share of core (segment, group, part)."""
+    """The share of one core of the grid, at (segment, group, part).
+
+    matrices: number of each matrix on the core. work: products by shape of the band. runs: tables of `Overlap` by part
+    and bands met, since many lines have the same.
+    """
 
     layer: LayerLines
     segment: int
@@ -129,6 +146,7 @@ class _CoreLines:
         return self.layer.chosen.grid.cols[self.segment]
 
     def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[tuple[int, int, Tile]]:
+        """Emits the share: products, then sums. Yields line, part and tile of the output."""
         window = self.layer.operator.window
         found = [(band, band_shape(window, band)) for band in bands(window, self.layer.chosen.grid.height)]
         for _, shape in found:
@@ -150,10 +168,11 @@ class _CoreLines:
         return self.layer.chosen.core(self.segment, self.group, self.part)
 
     def parts(self) -> list[int]:
-        """The output's channel ranges that are this core's."""
+        """Returns the numbers of the output's channel ranges that this core computes."""
         return [p for p, (a, b) in enumerate(self.layer.outs) if self.outs[0] <= a and b <= self.outs[1]]
 
     def plan(self, shape: BandShape) -> _Work:
+        """Returns the products for bands of a shape; replicas of a matrix take turns."""
         chosen, width = self.layer.chosen.grid, self.outs[1] - self.outs[0]
         products: list[_Product] = []
         sizes: list[int] = []
@@ -174,12 +193,13 @@ class _CoreLines:
         return _Work(tuple(products), tuple(sizes))
 
     def matrix(self, part: Range, block: Block, band: BandShape) -> LineMatrix:
+        """Returns the matrix that a block of channels `part` is multiplied with."""
         pixels, shift, count = block_shape(self.layer.operator.window, block)
         columns = len(band.outs) * count * (self.outs[1] - self.outs[0])
         return LineMatrix(part, self.outs, band, pixels, shift, count, -(-columns // self.layer.xbar[1]))
 
     def line(self, emit: Emit, on_core: _OnCore, band: Band, work: _Work) -> Iterator[Tile]:
-        """The products of one band, step by step."""
+        """Emits the products of one band, step by step. Yields the result of each step."""
         position = band.lines[0] / self.layer.operator.window.in_dims[0]
         stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{band.lines[0]}"
         for step, size in enumerate(work.sizes):
@@ -199,11 +219,12 @@ class _CoreLines:
 
     @staticmethod
     def needed(work: _Work, part: int) -> Range:
+        """Returns the columns of input part `part` that the blocks read."""
         own = [q.block.pixels for q in work.products if q.part == part]
         return own[0][0], own[-1][1]
 
     def overlap(self, emit: Emit, y: int, p: int, met: _Met, sources: tuple[Tile, ...]) -> Tile:
-        """One line of one range of output channels."""
+        """Emits the sum that is line `y` of the output, part `p`; returns its tile."""
         layer = self.layer
         if (p, met) not in self.runs:
             self.runs[p, met] = self.find_runs(p, met)
@@ -215,7 +236,7 @@ class _CoreLines:
         return result
 
     def find_runs(self, p: int, met: _Met) -> Ints:
-        """Where the products of the bands met contribute to the part's channels."""
+        """Returns the runs (see `Overlap`) that add the products of the bands `met` to part `p` of an output line."""
         layer = self.layer
         low, high = layer.outs[p]
         own, width = high - low, self.outs[1] - self.outs[0]

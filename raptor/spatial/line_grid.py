@@ -1,4 +1,4 @@
-"""Streamed tensors as grids of cells, and which elements of a cell are which of a tile of all rows."""
+"""Streamed tensors as grids of cells; runs of elements between cells and tiles of all rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Pixels `cols` of a line and a range of channels."""
+    """A tile that holds pixels `cols` of a line, for a range of channels."""
 
     cols: Range
     tile: Tile
 
     def holds(self, cols: Range, *, exact: bool) -> bool:
-        """Whether all these pixels are in the cell; with `exact`, and no others."""
+        """True if all these pixels are in the cell; with `exact`, and no others."""
         return self.cols == cols if exact else self.cols[0] <= cols[0] and cols[1] <= self.cols[1]
 
 
 Made = dict[tuple[int, int], list[Cell]]
-"""By line and channel range: the cells so far."""
+"""Cells made so far, by line and number of the channel range, from left to right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,11 @@ class Grid:
 
     @classmethod
     def of(cls, parts: Parts, rows: int, made: Mapping[tuple[int, int], Sequence[Cell]]) -> "Grid":
+        """Makes a grid of `rows` lines of the cells made; see `Made`."""
         return cls(parts, tuple(tuple(tuple(made[y, p]) for p in range(len(parts))) for y in range(rows)))
 
     def cells(self) -> Iterator[tuple[int, int, Cell]]:
-        """Line, number of the channel range, and cell, of each cell."""
+        """Yields line, number of the channel range, and cell."""
         for y, line in enumerate(self.lines):
             for p, cells in enumerate(line):
                 for cell in cells:
@@ -48,15 +49,21 @@ class Grid:
 
 
 def cell_name(tensor: str, y: int, p: int, cols: Range) -> str:
+    """Names a cell by line, number of the channel range, and first column."""
     return f"{tensor}.r{y}.c{p}.x{cols[0]}"
 
 
 def overlap(a: Range, b: Range) -> bool:
+    """True if the ranges have a number in common."""
     return a[0] < b[1] and b[0] < a[1]
 
 
 def whole_runs(source: int, y: int, part: Range, cell: Cell, channels: Range, width: int) -> Ints:
-    """Runs that put a cell of line `y` into a tile of all rows, `width` pixels a row, and certain channels."""
+    """Returns the runs (see `Move`) that put a cell of line `y` into a tile of all rows.
+
+    source: number of the cell among the operands. part: channels of the cell. channels, width: channels of the tile,
+    and pixels of a row of it.
+    """
     low, high = max(part[0], channels[0]), min(part[1], channels[1])
     wide, count = channels[1] - channels[0], cell.cols[1] - cell.cols[0]
     at = y * width + cell.cols[0]
@@ -69,7 +76,10 @@ def whole_runs(source: int, y: int, part: Range, cell: Cell, channels: Range, wi
 
 
 def line_runs(source: int, y: int, whole: Part, part: Range, width: int) -> Ints:
-    """Runs that cut line `y`, `width` pixels of certain channels, out of a tile of all rows."""
+    """Returns the runs (see `Move`) that cut line `y` out of a tile of all rows.
+
+    source: number of the tile among the operands. part, width: channels and pixels of the line.
+    """
     channels = whole.region.channels
     low, high = max(part[0], channels[0]), min(part[1], channels[1])
     wide, own = channels[1] - channels[0], part[1] - part[0]

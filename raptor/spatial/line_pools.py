@@ -1,4 +1,4 @@
-"""Pooling: down the columns first, then along the line."""
+"""Lowers pooling of lines: down the columns first, then along the line."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,9 +13,10 @@ from raptor.spatial.tiles import Tile
 
 
 def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
-    """Two operations of as many inputs as the kernel is high and wide, where one would have as many as its area.
+    """Splits a pool into two: down the columns, then along the line. A kernel of one row or column stays one pool.
 
-    The first works on whole lines, whatever the stride.
+    An output pixel then has as many inputs as the kernel has rows plus columns, not rows times columns. The first pool
+    works on whole lines, whatever the stride.
     """
     window, (_, first) = pool.window, pool.inputs[0]
     if 1 in window.kernel:
@@ -43,26 +44,29 @@ def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
 
 
 def is_global(window: Window) -> bool:
-    """One output pixel that reads each pixel of a two-dimensional image."""
+    """True if there is one output pixel, and it reads each pixel of a two-dimensional image."""
     whole = window.kernel == window.in_dims and set(window.pads) == {0} and set(window.dilations) == {1}
     return whole and len(window.kernel) == 2 and window.out_pixels == 1
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePool:
-    """A whole image to one pixel, some columns on each core. `name`: of the result."""
+    """Pools a whole image to one pixel, some columns on each core. `name`: stem for the names of the tiles."""
 
     node: Node
     function: Literal["max", "sum"]
     name: str
 
     def lower(self, emit: Emit, columns: list[tuple[list[Tile], int | None]]) -> Tile:
-        """`columns`: the lines of some columns, and the core for them."""
+        """Emits the pool, and returns the tile of the pixel.
+
+        columns: for each group of neighbouring columns its lines, and the core for them (None: that of the first line).
+        """
         pixels = [self.along(emit, self.down(emit, f"x{i}", *given), *given) for i, given in enumerate(columns)]
         return self.down(emit, "all", pixels, columns[0][1])
 
     def down(self, emit: Emit, stem: str, tiles: list[Tile], core: int | None) -> Tile:
-        """Tiles of equal size combined, each as soon as it is there."""
+        """Combines tiles of equal size, each as soon as it is there."""
         total = tiles[0]
         for n, tile in enumerate(tiles[1:], 1):
             result = replace(tile, name=f"{self.name}.{stem}.{n}")
@@ -72,7 +76,7 @@ class ImagePool:
         return total
 
     def along(self, emit: Emit, line: Tile, tiles: list[Tile], core: int | None) -> Tile:
-        """The pixels of a line combined."""
+        """Combines the pixels of a line into one."""
         if line.width == 1:
             return line
         result = replace(line, name=f"{tiles[0].name}.{self.name}.pixel", width=1)

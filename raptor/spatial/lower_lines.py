@@ -1,8 +1,8 @@
-"""Graph to SpatialIR line by line: a layer starts when the lines that it needs are there (cross-layer, CLSA-CIM).
+"""Graph to SpatialIR line by line: a layer starts as soon as it has the lines that it needs (cross-layer, CLSA-CIM).
 
 A streamed tensor is a grid of cells: for each line and each range of channels, tiles of neighbouring pixels, each on
-the core that makes it. What cannot work on lines works on the whole tensor, which is put together first, and cut again
-where lines are asked for.
+the core that makes it. A node that cannot work on lines works on the whole tensor, which is put together first. Its
+result is cut into lines again when a later node needs lines.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class LineLowering(TileLowering):
-    """`grids`: the tensors that are there as lines. `parts_of`: where the channels of each streamed tensor are cut."""
+    """Lowers nodes by line if that works, else by tile.
+
+    parts_of: channel ranges of each streamed tensor. grids: the tensors that exist as lines so far.
+    """
 
     parts_of: dict[str, Parts] = field(default_factory=dict[str, Parts])
     grids: dict[str, Grid] = field(default_factory=dict[str, Grid])
@@ -61,9 +64,10 @@ class LineLowering(TileLowering):
         return self.decision.flow
 
     def lower(self, node: Node) -> None:
-        """By line where that works, else by tile. The cases decide, and change nothing; what they choose always works.
+        """Lowers a node by line if that works, else by tile.
 
-        So nothing has been added for a node when another way is taken.
+        The guards of the cases change nothing, and the case that is chosen always works. So nothing has been emitted
+        for a node when it goes to the next case.
         """
         match node.operator:
             case Filter() as operator:
@@ -87,7 +91,7 @@ class LineLowering(TileLowering):
         self.drop_copies()
 
     def drop_copies(self) -> None:
-        """Copies that nobody reads go, such as the lines of an input that no window of a stride meets."""
+        """Drops copies that nobody reads, such as lines of an input that a window skips because of its stride."""
         used = {part.tile.name for tensor in self.tensors.values() for part in tensor.parts}
         kept: list[Placed] = []
         for placed in reversed(self.computes):
@@ -99,6 +103,7 @@ class LineLowering(TileLowering):
         self.computes = kept[::-1]
 
     def bind_input(self, name: str) -> None:
+        """Gives a model input its lines if it is streamed, else its tiles."""
         if name not in self.parts_of:
             self.bind_input_tiles(name)
             return
@@ -116,7 +121,7 @@ class LineLowering(TileLowering):
             self.load(name, self.flow.loaders[name])
 
     def load(self, name: str, loaders: tuple[tuple[Range, int], ...]) -> None:
-        """A model input comes from the cores that load it."""
+        """Makes the cores that load a model input copy its lines from global memory; readers take them from there."""
         given = self.grids[name]
         lines = (
             tuple(tuple(self.loaded(name, y, p, cells[0], loaders)) for p, cells in enumerate(line))
@@ -125,7 +130,7 @@ class LineLowering(TileLowering):
         self.grids[name] = Grid(given.parts, tuple(lines))
 
     def loaded(self, name: str, y: int, p: int, whole: Cell, loaders: tuple[tuple[Range, int], ...]) -> Iterator[Cell]:
-        """A line, cut into what each core loads of it, for the first node that reads it."""
+        """Emits copies of a line, one for each loader, for the first node that reads it. Yields their cells."""
         reader = next(node for node in self.graph.nodes if name in node.inputs)
         channels, position = whole.tile.channels, y / len(self.grids[name].lines)
         for cols, core in loaders:
@@ -136,6 +141,7 @@ class LineLowering(TileLowering):
             yield Cell(cols, tile)
 
     def bind_grid(self, name: str, node: str, grid: Grid) -> None:
+        """Records that a tensor exists as these lines."""
         width = self.graph.tensors[name].image.width
         self.grids[name] = grid
         regions = (
@@ -145,11 +151,12 @@ class LineLowering(TileLowering):
         self.bind(name, node, list(regions))
 
     def bind_made(self, node: Node, parts: Parts, made: Made) -> None:
+        """Records that the output of a node exists as the cells made."""
         rows = self.graph.tensors[node.output].image.rows
         self.bind_grid(node.output, node.name, Grid.of(parts, rows, made))
 
     def parts(self, name: str) -> tuple[Part, ...]:
-        """The tensor as tiles of all its rows."""
+        """Returns the tensor as tiles of all its rows; puts them together from lines at the first call."""
         tensor = self.tensors[name]
         if name not in self.grids or (len(tensor.parts) == 1 and tensor.image.rows == 1):
             return tensor.parts
@@ -159,7 +166,7 @@ class LineLowering(TileLowering):
         return tensor.whole
 
     def together(self, name: str, index: int, region: Region) -> Tile:
-        """All lines of a range of channels as one tile."""
+        """Puts all lines of a range of channels together into one tile."""
         image, grid = self.graph.tensors[name].image, self.grids[name]
         tile = Tile(f"{name}.whole{index}", image.rows, image.width, region.channel_count)
         cells = [(y, grid.parts[p], c) for y, p, c in grid.cells() if overlap(grid.parts[p], region.channels)]
@@ -168,17 +175,18 @@ class LineLowering(TileLowering):
         return tile
 
     def move(self, name: str, tile: Tile, sources: tuple[Tile, ...], runs: Ints) -> None:
+        """Emits a `Move` that makes `tile` of parts of tensor `name`."""
         op = MoveTile(tile, sources, runs[np.argsort(runs[:, 0], kind="stable")])
         self.emit(Compute(self.tensors[name].node, "Move", name, (), (op,), (tile,)))
 
     def grid(self, name: str) -> Grid:
-        """The tensor as lines."""
+        """Returns the tensor as lines; cuts it into lines at the first call."""
         if name not in self.grids:
             self.grids[name] = self.cut(name, self.parts_of[name], name)
         return self.grids[name]
 
     def cut(self, name: str, parts: Parts, grid: str) -> Grid:
-        """Lines of a tensor that is there as tiles of all rows. `grid`: what the lines are called."""
+        """Cuts a tensor, as tiles of all rows, into lines of channel ranges `parts`. `grid`: name of the lines."""
         image = self.graph.tensors[name].image
         whole = self.parts(name)
         cols = (0, image.width)
@@ -195,7 +203,7 @@ class LineLowering(TileLowering):
         return Grid(parts, tuple(lines))
 
     def as_parts(self, name: str, parts: Parts) -> str:
-        """Which of `grids` is the tensor as lines of tiles of certain channels; cut once if there is none."""
+        """Returns the key in `grids` of the tensor as lines of channel ranges `parts`; cuts them at the first call."""
         if self.grid(name).parts == parts:
             return name
         grid = f"{name}.by{'-'.join(str(b) for _, b in parts)}"
@@ -204,13 +212,16 @@ class LineLowering(TileLowering):
         return grid
 
     def line_on(self, node: Node, name: str, y: int, p: int, cols: Range, core: int, *, exact: bool = False) -> Cell:
-        """A cell on a core that holds pixels of a line, copied there if none does; with `exact`, no other pixels."""
+        """Returns a cell on a core that holds pixels of a line; copies them there if none does.
+
+        With `exact`, the cell holds no other pixels.
+        """
         place = (name, y, p, core)
         found = self.residency.find(place, self.grid(name).lines[y][p], cols, exact=exact)
         return found or self.residency.copied(place, Cell(cols, self.band_on(node, name, (y, y + 1), p, cols, core)))
 
     def band_on(self, node: Node, name: str, lines: Range, p: int, cols: Range, core: int) -> Tile:
-        """A copy of pixels of lines on a core, one line after another."""
+        """Returns a copy of pixels of neighbouring lines on a core, line after line; makes it at the first call."""
         grid = self.grid(name)
         channels, width = grid.parts[p][1] - grid.parts[p][0], cols[1] - cols[0]
         last = "" if lines[1] - lines[0] == 1 else f"-r{lines[1]}"
@@ -229,6 +240,7 @@ class LineLowering(TileLowering):
         return tile
 
     def lower_weights(self, node: Node, operator: Filter) -> None:
+        """Lowers a layer as the decision says."""
         match self.decision.layers[filter_key(node)]:
             case LineUnfolding() as chosen:
                 self.filter_lines(node, operator, chosen)
@@ -238,6 +250,7 @@ class LineLowering(TileLowering):
                 self.lower_by_tile(node)
 
     def filter_lines(self, node: Node, operator: Filter, chosen: LineUnfolding) -> None:
+        """Lowers a layer line by line."""
         (name,) = node.inputs
         parts = self.parts_of[node.output]
         made: Made = {}
@@ -254,11 +267,15 @@ class LineLowering(TileLowering):
         self.bind_made(node, parts, made)
 
     def dense(self, node: Node, operator: Filter, chosen: FullyConnected) -> None:
+        """Lowers a layer of one output pixel."""
         layer = DenseLayer(node, operator, chosen, self.emit, partial(self.source, node.inputs[0]))
         self.bind(node.output, node.name, list(layer.lower(self.regions(self.graph.tensors[node.output].image))))
 
     def source(self, name: str, pixel: int, channels: Range) -> Source:
-        """Where channels of a pixel are: in a line if there is one that has them all, else in a tile of all rows."""
+        """Returns the place of channels of a pixel.
+
+        It is in a cell if one has all these channels, else in a tile of all rows.
+        """
         image = self.graph.tensors[name].image
         if name in self.grids:
             grid, (y, x) = self.grids[name], divmod(pixel, image.width)
@@ -272,13 +289,17 @@ class LineLowering(TileLowering):
         return Source(part.tile, first, 1.0)
 
     def maps_lines(self, node: Node) -> bool:
-        """Whether an operand is there as lines of the result's pixels and channels, and the others can meet it."""
+        """True if an operand exists as lines with the pixels and channels of the result, and the others fit it.
+
+        Another operand fits if it has the same pixels, or a single one.
+        """
         lead = self.lead(node)
         if lead is None or node.output not in self.parts_of or not keeps_channels(self.graph, lead, node.output):
             return False
         return all(self.same_pixels(n, node.output) or self.graph.tensors[n].image.pixels == 1 for n in node.inputs)
 
     def map_lines(self, node: Node, operator: Map) -> None:
+        """Emits an element-wise function, cell by cell."""
         image = self.graph.tensors[node.output].image
         lead = self.lead(node)
         assert lead is not None
@@ -296,16 +317,23 @@ class LineLowering(TileLowering):
         self.bind_made(node, parts, made)
 
     def lead(self, node: Node) -> str | None:
-        """The operand whose cells are followed: one that is on cores, rather than in global memory."""
+        """Returns the operand whose cells decide about cells and cores of the result; None if there is none.
+
+        An operand on cores is preferred to one in global memory.
+        """
         there = (n for n in node.inputs if n in self.grids and self.same_pixels(n, node.output))
         return min(there, key=lambda n: self.residency.core_of(self.grids[n].lines[0][0][0].tile) is None, default=None)
 
     def same_pixels(self, name: str, other: str) -> bool:
+        """True if tensor `name` is streamed and has as many rows and columns as `other`."""
         a, b = (self.graph.tensors[n].image for n in (name, other))
         return name in self.parts_of and (a.rows, a.width) == (b.rows, b.width)
 
     def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
-        """What meets a cell: the same pixels, or the one pixel there is, of the same channels."""
+        """Returns the tile of operand `name` that is combined with a cell.
+
+        It has the same channels, and the same pixels or the only pixel of the operand.
+        """
         if not self.same_pixels(name, node.output):
             return self.pixel(name, p, parts[p])
         grid = self.as_parts(name, parts)
@@ -316,7 +344,7 @@ class LineLowering(TileLowering):
         return self.line_on(node, grid, y, p, cell.cols, core, exact=True).tile
 
     def pixel(self, name: str, p: int, part: Range) -> Tile:
-        """Channels of a tensor of one pixel."""
+        """Returns a tile with channels `part` of a tensor of one pixel."""
         whole = self.parts(name)
         same = next((w.tile for w in whole if w.region.channels == part), None)
         if same is not None:
@@ -329,10 +357,11 @@ class LineLowering(TileLowering):
         return tile
 
     def pools_lines(self, node: Node, window: Window) -> bool:
-        """Whether input and output are lines under a window of two dimensions."""
+        """True if input and output are lines, and the window has two dimensions."""
         return node.inputs[0] in self.grids and node.output in self.parts_of and len(window.kernel) == 2
 
     def pool_lines(self, node: Node, operator: Pool) -> None:
+        """Emits a pool, line by line on the cores that hold the cells of the input."""
         (name,) = node.inputs
         window, image = operator.window, self.graph.tensors[node.output].image
         grid = self.grid(name)
@@ -345,7 +374,10 @@ class LineLowering(TileLowering):
         self.bind_made(node, grid.parts, made)
 
     def pool_image(self, node: Node, operator: Pool) -> None:
-        """Lines are added to one another where they are made, so that little is left to do after the last one."""
+        """Pools a whole image to one pixel.
+
+        Lines are combined where they are made, so that little is left to do after the last one.
+        """
         (name,) = node.inputs
         grid, image = self.grid(name), self.graph.tensors[node.output].image
         sources: list[Part] = []
@@ -362,6 +394,7 @@ class LineLowering(TileLowering):
         )
 
     def pool_cell(self, node: Node, operator: Pool, at: tuple[int, int], cols: Range, core: int | None) -> Tile:
+        """Pools output pixels `cols` of one line and channel range, `at`, on a core (None: core 0)."""
         window, (y, p) = operator.window, at
         (name,) = node.inputs
         pixels = input_range(window, cols)
@@ -383,7 +416,10 @@ class LineLowering(TileLowering):
         return tile
 
     def weighs_lines(self, node: Node, operator: Stencil, window: Window) -> bool:
-        """Whether input and output are lines, with equal weights for all pixels and none of padding alone."""
+        """True if a stencil can work by line.
+
+        Input and output must be lines, all pixels have the same weights, and each reads more than padding.
+        """
         (name,) = node.inputs
         if window.transposed or len(window.kernel) != 2 or window.batch != 1 or operator.weights.shape[0] > 1:
             return False
@@ -393,6 +429,7 @@ class LineLowering(TileLowering):
         return all(_reads_everywhere(window, cols) for cols in found)
 
     def stencil_lines(self, node: Node, operator: Stencil, window: Window) -> None:
+        """Emits a stencil, line by line on the cores that hold the cells of the input."""
         grid = self.grid(node.inputs[0])
         made: Made = {}
         for p, cells in enumerate(grid.lines[0]):
@@ -405,7 +442,7 @@ class LineLowering(TileLowering):
     def stencil_cells(
         self, node: Node, operator: Stencil, window: Window, p: int, cols: Range, core: int
     ) -> Iterator[tuple[int, Tile]]:
-        """All lines of some columns, each from a copy of the lines it reads."""
+        """Emits all lines of output columns `cols`, each from a copy of the lines it reads. Yields line and tile."""
         name, part = node.inputs[0], self.grid(node.inputs[0]).parts[p]
         known: dict[Window, StencilTile[Tile]] = {}
         pixels = input_range(window, cols)
@@ -428,6 +465,7 @@ class LineLowering(TileLowering):
             yield y, tile
 
     def concat_lines(self, node: Node) -> None:
+        """Lowers a concatenation of channels: the output consists of the cells of the inputs."""
         grids = [self.grids[self.as_parts(n, self.parts_of[n])] for n in node.inputs]
         rows = self.graph.tensors[node.output].image.rows
         lines = tuple(tuple(cells for grid in grids for cells in grid.lines[y]) for y in range(rows))
@@ -435,20 +473,23 @@ class LineLowering(TileLowering):
 
 
 def _lines_read(window: Window, y: int) -> Range:
-    """Input lines under the window of output line y."""
+    """Returns the range of input lines under the window of output line y, without padding."""
     first = y * window.strides[0] - window.pads[0]
     last = first + (window.kernel[0] - 1) * window.dilations[0] + 1
     return max(0, first), min(last, window.in_dims[0])
 
 
 def _reads_everywhere(window: Window, cols: Range) -> bool:
-    """Whether every output of these columns has an input that is not padding."""
+    """True if every output of these columns reads a pixel that is not padding."""
     spans = [input_range(window, cols), *(_lines_read(window, y) for y in range(window.out_dims[0]))]
     return all(first < last for first, last in spans)
 
 
 def _pool_cells(window: Window, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:
-    """The output pixels of each cell, those whose window begins in it; the last cell takes the rest."""
+    """Yields the output pixels that are computed on the core of each cell.
+
+    Output x belongs to the cell that holds input x * stride; the last cell takes the rest.
+    """
     first = 0
     for i, cell in enumerate(cells):
         last = window.out_dims[1] if i == len(cells) - 1 else -(-cell.cols[1] // window.strides[1])

@@ -1,7 +1,7 @@
 """Graph to SpatialIR pixel by pixel, as before `applyFilters` (thesis, 4.1): a value is one pixel of a channel tile.
 
-Every product, every addition, every load, store and message is of one pixel. What is not written for pixels below works
-on whole tiles: the pixels are stacked first, and cut again.
+Every product, every addition, every load, store and message is of one pixel. Operators without a rule for pixels work
+on whole tiles: the pixels are stacked first, and the result is cut again.
 """
 
 from collections import Counter
@@ -31,12 +31,15 @@ from raptor.spatial.tiles import ConstantTile, Tile, tile_name
 from raptor.target.layout import Image, Region
 
 Pixels = dict[Range, list[Tile]]
-"""A tensor: by channels, the tile of each pixel."""
+"""A tensor: the tiles of all its pixels, by channel range."""
 
 
 @dataclass(slots=True)
 class PixelLowering(TileLowering):
-    """`pixels`: every tensor; `whole`: those that were asked for as whole tiles."""
+    """Lowers nodes by pixel if that works, else by tile.
+
+    pixels: the tensors so far, by name. whole: those that a node needed as whole tiles.
+    """
 
     pixels: dict[str, Pixels] = field(default_factory=dict[str, Pixels])
     whole: dict[str, tuple[Part, ...]] = field(default_factory=dict[str, tuple[Part, ...]])
@@ -46,12 +49,15 @@ class PixelLowering(TileLowering):
         self.bind_pixels(name, "", {r.channels: self.tiles(name, i, r, image) for i, r in self.regions(image)})
 
     def tiles(self, name: str, index: int, region: Region, image: Image) -> list[Tile]:
-        """New tiles for the pixels of a channel tile."""
+        """Makes a tile for each pixel of a channel tile."""
         whole = self.tile(name, index, region, image)
         return [Tile(f"{whole.name}@{p}", 1, 1, whole.channels) for p in range(whole.pixels)]
 
     def bind_pixels(self, name: str, node: str, pixels: Pixels) -> None:
-        """The channel tiles of a pixel lie side by side in memory (thesis, figure 6.1)."""
+        """Records that a tensor exists as these pixels.
+
+        The channel tiles of a pixel lie side by side in memory (thesis, figure 6.1).
+        """
         image = one_wide(self.graph.tensors[name].image)
         self.pixels[name] = pixels
         regions = ((channels, p) for p in range(image.rows) for channels in pixels)
@@ -59,7 +65,7 @@ class PixelLowering(TileLowering):
         self.tensors[name] = replace(self.tensors[name], image=image)
 
     def parts(self, name: str) -> tuple[Part, ...]:
-        """The tensor as whole tiles."""
+        """Returns the tensor as whole tiles; stacks its pixels at the first call."""
         if name not in self.whole:
             image = self.graph.tensors[name].image
             self.whole[name] = tuple(
@@ -70,6 +76,7 @@ class PixelLowering(TileLowering):
         return self.whole[name]
 
     def stacked(self, name: str, index: int, image: Image, tiles: list[Tile]) -> Tile:
+        """Puts pixels together into one tile."""
         if len(tiles) == 1:
             return tiles[0]
         result = Tile(f"{tile_name(name, index)}.whole", image.rows, image.width, tiles[0].channels)
@@ -80,6 +87,7 @@ class PixelLowering(TileLowering):
         return result
 
     def cut(self, node: Node, whole: Tile) -> list[Tile]:
+        """Cuts a tile into its pixels."""
         if whole.pixels == 1:
             return [whole]
         tiles = [Tile(f"{whole.name}@{node.output}@{p}", 1, 1, whole.channels) for p in range(whole.pixels)]
@@ -88,7 +96,7 @@ class PixelLowering(TileLowering):
         return tiles
 
     def lower(self, node: Node) -> None:
-        """By pixel where that works, which the cases decide; else as whole tiles, which are cut afterwards."""
+        """Lowers a node by pixel if that works, else on whole tiles, which are cut afterwards."""
         match node.operator:
             case Filter() as operator:
                 pixels = self.filter_pixels(node, operator)
@@ -105,12 +113,16 @@ class PixelLowering(TileLowering):
         self.bind_pixels(node.output, node.name, pixels)
 
     def lower_whole(self, node: Node) -> Pixels:
+        """Lowers a node on whole tiles; returns its output cut into pixels."""
         self.lower_by_tile(node)
         parts = self.whole[node.output] = self.tensors[node.output].parts
-        cut = {tile: self.cut(node, tile) for tile in dict.fromkeys(p.tile for p in parts)}  # twice in x ++ x
+        cut = {
+            tile: self.cut(node, tile) for tile in dict.fromkeys(p.tile for p in parts)
+        }  # a tile occurs twice in x ++ x
         return {p.region.channels: cut[p.tile] for p in parts}
 
     def filter_pixels(self, node: Node, operator: Filter) -> Pixels:
+        """Emits a layer, one output pixel after another."""
         image, chosen = self.graph.tensors[node.output].image, self.decision.layers[filter_key(node)]
         assert isinstance(chosen, KernelUnfolding), "by pixel there is no other unfolding"
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
@@ -124,7 +136,10 @@ class PixelLowering(TileLowering):
         return results
 
     def filter_pixel(self, node: Node, pixel: "_Pixel", stages: Sequence[tuple[int, tuple[Matrix, ...]]]) -> None:
-        """The cores add their products one after another; `stages`: each core and its matrices."""
+        """Emits one output pixel of a layer: the cores add their products one after another.
+
+        `stages`: each core and its matrices. Output tiles without a product are zero.
+        """
         pixel.left.update(m.cols for _, matrices in stages for m in matrices if pixel.reads(m))
         for core, matrices in stages:
             used = [(i, m) for i, m in enumerate(matrices) if pixel.reads(m)]
@@ -137,11 +152,12 @@ class PixelLowering(TileLowering):
             self.add(node, [MoveTile(zero, (), np.array([[0, -1, 0, 1, zero.elements]]))])
 
     def maps_pixels(self, node: Node) -> bool:
-        """Whether all operands are cut at the channels of the result."""
+        """True if all operands are cut at the same channels as the result."""
         wanted = {r.channels for _, r in self.regions(self.graph.tensors[node.output].image)}
         return all(set(self.pixels[name]) == wanted for name in node.inputs)
 
     def map_pixels(self, node: Node, operator: Map) -> Pixels:
+        """Emits an element-wise function of each pixel. An operand of one pixel is used for all."""
         image = self.graph.tensors[node.output].image
         make = map_op(replace(operator, operands=tuple(_by_pixel(o, image) for o in operator.operands)))
         results: Pixels = {}
@@ -154,6 +170,7 @@ class PixelLowering(TileLowering):
         return results
 
     def pool_pixels(self, node: Node, operator: Pool) -> Pixels:
+        """Emits a pool of each output pixel."""
         image, window = self.graph.tensors[node.output].image, operator.window
         taps = _pixels_read(window)
         results: Pixels = {}
@@ -164,6 +181,7 @@ class PixelLowering(TileLowering):
         return results
 
     def constant_pixels(self, node: Node, operator: ConstantTensor) -> Pixels:
+        """Adds a constant for each pixel of a constant tensor."""
         image = self.graph.tensors[node.output].image
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
         for channels, tiles in results.items():
@@ -174,7 +192,7 @@ class PixelLowering(TileLowering):
 
 
 def _pixels_read(window: Window) -> list[list[int]]:
-    """Of each output pixel, the input pixels that its window holds."""
+    """Returns for each output pixel the input pixels under its window, without padding."""
     pixels: list[list[int]] = window.input_pixels().tolist()
     return [sorted(set(inputs) - {-1}) for inputs in pixels]
 
@@ -183,8 +201,9 @@ def _pixels_read(window: Window) -> list[list[int]]:
 class _Pixel:
     """One output pixel of a layer, and the partial sum so far of each output tile.
 
-    `window`: of one pixel that every kernel position reads. `source`: the layer's input; `inputs`: which of its pixels
-    each kernel position reads, -1 for none. `results`: the sums' last values. `left`: products still to come.
+    window: a window of one pixel that every kernel position reads. source: the input of the layer. inputs: for each
+    kernel position the input pixel that it reads, -1 for none. results: tile of each finished sum. left: number of
+    products still to come. sums: the partial sums. values: number of values that each sum has had.
     """
 
     operator: Filter
@@ -197,10 +216,11 @@ class _Pixel:
     values: Counter[Range] = field(default_factory=Counter[Range])
 
     def reads(self, matrix: Matrix) -> bool:
+        """True if the matrix's kernel position reads a pixel that is not padding."""
         return self.inputs[matrix.tap] >= 0
 
     def product(self, number: int, matrix: Matrix) -> Iterator[BodyOp]:
-        """The product with matrix `number` of the compute, then the sum with what came before."""
+        """Yields the product with matrix `number` of the compute, then its addition to the partial sum."""
         channels = next(c for c in self.source if c[0] <= matrix.rows[0] < c[1])
         tile = self.source[channels][self.inputs[matrix.tap]]
         before = self.sums.get(matrix.cols)
@@ -214,14 +234,17 @@ class _Pixel:
             yield Vector(self.sums[matrix.cols], "add", (before, product))
 
     def value(self, cols: Range, *, last: bool) -> Tile:
-        """A new value for an output tile; the last one is its result."""
+        """Makes a new value for an output tile; the last one is the result."""
         result = self.results[cols]
         self.values[cols] += 1
         return result if last else replace(result, name=f"{result.name}.{self.values[cols] - 1}")
 
 
 def one_wide(image: Image) -> Image:
-    """The same pixels, each a row of its own: a dimension of 1 behind the last that is not the channels."""
+    """Returns an image of the same pixels in which each pixel is a row: the width becomes 1.
+
+    A dimension of 1 is added behind the last one that is not the channels.
+    """
     if len(image.shape) == 1:
         return image
     axis = image.channel_axis
@@ -230,7 +253,7 @@ def one_wide(image: Image) -> Image:
 
 
 def _by_pixel(operand: int | Constant, image: Image) -> int | Constant:
-    """A constant as pixels one below the other; one that is the same for all stays."""
+    """Reshapes a constant operand to pixels one below the other; a single pixel, for all, stays as it is."""
     if isinstance(operand, int) or operand.pixels.shape[:2] == (1, 1):
         return operand
     channels = operand.pixels.shape[2]

@@ -1,4 +1,4 @@
-"""The lowering by channel tiles: tensors become tiles, layers become computes that fit a core (thesis, 4.2 to 4.5)."""
+"""Graph to SpatialIR by channel tiles: layers become computes that fit a core (thesis, 4.2 to 4.5)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ from raptor.target.layout import Image, Region, channel_tiles
 Ints = npt.NDArray[np.int64]
 
 _MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
-"""Makes the operation that computes one tile from the operand tiles that meet it."""
+"""(result, operands, region of the result) -> the operation that computes one tile."""
 
 
 class Placed(NamedTuple):
@@ -52,9 +52,9 @@ class Placed(NamedTuple):
 
 @dataclass(slots=True)
 class TileLowering:
-    """Lowers nodes one after another by tiles of all rows. The other lowerings fall back on it for what they cannot do.
+    """Lowers nodes one after another by tiles of all rows. The other lowerings use it for nodes that they cannot lower.
 
-    tensors: where the tensors lowered so far live. residency: the core of each tile so far.
+    tensors: the tiles of all tensors so far. literals: the tiles that are constants. residency: the core of each tile.
     """
 
     graph: Graph
@@ -69,13 +69,14 @@ class TileLowering:
         self.bind_input_tiles(name)
 
     def lower(self, node: Node) -> None:
-        """Appends what computes the node's output, and binds the output to its tiles."""
+        """Emits the computes of a node, and records the tiles of its output."""
         self.lower_by_tile(node)
 
     def finish(self) -> None:
-        """Runs after the last node."""
+        """Cleans up after the last node, if there is something to do."""
 
     def lower_by_tile(self, node: Node) -> None:
+        """Lowers a node by tiles of all rows."""
         match node.operator:
             case Filter() as operator:
                 self.lower_filter(node, operator)
@@ -95,25 +96,26 @@ class TileLowering:
                 self.lower_constant(node, operator)
 
     def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
-        """Appends a compute: the only way to add one. Without a core it runs where its first operand is."""
+        """Appends a compute; all computes go through here. Without a core it runs on that of its first operand."""
         core = self.residency.core_for(compute.inputs) if core is None else core
         self.residency.add((op.result for op in compute.body), core)
         self.computes.append(Placed(compute, core, position))
 
     def add(self, node: Node, body: list[BodyOp]) -> None:
-        """A compute without matrices that yields its last result."""
+        """Emits a compute without matrices; its result is that of the last operation."""
         self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)))
 
     def regions(self, image: Image) -> list[tuple[int, Region]]:
-        """The channel ranges of an image's tiles, numbered."""
+        """Returns the regions of an image's tiles, numbered."""
         return list(enumerate(channel_tiles(image, self.decision.tile)))
 
     @staticmethod
     def tile(name: str, index: int, region: Region, image: Image) -> Tile:
+        """Makes tile `index` of a tensor."""
         return Tile(tile_name(name, index), region.row_count, image.width, region.channel_count)
 
     def bind(self, name: str, node: str, parts: list[tuple[Region, Tile]]) -> None:
-        """Says in which tiles a tensor lives."""
+        """Records the tiles that hold a tensor."""
         tensor = self.graph.tensors[name]
         shown = tuple(Part(region, tile) for region, tile in parts)
         self.tensors[name] = TensorParts(name, node, tensor.shape, tensor.image, tensor.in_model, shown)
@@ -123,16 +125,17 @@ class TileLowering:
         self.bind(name, "", [(r, self.tile(name, i, r, image)) for i, r in self.regions(image)])
 
     def parts(self, name: str) -> tuple[Part, ...]:
-        """The tensor as tiles of all its rows."""
+        """Returns the tensor as tiles of all its rows."""
         return self.tensors[name].parts
 
     def lower_rename(self, node: Node) -> None:
+        """Gives the output the tiles of the input: elements stay where they are."""
         image = self.graph.tensors[node.output].image
         parts = self.parts(node.inputs[0])
         self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
 
     def lower_tiles(self, node: Node, make: _MakeOp) -> None:
-        """One compute for each tile of the result; the operands are tiled alike."""
+        """Emits one compute for each tile of the result, from operand tiles of the same channels."""
         image = self.graph.tensors[node.output].image
         parts: list[tuple[Region, Tile]] = []
         for i, region in self.regions(image):
@@ -143,7 +146,10 @@ class TileLowering:
         self.bind(node.output, node.name, parts)
 
     def aligned(self, node: Node, name: str, index: int, region: Region) -> Tile:
-        """Tile `index` of a tensor; tensors are always cut at the same channels, but for a wide softmax result."""
+        """Returns a tile of a tensor with the channels of `region`, which usually is tile `index`.
+
+        It is gathered if the tensor is not cut at these channels: the result of a softmax is one wide tile.
+        """
         parts = self.parts(name)
         if index < len(parts) and parts[index].region.channels == region.channels:
             return parts[index].tile
@@ -154,7 +160,7 @@ class TileLowering:
         return result
 
     def lower_concat(self, node: Node) -> None:
-        """Tiles that fall on tile boundaries are renamed; the others are gathered."""
+        """Emits a concatenation along the channels: tiles on tile boundaries are renamed, the others gathered."""
         image = self.graph.tensors[node.output].image
         sources: list[Part] = []
         base = 0
@@ -167,6 +173,7 @@ class TileLowering:
         self.bind(node.output, node.name, bound)
 
     def gathered(self, node: Node, index: int, region: Region, image: Image, sources: list[Part]) -> Tile:
+        """Returns the source with the channels of `region`; gathers a tile from several if there is none."""
         same = next((p.tile for p in sources if p.region.channels == region.channels), None)
         if same is not None:
             return same
@@ -175,7 +182,7 @@ class TileLowering:
         return result
 
     def lower_dot(self, node: Node, operator: Dot) -> None:
-        """For each output tile, dot products over each tile of the shared channels, added up."""
+        """Emits, for each output tile, dot products over each tile of the shared channels, and adds them up."""
         image = self.graph.tensors[node.output].image
         shared = self.regions(self.graph.tensors[node.inputs[0]].image)
         names = dict.fromkeys(node.inputs)
@@ -198,9 +205,9 @@ class TileLowering:
         self.bind(node.output, node.name, parts)
 
     def lower_move(self, node: Node, operator: Move) -> None:
-        """Each tile of the result is one list of runs from the tiles of the inputs.
+        """Emits a `Move` for each tile of the result: one list of runs from the tiles of the inputs.
 
-        One that is a tile of an input from end to end is that tile under another name.
+        If a tile of the result equals a tile of an input from end to end, it is that tile under another name.
         """
         image = self.graph.tensors[node.output].image
         sources = [p for name in node.inputs for p in self.parts(name)]
@@ -226,7 +233,11 @@ class TileLowering:
         self.bind(node.output, node.name, bound)
 
     def _locate(self, name: str, element: Ints, base: int, where: Ints, offset: Ints) -> None:
-        """For the elements that lie in tensor `name`: the number of their tile, and their place in it."""
+        """Finds the elements that lie in tensor `name`, and writes their tile and their place in it.
+
+        element: numbers of elements, pixel by pixel; some lie outside the tensor. where: number of the tile, `base` for
+        the first. offset: element of the tile. Both are changed in place.
+        """
         image = self.graph.tensors[name].image
         inside = np.flatnonzero((element >= 0) & (element < image.elements))
         pixel, channel = np.divmod(element[inside], image.channels)
@@ -237,6 +248,7 @@ class TileLowering:
             offset[inside[chosen]] = pixel[chosen] * part.tile.channels + channel[chosen] - low
 
     def lower_constant(self, node: Node, operator: ConstantTensor) -> None:
+        """Adds a constant for each tile of a constant tensor."""
         image = self.graph.tensors[node.output].image
         parts: list[tuple[Region, Tile]] = []
         for i, region in self.regions(image):
@@ -246,7 +258,7 @@ class TileLowering:
         self.bind(node.output, node.name, parts)
 
     def lower_softmax(self, node: Node) -> None:
-        """Needs all channels of a pixel side by side: the result is one wide tile."""
+        """Emits a softmax. It needs all channels of a pixel side by side, so the result is one wide tile."""
         image = self.graph.tensors[node.output].image
         region = Region((0, image.channels), (0, image.rows))
         parts = self.parts(node.inputs[0])
@@ -260,6 +272,7 @@ class TileLowering:
         self.bind(node.output, node.name, [(region, result)])
 
     def lower_filter(self, node: Node, operator: Filter) -> None:
+        """Emits a layer with a matrix for each kernel position, as partial sums that go from core to core."""
         image = self.graph.tensors[node.output].image
         chosen, flow = self.decision.layers[filter_key(node)], self.decision.flow
         assert isinstance(chosen, KernelUnfolding), "the other unfoldings are of other lowerings"
@@ -281,6 +294,8 @@ def _op_of(operator: Stencil | Pool | Map) -> _MakeOp:
 
 
 def map_op(operator: Map) -> _MakeOp:
+    """Returns a function that makes the `Vector` of one tile."""
+
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         chosen = tuple(
             _constant_tile(f"{result.name}.const{i}", o, result, region) if isinstance(o, Constant) else operands[o]
@@ -299,6 +314,8 @@ def _pool_op(operator: Pool) -> _MakeOp:
 
 
 def stencil_op(operator: Stencil) -> _MakeOp:
+    """Returns a function that makes the `Stencil` of one tile; equal weight vectors are stored once."""
+
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         pixels, taps, channels = operator.weights.shape
         weights = operator.weights[:, :, slice(*region.channels)] if channels > 1 else operator.weights
@@ -315,7 +332,7 @@ def stencil_op(operator: Stencil) -> _MakeOp:
 
 
 def _whole_tile(runs: Ints, sources: list[Part], result: Tile) -> Tile | None:
-    """The source tile that is all of `result`, from end to end."""
+    """Returns the source tile that equals `result` from end to end, or None."""
     run: list[int] = runs[0].tolist()
     _, source, first, stride, elements = run
     if source < 0 or (first, stride, elements) != (0, 1, result.elements):
@@ -325,7 +342,7 @@ def _whole_tile(runs: Ints, sources: list[Part], result: Tile) -> Tile | None:
 
 
 def _constant_tile(name: str, constant: Constant, result: Tile, region: Region) -> ConstantTile:
-    """The part of a constant that meets one tile, repeating with the shortest of: a pixel, a row, the tile."""
+    """Cuts out the part of a constant for one tile: a pixel, a row or the whole tile, the shortest that repeats."""
     rows, width, channels = constant.pixels.shape
     values = constant.pixels[:, :, slice(*region.channels)] if channels > 1 else constant.pixels
     if width > 1 and region.cols is not None:
@@ -339,7 +356,7 @@ def _constant_tile(name: str, constant: Constant, result: Tile, region: Region) 
 
 
 def _pieces(parts: Sequence[Part], channels: tuple[int, int]) -> Iterator[Piece[Tile]]:
-    """The channels `start` to `stop` of a tensor, taken from the tiles that hold them."""
+    """Yields the pieces of a range of channels, from the tiles that hold them."""
     start, stop = channels
     for part in parts:
         low, high = part.region.channels

@@ -1,7 +1,7 @@
-"""Partition to PlacedGraph: cores that talk get places close to each other.
+"""Partition to PlacedGraph: cores that exchange messages get places close to each other.
 
-A mapping numbers its cores layer by layer, and a message takes longer the farther it goes. The cores of a
-chip are alike, so they may swap places: each core in turn swaps with the one that shortens the way of all flits most.
+A strategy numbers its cores layer by layer, and a message takes longer the farther it goes. The cores of a chip are
+alike, so two of them can swap places: each core in turn makes the swap that shortens the way of all flits most.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,14 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 SWEEPS = 10
-"""Rounds over all cores at most. Four are enough for 144 cores; for 1000 the tenth gains a hundredth."""
+"""Largest number of rounds over all cores. Four are enough for 144 cores; for 1000, the tenth still gains 1 %."""
 
 
 def place_cores(partition: Partition, decision: Decision, arch: Arch) -> PlacedGraph:
-    """Gives each virtual core a core of the chip; only in a mapping by lines not that of the same number."""
+    """Returns the graph with a core of the chip for each virtual core.
+
+    The two have the same number, unless the flow is by line: then cores are swapped.
+    """
     graph, cores = partition.graph, partition.cores
     if isinstance(decision.flow, ByLine) and graph.computes:
         places: list[int] = places_of(traffic(partition, arch), arch).tolist()
@@ -33,14 +36,14 @@ def place_cores(partition: Partition, decision: Decision, arch: Arch) -> PlacedG
 
 
 def traffic(placed: Partition | PlacedGraph, arch: Arch) -> Ints:
-    """[messages, 3]: core of the sender, core of the receiver, flits."""
+    """Returns [messages, 3]: core of the sender, core of the receiver, flits."""
     found = np.array(list(_messages(placed)), np.int64).reshape(-1, 3)
     found[:, 2] = message_flits(arch, found[:, 2])
     return found
 
 
 def _messages(placed: Partition | PlacedGraph) -> Iterator[tuple[int, int, int]]:
-    """Sender, receiver and elements; a tile that is not copied piece by piece is sent to a core once."""
+    """Yields sender, receiver and elements of each message. A tile that is not copied in pieces goes to a core once."""
     homes: dict[str, int] = {}
     there: set[tuple[int, Tile]] = set()
     for core, compute in zip(placed.cores, placed.graph.computes, strict=True):
@@ -58,7 +61,7 @@ def _messages(placed: Partition | PlacedGraph) -> Iterator[tuple[int, int, int]]
 
 
 def places_of(messages: Ints, arch: Arch) -> Ints:
-    """[cores]: where each core of a mapping goes. `messages`: as `traffic` returns them."""
+    """Returns [cores]: the place of each virtual core. `messages`: as `traffic` returns them."""
     from raptor.spatial.mesh_placement_kernel import swap_places  # compiled code is loaded only where it runs
 
     count = arch.core_count
@@ -73,9 +76,10 @@ def places_of(messages: Ints, arch: Arch) -> Ints:
 
 
 def _distances(arch: Arch) -> tuple[Ints, Ints, Floats, Floats]:
-    """Row and column of each place, and how far rows and columns are apart: hops of a mesh, else ns there and back.
+    """Returns row and column of each place, and the distances between rows and between columns.
 
-    A table of all pairs of a large mesh may not fit into memory; where a chip has one, each place is a row of it.
+    Distances are hops of a mesh. If the chip has a table of latencies, each place is a row of it, and distances are ns
+    there and back. (A table of all pairs of a large mesh might not fit into memory.)
     """
     places = np.arange(arch.core_count)
     if arch.table is None:
@@ -86,5 +90,6 @@ def _distances(arch: Arch) -> tuple[Ints, Ints, Floats, Floats]:
 
 
 def _apart(lines: Ints) -> Floats:
+    """Returns the distance of each two lines in hops; a line is a row or a column."""
     line = np.arange(lines.max() + 1, dtype=np.float64)
     return np.abs(line - line[:, None])

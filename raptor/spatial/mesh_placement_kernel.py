@@ -7,7 +7,7 @@ import numpy as np
 from raptor.common.jit import helper, kernel
 
 _ROUNDING = 1e-9
-"""More than rounding adds to a sum of distances, as a share of all. (Sums of whole numbers are exact.)"""
+"""Bound of the rounding error of a sum of distances, as a share of the largest sum. (Whole numbers are exact.)"""
 
 
 @kernel
@@ -22,7 +22,7 @@ def swap_places(
     weights: Any,
     sweeps: int,
 ) -> None:
-    """Changes `places` until no core gains by a swap with any other, or for `sweeps` rounds.
+    """Swaps places until no core gains by a swap with any other, or for `sweeps` rounds. Changes `places`.
 
     The distance of places p and q is `rows_apart[rows[p], rows[q]] + cols_apart[cols[p], cols[q]]`, and symmetric.
     Core i exchanges `weights[k]` flits with core `peers[k]`, for k from `first[i]` to `first[i + 1]`.
@@ -73,7 +73,10 @@ def _best_swap(
     slack: float,
     i: int,
 ) -> int:
-    """The first of the cores with which core i gains most by a swap; -1 if with none. `shared`: [cores] zeros."""
+    """Returns the first of the cores with which core i gains most by a swap; -1 if it gains with none.
+
+    `shared`: [cores], scratch memory of zeros, which is zero again at the end.
+    """
     shared[peers[first[i] : first[i + 1]]] = weights[first[i] : first[i + 1]]
     row, col = rows[places[i]], cols[places[i]]
     now = by_row[i, row] + by_col[i, col]
@@ -117,7 +120,10 @@ def _gain(
     i: int,
     j: int,
 ) -> float:
-    """By how much the flits of core i get a shorter way at the place of core j, but for those between the two."""
+    """Returns by how much the way of core i's flits gets shorter at the place of core j, in flits times distance.
+
+    Flits between the two cores are left out.
+    """
     here, there = places[i], places[j]
     gain = 0.0
     for k in range(first[i], first[i + 1]):

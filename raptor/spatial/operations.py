@@ -1,8 +1,8 @@
 """Operations, each declared once: on tiles in SpatialIR, on buffers in PimIR.
 
-An operation tells what it reads (`operands`), writes (`results`) and needs while it runs (`scratch`). `map_operands`
-makes the same operation on other values. Lowering, renaming, printing and the verifiers need to know no more. `Tile`
-and `Buffer` both have the shape of their pixels, so an operation stores no sizes that follow from its values.
+An operation tells what it reads (`operands`), what it writes (`results`) and what it needs while it runs (`scratch`).
+`map_operands` makes the same operation on other values. That is all that lowering, renaming, printing and the verifiers
+need to know. `Tile` and `Buffer` both have a shape, so an operation stores no sizes that follow from its values.
 """
 
 import re
@@ -22,7 +22,7 @@ W = TypeVar("W", bound=Value)
 
 
 class Operation(Generic[V]):
-    """Reads `operands`, writes `results`."""
+    """An operation: reads `operands`, writes `results`."""
 
     __slots__ = ()
 
@@ -36,29 +36,30 @@ class Operation(Generic[V]):
 
     @property
     def scratch(self) -> tuple[V, ...]:
-        """Memory that the operation overwrites while it runs. Its name follows from that of the result."""
+        """Values that the operation overwrites while it runs. Their names follow from that of the result."""
         return ()
 
     @property
     def reads(self) -> tuple[V, ...]:
-        """The operands that another operation computes; what takes constants leaves them out."""
+        """The operands that other operations compute. An operation that can have constants leaves them out."""
         return self.operands
 
     @property
     def touches(self) -> tuple[V, ...]:
+        """All values that the operation reads or writes."""
         return (*self.operands, *self.results, *self.scratch)
 
     def map_operands(self, f: Callable[[V], W]) -> "Operation[W]":
-        """Makes the same operation on `f` of every operand and result."""
+        """Makes the same operation on other values: `f` of every operand and result."""
         raise NotImplementedError
 
     @property
     def matrices(self) -> tuple[int, ...]:
-        """Numbers of the matrices that it multiplies with: in SpatialIR of its compute, in PimIR array groups."""
+        """Numbers of the matrices that it multiplies with: of its compute in SpatialIR, of array groups in PimIR."""
         return ()
 
     def shift_matrices(self, _first: int) -> Self:
-        """Makes the same operation on matrices whose numbers are higher by `first`."""
+        """Makes the same operation with the numbers of its matrices increased by `first`."""
         return self
 
     @property
@@ -73,11 +74,11 @@ class Operation(Generic[V]):
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """What the text of a program says in braces, besides the matrices."""
+        """Texts in braces behind the operation in the text of a program, besides the matrices."""
         return ()
 
     def braces(self, matrices_word: str) -> str:
-        """The matrices under the word of the level, and the attributes; empty if there are none."""
+        """Writes the matrices, called `matrices_word`, and the attributes; empty if there are none."""
         numbers = (f"{matrices_word} = {list(self.matrices)}",) if self.matrices else ()
         inside = ", ".join((*numbers, *self.attributes))
         return f" {{{inside}}}" if inside else ""
@@ -95,11 +96,12 @@ class OneResult(Operation[V]):
 
 
 def _computed(values: tuple[V, ...]) -> tuple[V, ...]:
+    """Returns the values that are not constants."""
     return tuple(value for value in values if not isinstance(value, ConstantTile))
 
 
 def _pixel_accumulator(result: V) -> V:
-    """Memory for one pixel, before it is added to the result."""
+    """Makes a value for one pixel, which is added to the result later."""
     return replace(result, name=f"{result.name}.accum", rows=1, width=1)
 
 
@@ -124,7 +126,7 @@ class ApplyFilters(OneResult[V]):
 
     @property
     def scratch(self) -> tuple[V, ...]:
-        """One product; needed where a pixel may add a second one."""
+        """One product; needed if a pixel may add a second one."""
         return (_pixel_accumulator(self.result),) if len(self.taps) > 1 else ()
 
     def map_operands(self, f: Callable[[V], W]) -> "ApplyFilters[W]":
@@ -147,7 +149,7 @@ class ApplyFilters(OneResult[V]):
 class ApplyLine(OneResult[V]):
     """Products of blocks of image lines with matrices, one after another (`raptor.mapping.line_unfolding`).
 
-    products: one row a product: matrix, index of the line, first element of the block in it, first element of the
+    products: one row per product: matrix, index of the line, first element of the block in it, first element of the
     product in the result.
     """
 
@@ -171,9 +173,9 @@ class ApplyLine(OneResult[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overlap(OneResult[V]):
-    """Sum of runs of other values; zero where no run lies.
+    """Sum of runs of other values. Elements that no run covers are zero.
 
-    runs: one row a run: first element of the result, source, its first element, elements. Sorted.
+    runs: one row per run: first element of the result, source, its first element, elements. Sorted.
     """
 
     sources: tuple[V, ...]
@@ -193,7 +195,7 @@ class Overlap(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Vector(OneResult[V]):
-    """Element-wise function. An operand shorter than the result repeats."""
+    """Element-wise function. An operand that is shorter than the result repeats."""
 
     function: MapFunction
     sources: tuple[V, ...]
@@ -244,14 +246,15 @@ class Pool(OneResult[V]):
 
 
 ZERO_WEIGHT, UNIT_WEIGHT = -1, -2
+"""Entries of `Stencil.index` for weights that are all 0 or all 1, which need no vector."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stencil(OneResult[V]):
     """Weighted sum over a window, channel by channel.
 
-    `vectors`: the different weight vectors, one a pixel, as long as a pixel of the result; None if all weights are 0
-    or 1. index: [output pixels or 1, taps] -> vector, or `ZERO_WEIGHT`, `UNIT_WEIGHT`.
+    vectors: the different weight vectors, each a pixel with the channels of the result; None if all weights are 0 or 1.
+    index: [output pixels, or 1 for all; taps] -> number of a vector, or `ZERO_WEIGHT`, `UNIT_WEIGHT`.
     """
 
     input: V
@@ -309,7 +312,7 @@ class Dot(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[V]):
-    """Channels `source` onwards of a value become channels `target` onwards of another."""
+    """A part of a `Gather`: channels `source` and up of a value become channels `target` and up of the result."""
 
     value: V
     source: int
@@ -319,7 +322,7 @@ class Piece(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Gather(OneResult[V]):
-    """A value put together from channels of others with the same pixels."""
+    """A value put together from channels of other values with the same pixels."""
 
     pieces: tuple[Piece[V], ...]
 
@@ -338,9 +341,9 @@ class Gather(OneResult[V]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move(OneResult[V]):
-    """A value put together from elements of others.
+    """A value put together from elements of other values.
 
-    runs: one row a run: first element of the result, source (-1: zeros), its first element, stride, elements.
+    runs: one row per run: first element of the result, source (-1: zeros), its first element, stride, elements.
     """
 
     sources: tuple[V, ...]

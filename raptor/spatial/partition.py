@@ -1,4 +1,4 @@
-"""Graph to SpatialIR, by the lowering that the mapping asks for."""
+"""Graph to Partition, with the lowering that the decision asks for."""
 
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
@@ -10,7 +10,7 @@ from raptor.spatial.placed import Partition
 
 
 def partition(graph: Graph, decision: Decision) -> Partition:
-    """Cuts every tensor into tiles and every layer into computes, each on a virtual core, as was decided."""
+    """Cuts every tensor into tiles and every layer into computes, each on the virtual core that was decided."""
     lowering = _lowering(graph, decision)
     for name in graph.inputs:
         lowering.bind_input(name)

@@ -1,10 +1,10 @@
-"""The levels between SpatialIR and PimIR: the core of each compute, then the order of all computes.
+"""Levels between SpatialIR and PimIR: the core of each compute, then the order of all computes.
 
-Three frozen values, each made by one pass and verified as what it is (`raptor.spatial.verify_placed`):
+Three frozen values, each made by one pass, and checked by a verifier of its own (`raptor.spatial.verify_placed`):
 
-- `Partition`: a SpatialGraph, and the virtual core of each compute, which a mapping numbers layer by layer.
-- `PlacedGraph`: the same graph, and the core of the chip of each compute: virtual cores are renamed, one to one.
-- `Schedule`: a permutation of the computes, and of the fetches that are done ahead of computes on other cores.
+- `Partition`: a SpatialGraph, and the virtual core of each compute. A strategy numbers virtual cores layer by layer.
+- `PlacedGraph`: the same graph, and the core of the chip for each compute. Virtual cores are renamed, one to one.
+- `Schedule`: a permutation of the computes, and of the fetches that bring tiles to computes on other cores.
 """
 
 from collections.abc import Iterator
@@ -15,9 +15,10 @@ from raptor.spatial.ir import Compute, SpatialGraph, Tile
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A graph cut into computes. One entry a compute in `cores`, its virtual core, and in `positions`.
+    """A graph cut into computes, each on a virtual core.
 
-    positions: how far down the image the rows of the compute are, 0 to 1; what comes first is more urgent.
+    cores, positions: one entry for each compute. positions: how far down the image its rows are, from 0 to 1; rows
+    higher up are more urgent.
     """
 
     graph: SpatialGraph
@@ -30,7 +31,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class PlacedGraph:
-    """A partition whose `cores` are those of the chip. Prints the cores only: the graph is that of the partition."""
+    """A partition whose `cores` are those of the chip. It prints the cores only: its graph is that of the partition."""
 
     graph: SpatialGraph
     cores: tuple[int, ...]
@@ -42,7 +43,7 @@ class PlacedGraph:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A whole tile is copied to a core ahead of its use. `node`: the ONNX node that uses it."""
+    """Copies a whole tile to a core before its first use there. `node`: the ONNX node that uses it."""
 
     tile: Tile
     core: int
@@ -51,7 +52,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The global order in which computes are visited. It decides who waits for whom, never what is computed.
+    """Global order of all computes. It decides which core waits for which, never what is computed.
 
     order: a permutation of the computes, numbered as in the graph, and of the fetches, numbered after them.
     """
@@ -61,7 +62,7 @@ class Schedule:
     order: tuple[int, ...]
 
     def steps(self) -> Iterator[tuple[int, Compute | Fetch]]:
-        """Core and work, in order."""
+        """Yields core and work, in order."""
         computes, cores = self.placed.graph.computes, self.placed.cores
         for i in self.order:
             if i < len(computes):
@@ -72,7 +73,7 @@ class Schedule:
 
     @property
     def graph(self) -> SpatialGraph:
-        """The graph, its computes in the order of the schedule."""
+        """The graph, with its computes in the order of the schedule."""
         computes = tuple(step for _, step in self.steps() if isinstance(step, Compute))
         return replace(self.placed.graph, computes=computes)
 
@@ -87,7 +88,7 @@ def _step_text(core: int, step: Compute | Fetch) -> str:
 
 
 def _cores_text(title: str, graph: SpatialGraph, cores: tuple[int, ...]) -> str:
-    """What each core computes."""
+    """Writes a line for each core, with the tiles that it computes."""
     made: dict[int, list[str]] = {}
     for core, compute in zip(cores, graph.computes, strict=True):
         made.setdefault(core, []).extend(map(str, compute.results))

@@ -1,4 +1,4 @@
-"""Where the pixels of copied tiles come from, and which pixels of a tensor they are."""
+"""Traces the pixels of copied tiles to the tiles that they come from, and to pixels of a tensor."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,10 +19,11 @@ NOWHERE = -1
 
 @dataclass(slots=True)
 class Copies:
-    """The pixels of all tiles that are copied or multiplied, numbered through.
+    """Global numbering of the pixels of all tiles that are copied or multiplied, to prove where an operand comes from.
 
-    `number`: a tile's place in `tiles` and `first`, its first pixel. `owner`: of each pixel, its tile. `origin`: the
-    pixel that it is a copy of, itself if it is none, `NOWHERE` where not exactly one `Copy` of whole pixels fills it.
+    number: by name of a tile, its index in `tiles` and `first`. moves: by name, the `Move` that makes a tile. first:
+    first pixel of each tile. owner: tile of each pixel. origin: for each pixel the one that it is a copy of; itself if
+    it is no copy; `NOWHERE` unless exactly one `Copy` of whole pixels fills it.
     """
 
     tiles: list[Tile] = field(default_factory=list[Tile])
@@ -34,7 +35,7 @@ class Copies:
 
     @classmethod
     def of(cls, computes: Iterable[Compute]) -> "Copies":
-        """Raises `VerifyError` for a tile that is read before all of it is there."""
+        """Collects the copies of a graph. Raises `VerifyError` if a tile is read before all of it is there."""
         copies = cls()
         runs: list[tuple[int, ...]] = []
         read: set[str] = set()
@@ -55,16 +56,21 @@ class Copies:
         return copies
 
     def add(self, tile: Tile) -> int:
+        """Returns the number of a tile; adds the tile if it is new."""
         if tile.name not in self.number:
             self.number[tile.name] = len(self.tiles)
             self.tiles.append(tile)
         return self.number[tile.name]
 
     def tile(self, pixel: int) -> Tile:
+        """Returns the tile that a pixel is in."""
         return self.tiles[int(self.owner[pixel])]
 
     def trace(self, runs: Ints) -> None:
-        """`runs`: result, first element of it, source, first element of that, elements."""
+        """Computes `first`, `owner` and `origin`.
+
+        runs: one row per copy: result, its first element, source, its first element, elements.
+        """
         pixels, channels = np.array([(t.pixels, t.channels) for t in self.tiles], np.int64).reshape(-1, 2).T
         self.first = np.cumsum(pixels) - pixels
         self.owner = np.repeat(np.arange(len(pixels)), pixels)
@@ -78,29 +84,33 @@ class Copies:
         target = (self.first[result] + at // wide)[i] + k
         self.origin[target] = (self.first[source] + skip // wide)[i] + k
         self.origin[target[np.bincount(target, minlength=1)[target] > 1]] = NOWHERE
+        # A copy may be of a copy: each round follows twice as many copies as the one before.
         for _ in range(len(runs).bit_length()):
             self.origin = self.origin[self.origin]
 
 
 def _whole(runs: Ints, channels: Ints) -> npt.NDArray[np.bool_]:
-    """Which runs are of whole pixels."""
+    """Tells for each run whether it consists of whole pixels."""
     return (runs[:, [1, 3, 4]] % channels[:, None] == 0).all(axis=1)
 
 
 def spread(counts: Ints) -> tuple[Ints, Ints]:
-    """For 0 to `counts[i]`, for all i: the number, and i."""
+    """Counts from 0 to `counts[i] - 1` for each i, one after another. Returns all these numbers, and the i of each."""
     index = np.repeat(np.arange(len(counts)), counts)
     return np.arange(len(index)) - (np.cumsum(counts) - counts)[index], index
 
 
 def corner(region: Region) -> tuple[int, int]:
-    """The first row and column."""
+    """Returns the first row and the first column of a region."""
     return region.rows[0], 0 if region.cols is None else region.cols[0]
 
 
 @dataclass(slots=True)
 class Places:
-    """Which pixels of a tensor tiles hold. `held`: by tile, several where channels are repeated."""
+    """The regions of a tensor that tiles hold.
+
+    held: regions by name of a tile; several if equal channels of the tensor share the tile.
+    """
 
     tensor: TensorParts
     copies: Copies
@@ -111,7 +121,10 @@ class Places:
             self.held.setdefault(part.tile.name, []).append(part.region)
 
     def find(self, pixels: Ints, channels: Ints, ranges: list[Range]) -> tuple[Ints, Ints]:
-        """Row and column of pixels of `copies` that are read as the channels `ranges[channels]` of the tensor."""
+        """Returns row and column in the tensor of pixels of `copies`, read as channels `ranges[channels]`.
+
+        Raises `VerifyError` if a pixel is not copied exactly once, or does not hold these channels of the tensor.
+        """
         origin = self.copies.origin[pixels]
         for at in pixels[origin == NOWHERE].tolist():
             raise self.error(f"not every pixel of {self.copies.tile(at)} is copied once")
@@ -125,14 +138,17 @@ class Places:
         return row, col
 
     def find_cut(self, keys: list[int], ranges: list[Range]) -> None:
-        """The tiles of these pixels and channels are lines that are cut out of the tensor."""
+        """Adds tiles to `held` that are lines cut out of the tensor.
+
+        keys: a pixel of each, and the channels that it is read as: pixel * len(ranges) + number of the range.
+        """
         for pixel, channels in (divmod(key, len(ranges)) for key in keys):
             tile = self.copies.tile(pixel)
             if tile.name not in self.held:
                 self.held[tile.name] = [self.moved(tile, ranges[channels])]
 
     def table(self, ranges: list[Range]) -> tuple[Ints, Ints]:
-        """Origins of the tensor's pixels, with the channels that they are, in order, and which pixels these are."""
+        """Returns the sorted keys (see `find_cut`) of the tensor's pixels by origin, and the pixel for each key."""
         copies, image = self.copies, self.tensor.image
         rows = [
             (copies.first[copies.number[name]], ranges.index(r.channels), *corner(r), r.width(image), r.row_count)
@@ -151,7 +167,10 @@ class Places:
         return VerifyError(f"spatial: {self.tensor.node or 'model input'}: {self.tensor.name}: {what}")
 
     def moved(self, tile: Tile, channels: Range) -> Region:
-        """The pixels of a line that is cut out of other tiles."""
+        """Returns the region of the tensor that a `Move` cuts out into a tile.
+
+        Raises `VerifyError` if the tile is not a line of these channels.
+        """
         if tile.name not in self.copies.moves:
             raise self.error(f"{tile} does not hold channels {channels}")
         op = self.copies.moves[tile.name]
@@ -170,7 +189,7 @@ class Places:
         return Region(channels, (row, row + tile.rows), (col, col + tile.width))
 
     def of_channel(self, tile: Tile, offset: Ints, channel: Ints) -> Ints:
-        """The pixel of the tensor that elements of a tile are, if they are of these channels."""
+        """Returns for elements of a tile their pixel of the tensor; `NOWHERE` if they are not of these channels."""
         place = np.full(len(offset), NOWHERE)
         for region in self.held.get(tile.name, []):
             pixel, own = np.divmod(offset, region.channel_count)

@@ -1,4 +1,4 @@
-"""Which tiles are on which core while a graph is lowered."""
+"""Remembers which tiles are on which core while a graph is lowered."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -8,37 +8,41 @@ from raptor.spatial.ir import Compute, Tile
 from raptor.spatial.line_grid import Cell
 
 Emit = Callable[[Compute, int | None, float], None]
-"""(compute, core, position): appends a compute that runs on this core, None for where its first operand is."""
+"""(compute, core, position): appends a compute that runs on this core; None means the core of its first operand."""
 
 LinePlace = tuple[str, int, int, int]
-"""A line of some channels on a core: name of the grid, line, number of the channel range, core."""
+"""A line of some channels on a core: name of the tensor's grid, line, number of the channel range, core."""
 
 
 @dataclass(slots=True)
 class Residency:
-    """Caches which tile, and which copy of pixels of which line, is on which core, so that nothing is copied twice.
+    """Remembers the core of each tile, and the copies of pixels of each line, so that nothing is copied twice.
 
-    homes: by name of a tile, the core that computed it or that it was copied to; model inputs and constants, which are
-    in global memory, have none. copies: what was copied of each line to each core.
+    homes: by name of a tile, the core that computed it or that it was copied to. Model inputs and constants have none:
+    they are in global memory. copies: the copies of parts of a line that a core has.
     """
 
     homes: dict[str, int] = field(default_factory=dict[str, int])
     copies: dict[LinePlace, list[Cell]] = field(default_factory=dict[LinePlace, list[Cell]])
 
     def core_of(self, tile: Tile) -> int | None:
-        """The core that holds the tile; None for one in global memory."""
+        """Returns the core that holds the tile; None if it is in global memory."""
         return self.homes.get(tile.name)
 
     def core_for(self, operands: Iterable[Tile]) -> int:
-        """The core for work without matrices: where the first operand is that a core holds, or core 0."""
+        """Returns the core for work without matrices: that of the first operand that is on a core, else core 0."""
         return next((self.homes[t.name] for t in operands if t.name in self.homes), 0)
 
     def add(self, tiles: Iterable[Tile], core: int) -> None:
+        """Remembers that tiles are on a core."""
         for tile in tiles:
             self.homes[tile.name] = core
 
     def find(self, place: LinePlace, line: Iterable[Cell], cols: Range, *, exact: bool) -> Cell | None:
-        """A cell on the core that holds pixels `cols` of a line: one of the `line` itself, or a copy."""
+        """Returns a cell on the core that holds pixels `cols` of a line, or None.
+
+        It is one of the `line` itself, or a copy; with `exact`, it holds no other pixels.
+        """
         own = (cell for cell in line if cell.holds(cols, exact=exact) and self.core_of(cell.tile) == place[-1])
         copied = (cell for cell in self.copies.get(place, ()) if cell.holds(cols, exact=exact))
         return next(own, None) or next(copied, None)

@@ -7,7 +7,7 @@ from raptor.common.jit import helper, kernel
 
 @kernel
 def collect_runs(where: Any, offset: Any, runs: Any) -> int:
-    """Greedy: from each element on, as far as the stride to the next one holds."""
+    """Fills `runs` from left to right, each as long as the stride stays the same. Returns the number of runs."""
     count, i, n = 0, 0, where.size
     while i < n:
         stop, stride = _run_end(where, offset, i, n)
@@ -20,7 +20,7 @@ def collect_runs(where: Any, offset: Any, runs: Any) -> int:
 
 @helper
 def _run_end(where: Any, offset: Any, i: int, n: int) -> tuple[int, int]:
-    """Where the run that starts at `i` ends, and its stride."""
+    """Returns the end of the run that starts at `i`, and its stride."""
     stop = i + 1
     if where[i] < 0:
         while stop < n and where[stop] < 0:

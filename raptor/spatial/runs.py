@@ -7,10 +7,11 @@ Ints = npt.NDArray[np.int64]
 
 
 def find_runs(where: Ints, offset: Ints) -> Ints:
-    """`where[i]`, `offset[i]`: source (-1: zero) and element of it that becomes element i of the result.
+    """Groups an element-wise move into runs.
 
-    Returns one row a run: first element of the result, source, first element of the source, stride, elements. Strides
-    are never negative; 0 repeats an element.
+    where, offset: for each element of the result, its source (-1: zero), and the element of the source. Returns one row
+    per run: first element of the result, source, first element of the source, stride, elements. Strides are never
+    negative; 0 repeats an element.
     """
     from raptor.spatial.run_kernel import collect_runs
 

@@ -1,7 +1,7 @@
-"""PlacedGraph to Schedule: computes in the order in which a chip of blocking messages would start them.
+"""PlacedGraph to Schedule: computes in the order in which a chip with blocking messages would start them.
 
-A list schedule: a compute starts when its core is free and its inputs are there; a message keeps both cores busy. The
-order is the global one of `pim.place`, so it decides who waits for whom, never what is computed.
+A list schedule: a compute starts when its core is free and its inputs are there; a message keeps both cores busy.
+`pim.place` visits computes in this order, so it decides which core waits for which, never what is computed.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,10 @@ from raptor.target.timing import (
 
 
 def schedule(placed: PlacedGraph, decision: Decision, arch: Arch) -> Schedule:
-    """Layer after layer, as they are; or, for a mapping by lines, by start. Every tie is broken by `urgency`."""
+    """Returns the computes in global order: as they are, or by start time if the flow is by line.
+
+    Of computes that can start at the same time, the one with the lowest `urgency` comes first.
+    """
     count, flow = len(placed.graph.computes), decision.flow
     if not isinstance(flow, ByLine) or not count:
         return Schedule(placed, (), tuple(range(count)))
@@ -43,7 +46,7 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Arch) -> Schedule:
 
 
 def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
-    """What is scheduled together: all, or one node after another."""
+    """Returns ranges of computes that are scheduled together: all, or those of a node if lines are not streamed."""
     computes = placed.graph.computes
     if flow.streamed:
         return [range(len(computes))]
@@ -53,9 +56,10 @@ def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
 
 @dataclass(slots=True)
 class _ListSchedule:
-    """Numbers some neighbouring computes from 0, and behind them the fetches of tiles that they read on other cores.
+    """List schedule of some neighbouring computes, and of fetches of the tiles that they read from other cores.
 
-    makers: the computes that make each tile. fetches: the number of that which copies a tile to a core.
+    Computes are numbered from 0, fetches after them. work, cores, positions: by this number. makers: the computes that
+    make each tile, by name. fetches: number of the fetch of a tile to a core.
     """
 
     arch: Arch
@@ -68,7 +72,7 @@ class _ListSchedule:
     makers: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     fetches: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
     products: dict[int, float] = field(default_factory=dict[int, float])
-    """Time of a product by crossbars."""
+    """Time of an MVM in ns, by number of crossbars."""
 
     def __post_init__(self) -> None:
         chosen = slice(self.together.start, self.together.stop)
@@ -81,10 +85,11 @@ class _ListSchedule:
 
     @property
     def fetched(self) -> list[Fetch]:
+        """The fetches, in order of their numbers."""
         return [work for work in self.work if isinstance(work, Fetch)]
 
     def run(self) -> list[int]:
-        """The order: of the computes, and of a fetch ahead of each first use of a tile on another core."""
+        """Returns the order of computes and fetches. A fetch comes before the first use of a tile on another core."""
         from raptor.spatial.schedule_kernel import list_schedule  # compiled code is loaded only where it runs
 
         needs = [self.needs(i, work) for i, work in enumerate(list(self.work)) if isinstance(work, Compute)]
@@ -118,7 +123,7 @@ class _ListSchedule:
         return order.tolist()
 
     def needs(self, i: int, compute: Compute) -> set[int]:
-        """The numbers of what must have been done before a compute."""
+        """Returns the numbers of computes and fetches that must be done before a compute; adds new fetches."""
         need: set[int] = set()
         for tile in compute.inputs:
             made = self.makers.get(tile.name, [])
@@ -129,7 +134,7 @@ class _ListSchedule:
         return need
 
     def fetch(self, tile: Tile, user: int, node: str) -> int:
-        """The number of the fetch that copies a whole tile to the core of its user."""
+        """Returns the number of the fetch that copies a whole tile to the core of its user; adds it if it is new."""
         core = self.cores[user]
         if (tile.name, core) not in self.fetches:
             self.fetches[tile.name, core] = len(self.work)
@@ -139,12 +144,15 @@ class _ListSchedule:
         return self.fetches[tile.name, core]
 
     def urgency(self, i: int) -> tuple[float, bool, int]:
-        """Among what could start now: messages, then what is higher up in the image, then what is nearer the end."""
+        """Returns the sort key of work that can start at the same time.
+
+        Rows higher up in the image come first, then messages before other work, then the work nearer to the end.
+        """
         work = self.work[i]
         return self.positions[i], isinstance(work, Compute) and not _copies(work), -i
 
     def message(self, i: int) -> tuple[int, int, float]:
-        """What work takes: from which core, -1 for none, how many elements, and how long if from none."""
+        """Returns the transfer before work: sending core (-1: none), elements, and its time in ns if no core sends."""
         tile, elements = _taken(self.work[i])
         if tile is None:
             return -1, 0, 0.0
@@ -157,15 +165,17 @@ class _ListSchedule:
         return source, elements, 0.0
 
     def work_ns(self, work: Compute | Fetch) -> float:
+        """Estimates the time of work on its core in ns, without the transfer before it."""
         return sum(self.op_ns(op, work) for op in work.body) if isinstance(work, Compute) else 0.0
 
     def product_ns(self, xbars: int) -> float:
+        """Returns the time of an MVM in ns."""
         if xbars not in self.products:
             self.products[xbars] = mvmul_ns(self.arch, xbars) + ISSUE_NS
         return self.products[xbars]
 
     def op_ns(self, op: BodyOp, compute: Compute) -> float:
-        """What an operation takes on its core; rough where it hardly matters."""
+        """Estimates the time of an operation on its core in ns; roughly if it hardly matters."""
         match op:
             case ApplyLine():
                 weights: list[int] = op.products[:, 0].tolist()
@@ -190,11 +200,12 @@ class _ListSchedule:
 
 
 def _copies(compute: Compute) -> bool:
+    """True if the compute is a copy."""
     return bool(compute.body) and isinstance(compute.body[0], Copy)
 
 
 def _taken(work: Compute | Fetch) -> tuple[Tile | None, int]:
-    """The tile that a copy or a fetch takes elements of, and how many."""
+    """Returns the tile that a copy or a fetch reads, and how many elements; None and 0 for other work."""
     if isinstance(work, Fetch):
         return work.tile, work.tile.elements
     op = work.body[0] if work.body else None

@@ -1,4 +1,4 @@
-"""The list schedule as one compiled loop."""
+"""The compiled loop of `raptor.spatial.schedule`."""
 
 import heapq
 from typing import Any
@@ -30,11 +30,15 @@ def list_schedule(
     users: Ints,
     patience_ns: Floats,
 ) -> tuple[Ints, float]:
-    """The order in which computes start, and when the last one ends: the earliest that can, then the lowest rank.
+    """Returns the order in which computes start, and the time in ns when the last one ends.
 
-    A compute keeps its `core`, and the core `peer` (-1: none) for the transfer that it begins with, and starts when
-    both are free and its inputs are there. `waiting`: how many others it waits for; `users[first_user[i]:]` wait for i.
-    For what transfers take see `raptor.target.timing.MessageTimes`; without a peer only `receiver_ns` counts.
+    The next compute is the one that can start first; of several, the one of lowest rank. Its start counts as
+    `patience_ns` earlier than it is. A compute occupies its `core`, and during the transfer that it begins with also
+    the core `peer` (-1: no transfer from a core). It starts when both are free and its inputs are there.
+
+    waiting: number of computes that a compute waits for. users: those that wait for compute i are at `first_user[i]` to
+    `first_user[i + 1]`. request_ns to receiver_ns: see `raptor.target.timing.MessageTimes`; without a peer, only
+    `receiver_ns` counts.
     """
     count = len(core)
     free = np.zeros(cores)

@@ -1,4 +1,4 @@
-"""A layer's matrices become computes: products, and partial sums that cascade from core to core (thesis, 4.4)."""
+"""Lowers a layer by tile: its matrices become computes, and partial sums go from core to core (thesis, 4.4)."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -20,13 +20,14 @@ from raptor.target.layout import Image
 
 @dataclass(slots=True)
 class Cascade:
-    """One layer: the partial sum so far of each output tile, and how many of its matrices are still to come.
+    """A layer to lower, with the partial sum of each output tile so far.
 
-    `source`: parts of the layer's input; `image`: of its output, cut into tiles of `tile` channels.
+    source: parts of the layer's input. image: its output, cut into tiles of `tile` channels. By channel range of the
+    output, partial: the sum so far; remaining: number of matrices still to come; stages: number of values so far.
 
-    With `xbar_rows`, all outputs are summed in one order, so that equal columns of weights give equal results: where
-    the products of one tile with the same input rows go on on another core, those of all tiles are added up until
-    there. The reference mappings do without, as in the thesis.
+    With `xbar_rows`, the products of all output tiles are added in the same order, so that equal columns of weights
+    give equal results. Wherever the products of one tile with some input rows continue on another core, the products of
+    all tiles with these rows are added up before they go on. The reference mappings, as the thesis, do not do this.
     """
 
     node: Node
@@ -40,7 +41,7 @@ class Cascade:
     remaining: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     stages: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     cuts: dict[tuple[int, int], list[int]] = field(default_factory=dict[tuple[int, int], list[int]])
-    """By row block: the kernel positions before which products are added up, for every output tile."""
+    """(input tile, row block) -> the kernel positions before which the products so far are added up."""
 
     def __post_init__(self) -> None:
         for matrix in self.mapping.matrices:
@@ -52,21 +53,28 @@ class Cascade:
                 self.cuts.setdefault((tile, block), []).append(tap)
 
     def block(self, matrix: Matrix) -> tuple[int, int]:
-        """Input tile and row block in it. Those of a grouped convolution may begin later."""
+        """Returns the input tile and the row block in it. (Rows of a grouped convolution may begin inside a block.)"""
         tile, row = divmod(matrix.rows[0], self.tile)
         return tile, row // (self.xbar_rows or self.tile)
 
     def run(self, matrix: Matrix) -> tuple[Range, Range, int]:
-        """What matrices have in common whose products are added up before they are added to what came before."""
+        """Returns the key of a run: input rows, columns, and number of cuts before the matrix.
+
+        The products of a run are added up first, and then added to the partial sum.
+        """
         return matrix.rows, matrix.cols, bisect_right(self.cuts.get(self.block(matrix), ()), matrix.tap)
 
     def computes(self) -> Iterator[tuple[Compute, int]]:
-        """The layer's matrices, cut where the core changes. Each compute adds to the sums of those before; its core."""
+        """Yields a compute for each run of matrices on one core, and the core.
+
+        Each compute adds to the partial sums of those before.
+        """
         placed = zip(self.mapping.matrices, self.mapping.cores, strict=True)
         for core, run in groupby(placed, key=lambda pair: pair[1]):
             yield self.compute(tuple(matrix for matrix, _ in run)), core
 
     def compute(self, matrices: tuple[Matrix, ...]) -> Compute:
+        """Makes the compute of some matrices; its results are the partial sums that it changes."""
         body: list[BodyOp] = []
         touched: dict[tuple[int, int], None] = {}
         for (rows, cols, _), run in groupby(enumerate(matrices), key=lambda pair: self.run(pair[1])):
@@ -85,7 +93,7 @@ class Cascade:
         indices: tuple[int, ...],
         taps: tuple[int, ...],
     ) -> None:
-        """Products with the input tile that holds `rows`, then the sum with what came before."""
+        """Appends the products with the input tile that holds `rows`, then their addition to the partial sum."""
         source = next(p for p in self.source if p.region.channels[0] <= rows[0] < p.region.channels[1])
         channel = rows[0] - source.region.channels[0]
         before = self.partial.get(cols)
@@ -100,7 +108,7 @@ class Cascade:
             self.partial[cols] = total
 
     def value(self, cols: tuple[int, int], *, last: bool) -> Tile:
-        """A new value for an output tile; the last one carries the tile's own name."""
+        """Makes a new value for an output tile; the last one has the name of the tile."""
         index = cols[0] // self.tile
         stage = self.stages.get(cols, 0)
         self.stages[cols] = stage + 1

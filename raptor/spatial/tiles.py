@@ -1,4 +1,4 @@
-"""The values that operations read and write: tiles of SpatialIR. PimIR's buffers are values of the same form."""
+"""Values that operations read and write: tiles in SpatialIR. Buffers of PimIR are values of the same form."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ import numpy.typing as npt
 
 
 def tile_name(tensor: str, index: int) -> str:
-    """The name of a tensor's tile: `x.0`; `x.2:0` for a tensor `x.2`, because `x.2.0` is a partial sum of `x`."""
+    """Names a tile of a tensor: `x.0`; `x.2:0` for a tensor `x.2`, because `x.2.0` is a partial sum of `x`."""
     stem, _, last = tensor.rpartition(".")
     return f"{tensor}:{index}" if stem and last.isdigit() else f"{tensor}.{index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """`rows x width` pixels of `channels` elements, one pixel contiguous."""
+    """A value of `rows x width` pixels with `channels` elements. The elements of a pixel are neighbours in memory."""
 
     name: str
     rows: int
@@ -34,6 +34,7 @@ class Value:
 
     @property
     def type(self) -> str:
+        """The shape in the text of a program: `14x14x64`."""
         return f"{self.rows}x{self.width}x{self.channels}"
 
 
@@ -44,20 +45,20 @@ class Tile(Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantTile(Tile):
-    """A constant operand: a pixel, a row or a whole tile, which repeats over the result."""
+    """A constant operand: a pixel, a row or a whole tile. It repeats until the result ends."""
 
     values: npt.NDArray[np.float32]
     """[elements], pixel by pixel."""
 
     @classmethod
     def of(cls, name: str, pixels: npt.NDArray[np.float32]) -> "ConstantTile":
-        """The constant of `pixels`: [rows, width, channels]."""
+        """Makes the constant of `pixels`: [rows, width, channels]."""
         rows, width, channels = pixels.shape
         return cls(name, rows, width, channels, np.ascontiguousarray(pixels, np.float32).reshape(-1))
 
     @property
     def period(self) -> int:
-        """Elements after which it repeats."""
+        """Number of elements after which the constant repeats."""
         return self.values.size
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""Layers of one output pixel: every output adds each product that it needs exactly once, of the inputs it is for.
+"""Checks layers of one output pixel: every output adds each product that it needs exactly once, of the right inputs.
 
-What is added is followed from `ApplyLine` through `Copy` and `Overlap` to the tiles of the result.
+Products are followed from `ApplyLine` through `Copy` and `Overlap` to the tiles of the result.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def verify_dense(graph: SpatialGraph) -> None:
-    """Raises `VerifyError` that names the ONNX node and what is added wrongly."""
+    """Checks all fully connected layers. Raises `VerifyError` that names the ONNX node and what is added wrongly."""
     layers: defaultdict[str, list[Compute]] = defaultdict(list)
     copies = _Copies()
     for compute in graph.computes:
@@ -38,7 +38,7 @@ def verify_dense(graph: SpatialGraph) -> None:
 
 @dataclass(slots=True)
 class _Copies:
-    """By name, what fills each tile that is copied or cut out of others."""
+    """Operations that fill the tiles which are copied, or cut out of others, by name of the tile."""
 
     copied: defaultdict[str, list[Copy[Tile]]] = field(default_factory=lambda: defaultdict(list))
     cut: dict[str, Move[Tile]] = field(default_factory=dict[str, Move[Tile]])
@@ -52,9 +52,10 @@ class _Copies:
 
 @dataclass(slots=True)
 class _Inputs:
-    """What the elements of tiles are: places in a tensor's image, `NOWHERE` for anything else.
+    """Maps elements of tiles to places in a tensor's image; `NOWHERE` for elements that come from elsewhere.
 
-    `same`: of each place, the first place that is known to hold the same, as equal parts of a tensor may share a tile.
+    same: for each place the first one that holds the same value, because equal parts of a tensor may share a tile.
+    known: the places of each tile so far, by name.
     """
 
     tensor: TensorParts
@@ -71,11 +72,13 @@ class _Inputs:
             self.same[held] = self.known.setdefault(part.tile.name, self.same[held])
 
     def of(self, tile: Tile) -> Ints:
+        """Returns the place of each element of a tile."""
         if tile.name not in self.known:
             self.known[tile.name] = self.copied(tile)
         return self.known[tile.name]
 
     def copied(self, tile: Tile) -> Ints:
+        """Follows the operations that fill a tile; `NOWHERE` for elements that not exactly one of them fills."""
         places, filled = np.full(tile.elements, NOWHERE), np.zeros(tile.elements, np.int64)
         for op in self.copies.copied.get(tile.name, ()):
             places[op.at : op.at + op.elements] = self.of(op.source)[op.first : op.first + op.elements]
@@ -92,7 +95,11 @@ class _Inputs:
 
 @dataclass(slots=True)
 class _Layer:
-    """`terms`: of each tile computed, rows of: element, matrix, output channel; by element."""
+    """A layer to check.
+
+    matrices: one entry for each product. terms: for each tile computed, the products that its elements add: rows of
+    element, number of the product, output channel; sorted by element.
+    """
 
     operator: Filter
     tensor: TensorParts
@@ -105,6 +112,7 @@ class _Layer:
         return VerifyError(f"spatial: {self.tensor.node}: {what}")
 
     def check(self, computes: list[Compute]) -> None:
+        """Follows the products of the layer, then checks each part of the output."""
         for compute in computes:
             for op in compute.body:
                 if isinstance(op, ApplyLine):
@@ -117,7 +125,7 @@ class _Layer:
             self.check_part(part)
 
     def products(self, op: ApplyLine[Tile], compute: Compute) -> Ints:
-        """Raises `VerifyError` where a matrix multiplies anything but the inputs that it is for."""
+        """Returns the terms of products. Raises `VerifyError` if a matrix multiplies other inputs than its own."""
         pixels = input_pixels(self.operator.window)[0]
         found: list[Ints] = []
         rows: list[list[int]] = op.products.tolist()
@@ -135,13 +143,14 @@ class _Layer:
         return _joined(found)
 
     def terms_of(self, tile: Tile) -> Ints:
+        """Returns the terms of a tile that is computed or copied."""
         if tile.name in self.terms:
             return self.terms[tile.name]
         copied = self.copies.copied.get(tile.name, ())
         return _joined([_moved(self.terms_of(op.source), op.at, op.first, op.elements) for op in copied])
 
     def check_part(self, part: Part) -> None:
-        """Each channel of a tile adds each input of each kernel position once."""
+        """Checks that each channel of a tile adds each input of each kernel position once."""
         low, high = part.region.channels
         element, number, channel = self.terms_of(part.tile).T
         if (channel != low + element).any():
@@ -158,6 +167,7 @@ class _Layer:
         self.check_cover(part, spans)
 
     def check_cover(self, part: Part, spans: dict[tuple[int, int], set[tuple[int, tuple[int, int]]]]) -> None:
+        """Checks that no product is missing. `spans`: kernel positions and input rows, by range of output channels."""
         used = np.flatnonzero(input_pixels(self.operator.window)[0] >= 0).tolist()
         if used and not _follow(sorted(spans), *part.region.channels):
             raise self.error(f"{part.tile} has channels without products: {sorted(spans)}")
@@ -169,18 +179,18 @@ class _Layer:
 
 
 def _follow(ranges: list[tuple[int, int]], low: int, high: int) -> bool:
-    """Whether ranges, one after another, are that from `low` to `high`."""
+    """True if the ranges, one after another, make up the range from `low` to `high`."""
     ends = [low, *(stop for _, stop in ranges)]
     return [start for start, _ in ranges] == ends[:-1] and ends[-1] == high
 
 
 def _moved(terms: Ints, at: int, first: int, elements: int) -> Ints:
-    """The terms of some elements of a tile, where those come to lie."""
+    """Returns the terms of elements `first` to `first + elements` of a tile, moved to element `at` and after it."""
     low, high = np.searchsorted(terms[:, 0], (first, first + elements))
     return terms[low:high] + np.array([at - first, 0, 0])
 
 
 def _joined(terms: list[Ints]) -> Ints:
-    """By element."""
+    """Joins terms, sorted by element."""
     table = np.concatenate([np.zeros((0, 3), np.int64), *terms])
     return table[np.argsort(table[:, 0], kind="stable")]

@@ -1,7 +1,7 @@
-"""Layers by line: every output adds each product that it needs exactly once, and no other.
+"""Checks layers that are computed by line: every output adds each product that it needs exactly once, and no other.
 
-A product is an input pixel times a kernel position, for the input channels of a matrix. They are counted as the tables
-of `ApplyLine`, `Overlap` and `Copy` say; how the blocks were meant to be cut is not looked at.
+A product is an input pixel times a kernel position, for the input channels of a matrix. Products are counted from the
+tables of `ApplyLine`, `Overlap` and `Copy` alone, without a look at how the decision cuts lines into blocks.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ Range = tuple[int, int]
 
 
 def verify_lines(graph: SpatialGraph) -> None:
-    """Raises `VerifyError` that names the ONNX node and what is added wrongly."""
+    """Checks all layers by line. Raises `VerifyError` that names the ONNX node and what is added wrongly."""
     layers: dict[str, list[Compute]] = {}
     for compute in graph.computes:
         if any(isinstance(op, ApplyLine | Overlap) for op in compute.body):
@@ -49,9 +49,10 @@ def verify_lines(graph: SpatialGraph) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """What is multiplied, as columns; one product after another, `start` counting the elements of them all.
+    """All blocks that are multiplied, as columns with one entry per product.
 
-    matrix: number. row, col: first input pixel. out_row, out_col: first output pixel, counted from the image's.
+    start: first element of the product, counted over the elements of all products. matrix: its number. row, col: first
+    input pixel. out_row, out_col: first output pixel, which may lie outside the image.
     """
 
     start: Ints
@@ -64,7 +65,10 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """Products that are added to output pixels, as columns: channel range, row and column of the pixel, product."""
+    """All additions to output pixels, as columns with one entry per addition.
+
+    part: number of the channel range. row, col: the output pixel. product: number of the product that is added.
+    """
 
     part: Ints
     row: Ints
@@ -74,7 +78,7 @@ class _Added:
 
 @dataclass(slots=True)
 class _Flat:
-    """Lists of numbers as one, to be looked up all at once."""
+    """Several lists of numbers stored as one, so that many lookups take one numpy operation."""
 
     values: list[int] = field(default_factory=list[int])
     first: list[int] = field(default_factory=list[int])
@@ -84,26 +88,25 @@ class _Flat:
         self.values += values
 
     def at(self, which: Ints, index: Ints) -> Ints:
+        """Returns element `index[i]` of list `which[i]`, for each i."""
         return np.array(self.values, np.int64)[np.array(self.first, np.int64)[which] + index]
 
 
 def _joined(tables: list[Ints]) -> tuple[Ints, Ints]:
-    """Tables of four columns as one, and which of them each row is of."""
+    """Joins tables of four columns. Returns for each row the number of its table, and the joined table."""
     lengths = [len(table) for table in tables]
     return np.repeat(np.arange(len(tables)), lengths), np.concatenate([np.zeros((0, 4), np.int64), *tables])
 
 
 @dataclass(slots=True)
 class _Matrices:
-    """The matrices of a layer, each once, and their fields as columns.
-
-    ins: place in `ranges`. outs: [matrix, line of a product] -> output line, counted from the first.
-    """
+    """Matrices of a layer, each once, and their fields as columns."""
 
     found: list[LineMatrix] = field(default_factory=list[LineMatrix])
     number: dict[int, int] = field(default_factory=dict[int, int])
 
     def add(self, matrix: LineMatrix) -> int:
+        """Returns the number of a matrix; adds the matrix if it is new."""
         if id(matrix) not in self.number:
             self.number[id(matrix)] = len(self.found)
             self.found.append(matrix)
@@ -111,27 +114,33 @@ class _Matrices:
 
     @property
     def ranges(self) -> list[Range]:
+        """The different ranges of input channels, sorted."""
         return sorted({m.ins for m in self.found})
 
     @property
     def ins(self) -> Ints:
+        """[matrices]: index of the input channels in `ranges`."""
         ranges = self.ranges
         return np.array([ranges.index(m.ins) for m in self.found], np.int64)
 
     @property
     def block(self) -> tuple[Ints, ...]:
-        """Lines, pixels, and the input line and pixel that the first kernel row and column of the first output read."""
+        """Columns: lines and pixels of the block, and the line and pixel that the first output reads first.
+
+        The last two are those under the first kernel row and column, counted from the first of the block.
+        """
         rows = [(m.band.lines, m.pixels, m.band.shift, m.shift) for m in self.found]
         return tuple(np.array(rows, np.int64).reshape(-1, 4).T)
 
     @property
     def product(self) -> tuple[Ints, ...]:
-        """Output pixels of a line, first output channel, output channels."""
+        """Columns: output pixels of a line of the product, first output channel, number of output channels."""
         rows = [(m.count, m.outs[0], m.outs[1] - m.outs[0]) for m in self.found]
         return tuple(np.array(rows, np.int64).reshape(-1, 3).T)
 
     @property
     def outs(self) -> Ints:
+        """[matrix, line of its product] -> output line, counted from the first; the last line fills shorter rows."""
         most = max((len(m.band.outs) for m in self.found), default=1)
         rows = [m.band.outs + m.band.outs[-1:] * (most - len(m.band.outs)) for m in self.found]
         return np.array(rows, np.int64).reshape(-1, most)
@@ -139,7 +148,7 @@ class _Matrices:
 
 @dataclass(slots=True)
 class _Layer:
-    """`bases`: where the result of each `ApplyLine` begins, counting the elements of them all."""
+    """A layer to check. `bases`: first element of the result of each `ApplyLine`, counted over all of them."""
 
     operator: Filter
     tensor: TensorParts
@@ -148,6 +157,7 @@ class _Layer:
     bases: dict[str, int] = field(default_factory=dict[str, int])
 
     def check(self, computes: list[Compute]) -> None:
+        """Counts the products that each output adds, then checks the counts."""
         blocks = self.blocks(computes)
         sums = [op for c in computes for op in c.body if isinstance(op, Overlap)]
         self.check_counts(self.counts(blocks, self.added(blocks, sums)))
@@ -156,7 +166,10 @@ class _Layer:
         return VerifyError(f"spatial: {self.tensor.node}: {what}")
 
     def blocks(self, computes: list[Compute]) -> _Blocks:
-        """Raises `VerifyError` for pixels that are no block, or not one for their matrix."""
+        """Returns the blocks that are multiplied.
+
+        Raises `VerifyError` if the pixels are no block of the input, or not one of the matrix's shape.
+        """
         start, matrix, tile, element = self.tables(computes)
         copies = self.places.copies
         channels = np.array([t.channels for t in copies.tiles])[tile]
@@ -177,7 +190,7 @@ class _Layer:
         return _Blocks(start, matrix, row, col, out_row, out_col)
 
     def tables(self, computes: list[Compute]) -> tuple[Ints, ...]:
-        """All products in order: first element of the product, matrix, tile, first element of the block."""
+        """Returns columns of all products: first element of the product, matrix, tile, first element of the block."""
         ops: list[ApplyLine[Tile]] = []
         matrices, tiles = _Flat(), _Flat()
         for compute in computes:
@@ -194,7 +207,7 @@ class _Layer:
         return bases[i] + target, matrices.at(i, weight), tiles.at(i, line), element
 
     def added(self, blocks: _Blocks, sums: list[Overlap[Tile]]) -> _Added:
-        """Raises `VerifyError` for elements added where others belong."""
+        """Returns all additions. Raises `VerifyError` if elements of a product are added where others belong."""
         runs, regions = self.runs(sums)
         op, target, given, elements = runs.T
         parts = sorted({p.region.channels for p in self.tensor.parts})
@@ -213,7 +226,10 @@ class _Layer:
     def belongs(
         self, blocks: _Blocks, product: Ints, first: Ints, elements: Ints, own: Ints, place: tuple[Ints, Ints, Ints]
     ) -> Bools:
-        """Whether elements of products, `own` of each pixel, are those of a row, column and channel of the output."""
+        """Tells for each run of elements of a product whether they belong to a place of the output.
+
+        first, elements: the run in its product. own: channels of the output tile. place: row, column and channel.
+        """
         matrix, (row, col, channel) = blocks.matrix[product], place
         count, low, width = (column[matrix] for column in self.matrices.product)
         line, rest = np.divmod(first, count * width)
@@ -224,7 +240,10 @@ class _Layer:
         return inside & (rows == row) & (blocks.out_col[product] + pixel == col) & (low + offset == channel)
 
     def runs(self, sums: list[Overlap[Tile]]) -> tuple[Ints, list[Region]]:
-        """The runs that add products: sum, element of it, element of all products, elements; and each sum's region."""
+        """Returns the runs that add products, and the region of each sum.
+
+        One row per run: number of the sum, element of the sum, element counted over all products, elements.
+        """
         regions = self.regions(sums)
         sources = _Flat()
         for op in sums:
@@ -236,7 +255,11 @@ class _Layer:
         return found, [regions[op.result.name] for op in sums]
 
     def regions(self, sums: list[Overlap[Tile]]) -> dict[str, Region]:
-        """Which outputs each sum is for: parts of the tensor, or what a sum of sums adds, whole and once."""
+        """Returns the region of the output that each sum is for, by name of its tile.
+
+        A sum is a part of the tensor, or a partial sum that another one adds, whole and once. Raises `VerifyError` if
+        it is neither.
+        """
         regions = {p.tile.name: p.region for p in self.tensor.parts}
         partial = {op.result.name for op in sums}
         for op in reversed(sums):
@@ -251,7 +274,7 @@ class _Layer:
         return regions
 
     def counts(self, blocks: _Blocks, added: _Added) -> Ints:
-        """[channel range, output pixel, input channel range, kernel position] -> how often it is added."""
+        """Counts additions: [output channel range, output pixel, input channel range, kernel position]."""
         window, image, ranges = self.operator.window, self.tensor.image, self.matrices.ranges
         matrix = blocks.matrix[added.product]
         lines, pixels, *_ = (column[matrix] for column in self.matrices.block)
@@ -265,12 +288,16 @@ class _Layer:
         return np.bincount(cell[i] * window.tap_count + tap, minlength=int(np.prod(shape))).reshape(shape)
 
     def positions(self, axis: int, outs: Ints) -> Ints:
-        """[outputs, kernel positions] of one dimension -> input row or column, or one beyond the image."""
+        """Returns [outputs, kernel positions] of one dimension: the input row or column that is read.
+
+        It may lie outside the image.
+        """
         window = self.operator.window
         first = outs * window.strides[axis] - window.pads[axis]
         return first[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
 
     def check_counts(self, counts: Ints) -> None:
+        """Raises `VerifyError` unless each product that the window needs is added once, and no other."""
         ranges, needed = self.matrices.ranges, input_pixels(self.operator.window) >= 0
         ends = [0, *(stop for _, stop in ranges)]
         if needed.any() and ([start for start, _ in ranges] != ends[:-1] or ends[-1] != self.operator.in_channels):

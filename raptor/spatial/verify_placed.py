@@ -1,7 +1,7 @@
 """Invariants of placement and schedule: a renaming of cores, and a permutation that keeps dependencies.
 
-What the computes mean is proved once, of the partition (`raptor.spatial.verify_tiles`), and cannot change afterwards:
-later values hold the same graph.
+The values that computes make are checked once, in the partition (`raptor.spatial.verify_tiles`). They cannot change
+afterwards, because later forms hold the same graph.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def verify_partition(partition: Partition, arch: Arch) -> None:
-    """Raises `VerifyError` for a wrong graph, or cores that the chip has not, or that are too small for their work."""
+    """Raises `VerifyError` for a wrong graph, or if a core is not on the chip or has too few crossbars."""
     verify(partition.graph, arch)
     _check_columns("partition", partition)
     _check_range("partition", partition, arch)
@@ -37,7 +37,7 @@ def verify_partition(partition: Partition, arch: Arch) -> None:
 def verify_placed(placed: PlacedGraph, partition: Partition, arch: Arch) -> None:
     """Raises `VerifyError` unless the partition's cores are renamed one to one, to cores that the chip has.
 
-    As cores are alike, what fits a core before fits it after.
+    Crossbars are not counted again: all cores are alike, so the same work fits.
     """
     if placed.graph is not partition.graph or placed.positions is not partition.positions:
         raise VerifyError("place_cores: the computes are not those of the partition")
@@ -63,7 +63,7 @@ def _check_range(name: str, placed: Partition | PlacedGraph, arch: Arch) -> None
 
 
 def verify_schedule(schedule: Schedule, placed: PlacedGraph) -> None:
-    """Raises `VerifyError` unless everything is done once, after all that it needs."""
+    """Raises `VerifyError` unless each compute and fetch is done once, after all that it needs."""
     if schedule.placed is not placed:
         raise VerifyError("schedule: the computes are not those that were placed")
     count = len(placed.graph.computes) + len(schedule.fetches)
@@ -80,9 +80,10 @@ def verify_schedule(schedule: Schedule, placed: PlacedGraph) -> None:
 
 
 def _dependencies(schedule: Schedule) -> Iterator[tuple[int, int]]:
-    """(earlier, later): who makes a tile, then its fetches, and who reads it, on a core with a fetch after that.
+    """Yields pairs (earlier, later) of steps, numbered as in the schedule.
 
-    A tile that several computes fill is there when the last has.
+    The makers of a tile come before its fetches and its readers, and a fetch before the readers on its core. A tile
+    that several computes fill needs all of them.
     """
     computes, cores = schedule.placed.graph.computes, schedule.placed.cores
     makers: defaultdict[str, list[int]] = defaultdict(list)
@@ -99,12 +100,13 @@ def _dependencies(schedule: Schedule) -> Iterator[tuple[int, int]]:
         for op in compute.body:
             for tile in op.reads:
                 yield from ((maker, i) for maker in makers.get(tile.name, ()) if maker != i)
-                # A copy takes what it needs from where it is.
+                # A copy reads a tile on the core that made it.
                 if not isinstance(op, Copy) and (tile.name, cores[i]) in fetched:
                     yield fetched[tile.name, cores[i]], i
 
 
 def _named(schedule: Schedule, i: int) -> str:
+    """Names a step in a message."""
     computes = schedule.placed.graph.computes
     if i >= len(computes):
         fetch = schedule.fetches[i - len(computes)]

@@ -22,7 +22,7 @@ _Product = tuple[int, tuple[int, int], tuple[int, int]]
 
 
 def verify(graph: SpatialGraph, arch: Arch) -> None:
-    """Raises `VerifyError` that names the op and the ONNX node."""
+    """Checks a graph. Raises `VerifyError` that names the operation and the ONNX node."""
     given = [p.tile for tensor in graph.tensors.values() for p in tensor.parts]
     inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
     known: dict[str, Tile] = {t.name: t for t in given if t.name in inputs or t.name in graph.literals}
@@ -47,9 +47,9 @@ def verify(graph: SpatialGraph, arch: Arch) -> None:
 
 
 def _check_used(graph: SpatialGraph) -> None:
-    """Nothing is computed in vain: what is read nowhere is a part of a tensor, and can be compared.
+    """Checks that each result is read, or is a part of a tensor, which can be compared.
 
-    Copies are no computation: the references make some that nobody reads, and their streams stay as they are.
+    Copies do not count: the reference mappings make some that nobody reads, and their streams stay as they are.
     """
     used = {part.tile.name for tensor in graph.tensors.values() for part in tensor.parts}
     used.update(tile.name for compute in graph.computes for op in compute.body for tile in op.reads)
@@ -60,6 +60,7 @@ def _check_used(graph: SpatialGraph) -> None:
 
 
 def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None:
+    """Checks matrices and operations of a compute, and adds its tiles to `known`."""
     where = f"spatial: {compute.node}"
     xbars = sum(m.xbars for m in compute.matrices)
     if xbars > arch.xbars_per_core:
@@ -95,6 +96,7 @@ def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
 
 
 def _check_gather(where: str, op: Gather[Tile]) -> None:
+    """Checks that pieces lie in their sources, and cover the channels of the result once."""
     spans = sorted((p.target, p.target + p.channels) for p in op.pieces)
     ends = [0, *(stop for _, stop in spans)]
     if [start for start, _ in spans] != ends[:-1] or ends[-1] != op.result.channels:
@@ -104,6 +106,7 @@ def _check_gather(where: str, op: Gather[Tile]) -> None:
 
 
 def _check_move(where: str, op: Move[Tile]) -> None:
+    """Checks that runs lie in their sources, and cover the elements of the result once, in order."""
     target, source, first, stride, count = op.runs.T
     ends = np.concatenate([[0], target + count])
     if (ends[:-1] != target).any() or ends[-1] != op.result.elements:
@@ -115,7 +118,7 @@ def _check_move(where: str, op: Move[Tile]) -> None:
 
 
 def _check_line(where: str, op: ApplyLine[Tile], compute: Compute) -> None:
-    """Blocks lie in their lines, products in the result, one after another."""
+    """Checks that blocks lie in their lines, and that products fill the result, one after another."""
     at = 0
     products: list[list[int]] = op.products.tolist()
     for weight, line, source, target in products:
@@ -153,6 +156,7 @@ def _check_place(where: str, op: BodyOp, outside: bool) -> None:
 
 
 def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> None:
+    """Adds to `sums` the products that each tile of a compute adds up."""
     for op in compute.body:
         if isinstance(op, ApplyFilters):
             matrices = [compute.matrices[i] for i in op.weights]
@@ -164,7 +168,7 @@ def _collect_products(compute: Compute, sums: dict[Tile, Counter[_Product]]) -> 
 
 
 def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Counter[_Product]]) -> None:
-    """Each output tile adds each input channel that it needs at each kernel position exactly once.
+    """Checks that each output tile adds each input channel that it needs exactly once at each kernel position.
 
     A kernel position that lies in the padding for all its pixels may be left out.
     """
@@ -185,15 +189,15 @@ def _check_reduction(operator: Filter, tensor: TensorParts, sums: dict[Tile, Cou
 
 
 def _reads(operator: Filter, tensor: TensorParts, part: Part, tap: int) -> bool:
-    """Whether some pixel of the part reads a pixel of the input at this kernel position."""
+    """True if some pixel of the part reads a pixel of the input at this kernel position."""
     first, last = (row * tensor.image.width for row in part.region.rows)
     return bool((input_pixels(operator.window)[first:last, tap] >= 0).any())
 
 
 def _check_sources(graph: SpatialGraph) -> None:
-    """Products read the channels of the input tensor that are the rows of their matrices.
+    """Checks that products read the channels of the input tensor that are the rows of their matrices.
 
-    A tile may hold several ranges of them: repeated elements are one tile under several names.
+    A tile may hold several ranges of channels, because equal parts of a tensor may share a tile.
     """
     holders: dict[str, dict[Tile, list[tuple[int, int]]]] = {}
     for use in graph.filter_of.values():
@@ -213,12 +217,12 @@ def _check_sources(graph: SpatialGraph) -> None:
 
 
 def _hold(channels: tuple[int, int], first: int, rows: set[tuple[int, int]]) -> bool:
-    """Whether all `rows` begin at place `first` of the channels, and end there too."""
+    """True if all `rows` begin at place `first` of the channels, and end inside them."""
     return all(start == channels[0] + first and stop <= channels[1] for start, stop in rows)
 
 
 def _check_cover(name: str, image: Image, regions: list[Region]) -> None:
-    """Every pixel and channel is in one region; regions of the same channels are cut alike."""
+    """Checks that each channel of each pixel is in exactly one region; channel ranges are equal or disjoint."""
     channels = sorted({region.channels for region in regions})
     ends = [0, *(stop for _, stop in channels)]
     if [start for start, _ in channels] != ends[:-1] or ends[-1] != image.channels:
