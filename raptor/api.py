@@ -179,6 +179,7 @@ class Program:
         return self._scratch
 
     def _write(self, folder: Path, streams: StreamFormat, weights: WeightFormat, *, force: bool = False) -> None:
+        """Writes the directory. Raises `UserError` if the program was loaded, as its contents are not in memory."""
         from raptor import __version__
 
         if self.artifacts is None:

@@ -192,14 +192,17 @@ def _group_sizes(arch: Arch) -> Iterator[int]:
 
 
 def _busy_crossbars(arch: Arch, xbars: int) -> float:
+    """Returns the rate if every crossbar is always busy."""
     return _per_ns(arch.xbars_per_core // xbars, mvmul_ns(arch, xbars))
 
 
 def _fed(arch: Arch, xbars: int) -> float:
+    """Returns the rate if the port of local memory is a limit, too."""
     return min(_busy_crossbars(arch, xbars), _per_ns(1, port_ns(arch, xbars)))
 
 
 def _in_flight(arch: Arch, xbars: int) -> float:
+    """Returns the rate if `rob_size` is a limit, too."""
     return min(_fed(arch, xbars), _per_ns(arch.rob_size, mvmul_ns(arch, xbars)))
 
 

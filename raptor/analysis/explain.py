@@ -125,6 +125,7 @@ class Bounds:
 
     @property
     def largest(self) -> float:
+        """The largest of the bounds, which is the one that counts."""
         return max(self.average, self.busiest, self.port, self.products)
 
 
@@ -223,6 +224,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
 
 
 def _bounds(done: _Simulated, cores: int) -> Bounds:
+    """Computes the bounds from the work of the cores; `cores`: number of cores of the chip."""
     work, machine = done.work, done.machine
     busiest = int(np.argmax(work.total))
     node, share = done.most(busiest)

@@ -116,6 +116,7 @@ def _place(decision: Decision, layer: Layer, operator: object) -> Iterator[str]:
 
 
 def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
+    """Yields what is wrong with the record of a layer, by its class."""
     assert isinstance(node.operator, Filter)
     match layer:
         case KernelUnfolding():

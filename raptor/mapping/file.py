@@ -94,6 +94,7 @@ def read_mapping(path: Path, label: str, graph: Graph, arch: Arch) -> tuple[Deci
 
 
 def _read(path: Path, label: str) -> MappingFile:
+    """Reads a file of this version without judging the decision. Raises `UserError` for any other file."""
     try:
         if path.stat().st_size > LIMIT_BYTES:
             raise UserError(f"{label}: larger than {LIMIT_BYTES} bytes")

@@ -81,10 +81,12 @@ class LineMatrix:
 
     @property
     def rows(self) -> Range:
+        """Range of all rows, which begins at 0, as in `Matrix`."""
         return 0, self.band.lines * self.pixels * (self.ins[1] - self.ins[0])
 
     @property
     def cols(self) -> Range:
+        """Range of all columns, which begins at 0, as in `Matrix`."""
         return 0, len(self.band.outs) * self.count * (self.outs[1] - self.outs[0])
 
     def values(self, filter_: Filter) -> Floats:
@@ -173,6 +175,7 @@ def bands(window: Window, height: int) -> tuple[Band, ...]:
 
 
 def _band(window: Window, lines: Range) -> Band:
+    """Makes the band of some input lines, with all output lines that read one of them."""
     stride, pad, dilation = window.strides[0], window.pads[0], window.dilations[0]
     met = (divmod(y + pad - k * dilation, stride) for y in range(*lines) for k in range(window.kernel[0]))
     return Band(lines, tuple(sorted({out for out, rest in met if rest == 0})))

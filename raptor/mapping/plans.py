@@ -105,6 +105,7 @@ class _Core:
         return key not in self.layers and plan.xbars <= self.xbars and plan.core_ns <= self.free_ns
 
     def take(self, key: str, plan: Plan) -> None:
+        """Takes the crossbars and the time of a place of a plan."""
         self.xbars -= plan.xbars
         self.free_ns -= plan.core_ns
         self.layers.add(key)

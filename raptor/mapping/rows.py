@@ -286,6 +286,7 @@ class _Cost:
 
     @property
     def widest(self) -> int:
+        """Largest number of output channels of a core."""
         return max(stop - start for start, stop in self.outs)
 
     def matrix_xbars(self, band: BandShape, block: Block) -> int:
@@ -362,6 +363,7 @@ def _splits(whole: Range) -> Iterator[tuple[Range, ...]]:
 
 
 def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
+    """Yields ranges of sizes that differ by at most 1."""
     for i in range(pieces):
         yield start + (stop - start) * i // pieces, start + (stop - start) * (i + 1) // pieces
 

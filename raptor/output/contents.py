@@ -46,6 +46,7 @@ def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, a
 
 
 def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], element_bytes: int) -> files.TensorPlace:
+    """Makes the place of a model input or output; `addresses` of its tiles count elements."""
     tensor = graph.tensors[name]
     return files.TensorPlace(
         name=name,

@@ -38,10 +38,12 @@ FORMAT_VERSION = 1
 
 
 def stream_name(core: int, suffix: Literal["json", "pim"]) -> str:
+    """Returns the file name of the instruction stream of a core."""
     return f"core_{core}.{suffix}"
 
 
 def weights_name(core: int, suffix: Literal["json", "npz"]) -> str:
+    """Returns the file name of the weights of a core, relative to the output directory."""
     return f"{WEIGHTS}/core_{core}_weights.{suffix}"
 
 
@@ -197,6 +199,8 @@ class Steps(Schema):
 
 
 class FileEntry(Schema):
+    """Size and digest of a file of the output directory."""
+
     size_bytes: Address
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 

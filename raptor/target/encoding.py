@@ -147,6 +147,7 @@ def _words(records: Records) -> npt.NDArray[np.int32]:
 
 @cache
 def _known() -> npt.NDArray[np.bool_]:
+    """Returns a mask over opcodes: True for those of an instruction."""
     known = np.zeros(256, np.bool_)
     known[list(BY_OPCODE)] = True
     return known
@@ -192,6 +193,7 @@ class _Template:
 
 @cache
 def _template() -> _Template:
+    """Makes the template by which `encoding_kernels` writes JSON."""
     rows = {spec.opcode: _literals(spec) for spec in INSTRUCTIONS}
     steps = max(map(len, rows.values()))
     bounds = np.zeros((max(rows) + 1, steps, 2), np.int32)

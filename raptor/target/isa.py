@@ -184,6 +184,7 @@ class Instruction:
         return self.simulated_as is not None
 
     def operand(self, name: str) -> Operand:
+        """Returns the operand of a name. Raises `StopIteration` if the instruction has none of this name."""
         return next(o for o in self.operands if o.name == name)
 
 
@@ -444,6 +445,7 @@ def range_faults(records: Records, at: Positions | None = None) -> Iterator[Rang
 
 
 def _operand_faults(values: npt.NDArray[Any], where: npt.NDArray[np.intp], operand: Operand) -> Iterator[RangeFault]:
+    """Yields the values of one operand that are out of its range; `where`: their indices in the stream."""
     if operand.low <= values.min() and values.max() <= operand.high:
         return
     for i in np.flatnonzero((values < operand.low) | (values > operand.high)):

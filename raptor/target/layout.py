@@ -31,18 +31,22 @@ class Image:
 
     @property
     def width(self) -> int:
+        """Number of pixels of a row: the last dimension besides the channels; 1 for a tensor of one dimension."""
         return self.pixel_dims[-1] if len(self.shape) > 1 else 1
 
     @property
     def rows(self) -> int:
+        """Number of rows: the product of all other dimensions."""
         return math.prod(self.pixel_dims[:-1])
 
     @property
     def pixels(self) -> int:
+        """Number of pixels of the image, in all rows."""
         return math.prod(self.pixel_dims)
 
     @property
     def elements(self) -> int:
+        """Number of elements of the tensor."""
         return math.prod(self.shape)
 
     def has_layout_of(self, other: "Image") -> bool:
@@ -84,9 +88,11 @@ class Region:
         return self.rows[1] - self.rows[0]
 
     def width(self, image: Image) -> int:
+        """Returns the number of columns of the region in an image."""
         return image.width if self.cols is None else self.cols[1] - self.cols[0]
 
     def elements(self, image: Image) -> int:
+        """Returns the number of elements of the region in an image."""
         return self.row_count * self.width(image) * self.channel_count
 
     def index(self) -> tuple[slice, slice, slice]:

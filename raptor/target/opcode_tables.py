@@ -80,6 +80,7 @@ def _columns(row: Instruction) -> Iterator[tuple[int, int]]:
 
 
 def _columns_of_operand(operand: Operand, slot: int) -> Iterator[tuple[int, int]]:
+    """Yields column and value for the register operand in `SLOTS[slot]`."""
     yield Rule.ROLE_RD + slot, _ROLES[operand.kind]
     # A send names its data twice, by rd and rs1: only rs1 counts. The address of a result is always in rd.
     access = operand.access if (operand.kind is Kind.TARGET) == (slot == RD) else None

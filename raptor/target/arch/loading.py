@@ -126,6 +126,7 @@ def _section(parent: dict[str, Any], name: str, source: str | Path) -> dict[str,
 
 
 def _parse(raw: dict[str, Any], source: str | Path) -> ArchFile:
+    """Checks a file by the schema. Raises `UserError` with up to `_MOST_FAULTS` mistakes."""
     try:
         return ArchFile.model_validate(raw)
     except ValidationError as e:

@@ -54,6 +54,7 @@ class Table:
         return None if a is None or b is None or a == b else float(matrix[a, b])
 
     def _index(self, name: str) -> int | None:
+        """Returns the index of a core or of the global memory, whose name is below 0; None for another core."""
         count, core = len(self.latency_ns) - 1, int(name)
         return core if 0 <= core < count else count if core < 0 else None
 
@@ -107,6 +108,7 @@ def _matrix(path: Path, kind: Kind, rows: dict[str, msgspec.Raw], names: Sequenc
 
 
 def _row(path: Path, kind: Kind, source: str, text: msgspec.Raw) -> dict[str, float]:
+    """Decodes the entries of one source. Raises `UserError` if they are not numbers."""
     try:
         return msgspec.json.decode(text, type=dict[str, float])
     except (msgspec.DecodeError, RecursionError) as e:

@@ -147,6 +147,7 @@ class Target:
 
     @property
     def core_count(self) -> int:
+        """Number of cores of all chips."""
         return self.chips * self.cores_per_chip
 
     @property
