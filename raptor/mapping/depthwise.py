@@ -44,7 +44,10 @@ def _as_stencil(node: Node, layers: Container[str]) -> Node:
 
 
 def is_depthwise(operator: Filter) -> bool:
-    """Tells whether every channel is a group of its own, so that the vector unit can compute the layer."""
+    """Tells whether the vector unit can compute the layer: every channel is a group of its own.
+
+    It must share no crossbars with other layers, and have no ReLU folded into it.
+    """
     alone = not operator.relu and not operator.key
     return alone and operator.groups > 1 and operator.groups == operator.in_channels == operator.weights.shape[2]
 

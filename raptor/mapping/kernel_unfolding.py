@@ -21,8 +21,8 @@ def tile_channels(arch: Arch) -> int:
 def kernel_unfolding(filter_: Filter, arch: Arch, tile: int) -> Iterator[Matrix]:
     """Yields a matrix for each input tile, output tile and kernel position, in this order (thesis, 4.3.2 and 4.4).
 
-    A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile. A
-    grouped convolution has matrices only for the blocks that hold weights of some group.
+    A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile. A grouped convolution
+    has matrices only for the blocks that hold weights of some group.
     """
     taps, _, outs = filter_.weights.shape
     for block in row_blocks(filter_.in_channels, tile, arch.xbar_rows):

@@ -34,9 +34,9 @@ class Knobs:
     estimate of all other work is less exact; another factor gives layers other numbers of cores and other blocks.
 
     Measured (docs/performance.md, "Search"), latency and interval as geometric means of six models on 64 and 200 cores,
-    relative to the defaults: step 5 us 0.966 and 0.981; patience 500 ns 1.008 and 0.993, 3 us 1.007 and 1.025; share
-    0.9 1.109 and 1.186; products 2 0.989 and 0.983. The defaults are those of the first version,
-    found by hand on ResNet-18 with 144 cores; the search tries the others.
+    relative to the defaults: step 5 us: 0.966 and 0.981; patience 500 ns: 1.008 and 0.993; patience 3 us: 1.007 and
+    1.025; share 0.9: 1.109 and 1.186; products 2: 0.989 and 0.983. The defaults are those of the first version, found
+    by hand on ResNet-18 with 144 cores; the search tries the others.
     """
 
     step_ns: float = 10_000

@@ -1,9 +1,9 @@
 """Line unfolding: one MVM multiplies a few neighbouring input pixels for all outputs that use them.
 
 An image line is cut into blocks of neighbouring pixels that fill a crossbar's rows. One `mvmul` multiplies a block with
-a matrix whose columns are (output line, output pixel, output channel): all outputs that the block reaches. So an
-input is multiplied only once, or a little more often. (The literature calls this parallel windows, SDK or VW-SDK; here
-it is done in both dimensions, and the columns are crossbars side by side.) The results of different blocks for the same
+a matrix whose columns are (output line, output pixel, output channel): all outputs that the block reaches. So an input
+is multiplied only once, or a little more often. (The literature calls this parallel windows, SDK or VW-SDK; here it is
+done in both dimensions, and the columns are crossbars side by side.) The results of different blocks for the same
 output are added afterwards.
 
 Alternatively, blocks overlap by the kernel, and each owns its output pixels, so that fewer additions are needed. The
@@ -129,7 +129,7 @@ def reached(window: Window, pixels: Range) -> Range:
 def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple[Block, ...]:
     """Cuts the input of the output pixels `outs` into blocks of at most `pixels` pixels, from left to right.
 
-    With `outputs` above 0, each block has the pixels that this number of outputs needs, which may overlap.
+    With `outputs` above 0, each block has the pixels that so many output pixels need; then blocks may overlap.
     """
     if outputs:
         return tuple(_owning(window, outs, outputs))
@@ -182,7 +182,7 @@ def _band(window: Window, lines: Range) -> Band:
 
 
 def band_shape(window: Window, band: Band) -> BandShape:
-    """Returns the shape of a band, which decides on its matrices."""
+    """Returns the shape of a band. Bands of equal shape share their matrices."""
     first = band.outs[0]
     shift = first * window.strides[0] - window.pads[0] - band.lines[0]
     return BandShape(band.lines[1] - band.lines[0], shift, tuple(out - first for out in band.outs))

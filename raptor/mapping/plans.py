@@ -39,7 +39,7 @@ class Placed:
 
 
 def pareto(plans: Iterable[Plan]) -> list[Plan]:
-    """Returns the plans for which no other has both fewer cores and less time, from few cores to many."""
+    """Returns the plans that no other plan beats in both cores and time, from few cores to many."""
     front: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.cores, p.core_ns)):
         if not front or plan.core_ns < front[-1].core_ns:
@@ -83,12 +83,12 @@ class _Limit:
 
 
 def _size(plan: Plan, limit: _Limit) -> float:
-    """Returns the part of a core, up to 1, that one place of the plan's grid needs."""
+    """Returns the part of a core that one place of the plan's grid needs."""
     return max(plan.xbars / limit.xbars, plan.core_ns / limit.core_ns)
 
 
 def _rounded_size(plan: Plan, limit: _Limit) -> float:
-    """Returns the part of a core if it is shared only by places of this size, so that unused rest counts too."""
+    """Returns the part of a core if it is shared only by places of this size, so that the unused rest counts, too."""
     return 1 / int(1 / _size(plan, limit))
 
 

@@ -351,7 +351,7 @@ def _mvmul_ns(arch: Arch, xbars: int) -> float:
 
 
 def _splits(whole: Range) -> Iterator[tuple[Range, ...]]:
-    """Yields the ways to cut a range into equal pieces, or nearly so; of equally large pieces, only the fewest."""
+    """Yields the ways to cut a range into nearly equal pieces, one for each possible size of the largest piece."""
     start, stop = whole
     known: set[int] = set()
     for count in range(1, stop - start + 1):
@@ -369,7 +369,7 @@ def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
 
 
 def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
-    """Yields the ways to form equal groups, or nearly so, of neighbouring parts."""
+    """Yields the ways to form groups of neighbouring parts, of nearly equal numbers of parts."""
     for pieces in _splits((0, len(parts))):
         yield tuple(parts[a:b] for a, b in pieces)
 

@@ -68,8 +68,8 @@ def pim_chunks(records: Records) -> Iterator[bytes]:
 def from_pim(content: bytes, *, lenient: bool = False) -> Records:
     """Decodes `.pim`. Slots that an instruction does not use become 0, as in the simulator.
 
-    If `lenient`, bytes after the last record are ignored, as in the simulator, and every `lmv` gets `NO_SIZE`.
-    Raises `UserError` for another header, a size that does not match the count, or an unknown opcode.
+    If `lenient`, bytes after the last record are ignored, as in the simulator, and every `lmv` gets `NO_SIZE`. Raises
+    `UserError` for another header, a size that does not match the count, or an unknown opcode.
     """
     if len(content) < _HEADER.size:
         raise UserError(f"not a .pim file: {len(content)} bytes, shorter than its header")
@@ -118,9 +118,9 @@ def from_json(content: bytes, *, lenient: bool = False) -> Records:
     """Decodes JSON of any writer: keys in any order, any spacing; missing operands are 0.
 
     If `lenient`, reads everything that the simulator reads, and in the same way: unknown keys are ignored, fractions
-    are cut off, integers wrap to 32 bits, registers may be up to 255; an `lmv` without size gets `NO_SIZE`.
-    Otherwise raises `UserError` for unknown operations and keys, values that are not integers of 32 bits, and registers
-    that do not exist; it names the instruction and the field. Other ranges are left to `isa.range_faults`.
+    are cut off, integers wrap to 32 bits, registers may be up to 255; an `lmv` without size gets `NO_SIZE`. Otherwise
+    raises `UserError` for unknown operations and keys, values that are not integers of 32 bits, and registers that do
+    not exist; it names the instruction and the field. Other ranges are left to `isa.range_faults`.
     """
     typed = typed_json.decode_plain(content)
     if typed is None and lenient:

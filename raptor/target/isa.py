@@ -1,7 +1,7 @@
 """The PIMSim instruction set, declared once.
 
-JSON, `.pim`, text, range checks and documentation derive from `INSTRUCTIONS`, and so do time, energy, and the bytes
-of local memory that an instruction reads and writes (`raptor.target.opcode_tables`). The two engines of the validator
+JSON, `.pim`, text, range checks and documentation derive from `INSTRUCTIONS`, and so do time, energy, and the bytes of
+local memory that an instruction reads and writes (`raptor.target.opcode_tables`). The two engines of the validator
 define what it computes. Opcodes and slots are those of pimsim-nn's binary records (little endian, 20 bytes each).
 
 A row has four more entries besides its name and its operands:
@@ -10,7 +10,7 @@ A row has four more entries besides its name and its operands:
   instruction of pimsim-nn that takes as long (`simulated_as`);
 - `access` of an operand with a local address: the number of elements that are read or written there, their width, and
   their distance;
-- `seen` of an operand: the bytes that pimsim-nn's hazard check assumes for it, if it is wrong;
+- `seen` of an operand: the bytes that pimsim-nn's hazard check assumes for it, which are wrong for some;
 - `meaning`: a text for people.
 """
 
@@ -63,7 +63,7 @@ class Kind(StrEnum):
 
 
 class Timing(IntEnum):
-    """The way in which pimsim-nn spends time on an instruction (docs/target.md, 4.2). 0 means an unknown opcode."""
+    """The way in which pimsim-nn spends time on an instruction (docs/target.md, 4.2). 0 is left for unknown ones."""
 
     NEVER_ENDS = 1
     """Enters the reorder buffer and never leaves it."""
