@@ -1,4 +1,4 @@
-"""The Python API: a compiled program, in memory or in a directory."""
+"""The Python API: functions to compile, load and simulate, and compiled programs."""
 
 import shutil
 import tempfile
@@ -50,7 +50,11 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Program:
-    """A compiled program. Made by `compile` (in memory) or `load` (in `folder`)."""
+    """A compiled program, made by `compile` (in memory) or `load` (in `folder`).
+
+    `report`: resources and warnings. `artifacts`: contents of the files; None if loaded. `folder`: the directory; None
+    if not saved yet. `seconds`: compile time by stage.
+    """
 
     report: Report
     artifacts: Artifacts | None = None
@@ -66,10 +70,10 @@ class Program:
         weight_format: WeightFormat = "json",
         force: bool = False,
     ) -> Path:
-        """Writes the output directory (docs/files.md), whole or not at all.
+        """Writes the output directory (docs/files.md), completely or not at all. Returns its path.
 
-        `stream_format`: `json`, `pim` or `both`; `weight_format`: `json` or `npz`. Raises `UserError` when `folder`
-        exists (unless `force`, and it is an earlier output) or cannot be written.
+        `stream_format`: `json`, `pim` or `both`. `weight_format`: `json` or `npz`. `force`: replace an earlier output.
+        Raises `UserError` if `folder` may not be replaced or cannot be written.
         """
         folder = arguments.path("folder", folder)
         streams, weights = STREAM_FORMAT.parse(stream_format), WEIGHT_FORMAT.parse(weight_format)
@@ -78,7 +82,7 @@ class Program:
         return folder
 
     def check(self) -> "tuple[Finding, ...]":
-        """Problems that pimsim-nn would accept silently (docs/checks.md); none, unless RAPTOR has a bug."""
+        """Returns problems that pimsim-nn would accept silently (docs/checks.md); none, unless RAPTOR has a bug."""
         require_own("validator")
         from validator import checks
 
@@ -113,11 +117,11 @@ class Program:
         tolerance: float = 1e-4,
         layers: bool = False,
     ) -> "Verdict":
-        """Executes the streams and compares with onnxruntime on the original model, optimisations off.
+        """Executes the streams and compares the outputs with onnxruntime on the original model, optimisations off.
 
-        Without `inputs`, standard normal numbers, `samples` times, or as often as is quick. `layers` compares every
-        intermediate tensor too. What is off by more than the tolerance passes if it is as near to the model in float64
-        as float32 can be; the verdict's `reason` says so in a sentence (docs/verdict.md).
+        Without `inputs`, they are standard normal numbers made from `seed`, `samples` times, or as often as is quick.
+        `layers`: compare every intermediate tensor, too. An output that is off by more than `tolerance` still passes if
+        it is as near to the model in float64 as float32 can be; then `reason` of the verdict says so (docs/verdict.md).
         """
         require_own("validator")
         from validator.validate import validate
@@ -136,9 +140,9 @@ class Program:
     ) -> "Simulation":
         """Estimates time and energy as pimsim-nn does (docs/simulation.md).
 
-        `arch`: an architecture file or preset to run on instead of the chip that the program was compiled for.
-        `mode`: `latency`, of one sample, or `throughput`, in which each core begins `samples`. `trace_file`: where to
-        write a Chrome trace. Raises `UserError`, and `DeadlockError` with every core that waits.
+        `arch`: an architecture file or preset to run on instead of the chip that the program was compiled for. `mode`:
+        `latency` for one sample, or `throughput`, in which each core begins `samples`. `trace_file`: a path for a
+        Chrome trace. Raises `UserError` for bad arguments or files, and `DeadlockError` with every core that waits.
         """
         require_own("validator")
         from validator.simulate.builtin import simulate
@@ -147,9 +151,9 @@ class Program:
         return replace(found, program=self._name())
 
     def explain(self) -> "Explanation":
-        """What the mapping chose for each layer, what else it might have chosen, and what bounds time.
+        """Explains the mapping: the choice for each layer, its alternatives, and the bounds on time.
 
-        Raises `UserError`, and `DeadlockError` with every core that waits.
+        Raises `UserError` for files that cannot be read, and `DeadlockError` with every core that waits.
         """
         require_own("validator")
         from raptor.analysis.explain import explain
@@ -157,17 +161,17 @@ class Program:
         return replace(explain(self._directory()), program=self._name())
 
     def _name(self) -> str:
-        """Where it is saved, or the name of its model."""
+        """Returns the folder in which it is saved, or the name of its model."""
         if self.folder is not None or self.artifacts is None:
             return str(self.folder)
         return self.artifacts.name
 
     def _directory(self) -> Path:
-        """Where its files are: in a temporary directory as long as it is not saved."""
+        """Returns the directory of its files, which is a temporary one as long as it is not saved."""
         if self.folder is not None:
             return self.folder
         if self._scratch is None:
-            # NOTE: not a TemporaryDirectory, which warns when the program is simply dropped.
+            # NOTE: a TemporaryDirectory would warn if the program is dropped without a close.
             scratch = tempfile.mkdtemp(prefix="raptor-")
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
             self._write(Path(scratch) / "out", "pim", "npz")
@@ -175,6 +179,7 @@ class Program:
         return self._scratch
 
     def _write(self, folder: Path, streams: StreamFormat, weights: WeightFormat, *, force: bool = False) -> None:
+        """Writes the directory. Raises `UserError` if the program was loaded, as its contents are not in memory."""
         from raptor import __version__
 
         if self.artifacts is None:
@@ -205,16 +210,21 @@ def compile(
 ) -> Program:
     """Compiles an ONNX model.
 
-    `xbar` is rows and columns of a crossbar (one number: square; `"128x256"` is understood too); `arch` an architecture
-    file or preset, whose fields the other sizes override; `bits` the width of an activation and a weight. `shapes`
-    fixes whole inputs, `dims` the sizes of dimensions with names ({"H": 48}), and `constants` makes inputs constants
-    ({"sr": 16000}; small ones). `mapping` is the strategy: `rows` (layers stream line by line over all cores; used if
-    none is named), `raptor` (the reference), `pixelwise` (a second reference, for small images), or a stored one for
-    the same model and sizes of the chip: `mapping.json` of an output, or what `emit_mapping` wrote. With `optimize`
-    (`latency`, `throughput` or `energy`), a search instead: `effort` mappings (4 if none is said) are tried in the
-    built-in simulator, the best is taken. `base_isa` refuses nodes that need instructions that pimsim-nn does not have.
-    Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, `CapacityError`
-    for a chip that is too small.
+    Chip: `arch` is an architecture file or preset; the other sizes override its fields. `xbar` is rows and columns of a
+    crossbar (one number for a square; `"128x256"` works, too). `bits` is the width of activations and weights.
+
+    Model: `shapes` gives the shapes of whole inputs, `dims` the sizes of dimensions with names ({"H": 48}), and
+    `constants` makes small inputs constants ({"sr": 16000}).
+
+    Mapping: `mapping` is a strategy: `rows` (the default: layers stream line by line over all cores), `raptor` (the
+    reference) or `pixelwise` (a second reference, for small images). It may also be the path of a stored mapping for
+    the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
+    `optimize` (`latency`, `throughput` or `energy`), `effort` mappings (4 by default) are tried in the built-in
+    simulator instead, and the best is used. `base_isa` refuses nodes that need instructions that pimsim-nn does not
+    have.
+
+    Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, and
+    `CapacityError` if the chip is too small.
     """
     from raptor.compiler import Choice, compile_model
     from raptor.search import EFFORT
@@ -271,7 +281,7 @@ def _driver(value: object) -> Driver:
 
 
 def load(folder: str | Path) -> Program:
-    """A program saved earlier. Its files are checked when it runs. Raises `UserError` when it is not an output."""
+    """Loads a saved program. Its files are checked when it runs. Raises `UserError` if it is not an output."""
     folder = arguments.path("folder", folder)
     return Program(read_report(folder)[0], folder=folder)
 
@@ -284,10 +294,11 @@ def simulate(
     samples: int = 16,
     trace_file: str | Path | None = None,
 ) -> "Simulation":
-    """Simulates anyone's program, a directory of streams or one JSON file (also gzipped), as `Program.simulate` does.
+    """Simulates a program of any compiler: a directory of streams, or one JSON file (also gzipped).
 
-    `arch`: an architecture file or preset; without it `arch.json` in, or beside, the program.
-    Raises `UserError` for what cannot be read, and `DeadlockError` with every core that waits.
+    `arch`: an architecture file or preset; the default is `arch.json` in or beside the program. The other options are
+    those of `Program.simulate`. Raises `UserError` for files that cannot be read, and `DeadlockError` with every core
+    that waits.
     """
     require_own("validator")
     from validator.simulate import builtin

@@ -1,4 +1,4 @@
-"""The compiler: an ONNX model, a chip and how to decide the mapping become what is written to an output directory."""
+"""The compiler: it turns an ONNX model, a chip and a choice of mapping into the contents of an output directory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class Choice:
     """The way in which the decision is made.
 
-    `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search of `effort`
-    mappings instead. `emit`: where to store what was decided.
+    `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search tries `effort`
+    mappings instead. `emit`: path to which the decision is written.
     """
 
     strategy: str
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision; the `trials` of a search, `notes` on a file that was replayed."""
+    """A decision, with the `trials` of a search and `notes` about a file that was replayed."""
 
     decision: Decision
     trials: tuple[Trial, ...] = ()
@@ -65,9 +65,10 @@ class Decided:
 
 
 def map(graph: Graph, arch: Arch, choice: Choice) -> Decided:
-    """Decides how each layer is computed, and where.
+    """Decides how each layer is computed, and on which cores.
 
-    Raises `UserError` for a stored mapping that is not one for this model and chip.
+    Raises `UserError` for a stored mapping that is not for this model and chip, and `CapacityError` if the chip is too
+    small.
     """
     if choice.optimize is not None:
         return Decided(*search(graph, arch, choice.optimize, choice.effort))
@@ -79,7 +80,7 @@ def map(graph: Graph, arch: Arch, choice: Choice) -> Decided:
 
 
 PASSES = (frontend.load, *pipeline.PREPARATION, map, *pipeline.LOWERING)
-"""In the order they run. A pass is called as its function: in `--stop-after`, in dumps, in messages."""
+"""All passes, in their order. Their names in `--stop-after`, dumps and messages are those of the functions."""
 
 PASS = OneOf("stop_after", tuple(step.__name__ for step in PASSES))
 
@@ -96,9 +97,10 @@ def compile_model(
     choice: Choice,
     options: Mapping[str, Any],
 ) -> Artifacts:
-    """Runs every pass. `options` are recorded in the manifest, with the inputs that are constants.
+    """Runs every pass. Returns the contents of the output directory.
 
-    `base_isa` refuses extended instructions.
+    `options` are recorded in the manifest, together with inputs made constants. `base_isa` refuses extended
+    instructions.
     """
     if driver.stop_after is not None:
         PASS.parse(driver.stop_after)
@@ -137,11 +139,11 @@ def _verify_model(model: Model) -> None:
 
 
 def _nothing(_: Decided) -> None:
-    """For a decision, which was made from the graph or checked against it, and whose effects are verified."""
+    """Checks nothing: a decision is made from the graph or was checked against it, and later values are verified."""
 
 
 def _refuse_extensions(graph: Graph) -> None:
-    """All nodes that need an instruction outside the published set."""
+    """Raises `UnsupportedError` with all nodes that need an instruction outside the published set."""
     nodes = {n.name: n for n in graph.nodes if _extension(n.operator)}
     if nodes:
         reason = f"needs the extended instruction {{}}, which {option('base_isa', True)} excludes"
@@ -151,6 +153,7 @@ def _refuse_extensions(graph: Graph) -> None:
 
 
 def _extension(operator: Operator) -> str | None:
+    """Returns the extended instruction that an operator needs; None if it needs none."""
     if isinstance(operator, Softmax):
         return "vsoftmax"
     if isinstance(operator, Map) and operator.function in EXTENDED:

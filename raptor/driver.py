@@ -1,4 +1,4 @@
-"""Runs passes: verifies what each returns, times it, dumps it, stops where asked."""
+"""Runs passes: verifies, times and dumps the result of each, and stops after the pass that the user named."""
 
 import gc
 import time
@@ -25,14 +25,15 @@ _BUGS = (
     TypeError,
     ValueError,
 )
-"""What a pass raises when it is wrong, or what it was given."""
+"""Exceptions of a pass that has a bug, or that got a wrong value from an earlier one."""
 
 
 @contextmanager
 def without_collector() -> Generator[None]:
-    """Python's collector of reference cycles rests: passes make many objects that live, and hardly any cycles.
+    """Turns off Python's collector of reference cycles during the block.
 
-    It would take a fifth of the time of a compilation, and find nothing.
+    Passes make many objects that stay alive, and hardly any cycles. The collector would take a fifth of the time of a
+    compilation and find nothing.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -44,7 +45,7 @@ def without_collector() -> Generator[None]:
 
 
 class Stopped(Exception):  # noqa: N818 not an error: the user asked for it
-    """Compilation ended after the pass the user named; `text` is what that pass returned."""
+    """Ends a compilation after the pass that the user named; `text` is the result of that pass as text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -55,8 +56,9 @@ class Stopped(Exception):  # noqa: N818 not an error: the user asked for it
 class Driver:
     """State of one compilation.
 
-    `dump`: folder for the text of what each pass returns. `stop_after`: name of a pass. `started` is told each stage as
-    it starts. Unless `verified`, what passes return is taken as it is: of what is compiled again, such as a trial.
+    `dump`: folder for the results of passes as text. `stop_after`: name of a pass. `started`: called with the name of
+    each stage as it starts. If not `verified`, results of passes are not checked; this is for trials, as the best one
+    is compiled again. `seconds`: time of each stage. `done`: names of the passes that have ended.
     """
 
     dump: Path | None = None
@@ -70,7 +72,7 @@ class Driver:
         self.dump = path_or_none("dump_ir", self.dump)
 
     def timed(self, name: str, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """A stage that is not a pass, such as writing files."""
+        """Runs and times a stage, which need not be a pass. Returns its result."""
         self.started(name)
         start = time.perf_counter()
         try:
@@ -79,9 +81,10 @@ class Driver:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def run(self, step: Callable[P, R], verify: Callable[[R], object], *args: P.args, **kwargs: P.kwargs) -> R:
-        """One pass, which is called as its function.
+        """Runs one pass, whose name is that of its function. Returns its result.
 
-        Whatever goes wrong inside that is not the user's fault names the pass and those before it.
+        An error that is not the user's fault becomes an `InternalError` with the name of the pass and of those before
+        it. Raises `Stopped` after the pass `stop_after`.
         """
         name = step.__name__
         try:
@@ -99,6 +102,7 @@ class Driver:
         return result
 
     def _show(self, name: str, result: object) -> None:
+        """Writes the result of a pass to the folder of dumps, and stops if the user asked for it."""
         if self.dump is not None:
             try:
                 self.dump.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """The pipeline: passes from the imported graph to instruction streams.
 
-A pass is a plain function. Its parameters say by their types what it works on: the chip, the decision, and what passes
-before it returned. What it returns takes the place of what there was of that type. Its name is the function's name.
+A pass is a plain function. The types of its parameters say what it works on: the graph, the chip, the decision, results
+of earlier passes. Its result replaces the value of the same type. The name of a pass is the name of its function.
 """
 
 import inspect
@@ -24,7 +24,7 @@ T = TypeVar("T")
 Pass = Callable[..., Any]
 
 PREPARATION: tuple[Pass, ...] = (fold_relu,)
-"""Before the decision, which is about the graph that these return."""
+"""Passes before the decision, which is about the graph that they return."""
 
 LOWERING: tuple[Pass, ...] = (
     use_vector_unit,
@@ -37,7 +37,7 @@ LOWERING: tuple[Pass, ...] = (
     pim.allocate,
     codegen.generate,
 )
-"""After the decision."""
+"""Passes after the decision."""
 
 INVARIANTS: Mapping[type, Pass] = {
     Graph: Graph.verify,
@@ -47,14 +47,15 @@ INVARIANTS: Mapping[type, Pass] = {
     PimProgram: pim.verify,
     Streams: codegen.verify_streams,
 }
-"""By type: what raises `VerifyError` for a value that breaks a promise; then come what else it needs, as for a pass.
+"""Checks of values by type; a check raises `VerifyError` for a wrong value.
 
-A table, not methods: the checks import the classes. Values of other types are checked by what is made of them.
+Its first parameter is the value; the others are found by type, as for a pass. This is a table and the checks are not
+methods, because they import the classes. Values of other types have no check: an error in them shows in later values.
 """
 
 
 class Values:
-    """One value of each type: what a compilation has come to."""
+    """The values of a compilation, at most one of each type: the input and the last results of passes."""
 
     def __init__(self, *given: object) -> None:
         self._by_type: dict[type, Any] = {type(value): value for value in given}
@@ -63,31 +64,31 @@ class Values:
         return self._by_type[kind]
 
     def for_(self, step: Pass) -> list[Any]:
-        """The arguments of a pass, in the order of its parameters."""
+        """Returns the arguments of a pass, in the order of its parameters."""
         return [self._by_type[kind] for kind in takes(step)]
 
     def with_(self, value: object) -> "Values":
-        """All of these, but `value` for that of its type."""
+        """Returns these values, with `value` in place of the one of its type."""
         return Values(*(self._by_type | {type(value): value}).values())
 
 
 @cache
 def takes(step: Pass) -> tuple[type, ...]:
-    """The types of the parameters of a pass."""
+    """Returns the types of the parameters of a pass, without `self`."""
     hints = get_type_hints(step)
     return tuple(hints[name] for name in inspect.signature(step).parameters if name != "self")
 
 
 def run(graph: Graph, decision: Decision, arch: Arch, *, driver: Driver | None = None, upto: str = "") -> Values:
-    """Lowers a prepared graph as was decided; with `upto`, to the pass of that name.
+    """Lowers a prepared graph as decided, up to the pass `upto`, or to the end. Returns the last value of each type.
 
-    Raises `CapacityError` for a chip that is too small. What it returns holds the last value of each type.
+    Raises `CapacityError` if the chip is too small.
     """
     return _run(LOWERING, Values(graph, decision, arch), driver or Driver(), upto)
 
 
 def prepare(graph: Graph, arch: Arch, *, driver: Driver | None = None) -> Graph:
-    """The graph that a decision is about, of an imported one."""
+    """Runs the passes before the decision on an imported graph. Returns the graph that a decision is about."""
     return _run(PREPARATION, Values(graph, arch), driver or Driver())[Graph]
 
 
@@ -100,7 +101,7 @@ def _run(passes: tuple[Pass, ...], values: Values, driver: Driver, upto: str = "
 
 
 def verify(values: Values, result: object) -> None:
-    """Raises `VerifyError` if what a pass returned breaks an invariant of its type."""
+    """Raises `VerifyError` if the result of a pass breaks an invariant of its type."""
     check = INVARIANTS.get(type(result))
     if check is not None:
         check(result, *(values[kind] for kind in takes(check) if kind is not type(result)))

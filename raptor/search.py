@@ -1,8 +1,8 @@
-"""A search for a good mapping: candidates are compiled and run in the built-in simulator (docs/simulation.md).
+"""Searches for a good mapping: compiles candidates and runs them in the built-in simulator (docs/simulation.md).
 
-Deterministic: the candidates are a fixed list, tried in order until the effort, a number of mappings, is spent. One
-that does not fit the chip is recorded and skipped. The reference mapping is the second, so with an effort of 2 or more
-the result is never worse than it by the simulator's own measure.
+The search is deterministic: candidates are a fixed list, and the first `effort` of them are tried in order. A candidate
+that does not fit the chip is recorded and skipped. The second one is the reference mapping, so with an effort of 2 or
+more, the result is never worse than the reference by the measure of the simulator.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,16 +32,16 @@ from raptor.target import isa
 from raptor.target.arch import Arch
 
 EFFORT = 4
-"""Mappings tried unless the user says otherwise."""
+"""Default number of mappings that a search tries."""
 
 SAMPLES = 4
-"""Samples a core begins when throughput and energy are measured."""
+"""Number of samples that a core begins in measurements of throughput and energy."""
 
 
 def search(graph: Graph, arch: Arch, objective: Objective, effort: int) -> tuple[Decision, tuple[Trial, ...]]:
-    """The best decision, among equals the one tried first; and at most `effort` trials in their order.
+    """Returns the best decision (the first of equal ones), and at most `effort` trials in their order.
 
-    Raises the first trial's `CapacityError` when none fits the chip.
+    Raises the `CapacityError` of the first trial if none fits the chip.
     """
     # NOTE: the simulator runs without Python's lock, beside the compilation of the next candidate.
     with ThreadPoolExecutor(1) as pool:
@@ -63,7 +63,7 @@ def search(graph: Graph, arch: Arch, objective: Objective, effort: int) -> tuple
 def _begin(
     name: str, strategy: Strategy, graph: Graph, arch: Arch, simulated: Callable[[PimProgram, Streams], Future[float]]
 ) -> tuple[Trial, Future[float] | None]:
-    """Compiles one candidate; not verified, as what is chosen of several is compiled again."""
+    """Compiles one candidate and starts its simulation. Does not verify: the best candidate is compiled again."""
     try:
         decision = strategy(graph, arch)
         values = run(graph, decision, arch, driver=Driver(verified=False))
@@ -73,7 +73,7 @@ def _begin(
 
 
 def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
-    """Mappings, the most promising first; the reference mapping is the second."""
+    """Yields names and strategies of candidates, the most promising first; the second is the reference mapping."""
     usual = DEFAULT
     yield "rows", partial(map_rows, knobs=usual)
     yield "raptor", map_raptor
@@ -82,7 +82,10 @@ def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
 
 
 def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
-    """One knob at a time, those first that gained most on the zoo (docs/performance.md, "Search")."""
+    """Yields knobs that differ from `usual` in one number, the most useful ones first.
+
+    The order comes from measurements on the zoo (docs/performance.md, "Search").
+    """
     products = [(f"products x{p:g}", replace(usual, products=p)) for p in (4, 2, 0.5)]
     steps = [(f"steps of {s} ns", replace(usual, step_ns=s)) for s in (5_000, 20_000, 40_000)]
     shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.5, 0.75, 0.35)]
@@ -95,7 +98,7 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
 
 
 def cost_of(program: PimProgram, streams: Streams, arch: Arch, objective: Objective) -> float:
-    """What the built-in simulator says: latency or interval in ns, or energy of a sample in steady state in pJ."""
+    """Simulates a program. Returns the latency or interval in ns, or the energy of a sample in steady state in pJ."""
     require_own("validator")
     from validator.programs import RawProgram
     from validator.simulate.builtin import estimate

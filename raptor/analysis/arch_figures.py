@@ -1,6 +1,6 @@
-"""What a chip can do at best: what follows from its architecture file by the simulator's rules.
+"""Peak figures of a chip, which follow from its architecture file by the rules of the simulator.
 
-A product is an `mvmul`: one input vector and one array group. It is taken alone here, nothing in its way.
+A product is an `mvmul`: one input vector and one array group. Its time here is that without other work on the core.
 """
 
 import math
@@ -19,12 +19,12 @@ NOT_MODELLED = (
     "writing the weights into the crossbars; refresh, drift, faults",
     "data: time and energy do not depend on values; the resolution of converters has no price",
 )
-"""In short; docs/energy.md and docs/simulation.md have it all."""
+"""Short list of what the model leaves out; docs/energy.md and docs/simulation.md have all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a part of the chip adds to a product: time during which nothing else of it goes on, and energy."""
+    """The share of a part of the chip in a product: time in which only this part works for it, and energy."""
 
     time_ns: float
     energy_pj: float
@@ -34,9 +34,9 @@ class Share:
 class Product:
     """A product of `inputs` x `outputs` weights on one crossbar.
 
-    It takes `slices` of the input bits times `passes` of the `rows`, which have `dacs`, and for each of these
-    `conversions` of the `columns`, which have `adcs`. `parts` add up to the whole, which a core notices when its clock
-    ticks next.
+    It reads the crossbar `slices` x `passes` times: `slices` of the input bits, and `passes` as `rows` share `dacs`.
+    Each read takes `conversions`, as `columns` share `adcs`. `parts` add up to the whole time, which ends for the core
+    at the next tick of its clock.
     """
 
     inputs: int
@@ -59,10 +59,10 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Operations of products alone, on all cores, with array groups of `group_xbars` crossbars, which share one input.
+    """Peak rate of products on all cores, with array groups of `group_xbars` crossbars, which share one input.
 
-    `power_mw`: of these products, and all static power that is counted. `tops_per_w`: None where the file has no power
-    of crossbars and converters.
+    `tops`: 10^12 operations per second, two for each MAC. `power_mw`: power of these products, and all static power
+    that is counted. `tops_per_w`: None if the file has no power of crossbars and converters.
     """
 
     tops: float
@@ -73,11 +73,11 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """`crossbars`: each is always busy with a product of its own, whatever the rest of its core can do.
+    """Peak rates under more and more limits.
 
-    `port`: as many of these as the one port of local memory can feed. `in_flight`: as many of those as `rob_size`
-    allows at a time. The last two with array groups of the size that is best for them, and at most: groups that take
-    turns at the port get up to a fifth less.
+    `crossbars`: each crossbar is always busy with a product of its own. `port`: at most as many products as the port of
+    local memory can feed. `in_flight`: in addition, at most `rob_size` products at a time. The last two use the best
+    size of array groups. They are upper bounds: groups that take turns at the port get up to a fifth less.
     """
 
     crossbars: Peak
@@ -87,7 +87,11 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class ChipFigures:
-    """`weights`: that fit, at `bits` each. `static_mw`: of all cores and global memory, as far as it is counted."""
+    """Figures of a chip.
+
+    `weights`: number of weights of `bits` that fit. `static_mw`: static power of all cores and of global memory, as far
+    as the simulator counts it.
+    """
 
     bits: int
     product: Product
@@ -101,7 +105,7 @@ class ChipFigures:
 
 
 def figures_of(arch: Arch) -> ChipFigures:
-    """Of a chip at the element width of `arch`."""
+    """Returns the figures of a chip, at the element width of `arch`."""
     crossbars = arch.core_count * arch.xbars_per_core
     return ChipFigures(
         bits=arch.element_bits,
@@ -116,7 +120,7 @@ def figures_of(arch: Arch) -> ChipFigures:
 
 
 def product_of(arch: Arch) -> Product:
-    """Of one crossbar."""
+    """Returns the figures of a product on one crossbar."""
     converters = arch.core.xbar.converters
     times, energies = dict(_parts_ns(arch)), _parts_pj(arch, 1)
     return Product(
@@ -136,12 +140,12 @@ def product_of(arch: Arch) -> Product:
 
 
 def _parts_ns(arch: Arch) -> Iterator[tuple[str, float]]:
-    """Two stages in turn: of those that overlap the slower one counts every time, the other one once."""
+    """Yields the time of each part of a product. If the two stages overlap, the faster one counts only once."""
     converters, rounds = arch.core.xbar.converters, conversion_rounds(arch)
     front, back = front_cycles(arch), back_cycles(arch)
     front_longer = sum(front.values()) > sum(back.values())
     if rounds == 0:
-        # The simulator's formula then comes to the shorter stage.
+        # The simulator's formula then gives the time of the shorter stage.
         times = (int(not front_longer), int(front_longer))
     elif converters.pipelined:
         times = (rounds, 1) if front_longer else (1, rounds)
@@ -154,7 +158,7 @@ def _parts_ns(arch: Arch) -> Iterator[tuple[str, float]]:
 
 
 def _parts_pj(arch: Arch, xbars: int) -> dict[str, float]:
-    """Of a product with `xbars` crossbars side by side, which read their input once."""
+    """Returns the energy by part of a product with `xbars` crossbars side by side, which read their input once."""
     core = arch.file.chip_config.core_config
     memory, rounds = core.local_memory_config, conversion_rounds(arch)
     found = {name: xbars * rounds * pj for name, pj in pass_parts_pj(core.matrix_config).items()}
@@ -176,7 +180,7 @@ def _best(peaks: Iterator[Peak]) -> Peak:
 
 
 def _group_sizes(arch: Arch) -> Iterator[int]:
-    """Powers of two, and all crossbars of a core: few, however many a core has."""
+    """Yields the powers of two, and all crossbars of a core: only a few sizes even for a large core."""
     size = 1
     while size < arch.xbars_per_core:
         yield size
@@ -184,18 +188,21 @@ def _group_sizes(arch: Arch) -> Iterator[int]:
     yield arch.xbars_per_core
 
 
-# Products a ns that one core can have, with array groups of `xbars` crossbars.
+# Products per ns of one core, with array groups of `xbars` crossbars.
 
 
 def _busy_crossbars(arch: Arch, xbars: int) -> float:
+    """Returns the rate if every crossbar is always busy."""
     return _per_ns(arch.xbars_per_core // xbars, mvmul_ns(arch, xbars))
 
 
 def _fed(arch: Arch, xbars: int) -> float:
+    """Returns the rate if the port of local memory is a limit, too."""
     return min(_busy_crossbars(arch, xbars), _per_ns(1, port_ns(arch, xbars)))
 
 
 def _in_flight(arch: Arch, xbars: int) -> float:
+    """Returns the rate if `rob_size` is a limit, too."""
     return min(_fed(arch, xbars), _per_ns(arch.rob_size, mvmul_ns(arch, xbars)))
 
 
@@ -204,10 +211,11 @@ def _per_ns(count: int, time_ns: float) -> float:
 
 
 def _peak(arch: Arch, xbars: int, per_core: float) -> Peak:
+    """Returns the peak of a chip whose cores each make `per_core` products per ns."""
     products = arch.core_count * per_core
     energies = _parts_pj(arch, xbars)
     known = sum(energies.values()) > energies["local memory"]
-    # pJ a ns are mW.
+    # pJ per ns are mW.
     power_mw = products * sum(energies.values()) + static_mw(arch.file, arch.core_count)
     tops = OPS_PER_MAC * products * xbars * arch.xbar_rows * arch.outputs_per_xbar / 1e3
     return Peak(tops, tops / (power_mw / 1e3) if known else None, power_mw, xbars)

@@ -1,6 +1,6 @@
-"""`raptor explain`: what a mapping chose for each layer, what it might have chosen, and what bounds the time it takes.
+"""Explains a mapping, for `raptor explain`: the choice for each layer, its alternatives, and the bounds on time.
 
-Choices are looked up in `mapping.json`; alternatives are computed from the model in the output directory.
+Choices are read from `mapping.json`; alternatives are computed from the model in the output directory.
 """
 
 from collections import Counter, defaultdict
@@ -52,14 +52,14 @@ Ints = npt.NDArray[np.int64]
 VERSION = 2
 SAMPLES = 16
 FULL = 0.9
-"""A part of the chip that works more than this share of the interval binds it."""
+"""Share of the interval above which a part of the chip is the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A grid of cores for a layer: columns of the image x groups of input channels x parts of the outputs.
 
-    `predicted_ns`: what the mapping expects the busiest of these cores to work for a sample.
+    `predicted_ns`: time that the busiest of these cores works for a sample, as the mapping estimates it.
     """
 
     cores: int
@@ -71,9 +71,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the mapping chose, and the next smaller and the next larger grid; None where there is none.
+    """The chosen grid of a layer, and the next smaller and the next larger one; None if there is none.
 
-    `unknown`: why nothing is said.
+    `unknown`: the reason if nothing is known, else empty.
     """
 
     chosen: Choice | None = None
@@ -84,10 +84,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """An ONNX node with weights. `cores` compute with them; `core` is the one that works most, for all its layers.
+    """An ONNX node with weights. `cores` compute with them; `core` is the one of them with most work for all layers.
 
-    `products_ns`: of this layer on all cores together. `work_ns`: what the one core works at least for a sample;
-    `split`: where its time goes when one sample runs alone. `others`: nodes with weights that it serves too.
+    `products_ns`: time of the layer's MVMs on all cores together. The rest is about `core`: `work_ns`, the least time
+    that it works for a sample; `finish_ns`, when it ends; `split`, the use of its time if one sample runs alone;
+    `others`, other nodes with weights that it serves.
     """
 
     node: str
@@ -106,11 +107,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Times below which neither latency nor interval can be with this program, ns.
+    """Lower bounds on latency and interval of this program, in ns.
 
-    `average`: all work, spread evenly over the cores of the chip. `products`: the same of products alone. `busiest`:
-    the work of `core`, which has most, and most of all for `node` (a part `node_share` of it). `port`: loads and stores
-    at the rate of global memory.
+    `average`: all work, spread evenly over the `cores` of the chip. `products`: all MVMs, spread evenly. `busiest`: the
+    work of `core`, which has most; a part `node_share` of it is for `node`, more than for any other node. `port`: all
+    loads and stores at the rate of global memory.
     """
 
     average: float
@@ -124,14 +125,16 @@ class Bounds:
 
     @property
     def largest(self) -> float:
+        """The largest of the bounds, which is the one that counts."""
         return max(self.average, self.busiest, self.port, self.products)
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Times in ns. `interval_ns`: between samples in the steady state. `binds`: a sentence for people.
+    """The result of `explain`. Times are in ns.
 
-    `what_if`: with one part of the chip twice as fast each; empty unless asked for.
+    `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `what_if`:
+    results with one part of the chip twice as fast, for each part; empty unless asked for.
     """
 
     program: str
@@ -148,7 +151,7 @@ class Explanation:
 
 
 class _Recorded(BaseModel):
-    """The options of the manifest that say what was compiled."""
+    """The options in the manifest that are needed to import the model again."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -160,7 +163,7 @@ class _Recorded(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Simulated:
-    """A program, a run of one sample, and how much work it is."""
+    """A program, a run of one sample, and the work of each instruction."""
 
     machine: Machine
     run: Run
@@ -168,7 +171,7 @@ class _Simulated:
     of: Provenance
 
     def nodes(self, unit: int) -> dict[str, Counter[int]]:
-        """By node: the number of instructions for a unit (of `opcode_tables`) on each core (its place)."""
+        """Counts the instructions for a unit (of `opcode_tables`), by node and by core (its index)."""
         chosen = np.flatnonzero(self.machine.unit == unit)
         found: defaultdict[str, Counter[int]] = defaultdict(Counter)
         pairs = np.stack([self.of.node[self.of.step[chosen]], self.machine.core_of[chosen]], axis=1)
@@ -177,22 +180,22 @@ class _Simulated:
         return found
 
     def products_ns(self, node: str) -> float:
-        """Of all products of a node."""
+        """Returns the time of all MVMs of a node together."""
         serves = self.of.node[self.of.step] == self.of.nodes.index(node)
         return float(self.work.least[serves & (self.machine.opcodes == OPCODE["mvmul"])].sum()) / 1000
 
     def most(self, i: int) -> tuple[str, float]:
-        """The node for which core i (its place) works most, and its part of all the core's instructions take."""
+        """Returns the node for which core i (its index) works most, and the share of this node in the core's work."""
         stream = slice(self.machine.first[i], self.machine.first[i + 1])
         taken = np.bincount(self.of.node[self.of.step[stream]], weights=self.work.least[stream])
         return self.of.nodes[int(np.argmax(taken))], float(taken.max() / taken.sum())
 
 
 def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
-    """Simulates the program in an output directory and finds again what its mapping decided.
+    """Simulates the program in an output directory and explains its mapping. Writes nothing.
 
-    `faster`: and again with each part of the chip twice as fast, the program as it is. Writes nothing. Raises
-    `UserError` for a directory that is not a whole output, `DeadlockError` for a program that does not end.
+    If `faster`, also simulates the same program with each part of the chip twice as fast. Raises `UserError` if the
+    directory is not a whole output, and `DeadlockError` if the program does not end.
     """
     folder, faster = arguments.path("folder", folder), arguments.flag("faster", faster)
     report, manifest = read_report(folder)
@@ -221,6 +224,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
 
 
 def _bounds(done: _Simulated, cores: int) -> Bounds:
+    """Computes the bounds from the work of the cores; `cores`: number of cores of the chip."""
     work, machine = done.work, done.machine
     busiest = int(np.argmax(work.total))
     node, share = done.most(busiest)
@@ -237,7 +241,7 @@ def _bounds(done: _Simulated, cores: int) -> Bounds:
 
 
 def _layers(done: _Simulated, report: Report, options: Mapping[str, Options]) -> Iterator[Layer]:
-    """The nodes with weights: on crossbars, or on the vector unit."""
+    """Yields the nodes with weights, on crossbars or on the vector unit."""
     products, vectors = done.nodes(MATRIX), done.nodes(VECTOR)
     weighted = [
         (r, (vectors if r.unfolding == "vector" else products).get(r.node)) for r in report.layers if r.unfolding
@@ -273,7 +277,7 @@ def _layer(
 
 
 def _options(folder: Path, manifest: files.Manifest) -> Mapping[str, Options]:
-    """By node, for all nodes with weights."""
+    """Returns the options of all nodes with weights, by node."""
     graph, arch = _imported(folder, manifest.options)
     path = folder / files.MAPPING
     if not path.exists():
@@ -290,7 +294,7 @@ def _options(folder: Path, manifest: files.Manifest) -> Mapping[str, Options]:
 
 
 def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
-    """The plan that was chosen, beside those that no other beats. `plans`: all that this version would consider."""
+    """Returns the chosen plan of a layer, and its neighbours among the best plans. `plans`: all plans of the layer."""
     match layer:
         case LineUnfolding(grid):
             return _neighbours(pareto(plans), next((plan for plan in plans if _is_alike(plan.grid, grid)), None))
@@ -301,12 +305,12 @@ def _option(layer: DecidedLayer, plans: Sequence[Plan]) -> Options:
 
 
 def _is_alike(grid: LineGrid, other: LineGrid) -> bool:
-    """Tells whether two grids cost the same: steps and copies are no part of the estimate."""
+    """Tells whether two grids have equal estimates, which do not depend on steps and copies."""
     return replace(grid, step=0, copies=0) == replace(other, step=0, copies=0)
 
 
 def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Arch]:
-    """The graph that the decision is about, and its chip."""
+    """Imports the model of an output again. Returns the graph that the decision is about, and its chip."""
     try:
         options = _Recorded.model_validate(recorded)
     except ValidationError as e:
@@ -320,6 +324,7 @@ def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Arch]:
 
 
 def _neighbours(front: Sequence[Plan], chosen: Plan | None) -> Options:
+    """Returns the chosen plan, and the plans of `front` with the next fewer and the next more cores."""
     if chosen is None:
         return Options(unknown="what was compiled is none of the grids that this version would consider")
     return Options(
@@ -335,7 +340,7 @@ def _choice(plan: Plan) -> Choice:
 
 
 def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
-    """What the interval between samples is made of, in a sentence."""
+    """Writes the sentence that names the bottleneck of the interval between samples."""
     share = bounds.largest / interval_ns
     layer = next((x for x in found if x.core == bounds.core), None)
     if bounds.port == bounds.largest:
@@ -349,7 +354,7 @@ def _binding(bounds: Bounds, interval_ns: float, found: Sequence[Layer]) -> str:
 
 
 def _most(layer: Layer | None) -> str:
-    """What most of a core's work is."""
+    """Names the kind of work of which a layer's core has most."""
     if layer is None:
         return ""
     split = layer.split

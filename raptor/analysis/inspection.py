@@ -1,4 +1,4 @@
-"""`raptor inspect`: what would happen to a model, without compiling it."""
+"""Inspects a model without compiling it, for `raptor inspect`: layers, crossbars, unsupported nodes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ _MOST_CORES = 2**31 - 1
 
 
 class OperatorInfo(Schema):
-    """One operator of ONNX in this model."""
+    """An ONNX operator that the model uses."""
 
     op_type: str
     nodes: int
@@ -64,7 +64,7 @@ class NodeInfo(Schema):
 
 
 class LayerInfo(Schema):
-    """An ONNX node with products: on crossbars, or (without matrices) on the vector unit."""
+    """An ONNX node with products: on crossbars or, if it has no matrices, on the vector unit."""
 
     node: str
     op_type: str
@@ -77,7 +77,7 @@ class LayerInfo(Schema):
 
 
 class Inspection(Schema):
-    """What would happen. If nodes are unsupported, layers and totals are those of the other nodes.
+    """The result of `inspect`. If nodes are unsupported, layers and totals are those of the other nodes.
 
     `version` changes with the fields.
     """
@@ -113,10 +113,10 @@ def inspect(
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
 ) -> Inspection:
-    """Counts the work of a model; the options are those of `raptor.compile`, on a chip with as many cores as it takes.
+    """Counts the work of a model on a chip with as many cores as it needs.
 
-    Raises `UserError` for a bad file, option or shape; unsupported nodes, and inputs that are no floats, are in the
-    result.
+    The options are those of `raptor.compile`. Raises `UserError` for a bad file, option or shape. Unsupported nodes,
+    and inputs that are not floats, are no errors but part of the result.
     """
     bits = arguments.whole("bits", bits, 1, MOST_BITS)
     chip = architectures.load(
@@ -173,7 +173,7 @@ def _operators(survey: frontend.Survey) -> Iterator[OperatorInfo]:
 
 
 def _layers(graph: Graph, decision: Decision, arch: Arch) -> Iterator[LayerInfo]:
-    """The nodes with products, in order. Crossbars that several steps share are counted once, at the first."""
+    """Yields the nodes with products, in order. Crossbars that several nodes share count at the first of them."""
     nodes: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if isinstance(node.operator, Filter | Dot | Stencil):
@@ -184,6 +184,7 @@ def _layers(graph: Graph, decision: Decision, arch: Arch) -> Iterator[LayerInfo]
 
 
 def _layer(group: Sequence[Node], graph: Graph, decision: Decision, arch: Arch, seen: set[str]) -> LayerInfo:
+    """Makes the entry of nodes of one name. Adds their filters to `seen`, so that each counts once."""
     filters = {filter_key(n): n.operator for n in group if isinstance(n.operator, Filter)}
     fresh = [key for key in filters if key not in seen]
     seen.update(fresh)
@@ -214,11 +215,12 @@ def _utilisation(weights: int, xbars: int, arch: Arch) -> float:
 
 
 def write(path: Path, found: Inspection) -> None:
+    """Writes an inspection as JSON; `-` is standard output."""
     storage.print_or_write("--json", path, storage.to_json(found))
 
 
 def show(found: Inspection, console: Console) -> None:
-    """The operators, the layers with products, the totals."""
+    """Prints tables of the operators, of the layers with products, and of the totals."""
     console.print(_operator_table(found))
     console.print()
     console.print(fit(console, [x.node for x in found.layers], partial(_layer_table, found)))
@@ -257,7 +259,7 @@ def _layer_table(found: Inspection, names: Mapping[str, str]) -> Table:
 
 
 def _short(count: int) -> str:
-    """Four digits and a unit: a column of a table is narrow, the JSON has them all."""
+    """Writes a count with four digits and a unit, as columns are narrow; the JSON has all digits."""
     for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= unit:
             return f"{count / unit:.4g} {name}"
@@ -265,7 +267,7 @@ def _short(count: int) -> str:
 
 
 def summary_rows(found: Inspection) -> Iterator[tuple[str, str]]:
-    """Name and value of each total, in the order shown."""
+    """Yields name and value of each total, in the order shown."""
     rows, cols = found.xbar_size
     part = " (of the nodes that can be compiled)" if found.unsupported else ""
     yield "model", f"{found.model}  {_named(found.inputs)} -> {_named(found.outputs)}"

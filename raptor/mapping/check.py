@@ -1,4 +1,4 @@
-"""Checks a stored decision against the graph and the chip, completely: what passes here, every pass can lower.
+"""Checks a stored decision against the graph and the chip. A decision without faults can be lowered by every pass.
 
 The checks build on each other, so the first fault is the one to report: `next(faults_of(...), None)`.
 """
@@ -46,7 +46,7 @@ LONGEST_PATIENCE_NS = 1e9
 
 
 def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
-    """A sentence if the decision is about other layers than those of the graph."""
+    """Yields a sentence if the layers of the decision are not those of the graph."""
     wanted = layer_nodes(graph).keys()
     odd = sorted(wanted ^ decision.layers.keys())
     if odd:
@@ -55,9 +55,9 @@ def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
 
 
 def faults_of(decision: Decision, graph: Graph, arch: Arch) -> Iterator[str]:
-    """Sentences that name the layer and the field. The layers must be those of the graph.
+    """Yields sentences that name the layer and the field that are wrong. The layers must be those of the graph.
 
-    Raises `UserError` when there are too many values by pixel.
+    Raises `UserError` if a decision by pixel makes too many operations.
     """
     yield from _settings(decision, arch)
     nodes = layer_nodes(graph)
@@ -78,7 +78,10 @@ def faults_of(decision: Decision, graph: Graph, arch: Arch) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Chip:
-    """Bounds of a layer. `graph`: layers on the vector unit are stencils. `parts`: of its streamed tensors."""
+    """The graph and the chip that bound a layer.
+
+    In `graph`, layers on the vector unit are stencils already. `parts`: channel ranges of its streamed tensors.
+    """
 
     graph: Graph
     arch: Arch
@@ -87,6 +90,7 @@ class _Chip:
 
 
 def _settings(decision: Decision, arch: Arch) -> Iterator[str]:
+    """Yields what is wrong with the settings that all layers share: strategy, tile, flow."""
     if decision.strategy not in STRATEGY.names:
         yield f"strategy: expected one of: {', '.join(STRATEGY.names)}"
     if decision.tile != tile_channels(arch):
@@ -100,7 +104,7 @@ def _settings(decision: Decision, arch: Arch) -> Iterator[str]:
 
 
 def _place(decision: Decision, layer: Layer, operator: object) -> Iterator[str]:
-    """A layer may be of this kind at all."""
+    """Yields a sentence if a layer cannot be of its kind: by its operator, or by the flow of the decision."""
     assert isinstance(operator, Filter)
     by_line = isinstance(decision.flow, ByLine)
     if isinstance(layer, OnVectorUnit) and not is_depthwise(operator):
@@ -112,6 +116,7 @@ def _place(decision: Decision, layer: Layer, operator: object) -> Iterator[str]:
 
 
 def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
+    """Yields what is wrong with the record of a layer, by its class."""
     assert isinstance(node.operator, Filter)
     match layer:
         case KernelUnfolding():
@@ -125,7 +130,7 @@ def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
 
 
 def _matrices(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix]) -> Iterator[str]:
-    """The matrices follow from the layer and the kind; their cores are free."""
+    """Yields what is wrong with matrices: `wanted` follows from the layer and its kind; their cores are a choice."""
     if len(layer.matrices) != len(wanted):
         yield f"matrices: {len(layer.matrices)}, expected {len(wanted)}"
     for i, (given, other) in enumerate(zip(layer.matrices, wanted, strict=False)):
@@ -136,6 +141,7 @@ def _matrices(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix])
 
 
 def _fully_connected(chip: _Chip, layer: FullyConnected, filter_: Filter) -> Iterator[str]:
+    """Yields what is wrong with a fully connected layer: the width of its matrices, the matrices, their cores."""
     outs = filter_.weights.shape[2]
     width = layer.matrices[0].cols[1] if layer.matrices else 0
     if not 0 < width <= outs or (width < outs and width % chip.tile):
@@ -149,6 +155,7 @@ def _fully_connected(chip: _Chip, layer: FullyConnected, filter_: Filter) -> Ite
 
 
 def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
+    """Yields what is wrong with a layer by line: its grid, its cores, its blocks."""
     if not runs_by_line(chip.graph, node, filter_) or node.inputs[0] not in chip.parts:
         yield "kind: line, but it cannot be computed by line"
         return
@@ -177,14 +184,14 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
 
 
 def _ranges(field: str, ranges: Sequence[Range], whole: int) -> Iterator[str]:
-    """Ranges must cover 0 to `whole` one after another, none of them empty."""
+    """Yields a sentence unless the ranges cover 0 to `whole` one after another, and none is empty."""
     follow = all(a[1] == b[0] for a, b in pairwise(ranges))
     if not ranges or not follow or any(a >= b for a, b in ranges) or (ranges[0][0], ranges[-1][1]) != (0, whole):
         yield f"{field}: {ranges}, expected ranges that follow each other from 0 to {whole}"
 
 
 def _blocks(chip: _Chip, grid: LineGrid, window: Window) -> Iterator[str]:
-    """Blocks fit the rows of a crossbar; those of several lines are the only ones of their line."""
+    """Yields a sentence for blocks with more rows than a crossbar, and for several blocks side by side in a band."""
     for part in (part for group in grid.ins for part in group):
         for cols in grid.cols:
             blocks = _line_blocks(chip, grid, window, part, cols)
@@ -200,7 +207,7 @@ def _line_blocks(chip: _Chip, grid: LineGrid, window: Window, part: Range, cols:
 
 
 def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
-    """Loaders share the columns of an input that somebody reads line by line."""
+    """Yields what is wrong with loaders: together they load all columns of an input that is read line by line."""
     read = {name for node in chip.graph.nodes for name in node.inputs}
     for name, loaders in decision.flow.loaders.items() if isinstance(decision.flow, ByLine) else ():
         if name not in chip.graph.inputs or name not in chip.parts or name not in read:
@@ -211,7 +218,7 @@ def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
 
 
 def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iterator[str]:
-    """No core may hold more crossbars than it has."""
+    """Yields a sentence for each core on which layers take more crossbars than it has."""
     used: Counter[int] = Counter()
     for key, layer in decision.layers.items():
         used.update(dict(_xbars(chip, layer, nodes[key])))
@@ -221,7 +228,7 @@ def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iter
 
 
 def _xbars(chip: _Chip, layer: Layer, node: Node) -> Counter[int]:
-    """Crossbars of one layer by core."""
+    """Counts the crossbars of one layer on each of its cores."""
     found: Counter[int] = Counter()
     match layer:
         case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
@@ -236,7 +243,7 @@ def _xbars(chip: _Chip, layer: Layer, node: Node) -> Counter[int]:
 
 
 def _line_xbars(chip: _Chip, layer: LineUnfolding, window: Window) -> dict[int, int]:
-    """Crossbars by core: blocks and bands of equal shape share a matrix, or take turns at its copies."""
+    """Counts the crossbars of a line layer by core. Blocks and bands of equal shape share a matrix and its copies."""
     grid = layer.grid
     phases = {band_shape(window, band) for band in bands(window, grid.height)}
     found: dict[int, int] = {}

@@ -1,8 +1,8 @@
 """The decision: how each layer is computed, and on which cores (docs/design.md, "Mapping").
 
-A strategy looks at Graph and Arch and returns a `Decision`, a frozen value; plain passes apply it. Each layer has one
-record, and the record's class says how the layer is computed. A mapping file holds the value as it is, hence the arrays
-and objects of `raptor.common.strict`, and the field `kind`, by which a reader tells the classes apart.
+A strategy looks at Graph and Arch and returns a `Decision`, a frozen value; later passes only apply it. Each layer has
+one record, and the record's class says how the layer is computed. A mapping file holds the same value: therefore its
+arrays and objects are those of `raptor.common.strict`, and a field `kind` tells a reader the class.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,9 +31,10 @@ Range = Pair[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Matrix(Known):
-    """Part of a layer's weights that one `mvmul` multiplies with: weights[tap, rows, cols].
+    """The part of a layer's weights that one `mvmul` multiplies by: weights[tap, rows, cols].
 
-    `rows` and `cols` are ranges of the layer's input and output channels. It occupies `xbars` crossbars side by side.
+    `rows` and `cols` are ranges of the layer's input and output channels. The matrix takes `xbars` crossbars side by
+    side.
     """
 
     tap: int
@@ -42,7 +43,7 @@ class Matrix(Known):
     xbars: int
 
     def values(self, filter_: Filter) -> Floats:
-        """[rows, cols]; zero where channels are of different groups."""
+        """Returns the weights as [rows, cols], with zeros where channels are of different groups."""
         return filter_.matrix(self.tap, self.rows, self.cols)
 
 
@@ -51,10 +52,10 @@ class LineGrid(Known):
     """A grid of cores for a layer that is computed line by line, and the blocks that each core multiplies.
 
     Core (s, g, p) multiplies the input channels `ins[g]`, one range after another, for the output columns `cols[s]` and
-    the output channels `outs[p]`. `height` and `pixels`: lines of a block, and the most pixels of one. `outputs`:
-    output pixels that a block owns, 0 for blocks side by side (`raptor.mapping.line_unfolding`). A line is computed in
-    steps of `step` blocks, between which a core can meet another for a message. `copies`: of each matrix, for the
-    products of a line in turn, since crossbars multiply one vector at a time.
+    the output channels `outs[p]`. `height` and `pixels`: number of lines of a block, and its largest number of pixels.
+    `outputs`: number of output pixels that a block owns, 0 for blocks side by side (`raptor.mapping.line_unfolding`). A
+    line is computed in steps of `step` blocks; between two steps, a core can exchange messages. `copies`: number of
+    equal matrices, which the products of a line use in turn, because a crossbar multiplies one vector at a time.
     """
 
     cols: Items[Range]
@@ -68,7 +69,7 @@ class LineGrid(Known):
 
     @property
     def cores(self) -> int:
-        """How many cores the grid has."""
+        """Number of cores of the grid."""
         return len(self.cols) * len(self.ins) * len(self.outs)
 
 
@@ -98,20 +99,20 @@ class FullyConnected(Known):
 
 @dataclass(frozen=True, slots=True)
 class LineUnfolding(Known):
-    """A layer computed line by line. `cores`: of the grid, the output channels changing fastest."""
+    """A layer computed line by line. `cores`: the cores of the grid in order; output channels change fastest."""
 
     grid: LineGrid
     cores: Items[int]
     kind: Literal["line"] = "line"
 
     def core(self, segment: int, group: int, part: int) -> int:
-        """The core of one place in the grid: column segment, group of input channels, part of the outputs."""
+        """Returns the core at a place in the grid: column segment, group of input channels, part of the outputs."""
         return self.cores[(segment * len(self.grid.ins) + group) * len(self.grid.outs) + part]
 
 
 @dataclass(frozen=True, slots=True)
 class OnVectorUnit(Known):
-    """A depthwise layer without crossbars: vector products, where the layer's input is."""
+    """A depthwise layer without crossbars: the core that holds its input computes it with vector products."""
 
     kind: Literal["vector"] = "vector"
 
@@ -121,20 +122,20 @@ Layer = KernelUnfolding | FullyConnected | LineUnfolding | OnVectorUnit
 
 @dataclass(frozen=True, slots=True)
 class ByTile(Known):
-    """A value is a whole channel tile of a tensor, with all its pixels."""
+    """The flow in which a value is a whole channel tile of a tensor, with all its pixels."""
 
     kind: Literal["tile"] = "tile"
 
 
 @dataclass(frozen=True, slots=True)
 class ByLine(Known):
-    """A value is a piece of an image line, and every operation that can works line by line.
+    """The flow in which a value is a piece of an image line, and operations work line by line if they can.
 
-    `xbar`: rows and outputs of a crossbar; a line is cut into ranges of as many channels as it has rows. `patience_ns`:
-    how much earlier than it can start a message is preferred to other work, because both its cores have to be free at
-    once. `loaders`: by model input, columns and the core that loads them for all others; inputs that are not there are
-    loaded by whoever needs them. Unless `streamed`, cores pass on nothing before they have done all of a layer: what
-    streaming is compared with.
+    `xbar`: rows and outputs of a crossbar; a range of channels of a line is never wider than these rows. `patience_ns`:
+    how much earlier other work may start and still wait for a message, because a message needs both its cores at once.
+    `loaders`: for a model input, ranges of columns and the core that loads each for all others; an input without
+    loaders is loaded by every core that needs it. If not `streamed`, a core passes nothing on before it has done all of
+    a layer; streaming is measured against this.
     """
 
     xbar: Pair[int, int]
@@ -146,7 +147,7 @@ class ByLine(Known):
 
 @dataclass(frozen=True, slots=True)
 class ByPixel(Known):
-    """A value is one pixel of a channel tile."""
+    """The flow in which a value is one pixel of a channel tile."""
 
     kind: Literal["pixel"] = "pixel"
 
@@ -156,9 +157,10 @@ Flow = ByTile | ByLine | ByPixel
 
 @dataclass(frozen=True, slots=True)
 class Decision(Known):
-    """All that a strategy has decided about a model and a chip.
+    """The complete decision of a strategy about a model and a chip.
 
-    `tile`: channels of a tile. `flow`: what a value is, and so what cores pass on. `layers`: by `filter_key`.
+    `tile`: number of channels of a tile. `flow`: the kind of values that cores pass on. `layers`: the record of each
+    layer, by `filter_key`.
     """
 
     strategy: str
@@ -168,7 +170,7 @@ class Decision(Known):
 
     @property
     def cores(self) -> Iterator[int]:
-        """Every core that is named: of matrices, of grids, of loaders."""
+        """Every core that the decision names, for matrices, grids and loaders; some more than once."""
         for layer in self.layers.values():
             if not isinstance(layer, OnVectorUnit):
                 yield from layer.cores
@@ -179,7 +181,7 @@ class Decision(Known):
         return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
-        """Everything that was decided: no two decisions have the same text."""
+        """Yields the lines of the text, which holds everything: different decisions have different texts."""
         settings, *loaders = _flow_lines(self.flow)
         yield f"mapping {self.strategy} {{tile = {self.tile}, {settings}}}"
         yield from loaders
@@ -190,7 +192,7 @@ class Decision(Known):
 
 
 def _flow_lines(flow: Flow) -> Iterator[str]:
-    """The settings, then a line for each model input that has loaders."""
+    """Yields the settings, then a line for each model input that has loaders."""
     if not isinstance(flow, ByLine):
         yield f"by {flow.kind}"
         return
@@ -202,7 +204,7 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
 
 
 def _layer_lines(layer: Layer) -> Iterator[str]:
-    """How and where; of matrices, then a line for each run of them on one core."""
+    """Yields how and where a layer is computed, then a line for each run of matrices on one core, if it has any."""
     match layer:
         case LineUnfolding(grid, cores):
             yield f"by line, {_grid(grid)}, core{'s' if len(cores) > 1 else ''} {' '.join(map(str, cores))}"
@@ -219,14 +221,14 @@ def _layer_lines(layer: Layer) -> Iterator[str]:
 
 
 def _matrices(run: Sequence[Matrix]) -> Iterator[str]:
-    """Matrices one after another that differ in the kernel position only are named together."""
+    """Yields the matrices of a run; neighbours that differ only in the kernel position are one text."""
     for (rows, cols, xbars), same in groupby(run, key=lambda m: (m.rows, m.cols, m.xbars)):
         taps = " ".join(str(m.tap) for m in same)
         yield f"taps {taps} of inputs {_range(rows)} x outputs {_range(cols)} on {xbars} xbars"
 
 
 def _grid(grid: LineGrid) -> str:
-    """Multiplications of each core of the grid, and the blocks they are done in."""
+    """Describes the part of the layer that each core of a grid multiplies, and the blocks."""
     ins = " ".join("+".join(map(_range, group)) or "none" for group in grid.ins)
     parts = f"columns {' '.join(map(_range, grid.cols))} x inputs {ins} x outputs {' '.join(map(_range, grid.outs))}"
     owned = f" owning {grid.outputs} outputs" if grid.outputs else ""
@@ -239,13 +241,13 @@ def _range(part: Range) -> str:
 
 
 def filter_key(node: Node) -> str:
-    """Names a layer's crossbars: its own output, or the key that several steps of a recurrent layer share."""
+    """Returns the name of a layer in the decision: its output, or the key that steps of a recurrent layer share."""
     assert isinstance(node.operator, Filter)
     return node.operator.key or node.output
 
 
 def layer_nodes(graph: Graph) -> dict[str, Node]:
-    """The node of each layer by its key, in the order of the graph: of several that share crossbars the first."""
+    """Returns the node of each layer by its key, in the order of the graph; the first if several share crossbars."""
     found: dict[str, Node] = {}
     for node in graph.nodes:
         if isinstance(node.operator, Filter):
@@ -254,5 +256,5 @@ def layer_nodes(graph: Graph) -> dict[str, Node]:
 
 
 def filters_of(graph: Graph) -> dict[str, Filter]:
-    """The filter of each layer by its key, in the order of the graph."""
+    """Returns the filter of each layer by its key, in the order of the graph."""
     return {key: node.operator for key, node in layer_nodes(graph).items() if isinstance(node.operator, Filter)}

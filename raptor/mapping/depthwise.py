@@ -1,4 +1,4 @@
-"""Depthwise convolutions go to the crossbars or to the vector unit, whichever is faster."""
+"""Chooses for each depthwise convolution the crossbars or the vector unit, whichever is faster."""
 
 from collections.abc import Container
 from dataclasses import replace
@@ -16,22 +16,23 @@ from raptor.target.timing import mvmul_ns, vector_ns
 
 
 def choose_depthwise(graph: Graph, arch: Arch) -> dict[str, OnVectorUnit]:
-    """The layers in which every channel is a group of its own, and that take less time on the vector unit.
+    """Returns the depthwise layers, by key, that take less time on the vector unit than on crossbars.
 
-    A kernel position costs a product with a crossbar of which only a diagonal is used, or a vector product; the sums
-    over the positions are the same. Filters that share their crossbars, or clip their sums, stay.
+    A kernel position costs an MVM with a crossbar of which only a diagonal is used, or a vector product. The additions
+    over the positions cost the same in both cases. Filters that share their crossbars, or that have a ReLU folded into
+    them, stay on crossbars.
     """
     depthwise = {key: f for key, f in filters_of(graph).items() if is_depthwise(f)}
     return {key: OnVectorUnit() for key, f in depthwise.items() if _is_faster_as_vectors(f, arch)}
 
 
 def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
-    """The layers that the decision puts on the vector unit become stencils."""
+    """Returns the graph with stencils in place of the layers that the decision puts on the vector unit."""
     return as_stencils(graph, {key for key, layer in decision.layers.items() if isinstance(layer, OnVectorUnit)})
 
 
 def as_stencils(graph: Graph, layers: Container[str]) -> Graph:
-    """The filters whose keys are in `layers` become stencils, which need no crossbars."""
+    """Returns the graph with stencils, which need no crossbars, in place of the filters whose keys are in `layers`."""
     return replace(graph, nodes=tuple(_as_stencil(node, layers) for node in graph.nodes))
 
 
@@ -43,12 +44,16 @@ def _as_stencil(node: Node, layers: Container[str]) -> Node:
 
 
 def is_depthwise(operator: Filter) -> bool:
-    """Tells whether the vector unit can compute the layer."""
+    """Tells whether the vector unit can compute the layer: every channel is a group of its own.
+
+    It must share no crossbars with other layers, and have no ReLU folded into it.
+    """
     alone = not operator.relu and not operator.key
     return alone and operator.groups > 1 and operator.groups == operator.in_channels == operator.weights.shape[2]
 
 
 def _is_faster_as_vectors(operator: Filter, arch: Arch) -> bool:
+    """Tells whether one kernel position takes less time as vector products than as MVMs."""
     tile = tile_channels(arch)
     sizes = [min(tile, operator.groups - start) for start in range(0, operator.groups, tile)]
     vectors = sum(vector_ns(arch, size, operands=2) for size in sizes)
@@ -57,7 +62,7 @@ def _is_faster_as_vectors(operator: Filter, arch: Arch) -> bool:
 
 
 def _products_ns(arch: Arch, channels: int) -> float:
-    """The products of one tile with its part of the diagonal: as many as the tile has row blocks, then added up."""
+    """Returns the time of one kernel position of one tile on crossbars: an MVM per row block, and their additions."""
     blocks = -(-channels // arch.xbar_rows)
     xbars = -(-channels // arch.outputs_per_xbar)
     return blocks * mvmul_ns(arch, xbars) + (blocks - 1) * vector_ns(arch, channels, operands=2)

@@ -1,7 +1,7 @@
-"""A decision as a file: `mapping.json` of every output, and what `--emit-mapping` writes and `--mapping FILE` replays.
+"""Decisions as files: `mapping.json` of every output, which `--emit-mapping` writes too and `--mapping FILE` replays.
 
-A chip of the same sizes that differs in something else, such as the speed of its converters, may replay it too, with a
-note: that is how one number is varied while the mapping stays.
+A chip of the same sizes that differs in something else, such as the speed of its converters, may replay the file too,
+with a note. So an experiment can change one number of the chip and keep the mapping.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ LIMIT_BYTES = 2**30
 
 
 class MappingFile(Schema):
-    """The decision and what it was made for. Digests are SHA-256."""
+    """A decision, and the model and chip that it was made for. Digests are SHA-256."""
 
     version: Literal[3] = VERSION
     model: str = Field(description="digest of operators and shapes; not of weights: a model trained again replays")
@@ -38,7 +38,7 @@ class MappingFile(Schema):
     decision: Decision
 
     def to_json(self) -> bytes:
-        """The bytes of the file: equal decisions give equal bytes."""
+        """Returns the bytes of the file. Equal decisions give equal bytes."""
         return self.model_dump_json(indent=1).encode() + b"\n"
 
 
@@ -51,12 +51,12 @@ class _Versioned(BaseModel):
 
 
 def model_digest(graph: Graph) -> str:
-    """Names the operators, shapes and tensors of a graph, as the mapping sees it; the file's name does not count."""
+    """Returns a digest of the operators, shapes and tensors of a graph. The name of the graph does not count."""
     return hashlib.sha256(str(replace(graph, name="")).encode()).hexdigest()
 
 
 def target_digest(arch: Arch) -> str:
-    """Names all that a mapping may depend on: the chip, its network, the width of elements; not how it is simulated."""
+    """Returns a digest of all that a mapping depends on: chip, network, element width; not the simulator's settings."""
     digest = hashlib.sha256(arch.file.chip_config.model_dump_json().encode())
     digest.update(f" {arch.element_bits} ".encode())
     digest.update(arch.table.content if arch.table else b"mesh")
@@ -64,7 +64,7 @@ def target_digest(arch: Arch) -> str:
 
 
 def mapping_file(decision: Decision, graph: Graph, arch: Arch) -> MappingFile:
-    """Content of the file. `graph`: the one for which the decision was made."""
+    """Makes the content of the file. `graph` is the graph for which the decision was made."""
     return MappingFile(
         model=model_digest(graph),
         target=target_digest(arch),
@@ -78,10 +78,10 @@ def mapping_file(decision: Decision, graph: Graph, arch: Arch) -> MappingFile:
 
 
 def read_mapping(path: Path, label: str, graph: Graph, arch: Arch) -> tuple[Decision, tuple[str, ...]]:
-    """The decision, and a note where it was made for another chip of the same sizes. `label`: the file, in messages.
+    """Reads a mapping file. Returns its decision, and a note if it was made for another chip of the same sizes.
 
-    Raises `UserError` when the file is not a mapping, is one for another model or for other sizes, or decides what
-    cannot be done with this model on this chip.
+    `label` names the file in messages. Raises `UserError` if the file is not a mapping, or was made for another model
+    or for other sizes, or if this chip cannot run this model in that way.
     """
     stored = _read(path, label)
     fault = next(_faults(stored, graph, arch), None)
@@ -94,6 +94,7 @@ def read_mapping(path: Path, label: str, graph: Graph, arch: Arch) -> tuple[Deci
 
 
 def _read(path: Path, label: str) -> MappingFile:
+    """Reads a file of this version without judging the decision. Raises `UserError` for any other file."""
     try:
         if path.stat().st_size > LIMIT_BYTES:
             raise UserError(f"{label}: larger than {LIMIT_BYTES} bytes")
@@ -112,6 +113,7 @@ def _read(path: Path, label: str) -> MappingFile:
 
 
 def _faults(stored: MappingFile, graph: Graph, arch: Arch) -> Iterator[str]:
+    """Yields sentences that say why a stored decision cannot be replayed; the first is the one to report."""
     yield from _other_sizes(stored, arch)
     yield from other_layers(stored.decision, graph)
     if stored.model != model_digest(graph):
@@ -120,6 +122,7 @@ def _faults(stored: MappingFile, graph: Graph, arch: Arch) -> Iterator[str]:
 
 
 def _other_sizes(stored: MappingFile, arch: Arch) -> Iterator[str]:
+    """Yields a sentence for each size of the chip that is not the size that the decision was made for."""
     wanted = {
         "xbar": (stored.xbar, (arch.xbar_rows, arch.xbar_cols)),
         "cores": (stored.cores, arch.core_count),

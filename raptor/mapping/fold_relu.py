@@ -1,4 +1,4 @@
-"""Graph to Graph: what the crossbar's own periphery can do for free."""
+"""Moves ReLUs into the crossbars, whose periphery applies them at no cost: from Graph to Graph."""
 
 from collections import Counter
 from dataclasses import replace
@@ -14,9 +14,10 @@ from raptor.target.arch import Arch
 
 
 def fold_relu(graph: Graph, arch: Arch) -> Graph:
-    """A ReLU that alone reads a layer whose every output is one product moves into `mvmul`.
+    """Returns the graph with a ReLU folded into the layer before it, where one `mvmul` makes each output of that layer.
 
-    With several products (kernel positions or input tiles) or a bias the sum would be clipped too early.
+    The ReLU must be the only reader. With several products for an output (kernel positions or input tiles) or a bias,
+    it would clip the sum too early.
     """
     uses = Counter(i for node in graph.nodes for i in node.inputs) + Counter(graph.outputs)
     producers = {node.output: node for node in graph.nodes}
@@ -36,6 +37,7 @@ def fold_relu(graph: Graph, arch: Arch) -> Graph:
 
 
 def _single_product(node: Node, arch: Arch) -> bool:
+    """Tells whether a node is a filter whose every output is the result of one MVM."""
     if not isinstance(node.operator, Filter):
         return False
     taps, channels, _ = node.operator.weights.shape

@@ -1,6 +1,6 @@
-"""Layers of one output pixel, such as classifiers: matrices of several output tiles, so that few products are needed.
+"""Matrices of layers with one output pixel, such as classifiers: each has several output tiles, so there are few MVMs.
 
-A product on many crossbars side by side takes little longer than on one.
+An MVM on many crossbars side by side takes only a little longer than on one.
 """
 
 from collections import Counter
@@ -18,19 +18,25 @@ from raptor.target.timing import message_ns, mvmul_ns, vector_ns
 
 
 def is_dense(filter_: Filter) -> bool:
-    """One output pixel that nothing is shared with or folded into, and that reads an input."""
+    """Tells whether a layer has one output pixel that reads an input, and can have matrices of several output tiles.
+
+    It must have no groups, share no crossbars with other layers, and have no ReLU folded into it.
+    """
     window = filter_.window
     alone = window.out_pixels == 1 and filter_.groups == 1 and not filter_.key and not filter_.relu
     return alone and len(_taps(filter_)) > 0
 
 
 def _taps(filter_: Filter) -> list[int]:
-    """The kernel positions that do not lie in the padding."""
+    """Returns the kernel positions that do not lie in the padding. The layer has one output pixel."""
     return np.flatnonzero(input_pixels(filter_.window)[0] >= 0).tolist()
 
 
 def dense_unfolding(filter_: Filter, arch: Arch, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
-    """The width that takes the least time on the fewest cores, from `core` on, which has `free` crossbars."""
+    """Returns matrices of the best width: the one that ends on the lowest core, and of those the fastest.
+
+    `core` is the first core to fill; it has `free` crossbars left.
+    """
     most = max(1, arch.xbars_per_core // -(-tile // arch.outputs_per_xbar))
     tiles = -(-filter_.weights.shape[2] // tile)
     found = (tuple(dense_matrices(filter_, arch, tile, n)) for n in range(1, min(most, tiles) + 1))
@@ -38,7 +44,7 @@ def dense_unfolding(filter_: Filter, arch: Arch, tile: int, core: int, free: int
 
 
 def dense_matrices(filter_: Filter, arch: Arch, tile: int, tiles: int) -> Iterator[Matrix]:
-    """Matrices of `tiles` output tiles each, those of the same outputs one after another."""
+    """Yields matrices of `tiles` output tiles each; matrices of the same outputs follow one another."""
     taps = _taps(filter_)
     for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
         for rows in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
@@ -47,7 +53,10 @@ def dense_matrices(filter_: Filter, arch: Arch, tile: int, tiles: int) -> Iterat
 
 
 def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Arch, tile: int) -> tuple[int, float]:
-    """Last core, and ns until the sums are there: products, their sums on each core, then those of all cores."""
+    """Returns the last core, and the time in ns until the outputs are complete.
+
+    A core multiplies and adds its own products; then the sums of all cores are added.
+    """
     count, width = max(Counter(cores).values()), matrices[0].cols[1] - matrices[0].cols[0]
     own = count * mvmul_ns(arch, matrices[0].xbars) + (count - 1) * vector_ns(arch, width, 2)
     met = len({c for c, m in zip(cores, matrices, strict=True) if m.cols == matrices[0].cols})

@@ -1,4 +1,4 @@
-"""Kernel unfolding: a matrix for each kernel position, input tile and output tile; and filling cores with matrices."""
+"""Kernel unfolding makes a matrix for each kernel position, input tile and output tile, and fills cores with them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,20 +8,21 @@ from raptor.target.arch import Arch
 
 
 def tile_channels(arch: Arch) -> int:
-    """Channels of a tile: as many whole crossbars side by side as come closest to the crossbar's rows.
+    """Returns the number of channels of a tile: the outputs of as many crossbars side by side as fit a crossbar's rows.
 
-    For a square crossbar whose cell holds a weight that is the crossbar's side (thesis, 4.3.1). Narrow crossbars, or
-    weights sliced over cells, are grouped; the group must fit a core.
+    These are at least one crossbar and at most those of a core. For a square crossbar whose cell holds a whole weight,
+    a tile has as many channels as the crossbar has rows (thesis, 4.3.1). Several crossbars form a tile if they are
+    narrow, or if weights are sliced over cells.
     """
     side_by_side = max(1, min(arch.xbar_rows // arch.outputs_per_xbar, arch.xbars_per_core))
     return side_by_side * arch.outputs_per_xbar
 
 
 def kernel_unfolding(filter_: Filter, arch: Arch, tile: int) -> Iterator[Matrix]:
-    """One matrix for each input tile, output tile and kernel position, in this order (thesis, 4.3.2 and 4.4).
+    """Yields a matrix for each input tile, output tile and kernel position, in this order (thesis, 4.3.2 and 4.4).
 
-    A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile. Of a grouped
-    convolution only the blocks with weights of some group are kept.
+    A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile. A grouped convolution
+    has matrices only for the blocks that hold weights of some group.
     """
     taps, _, outs = filter_.weights.shape
     for block in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
@@ -35,14 +36,17 @@ def kernel_unfolding(filter_: Filter, arch: Arch, tile: int) -> Iterator[Matrix]
 
 
 def row_blocks(channels: int, tile: int, xbar_rows: int) -> Iterator[Range]:
-    """Channels in ranges of at most a crossbar's rows, none of which crosses a tile."""
+    """Cuts channels into ranges of at most `xbar_rows`, none of which crosses a tile."""
     for start in range(0, channels, tile):
         stop = min(start + tile, channels)
         yield from ((row, min(row + xbar_rows, stop)) for row in range(start, stop, xbar_rows))
 
 
 def fill_cores(matrices: Sequence[Matrix], core: int, free: int, arch: Arch) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """The cores of matrices one after another, from `core` with `free` crossbars; the last, and what is left on it."""
+    """Puts matrices on cores one after another, from `core` on, which has `free` crossbars left.
+
+    Returns the core of each matrix, and the last core with the crossbars that are left on it.
+    """
     cores: list[int] = []
     for matrix in matrices:
         if matrix.xbars > free:

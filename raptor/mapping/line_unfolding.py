@@ -1,13 +1,14 @@
-"""Line blocks: a product of a few neighbouring input pixels with everything they contribute to.
+"""Line unfolding: one MVM multiplies a few neighbouring input pixels for all outputs that use them.
 
 An image line is cut into blocks of neighbouring pixels that fill a crossbar's rows. One `mvmul` multiplies a block with
-a matrix whose columns are (output line, output pixel, output channel): all outputs that the block reaches, so an input
-is multiplied once or hardly more (parallel windows, SDK and VW-SDK, in both dimensions; the columns are crossbars side
-by side). What different blocks contribute to an output is added up afterwards.
+a matrix whose columns are (output line, output pixel, output channel): all outputs that the block reaches. So an input
+is multiplied only once, or a little more often. (The literature calls this parallel windows, SDK or VW-SDK; here it is
+done in both dimensions, and the columns are crossbars side by side.) The results of different blocks for the same
+output are added afterwards.
 
-Blocks that overlap by the kernel can instead own their output pixels, so that less is added up; `outputs` says which:
-0 for blocks side by side, else the output pixels of a block. Where a line has too few elements to fill a crossbar's
-rows, a block takes several lines, a band, one after another.
+Alternatively, blocks overlap by the kernel, and each owns its output pixels, so that fewer additions are needed. The
+parameter `outputs` selects this: 0 for blocks side by side, else the number of output pixels of a block. If a line has
+too few elements to fill the rows of a crossbar, a block takes several lines, called a band.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Input pixels `pixels` of a line, and the output pixels `outs` of a line that they are multiplied for.
+    """A range `pixels` of input pixels of a line, and the range `outs` of output pixels for which they are multiplied.
 
     `outs` may reach beyond the image.
     """
@@ -37,7 +38,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Input lines `lines` that are multiplied together, and the output lines `outs` that they reach.
+    """A range `lines` of input lines that are multiplied together, and the output lines `outs` that use them.
 
     `outs` may lie beyond the image.
     """
@@ -48,10 +49,10 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class BandShape:
-    """Bands of equal shape share their matrices.
+    """The shape of a band: bands of equal shape share their matrices.
 
-    `lines`: how many. `shift`: the line that the first kernel row of the first output line reads, counted from the
-    first line of the band. `outs`: output lines, counted from the first.
+    `lines`: number of input lines. `shift`: the line that the first kernel row of the first output line reads, counted
+    from the first line of the band. `outs`: output lines, counted from the first of them.
     """
 
     lines: int
@@ -61,11 +62,12 @@ class BandShape:
 
 @dataclass(frozen=True, slots=True)
 class LineMatrix:
-    """The weights between a block and its outputs. Occupies `xbars` crossbars side by side.
+    """The matrix of weights between a block and its outputs. It takes `xbars` crossbars side by side.
 
     Rows are (line of the band, pixel of the block, input channel of `ins`), columns (output line of the band, output
     pixel, output channel of `outs`). `shift`: the input pixel that the first kernel column of the first output pixel
-    reads, counted from the first pixel of the block. `copy`: which of several that are alike.
+    reads, counted from the first pixel of the block. `pixels`, `count`: numbers of input and output pixels. `copy`:
+    number of this one among equal matrices.
     """
 
     ins: Range
@@ -79,14 +81,16 @@ class LineMatrix:
 
     @property
     def rows(self) -> Range:
+        """Range of all rows, which begins at 0, as in `Matrix`."""
         return 0, self.band.lines * self.pixels * (self.ins[1] - self.ins[0])
 
     @property
     def cols(self) -> Range:
+        """Range of all columns, which begins at 0, as in `Matrix`."""
         return 0, len(self.band.outs) * self.count * (self.outs[1] - self.outs[0])
 
     def values(self, filter_: Filter) -> Floats:
-        """[rows, cols]; zero where an output does not read a pixel."""
+        """Returns the weights as [rows, cols], with zeros where an output does not read a pixel."""
         window, band = filter_.window, self.band
         weights = filter_.weights[:, slice(*self.ins), slice(*self.outs)]
         row, in_y = _taps(window, 0, band.lines, band.shift, np.array(band.outs))
@@ -99,14 +103,14 @@ class LineMatrix:
 
 
 def _taps(window: Window, axis: int, inputs: int, shift: int, outs: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """[inputs, outs] -> kernel position through which an output reads an input, and whether there is one."""
+    """Returns two arrays [inputs, outs]: the kernel position by which an output reads an input, and if there is one."""
     offset = np.arange(inputs)[:, None] - shift - outs * window.strides[axis]
     tap, rest = np.divmod(offset, window.dilations[axis])
     return tap, (rest == 0) & (tap >= 0) & (tap < window.kernel[axis])
 
 
 def input_range(window: Window, outs: Range) -> Range:
-    """The input pixels of a line that the output pixels `outs` read; empty where they read padding only."""
+    """Returns the input pixels of a line that the output pixels `outs` read; empty if they read padding only."""
     reach = (window.kernel[1] - 1) * window.dilations[1]
     first = outs[0] * window.strides[1] - window.pads[1]
     last = (outs[1] - 1) * window.strides[1] - window.pads[1] + reach
@@ -115,7 +119,7 @@ def input_range(window: Window, outs: Range) -> Range:
 
 
 def reached(window: Window, pixels: Range) -> Range:
-    """The output pixels, inside the image or not, that read any of the input pixels."""
+    """Returns the output pixels that read at least one of the input pixels, also those beyond the image."""
     reach = (window.kernel[1] - 1) * window.dilations[1]
     stride = window.strides[1]
     low = -((reach - pixels[0] - window.pads[1]) // stride)
@@ -123,11 +127,14 @@ def reached(window: Window, pixels: Range) -> Range:
 
 
 def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple[Block, ...]:
-    """The blocks of at most `pixels` pixels for the output pixels `outs`, from left to right."""
+    """Cuts the input of the output pixels `outs` into blocks of at most `pixels` pixels, from left to right.
+
+    With `outputs` above 0, each block has the pixels that so many output pixels need; then blocks may overlap.
+    """
     if outputs:
         return tuple(_owning(window, outs, outputs))
     low, high = input_range(window, outs)
-    # A whole last block, where the image has the pixels for it, needs no matrix of its own.
+    # The last block is made whole if the image has enough pixels: it then needs no matrix of its own.
     missing = -(high - low) % pixels
     high, missing = min(window.in_dims[1], high + missing), max(0, high + missing - window.in_dims[1])
     low = max(0, low - missing)
@@ -136,6 +143,7 @@ def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple
 
 
 def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:
+    """Yields blocks that own `outputs` output pixels each, without those that read padding only."""
     for first in range(*outs, outputs):
         own = (first, min(first + outputs, outs[1]))
         pixels = input_range(window, own)
@@ -144,35 +152,37 @@ def _owning(window: Window, outs: Range, outputs: int) -> Iterator[Block]:
 
 
 def block_pixels(channels: Range, rows: int) -> int:
-    """Pixels of a block: as many as fill the rows of a crossbar."""
+    """Returns the number of pixels of a block that fill the rows of a crossbar; at least 1."""
     return max(1, rows // (channels[1] - channels[0]))
 
 
 def block_outputs(window: Window, pixels: int) -> int:
-    """The most output pixels that a block of `pixels` input pixels can own; 0 if not even one."""
+    """Returns the largest number of output pixels that a block of `pixels` input pixels can own; 0 if none."""
     reach = (window.kernel[1] - 1) * window.dilations[1]
     return max(0, (pixels - 1 - reach) // window.strides[1] + 1)
 
 
 def block_shape(window: Window, block: Block) -> tuple[int, int, int]:
-    """Blocks of equal shape share their matrix: pixels, shift, output pixels (`LineMatrix`)."""
+    """Returns `pixels`, `shift` and `count` of a block's matrix (`LineMatrix`). Blocks of equal shape share it."""
     shift = block.outs[0] * window.strides[1] - window.pads[1] - block.pixels[0]
     return block.pixels[1] - block.pixels[0], shift, block.outs[1] - block.outs[0]
 
 
 def bands(window: Window, height: int) -> tuple[Band, ...]:
-    """The input lines, `height` at a time, without those that reach no output line of the image."""
+    """Cuts the input lines into bands of `height` lines, without bands that no output line of the image reads."""
     found = (_band(window, (y, min(y + height, window.in_dims[0]))) for y in range(0, window.in_dims[0], height))
     return tuple(band for band in found if any(0 <= out < window.out_dims[0] for out in band.outs))
 
 
 def _band(window: Window, lines: Range) -> Band:
+    """Makes the band of some input lines, with all output lines that read one of them."""
     stride, pad, dilation = window.strides[0], window.pads[0], window.dilations[0]
     met = (divmod(y + pad - k * dilation, stride) for y in range(*lines) for k in range(window.kernel[0]))
     return Band(lines, tuple(sorted({out for out, rest in met if rest == 0})))
 
 
 def band_shape(window: Window, band: Band) -> BandShape:
+    """Returns the shape of a band. Bands of equal shape share their matrices."""
     first = band.outs[0]
     shift = first * window.strides[0] - window.pads[0] - band.lines[0]
     return BandShape(band.lines[1] - band.lines[0], shift, tuple(out - first for out in band.outs))

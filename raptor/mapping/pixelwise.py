@@ -1,4 +1,4 @@
-"""The second reference: pixel by pixel, as before the thesis's channel-wise lowering (thesis, 4.1)."""
+"""The second reference strategy: pixel by pixel, as before the channel-wise lowering of the thesis (4.1)."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from raptor.mapping.reference import map_raptor
 from raptor.target.arch import Arch
 
 MAX_OPERATIONS = 200_000
-"""Operations of SpatialIR, each on one pixel: half a minute."""
+"""Largest number of operations of SpatialIR, each on one pixel: they take half a minute to compile."""
 
 
 def map_pixelwise(graph: Graph, arch: Arch) -> Decision:
-    """The crossbars of `map_raptor`; every pixel of every tile is a value of its own.
+    """Returns the decision of `map_raptor`, but every pixel of every tile is a value of its own.
 
-    Raises `CapacityError` as `map_raptor` does, and `UserError` when that makes more than `MAX_OPERATIONS`.
+    Raises `CapacityError` like `map_raptor`, and `UserError` if there would be more than `MAX_OPERATIONS`.
     """
     decision = replace(map_raptor(graph, arch), strategy="pixelwise", flow=ByPixel())
     check_operations(use_vector_unit(graph, decision), decision)
@@ -32,7 +32,7 @@ def map_pixelwise(graph: Graph, arch: Arch) -> Decision:
 
 
 def check_operations(graph: Graph, decision: Decision) -> None:
-    """Raises `UserError` when a decision by pixel makes more than `MAX_OPERATIONS`."""
+    """Raises `UserError` if a decision by pixel makes more than `MAX_OPERATIONS`."""
     counts = {n.output: _operations(graph, n, decision) for n in graph.nodes}
     total = sum(counts.values())
     if total > MAX_OPERATIONS:
@@ -40,7 +40,10 @@ def check_operations(graph: Graph, decision: Decision) -> None:
 
 
 def _operations(graph: Graph, node: Node, decision: Decision) -> int:
-    """One for each pixel of the result, or two for each product with it: the product and its addition."""
+    """Counts the operations of a node: one for each pixel and tile of the result, or with weights two for each MVM.
+
+    The two are the MVM and its addition.
+    """
     if not isinstance(node.operator, Filter):
         image = graph.tensors[node.output].image
         return image.pixels * -(-image.channels // decision.tile)
@@ -52,6 +55,7 @@ def _operations(graph: Graph, node: Node, decision: Decision) -> int:
 
 
 def _too_many(graph: Graph, counts: Mapping[str, int], total: int) -> UserError:
+    """Makes the error for a model with too many operations; it names the node with most of them."""
     most = max(graph.nodes, key=lambda n: counts[n.output])
     other = f"{option('mapping', 'raptor')}, which has one for all pixels, or a smaller image ({option('shapes')})"
     return UserError(

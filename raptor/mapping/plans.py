@@ -1,6 +1,6 @@
-"""Ways to compute a layer by line, and the cores for all layers where several have to share them.
+"""Plans to compute a layer by line, and the choice of cores if several layers have to share them.
 
-Without sharing, the cores that a layer needs for its crossbars stand idle while other layers are the slow ones.
+Without sharing, cores that a layer needs only for its crossbars are idle while slower layers work.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,15 +10,15 @@ from itertools import accumulate
 from raptor.mapping.decision import LineGrid
 
 STEP = 1.02
-"""Factor between the times that are tried."""
+"""Factor from one time limit that `share_cores` tries to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to compute a layer, and what it costs.
+    """One way to compute a layer by line, and its cost.
 
-    `xbars`: crossbars that each core of the grid needs at most, for each of the copies of its matrices. `core_ns`: what
-    the busiest of them works for a sample.
+    `xbars`: upper bound on the crossbars of a core of the grid, with one copy of each matrix. `core_ns`: time that the
+    busiest core works for a sample.
     """
 
     grid: LineGrid
@@ -32,14 +32,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A plan and its cores."""
+    """A plan, and the cores of its grid in order."""
 
     plan: Plan
     cores: tuple[int, ...]
 
 
 def pareto(plans: Iterable[Plan]) -> list[Plan]:
-    """Plans that no other beats in cores and time, from few cores to many."""
+    """Returns the plans that no other plan beats in both cores and time, from few cores to many."""
     front: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.cores, p.core_ns)):
         if not front or plan.core_ns < front[-1].core_ns:
@@ -48,7 +48,7 @@ def pareto(plans: Iterable[Plan]) -> list[Plan]:
 
 
 def in_order(plans: Mapping[str, Plan]) -> dict[str, Placed]:
-    """Cores of their own for each plan, one after another."""
+    """Gives each plan cores of its own, one plan after another."""
     ends = accumulate((plan.cores for plan in plans.values()), initial=0)
     return {
         key: Placed(plan, tuple(range(first, first + plan.cores)))
@@ -57,9 +57,10 @@ def in_order(plans: Mapping[str, Plan]) -> dict[str, Placed]:
 
 
 def share_cores(plans: Mapping[str, list[Plan]], cores: int, xbars: int) -> dict[str, Placed] | None:
-    """A plan for each layer on cores of `xbars` crossbars, so that the busiest core has little to do.
+    """Chooses a plan for each layer on `cores` cores of `xbars` crossbars, so that the busiest core has little to do.
 
-    None where they do not fit. The times tried grow by `STEP`.
+    Tries limits for the working time of a core, each `STEP` times the one before, and takes the first for which the
+    layers fit. Returns None if they never do.
     """
     slowest = sum(max(p.core_ns for p in found) for found in plans.values())
     core_ns = max(1.0, sum(min(p.core_ns * p.cores for p in found) for found in plans.values()) / cores)
@@ -74,7 +75,7 @@ def share_cores(plans: Mapping[str, list[Plan]], cores: int, xbars: int) -> dict
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """How many cores there are, their crossbars, and how long each may work for a sample."""
+    """Limits of packing: number of cores, crossbars of a core, time in ns that a core may work for a sample."""
 
     cores: int
     xbars: int
@@ -82,27 +83,29 @@ class _Limit:
 
 
 def _size(plan: Plan, limit: _Limit) -> float:
-    """The part of a core that one of the plan's cores needs."""
+    """Returns the part of a core that one place of the plan's grid needs."""
     return max(plan.xbars / limit.xbars, plan.core_ns / limit.core_ns)
 
 
 def _rounded_size(plan: Plan, limit: _Limit) -> float:
-    """As if a core were shared by equals only, which shows what is left over."""
+    """Returns the part of a core if it is shared only by places of this size, so that the unused rest counts, too."""
     return 1 / int(1 / _size(plan, limit))
 
 
 @dataclass(slots=True)
 class _Core:
-    """What is free of a core, and the layers on it."""
+    """A core that is being filled: its free crossbars, its free time in ns, and the layers on it."""
 
     xbars: int
     free_ns: float
     layers: set[str] = field(default_factory=set[str])
 
     def takes(self, key: str, plan: Plan) -> bool:
+        """Tells whether one more place of a plan fits; a core takes only one place of each layer."""
         return key not in self.layers and plan.xbars <= self.xbars and plan.core_ns <= self.free_ns
 
     def take(self, key: str, plan: Plan) -> None:
+        """Takes the crossbars and the time of a place of a plan."""
         self.xbars -= plan.xbars
         self.free_ns -= plan.core_ns
         self.layers.add(key)
@@ -111,7 +114,11 @@ class _Core:
 def _pack(
     plans: Mapping[str, list[Plan]], limit: _Limit, weigh: Callable[[Plan, _Limit], float]
 ) -> dict[str, Placed] | None:
-    """First fit, the largest first: no core works longer than allowed, and none has two parts of one layer."""
+    """Packs layers on cores by first fit, the largest layer first; None if they do not fit.
+
+    No core works longer than allowed, and none has two parts of one layer. `weigh` gives the part of a core by which
+    the plan of a layer is chosen.
+    """
     chosen: dict[str, Plan] = {}
     for key, found in plans.items():
         quick = [p for p in found if p.core_ns <= limit.core_ns]
@@ -126,6 +133,7 @@ def _pack(
 
 
 def _first_fit(bins: list[_Core], key: str, plan: Plan, limit: _Limit) -> int:
+    """Puts a place of a plan on the first core that has room, or on a new one. Returns the core's number."""
     i = next((i for i, core in enumerate(bins) if core.takes(key, plan)), len(bins))
     if i == len(bins):
         bins.append(_Core(limit.xbars, limit.core_ns))
@@ -134,7 +142,7 @@ def _first_fit(bins: list[_Core], key: str, plan: Plan, limit: _Limit) -> int:
 
 
 def _numbered(chosen: Mapping[str, Plan], where: Mapping[str, tuple[int, ...]]) -> dict[str, Placed]:
-    """Cores in the order of the first layers that they work for."""
+    """Numbers the cores in the order in which the layers use them."""
     number: dict[int, int] = {}
     for key in chosen:
         for core in where[key]:

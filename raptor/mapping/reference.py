@@ -18,9 +18,9 @@ from raptor.target.arch import Arch
 
 
 def map_raptor(graph: Graph, arch: Arch) -> Decision:
-    """The baseline: kernel unfolding, one replica, cores filled in order, layers after one another (thesis, 4.4).
+    """Returns the baseline: kernel unfolding, one replica, cores filled in order, layers one by one (thesis, 4.4).
 
-    Raises `CapacityError` when the chip has too few crossbars or cores.
+    Raises `CapacityError` if the chip has too few crossbars or cores.
     """
     tile = tile_channels(arch)
     vector = choose_depthwise(graph, arch)
@@ -32,7 +32,7 @@ def map_raptor(graph: Graph, arch: Arch) -> Decision:
 
 
 def _fill(graph: Graph, arch: Arch, tile: int) -> tuple[dict[str, KernelUnfolding], int]:
-    """Matrices into cores in order, and how many cores that takes."""
+    """Puts the matrices of all layers on cores in order. Returns the layers and the number of cores that they take."""
     layers: dict[str, KernelUnfolding] = {}
     core, free = 0, arch.xbars_per_core
     for key, filter_ in filters_of(graph).items():
@@ -43,6 +43,7 @@ def _fill(graph: Graph, arch: Arch, tile: int) -> tuple[dict[str, KernelUnfoldin
 
 
 def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Arch, cores: int) -> CapacityError:
+    """Makes the error for a model that needs more cores than the chip has, with ways out of it."""
     weighted = layer_nodes(graph)
     first_out = next(weighted[key] for key, layer in layers.items() if layer.cores[-1] >= arch.core_count)
     needed = sum(m.xbars for layer in layers.values() for m in layer.matrices)
@@ -61,7 +62,7 @@ def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Arch, 
 
 
 def _enough_xbars(graph: Graph, arch: Arch) -> int:
-    """A number of crossbars a core with which the cores there are suffice, found by filling them."""
+    """Finds a number of crossbars per core with which all layers fit the cores of the chip; not the smallest one."""
     count = arch.xbars_per_core
     while True:
         count += (count + 3) // 4

@@ -1,4 +1,4 @@
-"""A mapping by lines: layers stream, and each takes as many cores as its work asks for.
+"""Mapping by lines: layers stream, and each gets as many cores as its work needs.
 
 The decision is greedy and deterministic: every layer begins with the fewest cores that hold it, then the layer that
 takes longest gets its next faster grid of cores, as long as cores are left.
@@ -79,7 +79,7 @@ from raptor.target.timing import (
 
 
 def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]:
-    """By layer, if it can be computed by line: every plan."""
+    """Returns every plan of each layer that can be computed by line, by the key of the layer."""
     parts = line_parts(graph, arch.xbar_rows)
     extra_ns = following_ns(graph, arch)
     found: dict[str, list[Plan]] = {}
@@ -93,9 +93,9 @@ def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]
 
 
 def map_rows(graph: Graph, arch: Arch, knobs: Knobs = DEFAULT) -> Decision:
-    """On a chip too small for any layer by line, the reference mapping.
+    """Returns the decision of `rows`; on a chip too small for any layer by line, that of the reference strategy.
 
-    Raises `CapacityError` when the fewest cores that hold every layer are more than the chip has.
+    Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
     """
     vector = choose_depthwise(graph, arch)
     found = _map_lines(as_stencils(graph, vector), arch, knobs)
@@ -106,7 +106,7 @@ def map_rows(graph: Graph, arch: Arch, knobs: Knobs = DEFAULT) -> Decision:
 
 
 def _map_lines(graph: Graph, arch: Arch, knobs: Knobs) -> tuple[dict[str, Layer], ByLine] | None:
-    """The layers on crossbars, and the loaders; None on a chip that is too small."""
+    """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small."""
     parts = line_parts(graph, arch.xbar_rows)
     layers = layer_plans(graph, arch, knobs)
     read = {name for node in graph.nodes for name in node.inputs}
@@ -128,9 +128,10 @@ def _map_lines(graph: Graph, arch: Arch, knobs: Knobs) -> tuple[dict[str, Layer]
 def _fit(
     graph: Graph, arch: Arch, layers: dict[str, list[Plan]], inputs: dict[str, list[Plan]], share: float
 ) -> tuple[dict[str, KernelUnfolding | FullyConnected], dict[str, Placed]] | None:
-    """The layers without a plan, and the cores of the others; each has its own where there are enough.
+    """Returns the layers that are not computed by line, and a plan with cores for each of the others.
 
-    Whole layers waste the fewest crossbars: where sharing does not help either, the last layers lose their plans.
+    Layers have cores of their own if there are enough, else they share cores. If that is not enough either, layers lose
+    their plans, the last one first, since a layer that is not computed by line wastes the fewest crossbars.
     """
     fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
     while True:
@@ -151,7 +152,7 @@ def _without_copies(plan: Plan) -> Plan:
 
 
 def runs_by_line(graph: Graph, node: Node, operator: Filter) -> bool:
-    """Tells whether a layer can be computed line by line, if its input is there as lines."""
+    """Tells whether a layer can be computed line by line, provided that its input comes as lines."""
     window = operator.window
     if operator.groups > 1 or operator.key or operator.relu:
         return False
@@ -161,7 +162,7 @@ def runs_by_line(graph: Graph, node: Node, operator: Filter) -> bool:
 
 
 def following_ns(graph: Graph, arch: Arch) -> dict[str, float]:
-    """By layer: what the element-wise operations and pools take that run on its cores, all together."""
+    """Returns by layer the time in ns of all element-wise operations and pools that run on its cores."""
     owner: dict[str, str] = {}
     total: dict[str, float] = {}
     for node in graph.nodes:
@@ -177,12 +178,12 @@ def following_ns(graph: Graph, arch: Arch) -> dict[str, float]:
 
 
 def _passes(operator: Operator) -> float:
-    """Vector operations for each element of the result."""
+    """Returns the number of vector operations for each element of the result."""
     match operator:
         case Map():
             return 1
         case Pool() if len(operator.window.kernel) == 2:
-            # Down the columns of whole lines, then along them (`raptor.spatial.line_pools`).
+            # First down the columns of whole lines, then along them (`raptor.spatial.line_pools`).
             (down, along), stride = operator.window.kernel, operator.window.strides[1]
             return (down - 1) * stride + along - 1
         case Stencil():
@@ -192,7 +193,10 @@ def _passes(operator: Operator) -> float:
 
 
 def loading(image: Image, arch: Arch) -> Iterator[Plan]:
-    """A model input loaded by whoever needs it, or by cores that each load some columns and pass them on."""
+    """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
+
+    A plan without loaders has a grid without cores.
+    """
     line = image.width * image.channels
     flit = memory_flit_ns(arch)
     yield Plan(
@@ -212,7 +216,7 @@ def loading(image: Image, arch: Arch) -> Iterator[Plan]:
 
 
 def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, knobs: Knobs) -> Iterator[Plan]:
-    """Every grid of cores that holds the layer, with every way to form blocks."""
+    """Yields a plan for every grid of cores that holds the layer, and for every way to form blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     for cols in _splits((0, window.out_dims[1])):
@@ -231,14 +235,14 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, knobs:
                     if xbars <= arch.xbars_per_core:
                         core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for group in groups)
                         step = max(1, int(knobs.step_ns / cost.block_ns(blocks, parts[0])))
-                        # As many products as the core can have begun at once.
+                        # More copies are of no use: a core has at most `rob_size` products under way.
                         copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
                         grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies)
                         yield Plan(grid, xbars, core_ns)
 
 
 def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int, int]]:
-    """Height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
+    """Yields height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
     most = block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
     for pixels in _halves(most):
         yield 1, pixels, 0
@@ -253,7 +257,7 @@ def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -
 
 
 def _halves(most: int) -> Iterator[int]:
-    """`most`, half of it and so on: smaller blocks need fewer crossbars."""
+    """Yields `most`, half of it, and so on to 1: smaller blocks need fewer crossbars."""
     while most > 1:
         yield most
         most //= 2
@@ -261,13 +265,17 @@ def _halves(most: int) -> Iterator[int]:
 
 
 def _phases(window: Window, height: int) -> dict[BandShape, int]:
-    """The different shapes of bands, and how many there are of each."""
+    """Counts the bands of each shape."""
     return dict(Counter(band_shape(window, band) for band in bands(window, height)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """What a core of a grid holds and how long it works. `outs`: output channels of the cores. `products`: as knob."""
+    """Crossbars and working time of a core of a grid.
+
+    `phases`: number of bands of each shape. `outs`: output channels of the cores. `extra_ns`: time of the other
+    operations of the core. `products`: see `Knobs`.
+    """
 
     window: Window
     arch: Arch
@@ -278,18 +286,21 @@ class _Cost:
 
     @property
     def widest(self) -> int:
+        """Largest number of output channels of a core."""
         return max(stop - start for start, stop in self.outs)
 
     def matrix_xbars(self, band: BandShape, block: Block) -> int:
+        """Returns the crossbars of the matrix of a block."""
         columns = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
         return -(-columns // self.arch.outputs_per_xbar)
 
     def xbars(self, blocks: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
-        """Of the segment that needs most."""
+        """Returns the crossbars of a core of the column segment that needs most."""
         segments = len(next(iter(blocks.values())))
         return max(sum(self.part_xbars(blocks[part][s]) for part in group) for s in range(segments))
 
     def part_xbars(self, blocks: tuple[Block, ...]) -> int:
+        """Returns the crossbars of some blocks, where equal shapes share a matrix."""
         shapes = {block_shape(self.window, b): b for b in blocks}
         return sum(self.matrix_xbars(band, b) for b in shapes.values() for band in self.phases)
 
@@ -300,6 +311,7 @@ class _Cost:
         cols: tuple[Range, ...],
         groups: int,
     ) -> float:
+        """Returns the working time of a core for a sample: products, reductions, messages and `extra_ns`."""
         arch, middle = self.arch, len(cols) // 2
         products = sum(self.part_ns(blocks[part][middle]) for part in group)
         pixels = sum(self.pixels(blocks[part][middle]) * (part[1] - part[0]) for part in group)
@@ -312,7 +324,7 @@ class _Cost:
         return products + reduced + received + sent + self.extra_ns
 
     def part_ns(self, blocks: tuple[Block, ...]) -> float:
-        """Products and their additions, all lines."""
+        """Returns the time of the MVMs of some blocks and of their additions, for all lines of a sample."""
         total = 0.0
         for band, count in self.phases.items():
             for block in blocks:
@@ -322,13 +334,14 @@ class _Cost:
         return total
 
     def block_ns(self, blocks: dict[Range, list[tuple[Block, ...]]], part: Range) -> float:
-        """The longest product."""
+        """Returns the time of the longest MVM of a block."""
         found = [b for segment in blocks[part] for b in segment]
         widest = max((self.matrix_xbars(band, b) for band in self.phases for b in found), default=1)
         return _mvmul_ns(self.arch, widest)
 
     @staticmethod
     def pixels(blocks: tuple[Block, ...]) -> int:
+        """Returns the number of input pixels of a line that the blocks span."""
         return blocks[-1].pixels[1] - blocks[0].pixels[0] if blocks else 0
 
 
@@ -338,7 +351,7 @@ def _mvmul_ns(arch: Arch, xbars: int) -> float:
 
 
 def _splits(whole: Range) -> Iterator[tuple[Range, ...]]:
-    """A range cut into equal pieces, the last one smaller, in every number that differs."""
+    """Yields the ways to cut a range into nearly equal pieces, one for each possible size of the largest piece."""
     start, stop = whole
     known: set[int] = set()
     for count in range(1, stop - start + 1):
@@ -350,20 +363,22 @@ def _splits(whole: Range) -> Iterator[tuple[Range, ...]]:
 
 
 def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
+    """Yields ranges of sizes that differ by at most 1."""
     for i in range(pieces):
         yield start + (stop - start) * i // pieces, start + (stop - start) * (i + 1) // pieces
 
 
 def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
-    """Parts in equal groups of neighbours, in every number that differs."""
+    """Yields the ways to form groups of neighbouring parts, of nearly equal numbers of parts."""
     for pieces in _splits((0, len(parts))):
         yield tuple(parts[a:b] for a, b in pieces)
 
 
 def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -> dict[str, Placed] | None:
-    """A plan for each layer: the slowest layer gets its next faster one, until the cores are used up.
+    """Chooses a plan for each layer: the slowest layer gets its next faster one, until the cores are used up.
 
-    `used`: cores that other layers take. None if too few are left.
+    `fronts`: the plans of each layer, from slow to fast. `used`: number of cores that other layers take. `share`: see
+    `Knobs`. Returns None if too few cores are left.
     """
     at = dict.fromkeys(fronts, 0)
     free = cores - used - sum(front[0].cores for front in fronts.values())
@@ -381,7 +396,10 @@ def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) 
 
 
 def _place_whole(filters: Mapping[str, Filter], arch: Arch) -> tuple[dict[str, KernelUnfolding | FullyConnected], int]:
-    """Layers that are not computed by line, one after another on cores counted from 0."""
+    """Puts layers that are not computed by line on cores, one after another from core 0.
+
+    Returns the layers, and the number of cores that they take.
+    """
     layers: dict[str, KernelUnfolding | FullyConnected] = {}
     core, free, tile = -1, 0, tile_channels(arch)
     for key, filter_ in filters.items():

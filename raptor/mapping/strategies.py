@@ -1,4 +1,4 @@
-"""Mapping strategies by name: what `--mapping` takes (docs/design.md)."""
+"""Mapping strategies by name, as `--mapping` takes them (docs/design.md)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Which tensors stream line by line, and where their channels are cut."""
+"""Finds the tensors that stream line by line, and cuts their channels into ranges."""
 
 from itertools import accumulate
 
@@ -18,11 +18,11 @@ Parts = tuple[Range, ...]
 
 
 LONGEST = 8192
-"""Lines and columns at most, those of the largest screens: each line is an operation, each column is looked at."""
+"""Largest number of lines and of columns: each line is an operation, and each column takes compile time."""
 
 
 def is_streamed(image: Image) -> bool:
-    """One image of two dimensions and channels, with several lines, not too large."""
+    """Tells whether a tensor is one image of two dimensions and channels, with several lines, and not too large."""
     if max(image.rows, image.width) > LONGEST:
         return False
     alone = len(image.shape) == 3 or (len(image.shape) == 4 and image.shape[0] == 1)
@@ -30,12 +30,12 @@ def is_streamed(image: Image) -> bool:
 
 
 def cut_channels(channels: int, tile: int) -> Parts:
-    """Ranges of at most `tile` channels."""
+    """Cuts channels into ranges of at most `tile`."""
     return tuple((first, min(first + tile, channels)) for first in range(0, channels, tile))
 
 
 def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
-    """Channel ranges of every streamed tensor; a concatenation keeps those of its operands and moves nothing."""
+    """Returns the channel ranges of every streamed tensor. A concatenation keeps those of its operands."""
     parts = {n: cut_channels(graph.tensors[n].image.channels, tile) for n in graph.inputs if _streams(graph, n)}
     for node in graph.nodes:
         if _streams(graph, node.output):
@@ -49,7 +49,7 @@ def _streams(graph: Graph, name: str) -> bool:
 
 
 def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
-    """The parts of what the node reads, if it leaves channels where they are."""
+    """Returns the channel ranges of the operand if the node leaves channels where they are, else None."""
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
     if isinstance(node.operator, Map | Pool | Rename | Stencil):
@@ -59,9 +59,11 @@ def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
 
 
 def keeps_channels(graph: Graph, before: str, after: str) -> bool:
+    """Tells whether two tensors have equally many channels."""
     return graph.tensors[before].image.channels == graph.tensors[after].image.channels
 
 
 def _joined(parts: list[Parts]) -> Parts:
+    """Returns the ranges of operands that are concatenated along the channels."""
     bases = accumulate((p[-1][1] for p in parts), initial=0)
     return tuple((base + a, base + b) for base, ranges in zip(bases, parts, strict=False) for a, b in ranges)

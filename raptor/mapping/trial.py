@@ -1,4 +1,4 @@
-"""What a search for a mapping tried."""
+"""Candidates that a search for a mapping tried."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from raptor.mapping.decision import Decision
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A candidate and what came of it: `cost` in ns or pJ a sample, or the `fault` for which it does not fit."""
+    """A candidate and its result: `cost` in ns or in pJ per sample, or the `fault` if it does not fit the chip."""
 
     name: str
     decision: Decision | None = None

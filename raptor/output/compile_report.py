@@ -1,4 +1,7 @@
-"""`report.json`: what the compiled program uses, per layer and per core. No clock: equal inputs give equal bytes."""
+"""`report.json`: resources of the compiled program, per layer and per core.
+
+It holds no times of the clock, so that equal inputs give equal bytes.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +74,7 @@ class TrialReport(Schema):
 
 
 class Report(Schema):
-    """Resources, instruction counts and warnings."""
+    """Resources, instruction counts and warnings of a compiled program."""
 
     version: Literal[1] = files.FORMAT_VERSION
     strategy: str = Field(description="by which the mapping was made: a name that `--mapping` takes")
@@ -97,16 +100,16 @@ class Report(Schema):
 
     @property
     def extended(self) -> dict[str, tuple[str, ...]]:
-        """Nodes by instruction that is not in the published set: with any of them pimsim-nn refuses the program."""
+        """Extended instructions of the program and the nodes that use them; with any, pimsim-nn refuses the program."""
         names = [i.name for i in isa.INSTRUCTIONS if i.extension]
         nodes = {name: tuple(layer.node for layer in self.layers if name in layer.instructions) for name in names}
         return {name: found for name, found in nodes.items() if found}
 
 
 def read_report(folder: Path) -> tuple[Report, files.Manifest]:
-    """The report and the manifest of an output directory; the other files are read where they are needed.
+    """Reads the report and the manifest of an output directory, and no other file.
 
-    Raises `UserError` when it is not an output directory.
+    Raises `UserError` if it is not an output directory.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: not a directory")
@@ -124,7 +127,7 @@ def make_report(
     warnings: tuple[str, ...],
     trials: tuple[Trial, ...] = (),
 ) -> Report:
-    """Counts everything once, from the streams and the mapping themselves."""
+    """Makes the report of a program: counts the streams, and the matrices that cores hold."""
     by_node = _instructions_by_node(program, streams)
     cores = tuple(
         CoreReport(
@@ -164,6 +167,7 @@ def _layers(
     by_node: Mapping[str, np.ndarray],
     arch: Arch,
 ) -> list[LayerReport]:
+    """Makes the report of each node, in the order of the model. Nodes of one name are one layer."""
     cores: defaultdict[str, set[int]] = defaultdict(set)
     for core in program.cores.values():
         for step in core.steps:
@@ -207,13 +211,13 @@ def _layers(
 
 
 def _in_order(nodes: Mapping[str, str], sources: Mapping[str, Sequence[Node]]) -> dict[str, str]:
-    """Operators by name of their node, in the order of the model; what the mapping has added comes last."""
+    """Returns the operator of each node by name, in the order of the model; those that are not in it come last."""
     known = {name: found[-1].op_type for name, found in sources.items() if name in nodes}
     return known | {name: op_type for name, op_type in nodes.items() if name not in known}
 
 
 def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
-    """Shapes of what these nodes read and do not compute themselves."""
+    """Yields the shapes of tensors that these nodes read and do not compute themselves."""
     own = {node.output for node in nodes}
     for name in dict.fromkeys(name for node in nodes for name in node.inputs):
         if name not in own:
@@ -223,7 +227,7 @@ def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
 def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> int:
     """Counts the copies of the layer's weights: each range of columns has its own, and a core may hold several.
 
-    Copies that are there, not those that the decision allows: a line may have too few products for them.
+    Counts copies in the program. The decision may allow more, but a line may have too few products for them.
     """
     match layer:
         case LineUnfolding(grid):
@@ -235,9 +239,9 @@ def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> i
 
 
 def _skipped(decision: Decision, nodes: Sequence[Node], products: int) -> int:
-    """Products that these nodes would take if every output met every matrix, less those there are.
+    """Counts skipped MVMs: those of these nodes if every output pixel used every matrix, less `products`.
 
-    None in a layer computed by line: it has no blocks in the padding.
+    A layer computed by line has none, because it has no blocks in the padding.
     """
     layers = [(n.operator, decision.layers[filter_key(n)]) for n in nodes if isinstance(n.operator, Filter)]
     if any(isinstance(layer, LineUnfolding) for _, layer in layers):
@@ -247,12 +251,13 @@ def _skipped(decision: Decision, nodes: Sequence[Node], products: int) -> int:
 
 
 def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:
-    """How the layer's kernel became matrices (docs/design.md)."""
+    """Names the unfolding of a layer: `kernel`, or `line HxP` (see `LayerReport`)."""
     first = matrices[0]
     return f"line {first.band.lines}x{first.pixels}" if isinstance(first, LineMatrix) else "kernel"
 
 
 def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:
+    """Counts the instructions of each node by opcode, [256]."""
     counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(256, np.int64))
     for i, core in program.cores.items():
         stream = streams.cores[i]
@@ -267,4 +272,5 @@ def _count(records: isa.Records) -> np.ndarray:
 
 
 def _named(counts: np.ndarray) -> dict[str, int]:
+    """Names the opcodes of counts [256]; those of 0 are left out."""
     return dict(sorted(Counter({i.name: int(counts[i.opcode]) for i in isa.INSTRUCTIONS if counts[i.opcode]}).items()))

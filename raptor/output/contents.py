@@ -1,4 +1,4 @@
-"""Contents of output files, from the compiled program: what `raptor.output.writer` writes."""
+"""Contents of output files, made from the compiled program; `raptor.output.writer` writes them."""
 
 import math
 
@@ -17,19 +17,21 @@ Floats = npt.NDArray[np.float32]
 
 
 def timeout_ms(program: PimProgram, streams: Streams, arch: Arch) -> int:
-    """Simulated time after which a run has gone wrong: twice the cores one after another, nothing overlapped."""
+    """Returns a timeout in simulated ms: twice the time of all cores one after another, with nothing overlapped."""
     widest = {i: max((g.matrix.xbars for g in core.groups), default=1) for i, core in program.cores.items()}
     total_ns = sum(longest_ns(stream.records, widest[i], arch) for i, stream in streams.cores.items())
     return math.ceil(2 * total_ns / 1e6) + 1
 
 
 def config(program: PimProgram, arch: Arch) -> files.Config:
+    """Makes `config.json`: the crossbars of each array group of all cores of the chip."""
     groups = {f"core{i}": () for i in range(arch.core_count)}
     groups |= {f"core{i}": tuple(g.matrix.xbars for g in core.groups) for i, core in program.cores.items()}
     return files.Config(core_cnt=arch.core_count, array_group_map=groups)
 
 
 def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Arch) -> files.Memory:
+    """Makes `memory.json`: inputs, constants and outputs in global memory; addresses become bytes."""
     width = arch.element_bytes
     used = {i: core.local_elements * width for i, core in program.cores.items()}
     return files.Memory(
@@ -44,6 +46,7 @@ def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, a
 
 
 def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], element_bytes: int) -> files.TensorPlace:
+    """Makes the place of a model input or output; `addresses` of its tiles count elements."""
     tensor = graph.tensors[name]
     return files.TensorPlace(
         name=name,
@@ -60,6 +63,8 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], el
 
 
 def layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
+    """Makes `layers.json`: core, instruction and address at which each tile of each tensor can be read."""
+
     def tile(spot: pim.Spot) -> files.ProbeTile:
         core = program.cores[spot.core]
         (buffer,) = core.steps[spot.step - 1].operation.results
@@ -86,7 +91,7 @@ def layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
 
 
 def steps(program: PimProgram, streams: Streams) -> files.Steps:
-    """Which node and operation each instruction serves; a core's prologue counts to its first step."""
+    """Makes the node and operation that each instruction serves; the prologue of a core belongs to its first step."""
     steps = {i: core.steps for i, core in program.cores.items() if core.steps}
     nodes = {name: k for k, name in enumerate(dict.fromkeys(s.node for core in steps.values() for s in core))}
     kinds = dict.fromkeys(codegen.operation_name(s.operation) for core in steps.values() for s in core)
@@ -104,5 +109,8 @@ def steps(program: PimProgram, streams: Streams) -> files.Steps:
 
 
 def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Floats]]:
-    """The matrix of each array group: views of the layers' weights, except of grouped convolutions."""
+    """Returns the matrix of each array group, by core.
+
+    Matrices of `kernel` unfolding without groups are views of the weights; others are made here, which takes memory.
+    """
     return {i: [g.matrix.values(graph.filters[g.layer]) for g in c.groups] for i, c in program.cores.items()}

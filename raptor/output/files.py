@@ -1,7 +1,7 @@
-"""The files of an output directory: their schemas, and the only code that knows their names.
+"""The files of an output directory: their names, which no other code knows, and their schemas.
 
-Used by the compiler to write and by the validator to read. Everything read is untrusted: schemas are strict, unknown
-keys are refused, sizes are checked before memory is allocated, no name may leave the directory.
+The compiler writes by them, the validator reads by them. Everything that is read is untrusted: schemas are strict,
+unknown keys are refused, sizes are checked before memory is allocated, no file name may leave the directory.
 """
 
 from itertools import pairwise
@@ -32,16 +32,18 @@ WEIGHTS = "weights"
 CONSTANTS = f"{WEIGHTS}/constants.npy"
 
 CONSTANT_INPUTS = "constants"
-"""The option in the manifest that holds the inputs of the model that were made constants, and their values."""
+"""Name of the option in the manifest that holds the model inputs that were made constants, with their values."""
 
 FORMAT_VERSION = 1
 
 
 def stream_name(core: int, suffix: Literal["json", "pim"]) -> str:
+    """Returns the file name of the instruction stream of a core."""
     return f"core_{core}.{suffix}"
 
 
 def weights_name(core: int, suffix: Literal["json", "npz"]) -> str:
+    """Returns the file name of the weights of a core, relative to the output directory."""
     return f"{WEIGHTS}/core_{core}_weights.{suffix}"
 
 
@@ -68,14 +70,14 @@ class Config(BaseModel):
         return self
 
     def groups(self, core: int) -> tuple[int, ...]:
-        """Crossbars of each array group of `core`."""
+        """Returns the number of crossbars of each array group of `core`."""
         return self.array_group_map[f"core{core}"]
 
 
 class TilePlace(Schema):
     """A tile of a tensor in global memory: channel, row and column range, and the byte address of its first element.
 
-    Without `cols` it holds whole rows.
+    Without `cols`, it has whole rows.
     """
 
     channels: Range
@@ -91,8 +93,8 @@ class TilePlace(Schema):
 class TensorPlace(Schema):
     """A model input or output in global memory.
 
-    `shape` is the ONNX shape. `image_shape` has as many elements in the same (C) order; its axis `channel_axis` is the
-    one cut into tiles, stored pixel-major (`raptor.target.layout`).
+    `shape` is the ONNX shape. `image_shape` has as many elements in the same (C) order. Its axis `channel_axis` is cut
+    into tiles, which are stored pixel by pixel (`raptor.target.layout`).
     """
 
     name: str
@@ -107,14 +109,14 @@ class TensorPlace(Schema):
 
 
 class ConstantsPlace(Schema):
-    """The constant segment of global memory: its values are `weights/constants.npy`, one float32 an element."""
+    """The constants in global memory. Their values are in `weights/constants.npy`, one float32 per element."""
 
     address: Address
     elements: Count
 
 
 class Memory(Schema):
-    """`memory.json`: the global-memory map. Addresses and sizes in bytes of the modelled element width."""
+    """`memory.json`: the map of global memory. Addresses and sizes are bytes at the modelled element width."""
 
     version: Literal[1] = FORMAT_VERSION
     element_bits: Annotated[int, Field(ge=1, le=32)]
@@ -127,7 +129,7 @@ class Memory(Schema):
 
 
 class ProbeTile(Schema):
-    """A tile of an intermediate tensor: in local memory of `core` at `address` just before it executes `pc`."""
+    """A tile of an intermediate tensor, in local memory of `core` at `address` just before it executes `pc`."""
 
     channels: Range
     rows: Range
@@ -142,7 +144,7 @@ class ProbeTile(Schema):
 
 
 class Probe(Schema):
-    """Where one ONNX tensor can be seen while the program runs. Layout as in `TensorPlace`."""
+    """An ONNX tensor, and the places where it can be read while the program runs. Layout as in `TensorPlace`."""
 
     tensor: str
     node: str = Field(description="ONNX node that computes it")
@@ -156,16 +158,16 @@ class Probe(Schema):
 
 
 class Layers(Schema):
-    """`layers.json`: every tensor of the model that still exists, in the order of computation."""
+    """`layers.json`: every tensor of the model that exists in the program, in the order of computation."""
 
     version: Literal[1] = FORMAT_VERSION
     probes: Items[Probe]
 
 
 class CoreSteps(Schema):
-    """Where each step of a core ends: step k is the instructions from `ends[k - 1]` (0 for the first) to `ends[k]`.
+    """The steps of a core: step k has the instructions from `ends[k - 1]` (0 for the first) up to `ends[k]`.
 
-    `nodes` and `operations` are indices into the names of `Steps`.
+    `nodes` and `operations` are indices into the names of `Steps`, one for each step.
     """
 
     core: Count
@@ -175,7 +177,7 @@ class CoreSteps(Schema):
 
 
 class Steps(Schema):
-    """`steps.json`: which ONNX node, and which operation of PimIR, each instruction serves."""
+    """`steps.json`: the ONNX node, and the operation of PimIR, that each instruction serves."""
 
     version: Literal[1] = FORMAT_VERSION
     nodes: Items[str]
@@ -197,6 +199,8 @@ class Steps(Schema):
 
 
 class FileEntry(Schema):
+    """Size and digest of a file of the output directory."""
+
     size_bytes: Address
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 

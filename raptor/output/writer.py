@@ -1,4 +1,4 @@
-"""Writing an output directory: everything or nothing."""
+"""Writes an output directory: everything or nothing."""
 
 import hashlib
 import os
@@ -33,14 +33,14 @@ Floats = npt.NDArray[np.float32]
 
 _TOOL = "raptor"
 _REMOVALS = 100
-"""Attempts to remove a folder in which a file appears again, in a second."""
+"""Attempts, within a second, to remove a folder in which files still appear."""
 _THREADS = 2
-"""Hashing, checksums and file writes run without Python's lock: two threads take 0.7 of the time of one."""
+"""Number of threads. Hashes, checksums and file writes run without Python's lock: two take 0.7 of the time of one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Artifacts:
-    """Everything that goes into the files, in memory. Cores without work are missing from the mappings."""
+    """Everything that goes into the files, in memory. `records` and `weights` have no entry for a core without work."""
 
     name: str
     arch: Arch
@@ -66,15 +66,15 @@ def write(
     weight_format: WeightFormat = "json",
     force: bool = False,
 ) -> int:
-    """Writes the directory under a temporary name beside it, then renames it; returns its size in bytes.
+    """Writes the directory under a temporary name beside it, then renames it. Returns its size in bytes.
 
-    Raises `UserError` when it exists already and `force` is not given, or is not an output of RAPTOR, or cannot be
-    written. Nothing is left behind then.
+    Raises `UserError` if `folder` exists and `force` is not given, or is not an output of RAPTOR, or cannot be written.
+    Then nothing is left behind.
     """
     with replacing(folder, force=force) as temporary:
         (temporary / files.WEIGHTS).mkdir()
         with Threads(_THREADS) as pool:
-            # NOTE: when one fails, `map` cancels those that have not begun, and the pool waits for the others.
+            # NOTE: if one fails, `map` cancels those that have not begun, and the pool waits for the others.
             written = pool.map(partial(_write_file, temporary), _contents(artifacts, stream_format, weight_format))
             entries = dict(sorted(written))
         manifest = files.Manifest(
@@ -91,18 +91,18 @@ def write(
 
 @contextmanager
 def replacing(folder: Path, *, force: bool) -> Generator[Path]:
-    """A new directory beside `folder` that takes its place when the block ends well, and vanishes otherwise."""
+    """Makes a directory beside `folder`, which replaces `folder` if the block succeeds and is removed otherwise."""
     check_replaceable(folder, force=force)
-    # Named before it is made, so that no Ctrl-C comes between the two.
+    # The name is chosen before the directory is made, so that a Ctrl-C in between leaves nothing behind.
     temporary = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(folder):
-            check_replaceable(folder, force=force)  # again: another may have written it meanwhile
+            check_replaceable(folder, force=force)  # again: another process may have written it meanwhile
             try:
                 temporary.mkdir()
                 yield temporary
-                check_replaceable(folder, force=force)  # and again: not all who write know locks
+                check_replaceable(folder, force=force)  # and again: not every program uses locks
                 _swap(temporary, folder)
             finally:
                 _remove(temporary)
@@ -112,7 +112,7 @@ def replacing(folder: Path, *, force: bool) -> Generator[Path]:
 
 @contextmanager
 def reserved(folder: Path, *, force: bool) -> Generator[None]:
-    """Refuses at once what `replacing` would refuse in the end, and keeps others from `folder` until then."""
+    """Refuses at once a folder that `replacing` would refuse in the end, and locks out others during the block."""
     check_replaceable(folder, force=force)
     if not folder.parent.is_dir():  # nobody is writing there, and it is not made before there is something to write
         yield
@@ -145,6 +145,7 @@ def check_replaceable(folder: Path, *, force: bool) -> None:
 
 
 def _swap(temporary: Path, folder: Path) -> None:
+    """Renames `temporary` to `folder`. If that fails, the old folder is put back."""
     if not folder.exists():
         temporary.rename(folder)
         return
@@ -162,7 +163,7 @@ def _swap(temporary: Path, folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """All of it, also where Ctrl-C comes in between, or leaves a thread behind that still writes a file."""
+    """Removes a folder completely, even if Ctrl-C interrupts it or a thread still writes a file there."""
     interrupt: KeyboardInterrupt | None = None
     for _ in range(_REMOVALS):
         try:
@@ -177,10 +178,11 @@ def _remove(folder: Path) -> None:
 
 
 _Content = tuple[str, Iterable[bytes]]
-"""The name of a file and its bytes in pieces; large ones are made when they are written."""
+"""Name of a file, and its bytes in pieces; large pieces are made only when they are written."""
 
 
 def _write_file(folder: Path, content: _Content) -> tuple[str, files.FileEntry]:
+    """Writes one file. Returns its name, size and digest."""
     name, chunks = content
     digest, size = hashlib.sha256(), 0
     with (folder / name).open("wb") as file:
@@ -192,7 +194,7 @@ def _write_file(folder: Path, content: _Content) -> tuple[str, files.FileEntry]:
 
 
 def _contents(artifacts: Artifacts, stream_format: StreamFormat, weight_format: WeightFormat) -> Iterator[_Content]:
-    """Every file but the manifest, the largest first."""
+    """Yields every file but the manifest, the largest first."""
     yield files.MODEL, [artifacts.onnx_bytes]
     yield files.CONSTANTS, [_npy(artifacts.constants)]
     yield from _weights(artifacts.weights, weight_format)
@@ -225,7 +227,7 @@ def _weights(weights: Mapping[int, Sequence[Floats]], weight_format: WeightForma
 
 
 def _weights_json(matrices: Sequence[Floats]) -> Iterator[bytes]:
-    """`{"0": [[...], ...], ...}`: array group to matrix, one group a line."""
+    """Yields `{"0": [[...], ...], ...}`: the matrix of each array group, one group per line."""
     for group, matrix in enumerate(matrices):
         yield b'%s"%d": ' % (b",\n" if group else b"{", group)
         yield orjson.dumps(np.ascontiguousarray(matrix), option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,7 +1,7 @@
-"""Instruction streams to bytes and back: JSON text and `.pim` records. Both forms derive from the table in `isa`.
+"""Encodes and decodes instruction streams: JSON text and `.pim` records. Both forms derive from the table in `isa`.
 
-Streams are arrays of `isa.RECORD`. msgspec decodes JSON by the types in `typed_json`. Text that it does not take is
-read again in Python, some twenty times slower, to say what is wrong or because it is spelt in a rare way.
+Streams are arrays of `isa.RECORD`. msgspec decodes JSON by the types in `typed_json`. Python reads text again that
+msgspec refuses, about twenty times slower: it may be spelt in a rare way, or the error message needs details.
 """
 
 import struct
@@ -35,21 +35,24 @@ _INT32 = range(-(2**31), 2**31)
 _NUMBER_WIDTH = 11
 _LMV = BY_NAME["lmv"].opcode
 NO_SIZE = 1
-"""Set by lenient readers in `flags` of an `lmv` whose `size`, which the simulator's hazard check uses, is 0."""
+"""Value of `flags` that lenient readers set for an `lmv` of `size` 0. (The simulator's hazard check uses `size`.)"""
 _CHUNK = 1 << 16
-# pimsim-nn neither writes nor reads the second operand of these: it computes with r0.
+# In .pim files, pimsim-nn neither writes nor reads the second operand of these: it computes with r0.
 _WITHOUT_RS2 = tuple(BY_NAME[name].opcode for name in ("sadd", "ssub", "smul"))
 
 Bytes = npt.NDArray[np.uint8]
 
 
 def to_pim(records: Records) -> bytes:
-    """The binary form. Raises `UserError` for `sadd`, `ssub`, `smul` of a register other than r0: it has no place."""
+    """Encodes a stream as `.pim`.
+
+    Raises `UserError` if rs2 of `sadd`, `ssub` or `smul` is not r0, since the format has no place for it.
+    """
     return b"".join(pim_chunks(records))
 
 
 def pim_chunks(records: Records) -> Iterator[bytes]:
-    """The binary form in pieces of a megabyte, which stay in the cache."""
+    """Encodes a stream as `.pim`, in pieces of about a megabyte, which stay in the cache; see `to_pim`."""
     yield _HEADER.pack(_MAGIC, _VERSION, len(records))
     for first in range(0, len(records), _CHUNK):
         part = records[first : first + _CHUNK]
@@ -63,10 +66,10 @@ def pim_chunks(records: Records) -> Iterator[bytes]:
 
 
 def from_pim(content: bytes, *, lenient: bool = False) -> Records:
-    """Inverse of `to_pim`. Slots that an instruction does not use read as 0, as in the simulator.
+    """Decodes `.pim`. Slots that an instruction does not use become 0, as in the simulator.
 
-    `lenient`: bytes after the last record are ignored, as the simulator does, and `NO_SIZE` is set on every `lmv`.
-    Raises `UserError` for another header, a size that does not match the count, or an unknown opcode.
+    If `lenient`, bytes after the last record are ignored, as in the simulator, and every `lmv` gets `NO_SIZE`. Raises
+    `UserError` for another header, a size that does not match the count, or an unknown opcode.
     """
     if len(content) < _HEADER.size:
         raise UserError(f"not a .pim file: {len(content)} bytes, shorter than its header")
@@ -88,12 +91,12 @@ def from_pim(content: bytes, *, lenient: bool = False) -> Records:
 
 
 def to_json(records: Records) -> bytes:
-    """The JSON form: an array with one instruction a line. `json_chunks` needs less memory."""
+    """Encodes a stream as a JSON array with one instruction per line. `json_chunks` needs less memory."""
     return b"".join(json_chunks(records))
 
 
 def json_chunks(records: Records) -> Iterator[bytes]:
-    """The JSON form in pieces of some megabytes."""
+    """Encodes a stream as JSON, in pieces of a few megabytes."""
     from raptor.target.encoding_kernels import write_json
 
     _refuse_unknown(records)
@@ -112,12 +115,12 @@ def json_chunks(records: Records) -> Iterator[bytes]:
 
 
 def from_json(content: bytes, *, lenient: bool = False) -> Records:
-    """Reads anyone's JSON: keys in any order, any spacing, missing operands are 0.
+    """Decodes JSON of any writer: keys in any order, any spacing; missing operands are 0.
 
-    `lenient`: reads all that the simulator reads, the way it does: unknown keys are ignored, fractions cut off,
-    integers wrapped to 32 bits, registers kept up to 255; `NO_SIZE` is set on an `lmv` without size.
-    Otherwise raises `UserError` naming the instruction and the field for unknown operations and keys, values that are
-    not integers of 32 bits, and registers that do not exist. Other ranges are left to `isa.range_faults`.
+    If `lenient`, reads everything that the simulator reads, and in the same way: unknown keys are ignored, fractions
+    are cut off, integers wrap to 32 bits, registers may be up to 255; an `lmv` without size gets `NO_SIZE`. Otherwise
+    raises `UserError` for unknown operations and keys, values that are not integers of 32 bits, and registers that do
+    not exist; it names the instruction and the field. Other ranges are left to `isa.range_faults`.
     """
     typed = typed_json.decode_plain(content)
     if typed is None and lenient:
@@ -138,12 +141,13 @@ def _typed_records(typed: list[typed_json.TypedInstruction], lenient: bool) -> R
 
 
 def _words(records: Records) -> npt.NDArray[np.int32]:
-    """The records as rows of five little-endian words; the first holds opcode, rd, rs1 and flags."""
+    """Returns the records as rows of five little-endian words; the first holds opcode, rd, rs1 and flags."""
     return np.ascontiguousarray(records).view("<i4").reshape(-1, 5)
 
 
 @cache
 def _known() -> npt.NDArray[np.bool_]:
+    """Returns a mask over opcodes: True for those of an instruction."""
     known = np.zeros(256, np.bool_)
     known[list(BY_OPCODE)] = True
     return known
@@ -155,13 +159,13 @@ def _refuse_unknown(records: Records) -> None:
 
 
 def _only_used_slots(records: Records) -> Records:
-    """A copy, with 0 in `flags` and in the slots that an instruction does not use."""
+    """Returns a copy with 0 in `flags` and in the slots that an instruction does not use."""
     return (_words(records) & _used_bits()[records["opcode"]]).view(RECORD).reshape(-1)
 
 
 @cache
 def _used_bits() -> npt.NDArray[np.int32]:
-    """By opcode: the five words of a record with ones where a slot is used."""
+    """Returns for each opcode the five words of a record, with all bits 1 in the slots that it uses."""
     used = np.zeros(256, RECORD)
     used["opcode"] = 255
     for spec in INSTRUCTIONS:
@@ -170,12 +174,16 @@ def _used_bits() -> npt.NDArray[np.int32]:
     return _words(used)
 
 
-# Writing: every instruction is literal text with numbers between.
+# Writing: every instruction is literal text with numbers in between.
 
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """By opcode and position: a literal of `text`, then the slot of a number, or -1 at the end."""
+    """The parts of each instruction in JSON: pairs of a literal text and the slot of the number that follows it.
+
+    `bounds` [opcode, pair, 2]: the literal as a range of `text`. `slots` [opcode, pair]: index into `SLOTS`, or -1
+    after the last literal. `widest`: most bytes that an instruction can take.
+    """
 
     text: Bytes
     bounds: npt.NDArray[np.int32]
@@ -185,6 +193,7 @@ class _Template:
 
 @cache
 def _template() -> _Template:
+    """Makes the template by which `encoding_kernels` writes JSON."""
     rows = {spec.opcode: _literals(spec) for spec in INSTRUCTIONS}
     steps = max(map(len, rows.values()))
     bounds = np.zeros((max(rows) + 1, steps, 2), np.int32)
@@ -200,6 +209,7 @@ def _template() -> _Template:
 
 
 def _literals(spec: Instruction) -> list[tuple[bytes, int]]:
+    """Returns the literals of an instruction in JSON, each with the slot of the number after it, or -1."""
     pieces: list[tuple[bytes, int]] = []
     prefix = f',\n{{"op":"{spec.name}"'
     for outer, group in groupby(_keys(spec.operands), key=lambda item: item[0].rpartition(".")[0]):
@@ -218,11 +228,11 @@ def _keys(operands: Sequence[Operand]) -> Iterator[tuple[str, Operand]]:
     return ((key, operand) for operand in operands for key in operand.json)
 
 
-# Reading what is not plain.
+# Reading JSON that is not plain.
 
 
 def _read_slowly(content: bytes, lenient: bool) -> Records:
-    """Reads in Python: for rare spellings such as escaped keys, and to say what is wrong."""
+    """Reads JSON in Python: for rare spellings such as escaped keys, and for messages that say what is wrong."""
     try:
         raw = orjson.loads(content)
     except orjson.JSONDecodeError as e:
@@ -240,6 +250,7 @@ def _read_slowly(content: bytes, lenient: bool) -> Records:
 
 
 def _one_record(raw: object, lenient: bool) -> tuple[int, ...]:
+    """Returns the fields of a record in the order of `RECORD`. Raises `UserError` for an instruction with a mistake."""
     fields = _flat_fields(raw, lenient)
     name = fields.pop("op", None)
     if name is None:
@@ -263,6 +274,7 @@ def _one_record(raw: object, lenient: bool) -> tuple[int, ...]:
 
 
 def _flat_fields(raw: object, lenient: bool) -> dict[str, Any]:
+    """Returns the fields of an instruction, those of `offset` with its name and a dot before theirs."""
     if not isinstance(raw, dict):
         raise UserError(f"expected an object, found {_short(raw)}")
     fields = cast(dict[str, Any], raw)
@@ -279,6 +291,7 @@ def _flat_fields(raw: object, lenient: bool) -> dict[str, Any]:
 
 
 def _checked(value: object, operand: Operand, spec: Instruction, lenient: bool) -> int:
+    """Returns the value of an operand as an integer of 32 bits. Raises `UserError` if it is not allowed."""
     where = f"{spec.name}, {operand.name}"
     if lenient and isinstance(value, float) and abs(value) < 2**63:
         value = int(value)

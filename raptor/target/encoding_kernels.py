@@ -1,6 +1,6 @@
-"""The compiled loop of `encoding`: JSON text from records, driven by tables made there.
+"""The compiled loop of `encoding`: it writes records as JSON text, by tables that are made there.
 
-Import only where it runs (see `jit`).
+Import it only where it runs (see `jit`).
 """
 
 # Kernels are untyped for numba's sake; `encoding` passes arrays of the types it declares.
@@ -18,7 +18,7 @@ _MINUS, _ZERO = 45, 48
 
 @kernel
 def write_json(words: Any, text: Any, bounds: Any, slots: Any, out: Any) -> int:
-    """One line of JSON per row of `words`, each starting with a comma and a newline. Returns the bytes written."""
+    """Writes a line of JSON for each row of `words`; each starts with `,` and a newline. Returns the byte count."""
     at = 0
     for i in range(words.shape[0]):
         head = words[i, 0]

@@ -1,17 +1,17 @@
 """The PIMSim instruction set, declared once.
 
-JSON, `.pim`, text, range checks and documentation derive from `INSTRUCTIONS`, and so do time, energy, and which bytes
-of local memory an instruction reads and writes (`raptor.target.opcode_tables`). What it computes is said in the two
-engines of the validator. Opcodes and slots are those of pimsim-nn's binary records (little endian, 20 bytes each).
+JSON, `.pim`, text, range checks and documentation derive from `INSTRUCTIONS`, and so do time, energy, and the bytes of
+local memory that an instruction reads and writes (`raptor.target.opcode_tables`). The two engines of the validator
+define what it computes. Opcodes and slots are those of pimsim-nn's binary records (little endian, 20 bytes each).
 
-A row says four things besides its name and its operands:
+A row has four more entries besides its name and its operands:
 
-- `timing`: how pimsim-nn spends time on it. An instruction that pimsim-nn does not have also names one of its
-  instructions that takes as long (`simulated_as`);
-- `access` of an operand with a local address: how many elements are read or written there, of which width, how far
-  apart;
-- `seen` of an operand: which bytes pimsim-nn's hazard check takes it for, where it errs;
-- `meaning`, for people.
+- `timing`: the way in which pimsim-nn spends time on it. An instruction that pimsim-nn does not have also names an
+  instruction of pimsim-nn that takes as long (`simulated_as`);
+- `access` of an operand with a local address: the number of elements that are read or written there, their width, and
+  their distance;
+- `seen` of an operand: the bytes that pimsim-nn's hazard check assumes for it, which are wrong for some;
+- `meaning`: a text for people.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,7 +52,7 @@ class Unit(StrEnum):
 
 
 class Kind(StrEnum):
-    """What an operand means, so that checks need no list of their own."""
+    """The use of an operand, so that checks need no list of their own."""
 
     DEFINE = "register written"
     USE = "register read"
@@ -63,18 +63,18 @@ class Kind(StrEnum):
 
 
 class Timing(IntEnum):
-    """How pimsim-nn spends time on an instruction (docs/target.md, 4.2). 0 is left for an opcode without a row."""
+    """The way in which pimsim-nn spends time on an instruction (docs/target.md, 4.2). 0 is left for unknown ones."""
 
     NEVER_ENDS = 1
-    """It takes a place in the reorder buffer and never leaves it."""
+    """Enters the reorder buffer and never leaves it."""
     REGISTER = 2
-    """Computed in decode: a cycle."""
+    """Is computed in decode, in one cycle."""
     SET_WIDTHS = 3
-    """In decode too; the widths of all that follows."""
+    """Is done in decode, too; sets the widths for all instructions after it."""
     PRODUCT = 4
-    """The crossbars of an array group, between a read and a write of local memory."""
+    """Reads local memory, uses the crossbars of an array group, writes local memory."""
     VECTOR = 5
-    """Reads each of its operands, takes a step for so many elements, writes."""
+    """Reads each of its operands, takes one step per `vector_width` elements, writes."""
     LOAD = 6
     STORE = 7
     FILL = 8
@@ -84,12 +84,12 @@ class Timing(IntEnum):
     SEND = 10
     RECEIVE = 11
     WAIT = 12
-    """Until there are tokens."""
+    """Waits until there are enough tokens."""
     GIVE_TOKEN = 13
 
     @property
     def unit(self) -> Unit:
-        """The part of the core that executes it."""
+        """The part of the core that executes instructions of this timing."""
         if self in (Timing.NEVER_ENDS, Timing.REGISTER, Timing.SET_WIDTHS):
             return Unit.SCALAR
         return {Timing.PRODUCT: Unit.MATRIX, Timing.VECTOR: Unit.VECTOR}.get(self, Unit.TRANSFER)
@@ -114,7 +114,7 @@ class Count(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A part of local memory, from an address on. `strided`: its elements lie so many apart as register rs2 holds."""
+    """A part of local memory, from an address on. If `strided`, register rs2 holds the distance of its elements."""
 
     count: Count
     width: Width
@@ -123,10 +123,11 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One operand: its name, the record slot and JSON keys that carry it, its range and unit.
+    """One operand: its name, the record slot and JSON keys that hold it, its range and its use.
 
-    `access`: what is read or written at the local address that the register holds; `seen`: what the hazard check of
-    pimsim-nn takes it for (None: it does not look at this operand). Offsets count elements of `access`.
+    `access`: the elements that are read or written at the local address in the register. `seen`: the elements that the
+    hazard check of pimsim-nn assumes there; None if it does not look at this operand. Offsets count elements of
+    `access`.
     """
 
     name: str
@@ -146,14 +147,14 @@ class Operand:
 
 _LAST_PUBLISHED = 32
 _REFUSED = (21,)
-"""Opcodes that are published, and that pimsim-nn refuses."""
+"""Published opcodes that pimsim-nn refuses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One row of the instruction set.
 
-    `simulated_as`: for an instruction that pimsim-nn does not have, the one of its set that takes as long.
+    `simulated_as`: for an instruction that pimsim-nn does not have, an instruction of pimsim-nn that takes as long.
     """
 
     opcode: int
@@ -164,7 +165,7 @@ class Instruction:
     simulated_as: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses a row that lacks something: what derives from it would be wrong without a word."""
+        """Refuses an incomplete row: all that derives from it would be wrong without a message."""
         if not isinstance(self.timing, Timing):  # pyright: ignore[reportUnnecessaryIsInstance] for rows made elsewhere
             raise ValueError(f"{self.name}: timing must say how pimsim-nn spends time on it")
         if (self.opcode in _REFUSED or self.opcode > _LAST_PUBLISHED) and self.simulated_as is None:
@@ -179,10 +180,11 @@ class Instruction:
 
     @property
     def extension(self) -> bool:
-        """Whether pimsim-nn refuses it."""
+        """True if pimsim-nn refuses the instruction."""
         return self.simulated_as is not None
 
     def operand(self, name: str) -> Operand:
+        """Returns the operand of a name. Raises `StopIteration` if the instruction has none of this name."""
         return next(o for o in self.operands if o.name == name)
 
 
@@ -199,7 +201,7 @@ def _rs2(kind: Kind, meaning: str) -> Operand:
 
 
 def _at(operand: Operand, access: Access) -> Operand:
-    """The operand holds a local address; the hazard check takes elements that lie apart for neighbours."""
+    """Makes an operand that holds a local address. The hazard check takes strided elements for neighbours."""
     return replace(operand, access=access, seen=replace(access, strided=False))
 
 
@@ -230,7 +232,7 @@ _OFFSET = (
 )
 
 _TO_INPUTS, _TO_OUTPUTS, _TO_ONE = (_at(_TARGET, access) for access in (_INPUTS, _OUTPUTS, _ONE_OUTPUT))
-"""Results of a vector instruction: in elements as wide as its inputs, or as the last setbw says; a single one."""
+"""Results of a vector instruction: elements of the input width, elements of the output width, a single element."""
 _FROM, _FROM2, _FROM_STRIDED = _at(_SOURCE, _INPUTS), _at(_SOURCE2, _INPUTS), _at(_SOURCE, _STRIDED)
 _TO_BYTES, _FROM_BYTES = _at(_TARGET, _BYTES), _at(_SOURCE, _BYTES)
 
@@ -240,7 +242,7 @@ def _scalar(opcode: int, name: str, *operands: Operand, meaning: str) -> Instruc
 
 
 def _vector(opcode: int, name: str, *operands: Operand, meaning: str, simulated_as: str | None = None) -> Instruction:
-    """An instruction of the vector unit: its registers, then offset and length."""
+    """Makes an instruction of the vector unit, whose operands are its registers, offset and length."""
     return Instruction(opcode, name, Timing.VECTOR, (*operands, *_OFFSET, _LENGTH), meaning, simulated_as)
 
 
@@ -380,7 +382,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         "take tokens",
     ),
     Instruction(32, "sync", Timing.GIVE_TOKEN, (_PARTNER, _EVENT), "give one token to core"),
-    # Opcodes from 64 on are RAPTOR's own: what the published set cannot compute (docs/design.md, 5).
+    # Opcodes from 64 on are RAPTOR's own: functions that the published set cannot compute (docs/design.md, 5).
     _vector(64, "vexp", _TO_OUTPUTS, _FROM, meaning="y = exp(a)", simulated_as="vsigm"),
     _vector(65, "vlog", _TO_OUTPUTS, _FROM, meaning="y = log(a)", simulated_as="vsigm"),
     _vector(66, "vsqrt", _TO_OUTPUTS, _FROM, meaning="y = sqrt(a)", simulated_as="vsigm"),
@@ -394,7 +396,7 @@ OPCODE: dict[str, int] = {i.name: i.opcode for i in INSTRUCTIONS}
 
 
 def text(record: np.void) -> str:
-    """One instruction as a line of text, such as `vvadd rd=1 rs1=1 rs2=3 len=128`; zero offsets are left out."""
+    """Writes one instruction as a line of text, such as `vvadd rd=1 rs1=1 rs2=3 len=128`; zero offsets are left out."""
     spec = BY_OPCODE.get(int(record["opcode"]))
     if spec is None:
         return f"<unknown opcode {int(record['opcode'])}>"
@@ -405,7 +407,7 @@ def text(record: np.void) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RangeFault:
-    """An operand out of its range: where in the stream, which one, and its value."""
+    """An operand out of its range, at index `pc` of the stream; without `operand`, an unknown opcode of this value."""
 
     pc: int
     operand: Operand | None
@@ -421,7 +423,7 @@ Positions = Mapping[int, npt.NDArray[np.intp]]
 
 
 def positions(records: Records) -> Positions:
-    """By opcode, in rising order: where its instructions are in the stream."""
+    """Returns the indices of the instructions of each opcode in the stream; opcodes are in rising order."""
     opcodes = np.ascontiguousarray(records["opcode"])
     present = np.zeros(256, np.bool_)
     present[opcodes] = True
@@ -429,9 +431,9 @@ def positions(records: Records) -> Positions:
 
 
 def range_faults(records: Records, at: Positions | None = None) -> Iterator[RangeFault]:
-    """Every operand of `records` outside its range, and every unknown opcode. `at`: their positions, if known.
+    """Yields every operand of `records` outside its range, and every unknown opcode.
 
-    Vectorised over the stream.
+    `at`: the `positions` of the records, if the caller has them already.
     """
     for opcode, where in (positions(records) if at is None else at).items():
         spec = BY_OPCODE.get(opcode)
@@ -443,6 +445,7 @@ def range_faults(records: Records, at: Positions | None = None) -> Iterator[Rang
 
 
 def _operand_faults(values: npt.NDArray[Any], where: npt.NDArray[np.intp], operand: Operand) -> Iterator[RangeFault]:
+    """Yields the values of one operand that are out of its range; `where`: their indices in the stream."""
     if operand.low <= values.min() and values.max() <= operand.high:
         return
     for i in np.flatnonzero((values < operand.low) | (values > operand.high)):

@@ -1,7 +1,7 @@
-"""How a tensor lies in memory: channel tiles, each stored pixel-major (docs/design.md, 2).
+"""Layout of tensors in memory: channel tiles, each stored pixel by pixel (docs/design.md, 2).
 
-Every tensor is seen as an image of `rows x width` pixels of `channels` elements: the channel axis is moved last, the
-last remaining axis is the width, all others together are the rows. One pixel of a tile is one contiguous vector.
+Every tensor is seen as an image of `rows x width` pixels of `channels` elements: the channel axis is moved to the end,
+the last remaining axis is the width, and the others together are the rows. One pixel of a tile is a contiguous vector.
 """
 
 import math
@@ -31,22 +31,26 @@ class Image:
 
     @property
     def width(self) -> int:
+        """Number of pixels of a row: the last dimension besides the channels; 1 for a tensor of one dimension."""
         return self.pixel_dims[-1] if len(self.shape) > 1 else 1
 
     @property
     def rows(self) -> int:
+        """Number of rows: the product of all other dimensions."""
         return math.prod(self.pixel_dims[:-1])
 
     @property
     def pixels(self) -> int:
+        """Number of pixels of the image, in all rows."""
         return math.prod(self.pixel_dims)
 
     @property
     def elements(self) -> int:
+        """Number of elements of the tensor."""
         return math.prod(self.shape)
 
     def has_layout_of(self, other: "Image") -> bool:
-        """Whether each element, by its place in C order, is the same channel of the same pixel of both.
+        """Tells whether each element, by its index in C order, is the same channel of the same pixel in both images.
 
         Rows and width may differ: pixels follow one another row by row.
         """
@@ -54,16 +58,16 @@ class Image:
 
     @property
     def _layout(self) -> tuple[int, int, int]:
-        # (before, channels, behind) fixes the transposition.
+        # The sizes before, at and after the channel axis determine the transposition.
         return self.pixels, self.channels, math.prod(self.shape[: self.channel_axis])
 
     def to_pixels(self, array: Floats) -> Floats:
-        """`array` (any shape of as many elements, C order) as [rows, width, channels]."""
+        """Returns `array` (any shape of as many elements, C order) as [rows, width, channels]."""
         moved = np.moveaxis(array.reshape(self.shape), self.channel_axis, -1)
         return moved.reshape(self.rows, self.width, self.channels)
 
     def from_pixels(self, pixels: Floats) -> Floats:
-        """Inverse of `to_pixels`: [rows, width, channels] to `shape`."""
+        """Turns [rows, width, channels] into `shape`: the inverse of `to_pixels`."""
         return np.moveaxis(pixels.reshape(*self.pixel_dims, self.channels), -1, self.channel_axis)
 
 
@@ -84,13 +88,15 @@ class Region:
         return self.rows[1] - self.rows[0]
 
     def width(self, image: Image) -> int:
+        """Returns the number of columns of the region in an image."""
         return image.width if self.cols is None else self.cols[1] - self.cols[0]
 
     def elements(self, image: Image) -> int:
+        """Returns the number of elements of the region in an image."""
         return self.row_count * self.width(image) * self.channel_count
 
     def index(self) -> tuple[slice, slice, slice]:
-        """Of its elements in an array of [rows, width, channels]."""
+        """Returns the index of the region's elements in an array [rows, width, channels]."""
         cols = slice(None) if self.cols is None else slice(*self.cols)
         return slice(*self.rows), cols, slice(*self.channels)
 
@@ -100,7 +106,7 @@ class Region:
 
 
 def channel_tiles(image: Image, tile: int) -> tuple[Region, ...]:
-    """Whole-image regions of at most `tile` channels each."""
+    """Cuts an image into regions of at most `tile` channels each, with all pixels."""
     rows = (0, image.rows)
     starts = range(0, image.channels, tile)
     return tuple(Region((c, min(c + tile, image.channels)), rows) for c in starts)

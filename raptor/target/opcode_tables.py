@@ -1,6 +1,6 @@
-"""What the rows of the instruction set say, as numpy arrays indexed by opcode: for columns and for compiled loops.
+"""Numpy arrays, indexed by opcode, of the rows of the instruction set: for whole columns and for compiled loops.
 
-All of it is in one table, `RULES`, with a row for each of the 256 opcodes and the columns `Rule`. An opcode without an
+Everything is in one table, `RULES`, with a row for each of the 256 opcodes and the columns `Rule`. An opcode without an
 instruction has `MISSING` in all columns. Compiled loops take the table as an argument.
 """
 
@@ -18,25 +18,26 @@ Mask = npt.NDArray[np.bool_]
 MISSING = 255
 
 SLOTS = ("rd", "rs1", "a")
-"""Slots of a record that may name a register, in the order of the columns that come in threes."""
+"""Slots of a record that may name a register; groups of three columns of `RULES` have this order."""
 RD, RS1, RS2 = range(3)
 
 SCALAR, MATRIX, VECTOR, TRANSFER = range(4)
-"""Values of `Rule.UNIT`: places in `Unit`."""
+"""Values of `Rule.UNIT`: positions in `Unit`."""
 NO_REGISTER, DEFINE, USE, PAIR = range(4)
 """Values of `Rule.ROLE`: what happens to the register of an operand."""
 NO_ACCESS, ONE, LENGTH, ROWS, COLUMNS = range(5)
-"""Values of `Rule.COUNT` and `Rule.SEEN_COUNT`: none, or 1 + the place in `Count`."""
+"""Values of `Rule.COUNT` and `Rule.SEEN_COUNT`: none, or 1 + the position in `Count`."""
 IN_BYTES, IN_INPUTS, IN_OUTPUTS = range(3)
-"""Values of `Rule.WIDTH` and `Rule.SEEN_WIDTH`: places in `Width`."""
+"""Values of `Rule.WIDTH` and `Rule.SEEN_WIDTH`: positions in `Width`."""
 
 
 class Rule(IntEnum):
-    """Columns of `RULES`. Those that end in `_RD` are followed by the same for rs1 and rs2.
+    """Columns of `RULES`. After a column that ends in `_RD` come those for rs1 and rs2.
 
-    `TIMING`: by `Timing`. `SOURCES`: operands read from local memory. `CHARGES_OUTPUT`: whether pimsim-nn charges for
-    writing elements of the output width. `COUNT`, `WIDTH`: elements accessed at the address of an operand; `STRIDED`:
-    those at rs1 lie as many elements apart as rs2 holds. `SEEN_*`: what the hazard check takes them for.
+    `TIMING`: a value of `Timing`. `SOURCES`: number of operands read from local memory. `CHARGES_OUTPUT`: 1 if
+    pimsim-nn counts time to write elements of the output width. `COUNT`, `WIDTH`: elements accessed at the address of
+    an operand. `STRIDED`: 1 if the elements at rs1 are as far apart as rs2 says. `SEEN_*`: the elements that the hazard
+    check assumes.
     """
 
     TIMING = 0
@@ -66,7 +67,7 @@ _ROLES = {Kind.DEFINE: DEFINE, Kind.USE: USE, Kind.SOURCE: USE, Kind.TARGET: USE
 
 
 def _columns(row: Instruction) -> Iterator[tuple[int, int]]:
-    """Column and value of all that is not 0."""
+    """Yields column and value of a row; columns that are not named are 0."""
     yield Rule.TIMING, row.timing
     yield Rule.UNIT, _place(Unit, row.unit)
     yield Rule.CHARGES_OUTPUT, _charges_output(row)
@@ -79,8 +80,9 @@ def _columns(row: Instruction) -> Iterator[tuple[int, int]]:
 
 
 def _columns_of_operand(operand: Operand, slot: int) -> Iterator[tuple[int, int]]:
+    """Yields column and value for the register operand in `SLOTS[slot]`."""
     yield Rule.ROLE_RD + slot, _ROLES[operand.kind]
-    # The data of a send are named twice, by rd and rs1; a register with a result is only ever rd.
+    # A send names its data twice, by rd and rs1: only rs1 counts. The address of a result is always in rd.
     access = operand.access if (operand.kind is Kind.TARGET) == (slot == RD) else None
     for found, count, width in (
         (access, Rule.COUNT_RD, Rule.WIDTH_RD),
@@ -94,7 +96,10 @@ def _columns_of_operand(operand: Operand, slot: int) -> Iterator[tuple[int, int]
 
 
 def _charges_output(row: Instruction) -> bool:
-    """NOTE: pimsim-nn charges for a single result as if it were as many elements of the input width as are read."""
+    """Tells whether pimsim-nn counts time to write elements of the output width.
+
+    NOTE: for a single result, pimsim-nn counts as many elements of the input width as are read.
+    """
     return any(o.kind is Kind.TARGET and o.access == Access(Count.LENGTH, Width.OUTPUT) for o in row.operands)
 
 
@@ -114,22 +119,23 @@ def _rules() -> Bytes:
 RULES = _rules()
 TIMING, UNIT = RULES[:, Rule.TIMING], RULES[:, Rule.UNIT]
 ROLES = RULES[:, Rule.ROLE_RD : Rule.ROLE_RD + len(SLOTS)]
-"""By opcode and place in `SLOTS`."""
+"""Role of each register: opcode x position in `SLOTS`."""
 
 
 def mask(holds: Callable[[Instruction], bool]) -> Mask:
-    """By opcode: whether there is an instruction of which this holds."""
+    """Returns a mask over opcodes: True for instructions for which `holds` is true."""
     found = np.zeros(256, np.bool_)
     found[[row.opcode for row in INSTRUCTIONS if holds(row)]] = True
     return found
 
 
 def timed(*timings: Timing) -> Mask:
-    """By opcode: whether pimsim-nn spends time on it in one of these ways."""
+    """Returns a mask over opcodes: True for instructions with one of these timings."""
     return mask(lambda row: row.timing in timings)
 
 
 def has_operand(name: str) -> Mask:
+    """Returns a mask over opcodes: True for instructions with an operand of this name."""
     return mask(lambda row: any(o.name == name for o in row.operands))
 
 
@@ -137,4 +143,4 @@ HAS_OFFSET = has_operand("offset_select")
 IS_SIZED = mask(lambda row: any(o.slot == "d" for o in row.operands))
 NEEDS_WIDTH = mask(lambda row: row.unit in (Unit.MATRIX, Unit.VECTOR))
 RUNS = mask(lambda row: row.timing not in (Timing.REGISTER, Timing.SET_WIDTHS))
-"""Whether it enters the reorder buffer: all but what decode does by itself."""
+"""Mask of opcodes that enter the reorder buffer: all except those that decode does by itself."""

@@ -1,9 +1,9 @@
-"""The cost model: what an instruction takes in the simulator, from the target alone (docs/target.md, 4.2).
+"""The cost model: the time of an instruction in the simulator, from the target alone (docs/target.md, 4.2).
 
-Mappings, schedules, bounds and figures of chips use these functions and no other. They are device times without
-contention: what a core is busy with, whatever else waits; each ends at the next edge of the core's clock, and issuing
-takes cycles more. `tests/target/test_timing.py` holds them against the simulator. Estimates are named as such: what has
-no place yet is between two typical cores.
+Mappings, schedules, bounds and figures of chips use only these functions. They are device times in ns without
+contention: the time that a core is busy with an instruction. In the simulator, each ends at the next edge of the core's
+clock, and issuing takes some more cycles. `tests/target/test_timing.py` compares them with the simulator. Docstrings
+mark estimates: for work that has no place yet, the distance is that of two typical cores.
 """
 
 import math
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 ISSUE_NS = 5
-"""Estimate of what an instruction takes beside its device time: issue, the loads of its registers, completion.
+"""Estimated time of an instruction beyond its device time: issue, loads of its registers, completion.
 
 With a `rob_size` of 1 and a core period of 1 ns it is 2 ns, for an `mvmul` 3, and 1 for each register that is loaded
 (docs/target.md, 4.1, 4.2). The streams of ResNet-18 at half width on 500 cores of `bench` load 1.1 registers an
@@ -35,13 +35,14 @@ instruction, which would make it 3 to 4. It was 5 before that was counted, and s
 """
 
 _LONG = 2**12
-"""Elements of a vector or message that is so long that its beginning and its last beat hardly count."""
+"""Length at which the time per element is measured: so many elements that start and last beat hardly count."""
 
 
 def mvmul_ns(target: Target, xbars: int) -> float:
-    """A product of one vector with `xbars` crossbars side by side.
+    """Returns the time of an MVM with `xbars` crossbars side by side.
 
-    The simulator reads the input once for each bit of a byte, and computes alike for any number of crossbars.
+    The simulator reads the input eight times, once for each bit of a byte. Its time to compute does not depend on the
+    number of crossbars.
     """
     memory = target.core.memory
     read, write = product_bytes(target, xbars)
@@ -49,19 +50,19 @@ def mvmul_ns(target: Target, xbars: int) -> float:
 
 
 def port_ns(target: Target, xbars: int) -> float:
-    """What such a product keeps the one port of local memory busy: no core can start them faster."""
+    """Returns the time that such an MVM uses the port of local memory: a core cannot start them at a higher rate."""
     memory = target.core.memory
     read, write = product_bytes(target, xbars)
     return _read_ns(memory, read) + _write_ns(memory, write)
 
 
 def product_bytes(target: Target, xbars: int) -> tuple[int, int]:
-    """What such a product reads and writes of local memory."""
+    """Returns the bytes that such an MVM reads from local memory and writes to it."""
     return 8 * target.xbar_rows * target.element_bytes, target.outputs_per_xbar * target.accumulator_bytes * xbars
 
 
 def vector_ns(target: Target, elements: int, operands: int) -> float:
-    """An element-wise function of `operands` vectors of `elements`."""
+    """Returns the time of an element-wise function of `operands` vectors of `elements`."""
     core, size = target.core, elements * target.element_bytes
     steps = math.ceil(elements / core.vector_width) * core.vector_step_ns
     return operands * _read_ns(core.memory, size) + steps + _write_ns(core.memory, size)
@@ -76,7 +77,7 @@ def _write_ns(memory: Memory, size: int) -> float:
 
 
 def _crossbar_ns(target: Target) -> float:
-    """Two stages for each round."""
+    """Returns the time of the crossbars in an MVM: two stages (`front_cycles`, `back_cycles`) for each round."""
     converters = target.core.xbar.converters
     front, back = sum(front_cycles(target).values()), sum(back_cycles(target).values())
     rounds = conversion_rounds(target)
@@ -88,16 +89,16 @@ def _crossbar_ns(target: Target) -> float:
 
 
 def conversion_rounds(target: Target) -> int:
-    """Reads of a crossbar in a product: each slice of the input's bits, each batch of rows.
+    """Returns the number of reads of a crossbar in an MVM: one for each slice of the input's bits and batch of rows.
 
-    The simulator's divisions round down; so do those of `back_cycles`.
+    The divisions round down, as in the simulator; those of `back_cycles` do, too.
     """
     converters = target.core.xbar.converters
     return (target.widths.activations // converters.dac_bits) * (target.xbar_rows // converters.dacs)
 
 
 def front_cycles(target: Target) -> dict[str, int]:
-    """Cycles to convert a slice of the input and read the crossbar, by part."""
+    """Returns the cycles to convert a slice of the input and to read the crossbar, by part."""
     converters = target.core.xbar.converters
     return {
         "DAC": converters.dac_cycles,
@@ -107,7 +108,7 @@ def front_cycles(target: Target) -> dict[str, int]:
 
 
 def back_cycles(target: Target) -> dict[str, int]:
-    """Cycles to convert all columns back, by part: of converting and adding the slower one sets the pace."""
+    """Returns the cycles to convert all columns back, by part. The slower of ADC and adder counts for each column."""
     converters = target.core.xbar.converters
     adc, shift, buffer = converters.adc_cycles, converters.shift_add_cycles, converters.output_buffer_cycles
     turns = target.xbar_cols // converters.adcs
@@ -116,13 +117,13 @@ def back_cycles(target: Target) -> dict[str, int]:
 
 
 def copy_ns(target: Target, elements: int) -> float:
-    """A copy inside local memory."""
+    """Returns the time of a copy inside local memory."""
     memory, size = target.core.memory, elements * target.element_bytes
     return _read_ns(memory, size) + _write_ns(memory, size)
 
 
 def message_ns(target: Target, elements: int) -> float:
-    """From a send to the end of its receive when both are ready; the receiver is busy as long. An estimate."""
+    """Estimates the time from a send to the end of its receive, with both ends ready. The receiver is busy for it."""
     memory, size = target.core.memory, elements * target.element_bytes
     flits = math.ceil(size / target.network.flit_bytes)
     return _read_ns(memory, size) + (flits + 2) * typical_flit_ns(target) + _write_ns(memory, size)
@@ -130,22 +131,22 @@ def message_ns(target: Target, elements: int) -> float:
 
 @cache
 def vector_element_ns(target: Target) -> float:
-    """An element of a long function of two vectors."""
+    """Returns the time per element of a function of two long vectors."""
     return vector_ns(target, _LONG, 2) / _LONG
 
 
 @cache
 def message_element_ns(target: Target) -> float:
-    """An element of a long message. An estimate, as `message_ns`."""
+    """Estimates the time per element of a long message; see `message_ns`."""
     return message_ns(target, _LONG) / _LONG
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """What messages take, one row each, once both ends are ready (docs/target.md, 4.5).
+    """Times of messages, one row each, with both ends ready (docs/target.md, 4.5).
 
-    request_ns, grant_ns: from the sender's switch to the receiver's and back. sender_ns, wire_ns: how long the sender
-    and then its switch are busy from when it may send. receiver_ns: from then to the end of the receive.
+    `request_ns`, `grant_ns`: from the sender's switch to the receiver's and back. `sender_ns`, `wire_ns`: time that the
+    sender and then its switch are busy, once it may send. `receiver_ns`: from that moment to the end of the receive.
     """
 
     request_ns: Floats
@@ -156,7 +157,7 @@ class MessageTimes:
 
 
 def message_times(target: Target, source: Ints, to: Ints, elements: Ints) -> MessageTimes:
-    """The times of messages of `elements` from core `source` to core `to`, arrays of one length."""
+    """Returns the times of messages of `elements` from core `source` to core `to`; all three have one length."""
     memory, size = target.core.memory, elements * target.element_bytes
     there_ns, back_ns = flit_ns(target, source, to), flit_ns(target, to, source)
     beats = -(-size // memory.beat_bytes) * memory.period_ns
@@ -167,18 +168,18 @@ def message_times(target: Target, source: Ints, to: Ints, elements: Ints) -> Mes
 
 
 def message_flits(target: Target, elements: Ints) -> Ints:
-    """What the elements of messages take on the network."""
+    """Returns the number of flits of messages of `elements`."""
     return -(-elements * target.element_bytes // target.network.flit_bytes)
 
 
 def load_ns(target: Target, elements: int, core: int | None = None) -> float:
-    """From global memory; `core` as in `memory_flit_ns`."""
+    """Returns the time of a load from global memory; `core` as in `memory_flit_ns`."""
     size = elements * target.element_bytes
     return memory_flit_ns(target, core) + _read_ns(target.memory, size) + _write_ns(target.core.memory, size)
 
 
 def _of_units(*units: isa.Unit) -> npt.NDArray[np.bool_]:
-    """By opcode: whether one of these units executes it."""
+    """Returns a mask over opcodes: True for instructions of one of these units."""
     table = np.zeros(256, np.bool_)
     table[[i.opcode for i in isa.INSTRUCTIONS if i.unit in units]] = True
     return table
@@ -189,9 +190,9 @@ _MOVES_DATA = _of_units(isa.Unit.VECTOR, isa.Unit.TRANSFER)
 
 
 def longest_ns(records: isa.Records, xbars: int, target: Target) -> float:
-    """More than one core's instructions take if nothing overlaps and every message crosses the chip.
+    """Returns an upper bound on the time of a core's instructions: nothing overlaps, every message crosses the chip.
 
-    `xbars`: the most crossbars that one of its products drives.
+    `xbars`: largest number of crossbars of one of its MVMs.
     """
     core, local, memory = target.core, target.core.memory, target.memory
     count = len(records)

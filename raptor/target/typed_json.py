@@ -1,6 +1,6 @@
-"""Types of instructions in JSON text, by which msgspec decodes a stream. They derive from the table in `isa`.
+"""Types of instructions in JSON text, with which msgspec decodes a stream. They derive from the table in `isa`.
 
-A field is named as the slot of the record that it fills; `offset` holds the two that JSON puts in an inner object.
+A field has the name of the slot of the record that it fills; `offset` holds the two fields of the inner object.
 """
 
 from functools import cache
@@ -14,25 +14,25 @@ import numpy.typing as npt
 from raptor.target.isa import INSTRUCTIONS, RECORD, Instruction, Operand, Records
 
 OPTIONAL = frozenset({"relu", "offset.offset_select", "offset.offset_value", "offset_value"})
-"""Keys that may be left out of a plain instruction: 0 is what they mean then."""
+"""Keys that may be left out of a plain instruction; they are then 0."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for text that is not JSON or not of the type asked for."""
+"""Errors that msgspec raises for text that is not JSON, or not of the given type."""
 HIGHEST_REGISTER = 255
-"""The highest register that the simulator's reader lets pass."""
+"""Highest register that the simulator's reader accepts."""
 
 _NESTED = "offset."
 _INT32 = msgspec.Meta(ge=-(2**31), le=2**31 - 1)
 
 
 class Offset(msgspec.Struct, frozen=True, gc=False):
-    """The object within an instruction; 0 stands for what it lacks."""
+    """The inner object of an instruction; missing fields are 0."""
 
     b: ClassVar[int] = 0
     c: ClassVar[int] = 0
 
 
 class TypedInstruction(msgspec.Struct, gc=False):
-    """An instruction from JSON; 0 stands for slots that its operation does not have."""
+    """An instruction from JSON; slots that its operation does not have are 0."""
 
     opcode: ClassVar[int]
     rd: ClassVar[int] = 0
@@ -46,21 +46,21 @@ class TypedInstruction(msgspec.Struct, gc=False):
 
 
 def is_simple(content: bytes) -> bool:
-    """Whether text has no escapes and only ASCII: a key then has one spelling, and no byte is left to check."""
+    """Tells whether text is ASCII without escapes: then a key has only one spelling, and all bytes are valid."""
     return content.isascii() and b"\\" not in content
 
 
 def decode_plain(content: bytes) -> list[TypedInstruction] | None:
-    """Instructions as RAPTOR writes them, or None for any other text.
+    """Reads instructions as RAPTOR writes them; None for any other text.
 
-    Plain: every key is one of the operation's, every operand but those in `OPTIONAL` is there, and every value is an
-    integer in range (32 bits; for registers, those that exist).
+    Plain means: every key belongs to the operation, every operand is there except those in `OPTIONAL`, and every value
+    is an integer in its range (32 bits; a register must exist).
     """
     return _decoded(_decoder(plain=True), content)
 
 
 def decode_loose(content: bytes) -> list[TypedInstruction] | None:
-    """Instructions as the simulator reads them, or None for text that it refuses or that is not simple.
+    """Reads instructions as the simulator does; None for text that it refuses or that is not simple.
 
     Other keys are ignored, missing ones are 0, numbers may have fractions, registers may be up to `HIGHEST_REGISTER`.
     """
@@ -68,7 +68,7 @@ def decode_loose(content: bytes) -> list[TypedInstruction] | None:
 
 
 def is_plain(instruction: msgspec.Raw) -> bool:
-    """Whether one instruction is as `decode_plain` wants it."""
+    """Tells whether `decode_plain` accepts this instruction."""
     try:
         _instruction_decoder().decode(instruction)
     except UNREADABLE:
@@ -77,7 +77,7 @@ def is_plain(instruction: msgspec.Raw) -> bool:
 
 
 def to_records(instructions: list[TypedInstruction]) -> Records:
-    """Numbers into the slots of records: fractions are cut off, and 32 bits kept. Raises `OverflowError` beyond 64."""
+    """Makes records. Fractions are cut off, and 32 bits are kept. Raises `OverflowError` above 64 bits."""
     records = np.zeros(len(instructions), RECORD)
     for slot in ("opcode", "rd", "rs1", "a", "b", "c", "d"):
         records[slot] = column(instructions, slot)
@@ -87,7 +87,7 @@ def to_records(instructions: list[TypedInstruction]) -> Records:
 
 
 def column(instructions: list[TypedInstruction], name: str) -> npt.NDArray[np.int64]:
-    """One attribute of all instructions; `second` is the second key of an operand that has two."""
+    """Returns one attribute of all instructions; `second` is the second key of an operand that has two."""
     # NOTE: a column at a time takes half as long as a tuple per instruction.
     return np.fromiter(map(attrgetter(name), instructions), np.int64, len(instructions))
 
@@ -111,11 +111,12 @@ def _instruction_decoder() -> "msgspec.json.Decoder[TypedInstruction]":
 
 @cache
 def _any_instruction(plain: bool) -> Any:
-    """A union of one type for each operation, told apart by `op`."""
+    """Returns a union of one type for each operation, which `op` tells apart."""
     return Union[tuple(_instruction_type(spec, plain) for spec in INSTRUCTIONS)]  # noqa: UP007 made at run time
 
 
 def _instruction_type(spec: Instruction, plain: bool) -> type[TypedInstruction]:
+    """Makes the type of one instruction; if `plain`, it accepts only what RAPTOR writes."""
     nested = [o for o in spec.operands if o.json[0].startswith(_NESTED)]
     fields = [_field(o.slot, o.json[0], o, plain) for o in spec.operands if o not in nested]
     fields += [_field("second", key, o, plain, optional=True) for o in spec.operands for key in o.json[1:]]
@@ -144,6 +145,7 @@ def _field(name: str, key: str, operand: Operand, plain: bool, *, optional: bool
 
 
 def _value_type(operand: Operand, plain: bool) -> Any:
+    """Returns the type of a value: an integer in range if `plain`, else all numbers that the simulator reads."""
     if plain:
         return Annotated[int, msgspec.Meta(ge=operand.low, le=operand.high) if operand.is_register else _INT32]
     if operand.is_register:

@@ -1,7 +1,7 @@
-"""Presets, and reading architecture files with the sizes that the command line overrides.
+"""Reads presets and architecture files, and overrides their sizes by those of the command line.
 
-A file is used as it is, and so is the network table that it names, or refused with the reason. A table equal to the one
-that RAPTOR writes for a mesh is that mesh, so that its cores can be another number.
+A file and the network table that it names are used as they are, or refused with the reason. A table that equals the one
+that RAPTOR writes for a mesh is replaced by that mesh, so that the number of cores can be changed.
 """
 
 from collections.abc import Iterable
@@ -38,13 +38,13 @@ def load(
     element_bits: int = 8,
     network: bool = True,
 ) -> Target:
-    """Reads an architecture file or preset and overrides its sizes.
+    """Reads an architecture file or preset (`bench` if `source` is None) and overrides its sizes.
 
-    Without `source` the preset `bench`. The network is the table that the file names, or else the built-in mesh, which
-    is laid out anew for another core count, as square as possible. With smaller crossbars the numbers of DACs and ADCs
-    are lowered to fit (the simulator computes nonsense otherwise). Without `network` no table is read: for sizes alone.
-    Raises `UserError` for a file or network table that cannot be read or does not follow the schema, and for sizes that
-    make no sense.
+    The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
+    laid out again, as square as possible. With smaller crossbars, the numbers of DACs and ADCs are lowered to fit;
+    otherwise the simulator would compute wrong times. If not `network`, no table is read, because only sizes are
+    needed. Raises `UserError` for a file or network table that cannot be read or does not follow the schema, and for
+    sizes that make no sense.
     """
     source = "bench" if source is None else check_source(source)
     size = parse_xbar(xbar)
@@ -71,7 +71,7 @@ def load(
     if cell_bits is not None:
         matrix["cell_precision"] = cell_bits
     _section(core, "local_memory_config", source)
-    # An output has its table under this name.
+    # An output directory holds its table under this name.
     links["net_config_file_path"] = NETWORK_FILE
     file = _parse(raw, source)
     table = None
@@ -83,7 +83,7 @@ def load(
 
 
 def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, bytes] | None:
-    """Path and content of the network table that an architecture file names, unless it is that of its mesh."""
+    """Returns path and content of the network table that a file names; None if it names none or that of its mesh."""
     if source is None or str(source) in presets():
         return None
     named = raw["chip_config"]["network_config"].get("net_config_file_path")
@@ -106,18 +106,19 @@ def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, by
 
 
 def _has_bytes(path: Path, chunks: Iterable[bytes]) -> bool:
+    """Tells whether a file holds exactly these bytes."""
     with path.open("rb") as stream:
         return all(stream.read(len(chunk)) == chunk for chunk in chunks) and not stream.read(1)
 
 
 def check_source(source: object) -> str | Path:
-    """What may be a preset or the path of a file. Raises `UserError` for anything else."""
+    """Returns `source` if it can be a preset or the path of a file. Raises `UserError` for anything else."""
     path = arguments.path("arch", source, expected="a preset, or the path of an architecture file")
     return source if isinstance(source, str) else path
 
 
 def _section(parent: dict[str, Any], name: str, source: str | Path) -> dict[str, Any]:
-    """An object within the file; added where it is missing, so that sizes can be overridden."""
+    """Returns an object within the file, and adds it if it is missing, so that sizes can be overridden."""
     section = parent.setdefault(name, {})
     if not isinstance(section, dict):
         raise UserError(f"architecture {source}: {name}: expected an object")
@@ -125,6 +126,7 @@ def _section(parent: dict[str, Any], name: str, source: str | Path) -> dict[str,
 
 
 def _parse(raw: dict[str, Any], source: str | Path) -> ArchFile:
+    """Checks a file by the schema. Raises `UserError` with up to `_MOST_FAULTS` mistakes."""
     try:
         return ArchFile.model_validate(raw)
     except ValidationError as e:
@@ -134,7 +136,7 @@ def _parse(raw: dict[str, Any], source: str | Path) -> ArchFile:
 
 
 def _explain(fault: "ErrorDetails") -> str:
-    """What is wrong with a field; a name close to an unknown one is suggested."""
+    """Describes what is wrong with a field; for an unknown field, suggests a similar name."""
     if fault["type"] != "extra_forbidden":
         return f"{fault['msg']} (got {fault['input']!r:.60})"
     fields: type[BaseModel] | None = ArchFile
@@ -145,6 +147,7 @@ def _explain(fault: "ErrorDetails") -> str:
 
 
 def _fit_converters(matrix: dict[str, Any], xbar: tuple[int, int]) -> list[str]:
+    """Lowers the numbers of DACs and ADCs to those of rows and columns. Returns a note for each change."""
     notes: list[str] = []
     for key, limit in (("dac_count", xbar[0]), ("adc_count", xbar[1])):
         count = matrix.get(key)
@@ -155,6 +158,7 @@ def _fit_converters(matrix: dict[str, Any], xbar: tuple[int, int]) -> list[str]:
 
 
 def _check(target: Target) -> None:
+    """Raises `UserError` for sizes that contradict each other."""
     if target.outputs_per_xbar < 1:
         bits = target.widths.weights
         cells = -(-bits // target.cell_bits)

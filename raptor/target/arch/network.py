@@ -1,8 +1,8 @@
-"""What a flit costs between each two cores, and to global memory: the chip's own table, or that of a mesh.
+"""The cost of a flit between two cores, and to global memory: from the chip's own table, or that of a mesh.
 
-The mesh: 2 ns for each router on the path and 46 pJ a flit; 15 ns and 46 pJ to global memory, as in the simulator's
-example; without contention, as the simulator has none. Complete for every ordered pair: a missing one would cost
-nothing.
+In the mesh, a flit takes 2 ns for each router on its path, and 46 pJ; to global memory 15 ns and 46 pJ, as in the
+simulator's example. There is no contention, as in the simulator. The table has every ordered pair, because a missing
+one would cost nothing.
 """
 
 import math
@@ -23,13 +23,13 @@ ROUTER_NS = 2
 MEMORY_NS = 15
 FLIT_PJ = 46
 MESH_FLIT_NS = ROUTER_NS * (1 + 4)
-"""Between two cores of a mesh that have no places yet: four routers apart, as an estimate."""
+"""Estimated time of a flit between two cores of a mesh without places yet: they are taken to be four hops apart."""
 MOST_CORES = 10_000
-"""The table of so many has 2 GB."""
+"""Largest number of cores: its table has 2 GB."""
 
 
 def mesh_layout(cores: int) -> tuple[int, int]:
-    """Rows and columns of the most square mesh that holds `cores`, filled row by row."""
+    """Returns rows and columns of the most square mesh that holds `cores`, filled row by row."""
     cols = max(1, math.isqrt(max(cores, 1) - 1) + 1)
     return max(1, -(-cores // cols)), cols
 
@@ -44,7 +44,7 @@ def check_network_size(target: Target) -> None:
 
 
 def network_table(target: Target) -> dict[str, dict[str, dict[str, int]]]:
-    """The table of the mesh as a value; `write_network` needs no memory for it."""
+    """Returns the table of the mesh as one value; `write_network` writes it with less memory."""
     cols, count, memory = target.mesh_cols, target.core_count, str(target.memory_id)
     latency = {str(a): dict(_row(a, count, cols)) | {memory: MEMORY_NS} for a in range(count)}
     latency[memory] = {str(a): MEMORY_NS for a in range(count)}
@@ -59,7 +59,7 @@ def _row(a: int, count: int, cols: int) -> Iterator[tuple[str, int]]:
 
 
 def mesh_cost(file: ArchFile, source: int, to: int) -> tuple[int, int] | None:
-    """The entries of `network_table` for a pair, latency and energy, without the table; None if it has none."""
+    """Returns latency (ns) and energy (pJ) of a pair, as in `network_table`; None for a pair that is not in it."""
     chip = file.chip_config
     memory, cores = chip.global_memory_switch_id, range(chip.core_cnt)
     if source == to or not all(end == memory or end in cores for end in (source, to)):
@@ -74,40 +74,40 @@ def mesh_latency(a: int, b: int, cols: int) -> int: ...
 @overload
 def mesh_latency(a: "Ints", b: "Ints", cols: int) -> "Ints": ...
 def mesh_latency(a: Any, b: Any, cols: int) -> Any:
-    """ns that a flit takes from core a to core b, for numbers or arrays of cores."""
+    """Returns the time in ns of a flit from core a to core b, for numbers or arrays of cores."""
     return ROUTER_NS * (1 + abs(a // cols - b // cols) + abs(a % cols - b % cols))
 
 
 def flit_ns(target: Target, source: Ints, to: Ints) -> Ints | Floats:
-    """What a flit takes from core to core, for arrays of cores."""
+    """Returns the time in ns of a flit from core `source` to core `to`, for arrays of cores."""
     if target.table is not None:
         return target.table.latency_ns[source, to]
     return mesh_latency(source, to, target.mesh_cols)
 
 
 def typical_flit_ns(target: Target) -> float:
-    """Between two cores that have no places yet."""
+    """Estimates the time in ns of a flit between two cores that have no places yet."""
     if target.table is not None:
         return float(np.median(target.table.between_cores_ns)) if target.core_count > 1 else 0.0
     return MESH_FLIT_NS
 
 
 def longest_flit_ns(target: Target) -> float:
-    """No flit takes longer."""
+    """Returns an upper bound on the time in ns of a flit."""
     if target.table is not None:
         return float(target.table.latency_ns.max())
     return ROUTER_NS * (1 + target.network.rows + target.network.cols)
 
 
 def memory_flit_ns(target: Target, core: int | None = None) -> float:
-    """From a core to the global memory; without `core`, from one that has no place yet."""
+    """Returns the time in ns of a flit from a core to the global memory; without `core`, a typical one."""
     if target.table is None:
         return MEMORY_NS
     return float(np.median(target.table.to_memory_ns) if core is None else target.table.to_memory_ns[core])
 
 
 def write_network(target: Target) -> Iterator[bytes]:
-    """The table as JSON: the chip's own as it was read, that of a mesh a source core at a time."""
+    """Yields the table as JSON: the chip's own as it was read, or that of the mesh, one row at a time."""
     if target.table is not None:
         yield target.table.content
         return
@@ -115,7 +115,7 @@ def write_network(target: Target) -> Iterator[bytes]:
 
 
 def write_mesh(count: int, cols: int, memory_id: int) -> Iterator[bytes]:
-    """The bytes of `network_table`, in memory for one row only."""
+    """Yields the bytes of `network_table` as JSON, one row at a time."""
     yield b'{"latency":{'
     yield from _latencies(count, cols, memory_id)
     yield b'},"energy":{'

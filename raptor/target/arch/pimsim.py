@@ -1,4 +1,4 @@
-"""The target that pimsim-nn's architecture file and network table describe, and the one reader of such a file."""
+"""Reads architecture files of pimsim-nn, and makes the target that such a file and its network table describe."""
 
 import json
 from importlib import resources
@@ -12,7 +12,7 @@ from raptor.target.arch.target import Converters, Core, Crossbar, Memory, Networ
 
 
 def presets() -> tuple[str, ...]:
-    """Names of the architecture files that come with RAPTOR; they are taken instead of a path."""
+    """Returns the names of the architecture files that come with RAPTOR; they can be given instead of a path."""
     folder = resources.files("raptor.target") / "presets"
     return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
 
@@ -20,7 +20,7 @@ def presets() -> tuple[str, ...]:
 def read_arch(source: str | Path) -> dict[str, Any]:
     """Reads an architecture file, or a preset: a JSON object in UTF-8 of at most `ARCH_LIMIT_BYTES`.
 
-    What is in the object is not checked yet. Raises `UserError` that names the file.
+    Does not check the content of the object. Raises `UserError`, which names the file.
     """
     try:
         raw = json.loads(_content(source).decode())
@@ -46,9 +46,9 @@ def _content(source: str | Path) -> bytes:
 
 
 def target_of(file: ArchFile, table: Table | None, element_bits: int, notes: tuple[str, ...]) -> Target:
-    """One chip with ideal cells. `table`: the file's own network, None for the mesh.
+    """Makes a target of one chip with ideal cells. `table`: the file's own network table, None for the mesh.
 
-    The simulator's file has one width for all elements. `element_bits` is that width.
+    `element_bits` is the width of all elements. `notes`: see `Target`.
     """
     chip = file.chip_config
     rows, cols = chip.network_config.layout
@@ -69,7 +69,7 @@ def _core(core: CoreConfig) -> Core:
         period_ns=core.period,
         rob_size=core.rob_size,
         vector_width=core.vector_width,
-        # In ns, whatever the name of the field says.
+        # The unit is ns, although the name of the field says cycles.
         vector_step_ns=core.vector_latency_cycle,
         xbar_count=core.matrix_config.xbar_array_count,
         xbar=_crossbar(core.matrix_config),

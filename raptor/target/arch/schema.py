@@ -1,7 +1,7 @@
-"""The schema of a pimsim-nn architecture file: names, units, defaults and what each field does there.
+"""The schema of a pimsim-nn architecture file: names, units, defaults and effect of each field.
 
-Names and defaults are the simulator's. It ignores misspelt fields; here they are refused. Ranges are those in which
-the simulator works; it accepts zeros that make it hang (`period`, `rob_size`) or divide by zero.
+Names and defaults are those of the simulator. It ignores misspelt fields; RAPTOR refuses them. In the ranges given
+here, the simulator works; outside, it also accepts zeros that make it hang (`period`, `rob_size`) or divide by zero.
 """
 
 from typing import Annotated
@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 GLOBAL_MEMORY_ID = -10
 NETWORK_FILE = "network.json"
 ARCH_LIMIT_BYTES = 2**20
-"""Of an architecture file. All its mistakes are told, and each takes a kilobyte until it is."""
+"""Largest architecture file: all its mistakes are collected, and each takes a kilobyte of memory."""
 
 Positive = Annotated[int, Field(gt=0, le=2**31 - 1)]
 NonNegative = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Power = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Duration = Annotated[float, Field(ge=1e-3, le=1e9, allow_inf_nan=False)]
-"""ns: from what the simulator resolves to a second."""
+"""Time in ns: from the resolution of the simulator to a second."""
 SimulatedTime = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 _NOT_COUNTED = "mW; the simulator does not count it"
@@ -28,7 +28,7 @@ class _Schema(BaseModel):
 
 
 class MatrixConfig(_Schema):
-    """Crossbars of a core and their converters. One product takes ibiw/dac_resolution * rows/dac_count steps."""
+    """Crossbars of a core and their converters. One MVM takes ibiw/dac_resolution * rows/dac_count steps."""
 
     xbar_array_count: Positive = Field(default=1, description="crossbars in a core: the limit for its array groups")
     xbar_size: tuple[Positive, Positive] = Field(
@@ -71,7 +71,7 @@ class MatrixConfig(_Schema):
 
 
 class MemoryConfig(_Schema):
-    """A local memory, or the global one: one port, first come, first served, ceil(bytes / data_width) beats."""
+    """A local memory, or the global one: one port; an access takes ceil(bytes / data_width) beats."""
 
     data_width: Positive = Field(default=16, description="bytes a beat")
     period: Duration = Field(default=1, description="ns")
@@ -84,7 +84,7 @@ class MemoryConfig(_Schema):
 
 
 class CoreConfig(_Schema):
-    """One core; all are alike."""
+    """A core; all cores are equal."""
 
     period: Duration = Field(default=1, description="ns, clock of the pipeline; everything is rounded up to it")
     rob_size: Positive = Field(default=1, description="instructions in flight; with 1 nothing overlaps in a core")
@@ -118,7 +118,7 @@ class CoreConfig(_Schema):
 
 
 class NetworkConfig(_Schema):
-    """The network on chip: a table of ns and pJ a flit for each ordered pair, without contention."""
+    """The network on chip: a table of ns and pJ per flit for each ordered pair, without contention."""
 
     bus_topology: str = Field(default="mesh", description="no effect in the simulator: the table counts")
     bus_width: Positive = Field(default=16, description="bytes a flit")
@@ -141,7 +141,7 @@ class ChipConfig(_Schema):
 
 
 class SimConfig(_Schema):
-    """How the simulator runs."""
+    """Settings of a simulation."""
 
     sim_mode: Annotated[int, Field(ge=0, le=1)] = Field(default=0, description="0 throughput (streams loop), 1 latency")
     sim_time: SimulatedTime = Field(default=1, description="simulated ms, throughput mode only")
@@ -161,7 +161,7 @@ class ArchFile(_Schema):
 
 
 def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The schema of a field that is an object."""
+    """Returns the schema of a field that is an object; None for other fields."""
     known = model.model_fields.get(name)
     annotation = known.annotation if known else None
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

@@ -1,6 +1,7 @@
-"""Where the numbers of each preset come from, and which are not known; architecture files have no room for it.
+"""Sources of the numbers of each preset, and lists of the unknown ones; architecture files have no field for them.
 
-What a preset leaves out, or `unknown` names, is a default of the simulator or of the preset `bench`, not a measurement.
+Numbers that a preset leaves out, or that `unknown` names, are defaults of the simulator or of the preset `bench`. They
+are not measured.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ _RUN = "sim_config is ours: latency mode with a timeout"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a preset describes, the documents its numbers are from, and what is not known."""
+    """The chip that a preset describes, the documents with its numbers, and the numbers that are not known."""
 
     summary: str
     source: tuple[str, ...]
@@ -22,6 +23,7 @@ class Source:
 
 
 def _from_table(summary: str, *unknown: str) -> Source:
+    """Makes the source of a preset that has only cores, crossbars and sizes, from a table of PIMCOMP-NN."""
     return Source(summary, (_TABLE,), (_REST, *unknown, _MESH))
 
 

@@ -1,7 +1,7 @@
-"""A chip's own network table: read as it is, for the cores of the chip, or refused with the reason.
+"""Reads network tables of chips, and refuses incomplete ones with the reason.
 
-pimsim-nn charges nothing for a pair that a table lacks, without a word; so a table must have every pair that a program
-may use.
+For a pair that a table lacks, pimsim-nn counts no time, without a message. So a table must have every pair that a
+program may use.
 """
 
 import math
@@ -25,9 +25,9 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """What a flit costs between the cores of a chip.
+    """The cost of a flit between the cores of a chip.
 
-    `latency_ns` and `energy_pj`: [cores + 1, cores + 1], from row to column; the last of both is the global memory.
+    `latency_ns` and `energy_pj`: [cores + 1, cores + 1], from row to column; the last index is the global memory.
     `content`: the bytes of the file at `path`, from which it was read.
     """
 
@@ -38,37 +38,38 @@ class Table:
 
     @property
     def between_cores_ns(self) -> Floats:
-        """The latencies of all pairs of cores, one after another."""
+        """The latencies of all ordered pairs of different cores, in one dimension."""
         count = len(self.latency_ns) - 1
         return self.latency_ns[:count, :count][~np.eye(count, dtype=np.bool_)]
 
     @property
     def to_memory_ns(self) -> Floats:
-        """[cores]: latency to the global memory."""
+        """The latencies from each core to the global memory, [cores]."""
         return self.latency_ns[:-1, -1]
 
     def cost(self, kind: Kind, source: str, to: str) -> float | None:
-        """The entry of a pair, named as in the file (cores by number); None where a core is not of this chip."""
+        """Returns the entry of a pair, named as in the file (cores by number); None if a core is not on this chip."""
         matrix = self.latency_ns if kind == "latency" else self.energy_pj
         a, b = self._index(source), self._index(to)
         return None if a is None or b is None or a == b else float(matrix[a, b])
 
     def _index(self, name: str) -> int | None:
+        """Returns the index of a core or of the global memory, whose name is below 0; None for another core."""
         count, core = len(self.latency_ns) - 1, int(name)
         return core if 0 <= core < count else count if core < 0 else None
 
 
 class _File(msgspec.Struct):
-    """Rows are decoded one at a time: a table of 4000 cores has 300 MB."""
+    """The file before its rows are decoded, which happens one at a time: a table of 4000 cores has 300 MB."""
 
     latency: dict[str, msgspec.Raw]
     energy: dict[str, msgspec.Raw]
 
 
 def parse_table(path: Path, content: bytes, cores: int, memory_id: int) -> Table:
-    """Reads the pairs of `cores` cores and of each core and the global memory.
+    """Reads a table: the pairs of `cores` cores, and of each core with the global memory.
 
-    Raises `UserError` for bytes that are no table, a number below 0, and pairs that are missing.
+    Raises `UserError` if `content` is not a table, a number is below 0 or infinite, or pairs are missing.
     """
     try:
         file = msgspec.json.decode(content, type=_File)
@@ -80,7 +81,10 @@ def parse_table(path: Path, content: bytes, cores: int, memory_id: int) -> Table
 
 
 def _matrix(path: Path, kind: Kind, rows: dict[str, msgspec.Raw], names: Sequence[str]) -> Floats:
-    """[names, names]; zero on the diagonal, and from the global memory where the table has nothing: nobody asks."""
+    """Returns the entries as [names, names], with 0 on the diagonal.
+
+    A missing entry from the global memory is 0, too, as nothing depends on it.
+    """
     found = np.full((len(names), len(names)), np.nan)
     for i, source in enumerate(names):
         if source in rows:
@@ -104,6 +108,7 @@ def _matrix(path: Path, kind: Kind, rows: dict[str, msgspec.Raw], names: Sequenc
 
 
 def _row(path: Path, kind: Kind, source: str, text: msgspec.Raw) -> dict[str, float]:
+    """Decodes the entries of one source. Raises `UserError` if they are not numbers."""
     try:
         return msgspec.json.decode(text, type=dict[str, float])
     except (msgspec.DecodeError, RecursionError) as e:

@@ -1,7 +1,7 @@
-"""The target of a compilation: what the compiler knows of the hardware, as values of ours.
+"""The target of a compilation: all that the compiler knows of the hardware, in types of RAPTOR.
 
-pimsim-nn's architecture file and network table are one source of them (`raptor.target.arch.pimsim`). What its file has
-no field for (several chips, element widths, the device of a cell) has its place here.
+The architecture file and network table of pimsim-nn are one source (`raptor.target.arch.pimsim`). Here is also a place
+for things without a field in that file: several chips, element widths, the device of a cell.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from raptor.target.arch.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Bits of an element: of a weight in a crossbar, of a value that enters one, and of a value that leaves one."""
+    """Widths in bits: of a weight in a crossbar, of a value that enters a crossbar, of a value that leaves it."""
 
     weights: int
     activations: int
@@ -21,9 +21,9 @@ class Widths:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A memory with one port, which moves `beat_bytes` in so many cycles of `period_ns`.
+    """A memory with one port. It reads or writes `beat_bytes` in `read_cycles` or `write_cycles` of `period_ns`.
 
-    `size_given`: whether the source names the size. Then it is a limit, else a default of the simulator.
+    `size_given`: true if the source names the size. Then the size is a limit, else only a default of the simulator.
     """
 
     beat_bytes: int
@@ -38,7 +38,7 @@ class Memory:
 class Converters:
     """DACs and ADCs of a crossbar. Cycles are those of the crossbars, of `period_ns`.
 
-    `pipelined`: a crossbar is read while the ADCs convert what was read before.
+    `pipelined`: a crossbar is read while the ADCs convert the result of the read before.
     """
 
     period_ns: float
@@ -55,7 +55,7 @@ class Converters:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A cell as it is: what a device file says. A target without one has ideal cells, written before the program runs.
+    """A real cell, as a device file describes it. Without one, cells are ideal and written before the program runs.
 
     `row_write_ns`: time to write a row of a crossbar while the program runs; None if that is not possible.
     """
@@ -67,7 +67,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Crossbar:
-    """[rows, cols] cells, each of `cell_bits`; reading all of them takes `read_ns`."""
+    """A grid of `rows` x `cols` cells of `cell_bits` each; one read of it takes `read_ns`."""
 
     rows: int
     cols: int
@@ -81,8 +81,8 @@ class Crossbar:
 class Core:
     """A core: a clock, `xbar_count` crossbars, a vector unit, a local memory.
 
-    `rob_size`: most instructions that it has started; with 1 nothing overlaps. `vector_step_ns`: time of the vector
-    unit for each `vector_width` elements.
+    `rob_size`: largest number of instructions under way; with 1, nothing overlaps. `vector_step_ns`: time of the vector
+    unit for `vector_width` elements.
     """
 
     period_ns: float
@@ -98,8 +98,8 @@ class Core:
 class Network:
     """The links between cores, and to the global memory, which the table calls `memory_id`.
 
-    `rows`, `cols`: of the mesh, whose cores are numbered row by row. `table`: the latencies and energies that the
-    source gives for each pair, None for those of the mesh. Links between chips are entries of the table.
+    `rows`, `cols`: size of the mesh, whose cores are numbered row by row. `table`: latencies and energies from the
+    source for each pair; None for those of the mesh. Links between chips are entries of the table.
     """
 
     flit_bytes: int
@@ -111,10 +111,10 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The hardware that is compiled for: `chips` chips of equal cores, one global memory, one network.
+    """The hardware to compile for: `chips` chips of equal cores, one global memory, one network.
 
-    `file`: the architecture file that it was made from, which the output has a copy of. `notes`: what was changed in
-    it for the options of the user.
+    `file`: the architecture file from which it was made; the output has a copy. `notes`: changes that the options of
+    the user made necessary.
     """
 
     file: ArchFile
@@ -131,14 +131,14 @@ class Target:
         return hash((self.widths, self.core_count))
 
     def with_timeout_ms(self, simulated_ms: float) -> "Target":
-        """The same target; the simulator's latency mode goes on for at least so long before it gives up."""
+        """Returns the target with a timeout of at least `simulated_ms` for the simulator's latency mode."""
         sim = self.file.sim_config
         longer = max(sim.latency_timeout_ms, simulated_ms)
         file = self.file.model_copy(update={"sim_config": sim.model_copy(update={"latency_timeout_ms": longer})})
         return replace(self, file=file)
 
     def with_xbars_per_core(self, count: int) -> "Target":
-        """The same target with another number of crossbars in a core."""
+        """Returns the target with another number of crossbars per core."""
         chip = self.file.chip_config
         matrix = chip.core_config.matrix_config.model_copy(update={"xbar_array_count": count})
         core = chip.core_config.model_copy(update={"matrix_config": matrix})
@@ -147,11 +147,12 @@ class Target:
 
     @property
     def core_count(self) -> int:
+        """Number of cores of all chips."""
         return self.chips * self.cores_per_chip
 
     @property
     def rob_size(self) -> int:
-        """Instructions that a core has begun at most; with 1 nothing overlaps."""
+        """Largest number of instructions of a core under way; with 1, nothing overlaps."""
         return self.core.rob_size
 
     @property
@@ -161,7 +162,7 @@ class Target:
 
     @property
     def mesh_cols(self) -> int:
-        """Cores in a row of the mesh, which are numbered row by row."""
+        """Number of cores in a row of the mesh; cores are numbered row by row."""
         return self.network.cols
 
     @property
@@ -187,12 +188,12 @@ class Target:
 
     @property
     def outputs_per_xbar(self) -> int:
-        """Columns of weights in one crossbar: a weight takes as many neighbouring cells as its bits need."""
+        """Number of columns of weights in a crossbar: a weight takes as many neighbouring cells as its bits need."""
         return self.cell_bits * self.xbar_cols // self.widths.weights
 
     @property
     def element_bits(self) -> int:
-        """Bits of an element in memory: of an activation. Programs of floats have no other width."""
+        """Bits of an element in memory, which is an activation. Programs of floats have no other width."""
         return self.widths.activations
 
     @property
@@ -211,10 +212,10 @@ class Target:
 
     @property
     def memory_size_enforced(self) -> bool:
-        """Whether a program that needs more local memory is refused (else there is a warning)."""
+        """True if a program that needs more local memory is refused; else there is only a warning."""
         return self.core.memory.size_given
 
 
 def bytes_of(bits: int) -> int:
-    """Bytes that an element takes in memory."""
+    """Returns the number of bytes that an element of so many bits takes in memory."""
     return -(-bits // 8)
