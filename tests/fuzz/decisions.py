@@ -19,7 +19,7 @@ from tests.fuzz.planted import plant, seed_of_commit
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A changed choice, and the test that sees it."""
+    """A wrong decision as a changed text, and the test that must fail then."""
 
     test: str
     defect: Defect
@@ -113,7 +113,7 @@ _SHUFFLED = Random("decisions").sample(WRONG, len(WRONG))
 
 
 def prepare() -> None:
-    """Every text is there."""
+    """Checks that the text of every wrong decision occurs in its file."""
     for wrong in WRONG:
         wrong.defect.source()
 

@@ -23,7 +23,7 @@ class Defect:
         return self.file.removesuffix(".py").replace("/", ".")
 
     def source(self) -> str:
-        """The changed text of the file."""
+        """Returns the changed text of the file. Raises `BrokenError` if `old` does not occur exactly once."""
         text = (ROOT / self.file).read_text()
         if text.count(self.old) != 1:
             raise BrokenError(f"{self.file}: {self.old!r} occurs {text.count(self.old)} times; mend this table")

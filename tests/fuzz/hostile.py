@@ -1,4 +1,4 @@
-"""Files made to harm who reads them: nested, endless, lying, packed, linked. Nothing outside may be read or written."""
+"""Files made to harm their reader: nested, endless, lying, packed, linked. No file outside may be read or written."""
 
 import gzip
 import io
@@ -24,7 +24,7 @@ Trap = Callable[[Path, Random], str]
 
 
 class _Payload:
-    """Leaves a trace when it is unpickled."""
+    """Object that makes a directory when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,7 +76,7 @@ def endless(out: Path, rng: Random) -> str:
 
 
 def _insert(path: Path, text: str, rng: Random) -> None:
-    """In the place of some value."""
+    """Inserts a text before some value of a JSON file."""
     content = path.read_text()
     places = [k for k, c in enumerate(content) if c in ":[," and content[k + 1 : k + 2] not in "]}"]
     at = rng.choice(places) + 1 if places else 0
@@ -118,7 +118,7 @@ def _npy(header: bytes, data: bytes) -> bytes:
 
 
 def packed(out: Path, rng: Random) -> str:
-    """Pickles, and little files that are large when unpacked."""
+    """Replaces weights by pickles, broken archives, or small files that are large when unpacked."""
     form = rng.choice(("pickle", "bomb", "huge shape", "long header", "many members", "encrypted", "evil header"))
     plain = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }\n"
     member = {
@@ -142,7 +142,7 @@ def packed(out: Path, rng: Random) -> str:
 
 
 def _put_weights(out: Path, content: bytes) -> None:
-    """As weights of core 0, listed in the manifest."""
+    """Writes the weights of core 0, and lists them in the manifest."""
     (out / "weights/core_0_weights.json").unlink(missing_ok=True)
     (out / "weights/core_0_weights.npz").write_bytes(content)
     _list(out, "weights/core_0_weights.npz")
@@ -179,7 +179,7 @@ def outside(out: Path, rng: Random) -> str:
 
 
 def special(out: Path, rng: Random) -> str:
-    """A link, a pipe, a device, a directory, a socket in the place of a file."""
+    """Replaces a file by a link, a pipe, a device or a directory."""
     path = _any_file(out, rng)
     form = rng.choice(("link", "loop", "pipe", "zero", "directory", "dangling"))
     path.unlink()
@@ -203,7 +203,7 @@ def linked_folder(out: Path, rng: Random) -> str:
 
 
 def single_file(out: Path, rng: Random) -> str:
-    """`check` and `simulate` take one file as well; `out` becomes it."""
+    """Replaces the directory `out` by a single-file program, which `check` and `simulate` take too."""
     program = {"config": {"core_cnt": 1, "array_group_map": {"core0": []}}, "core0": []}
     text = json.dumps(program).encode()
     forms = {

@@ -1,4 +1,4 @@
-"""Models that are wrong, hostile or merely large: `inspect` and `compile` accept or refuse them, in words."""
+"""Models that are wrong, hostile or only large: `inspect` and `compile` accept them, or refuse them with a message."""
 
 import os
 import re
@@ -22,7 +22,7 @@ FLOAT = TensorProto.FLOAT
 
 
 def good_model(rng: Random) -> ModelProto:
-    """A small model with every kind of thing that can be spoilt."""
+    """Makes a small model that has every kind of part that can be spoilt."""
     draw = np.random.default_rng(rng.randrange(2**32))
     channels, filters = rng.randint(1, 4), rng.randint(1, 5)
     constants = {
@@ -69,7 +69,7 @@ def _name(model: ModelProto, rng: Random) -> str:
 
 
 def rename_operand(model: ModelProto, rng: Random) -> str:
-    """Cycles, missing inputs, tensors defined twice, empty names."""
+    """Renames an input or output of a node: gives cycles, missing inputs, tensors defined twice, empty names."""
     node, name = _node(model, rng), _name(model, rng)
     names = rng.choice([node.input, node.output])
     names[rng.randrange(len(names))] = name
@@ -83,7 +83,7 @@ def cycle(model: ModelProto, rng: Random) -> str:
 
 
 def rename_everywhere(model: ModelProto, rng: Random) -> str:
-    """An odd name, but consistent."""
+    """Gives a tensor an odd name at all its places, so that the model stays correct."""
     old, new = rng.choice(["x", "y", "c", "w"]), _name(model, rng)
     graph = model.graph
     for node in graph.node:
@@ -176,7 +176,7 @@ def odd_numbers(model: ModelProto, rng: Random) -> str:
 
 
 def other_weights(model: ModelProto, rng: Random) -> str:
-    """Weights of another shape, as many as that shape takes."""
+    """Gives weights another shape, with as many numbers as it needs."""
     tensor = rng.choice([t for t in model.graph.initializer if t.data_type == FLOAT])
     dims = list(tensor.dims)
     if dims and rng.random() < 0.7:
@@ -277,7 +277,7 @@ def nested_branches(model: ModelProto, rng: Random) -> str:
 
 
 def functions(model: ModelProto, rng: Random) -> str:
-    """A function of the model: one that works, one that calls itself, one without a body."""
+    """Adds a function to the model: one that works, calls itself, has no body, or calls one that does not exist."""
     form = rng.choice(("good", "recursive", "empty", "missing"))
     inner = {"good": "Neg", "recursive": "Mine", "empty": "", "missing": "Other"}[form]
     domain = "" if form == "good" else "own"
@@ -322,7 +322,7 @@ def deep(model: ModelProto, rng: Random) -> str:
 
 
 def unused(model: ModelProto, rng: Random) -> str:
-    """Many nodes and constants that nothing needs."""
+    """Adds many nodes whose results are not used."""
     count = rng.choice((100, 20_000))
     for k in range(count):
         model.graph.node.append(helper.make_node("Neg", ["x"], [f"u{k}"], f"u{k}"))
@@ -330,7 +330,7 @@ def unused(model: ModelProto, rng: Random) -> str:
 
 
 def expanding(model: ModelProto, rng: Random) -> str:
-    """A few bytes that ask for terabytes when constants are folded, or when the model is run."""
+    """Adds a few bytes that need terabytes when constants are folded, or when the model is run."""
     size = [2**20, 2**20] if rng.random() < 0.5 else [rng.choice((2**16, 2**36))]
     model.graph.initializer.append(numpy_helper.from_array(np.array(size, np.int64), "size"))
     op = rng.choice(["ConstantOfShape", "Expand", "Tile", "Range", "OneHot"])
@@ -360,7 +360,7 @@ SPOILERS: tuple[Spoiler, ...] = (
 
 
 def external(model: ModelProto, rng: Random, folder: Path) -> str:
-    """Weights in another file: well, outside, through a link, beyond its end."""
+    """Puts weights into another file: correctly, outside of the folder, through a link, or beyond the file's end."""
     (folder / "secret").write_bytes(bytes(10_000))
     inside = folder / "model"
     inside.mkdir()
@@ -401,7 +401,7 @@ def _spoilt_bytes(model: ModelProto, rng: Random) -> tuple[bytes, str]:
 
 
 def _nested(depth: int) -> bytes:
-    """A graph in an attribute of a node of a graph ..., as bytes: protobuf itself would refuse to write it."""
+    """Returns the bytes of a graph in an attribute of a node of a graph ..., which protobuf would refuse to write."""
     inner = b""
     for _ in range(depth):
         for key in (b"\x32", b"\x2a", b"\x0a"):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
@@ -437,13 +437,13 @@ def case(rng: Random, folder: Path) -> str:
 def _spoil(model: ModelProto, rng: Random) -> str:
     done: list[str] = []
     for spoil in _in_order(rng.sample(SPOILERS, rng.choice((1, 1, 1, 2)))):
-        with suppress(IndexError, StopIteration, ValueError):  # another model, or spoilt already: nothing of this kind
+        with suppress(IndexError, StopIteration, ValueError):  # another model, or spoilt already: the part is missing
             done.append(f"{spoil.__name__}: {spoil(model, rng)}")
     return "; ".join(done)
 
 
 def _in_order(spoilers: Sequence[Spoiler]) -> Sequence[Spoiler]:
-    """Those that expect the model as it was come first."""
+    """Sorts spoilers: those that need the original model come first."""
     return sorted(spoilers, key=lambda s: s in (remove, repeat, rename_operand, odd_type, lying_weights))
 
 
@@ -466,7 +466,7 @@ def _outcome(folder: Path, path: Path, done: str, *, terminal: bool) -> str:
 
 
 def _validated(out: Path, done: str, *, terminal: bool) -> str:
-    """What is compiled must be right. Scales are folded into weights, which may spare an overflow."""
+    """Validates a compiled model: it must be right. It may overflow only in onnxruntime, because scales are folded."""
     outcome = raptor("validate", out, seconds=SECONDS, memory_bytes=MEMORY_BYTES, terminal=terminal)
     if fault := outcome.fault():
         raise BrokenError(f"{done}: validate: {fault}")

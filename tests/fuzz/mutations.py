@@ -1,4 +1,4 @@
-"""Ways to spoil an output directory. Each takes the directory and a random generator, and says what it did."""
+"""Mutations that spoil an output directory. Each takes the directory and a random generator; returns what it did."""
 
 import hashlib
 import io
@@ -21,11 +21,11 @@ ODD_TYPES = (None, True, "", "x", "../x", [], {}, [[]], [0], {"0": 0})
 
 
 class MisfitError(Exception):
-    """There is nothing of this kind to spoil; the directory is as it was."""
+    """Raised if the directory has nothing that the mutation could spoil; it is unchanged."""
 
 
 def seal(out: Path) -> None:
-    """Makes the manifest say what is there, so that it does not give a change away."""
+    """Writes sizes and hashes of the present files into the manifest, so that it does not reveal a change."""
     path = out / "manifest.json"
     if not path.is_file():  # but a link to /dev/zero, say
         return
@@ -49,7 +49,7 @@ def _files(out: Path) -> list[Path]:
 
 
 def _pick(out: Path, rng: Random) -> tuple[Path, str, bytearray]:
-    """Every kind of file as often as any other."""
+    """Picks a file: each kind with the same probability. Returns path, name and content."""
     kinds: dict[str, list[Path]] = {}
     for path in _files(out):
         kinds.setdefault(path.name.rstrip("0123456789").split("_")[0] + path.suffix, []).append(path)
@@ -110,7 +110,7 @@ def remove_file(out: Path, rng: Random) -> str:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container with each of its keys."""
+    """Yields every container of a JSON value with each of its keys."""
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:
         yield value, key
@@ -130,7 +130,7 @@ def change_json(out: Path, rng: Random) -> str:
 
 
 def change_value(path: Path, rng: Random) -> str:
-    """One value of a JSON file odd, gone, twice, or in another place."""
+    """Changes one value of a JSON file: odd, removed, repeated, or moved to another place."""
     root = json.loads(path.read_bytes())
     container, key = rng.choice(list(_places(root)))
     form = rng.choice(("odd", "odd", "odd", "gone", "twice", "swapped", "unknown"))
@@ -154,7 +154,7 @@ def change_value(path: Path, rng: Random) -> str:
 
 
 def change_memory(out: Path, rng: Random) -> str:
-    """A tensor or tile of the memory map gone, twice, in another place or under another name."""
+    """Changes a tensor or tile of the memory map: removed, repeated, at another address or under another name."""
     path = out / "memory.json"
     memory = json.loads(path.read_bytes())
     tensors: list[dict[str, Any]] = memory[rng.choice(("inputs", "outputs"))]
@@ -196,7 +196,7 @@ def _read(out: Path, core: int) -> Records:
 
 
 def _write(out: Path, core: int, records: Records) -> None:
-    """Both forms, where there are both."""
+    """Writes the stream of a core, as JSON and as .pim if both are there."""
     for suffix, form in (("json", encoding.to_json), ("pim", encoding.to_pim)):
         path = out / f"core_{core}.{suffix}"
         if path.exists():
@@ -260,7 +260,7 @@ def swap_instructions(out: Path, rng: Random) -> str:
 
 
 def _messages(out: Path) -> list[tuple[int, int, int, int]]:
-    """(sender, its pc, receiver, its pc) of every message, in order for each pair of cores."""
+    """Returns (sender, its pc, receiver, its pc) of every message, in order for each pair of cores."""
     found: list[tuple[int, int, int, int]] = []
     all_records = {core: _read(out, core) for core in _cores(out)}
     sends, receives = isa.OPCODE["send"], isa.OPCODE["recv"]
@@ -274,7 +274,7 @@ def _messages(out: Path) -> list[tuple[int, int, int, int]]:
 
 
 def change_message(out: Path, rng: Random) -> str:
-    """Both ends of one message gone or twice: no deadlock gives it away."""
+    """Removes or repeats both ends of one message, so that no deadlock reveals it."""
     messages = _messages(out)
     if not messages:
         raise MisfitError
@@ -343,7 +343,7 @@ def change_weights(out: Path, rng: Random) -> str:
 
 
 def change_archive(out: Path, rng: Random) -> str:
-    """A member of an .npz packed, renamed, repeated or with another header."""
+    """Changes a member of an .npz: packed, renamed, repeated or with another header."""
     paths = sorted((out / "weights").glob("*.npz"))
     if not paths:
         raise MisfitError
@@ -370,4 +370,4 @@ MUTATIONS: tuple[Mutation, ...] = (
     drop_instruction, repeat_instruction, swap_instructions, change_message, swap_streams, change_weights,
     change_weights, change_archive,
 )  # fmt: skip
-"""As often as they are named."""
+"""All mutations; one that occurs more often is drawn more often."""
