@@ -56,6 +56,7 @@ class Tally:
     seconds: float = 0.0
 
     def lines(self) -> Iterator[str]:
+        """Yields the report of the part: a line for each outcome, and the failures with commands to repeat them."""
         total = sum(self.counts.values()) + len(self.failures)
         seeds = f"seeds {self.first_seed} to {self.first_seed + total - 1}"
         yield f"{self.part.name}: {total} cases, {seeds}, {self.seconds:.0f} s, {len(self.failures)} failures"
@@ -66,6 +67,7 @@ class Tally:
 
 
 def command(part: Part, seed: int) -> str:
+    """Returns the command that repeats one case."""
     return f"python -m tests.fuzz {part.name} --seed {seed} --count 1"
 
 

@@ -102,6 +102,7 @@ def seen_by(wrong: Wrong) -> bool:
 
 
 def case(rng: Draw, _: Path) -> str:
+    """Plants one wrong decision and runs the test that must see it."""
     wrong = _SHUFFLED[rng.number % len(WRONG)]
     if not seen_by(wrong):
         defect = wrong.defect

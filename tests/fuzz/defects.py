@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Defect:
+    """A change of a source file: `old` occurs there exactly once and becomes `new`."""
+
     file: str
     old: str
     new: str

@@ -53,6 +53,7 @@ def model() -> Path:
 
 
 def compiling(out: Path) -> list[str]:
+    """Returns the arguments that compile `model` to `out`."""
     options = ["--xbar", "8", "--cores", "30", "--xbars-per-core", "8", "--format", "both", "--force", "-q"]
     return ["compile", str(model()), "-o", str(out), *options]
 
@@ -110,6 +111,7 @@ def _judge(
 
 
 def killed(folder: Path, rng: Random) -> str:
+    """Kills a compilation at a random time (SIGKILL). The next run must work."""
     old = _old(folder, rng)
     delay = rng.uniform(0.0, 1.2) * new()[1]
 
@@ -129,6 +131,7 @@ def killed(folder: Path, rng: Random) -> str:
 
 
 def interrupted(folder: Path, rng: Random) -> str:
+    """Interrupts a compilation at a random time (Ctrl-C)."""
     old = _old(folder, rng)
     outcome = _struck(folder, rng, signal.SIGINT)
     if outcome.status == INTERRUPTED and outcome.err != "raptor: error: interrupted\n":
@@ -137,6 +140,7 @@ def interrupted(folder: Path, rng: Random) -> str:
 
 
 def terminated(folder: Path, rng: Random) -> str:
+    """Terminates a compilation at a random time (SIGTERM)."""
     old = _old(folder, rng)
     outcome = _struck(folder, rng, signal.SIGTERM)
     if outcome.status == -signal.SIGTERM:  # before the command handled it, or after its end
@@ -158,6 +162,7 @@ def _struck(folder: Path, rng: Random, number: signal.Signals) -> Outcome:
 
 
 def validation_stopped(folder: Path, rng: Random) -> str:
+    """Stops a validation by a signal at a random time. It must not change its input or leave half a report."""
     good = rng.choice(bases())
     shutil.copytree(good, folder / "out")
     number = rng.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
@@ -319,6 +324,7 @@ def limited_from_the_start(folder: Path, rng: Random) -> str:
 
 
 def little_memory(folder: Path, rng: Random) -> str:
+    """Runs a command with little memory: it ends as usual or refuses."""
     old = _old(folder, rng)
     command = rng.choice(("compile", "compile", "validate", "check", "simulate"))
     # NOTE: with less memory, CPython may wait for ever for a thread that could not start.
@@ -361,6 +367,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Tries one of `FAULTS`."""
     fault = rng.choice(FAULTS)
     try:
         return f"{fault.__name__}: {fault(folder, rng)}"

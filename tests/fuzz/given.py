@@ -65,6 +65,7 @@ def _model() -> ModelProto:
 
 
 def mapping(folder: Path, rng: Random) -> str:
+    """Spoils a stored mapping and compiles with it."""
     name = rng.choice((*MAPPINGS, "rows", "searched", "searched"))
     done = _spoilt(given() / f"{name}.json", folder / "mapping", rng)
     chip = [part for option, value in CHIP.items() for part in (f"--{option.replace('_', '-')}", str(value))]
@@ -73,6 +74,7 @@ def mapping(folder: Path, rng: Random) -> str:
 
 
 def architecture(folder: Path, rng: Random) -> str:
+    """Spoils an architecture file or its network table and compiles for it."""
     done = _spoilt(given() / "arch", folder / "arch", rng)
     return _compiled(folder, done, "--arch", folder / "arch" / "arch.json")
 
@@ -125,6 +127,7 @@ WAYS: tuple[Callable[[Path, Random], str], ...] = (mapping, mapping, mapping, ar
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Tries one of `WAYS`."""
     way = rng.choice(WAYS)
     return f"{way.__name__}: {way(folder, rng)}"
 

@@ -119,6 +119,7 @@ def without_search(report: Report) -> dict[str, object]:
 
 
 def validated(case: Case, out: Path, engine: Engine, schedule: Schedule) -> None:
+    """Validates an output with all layers; every error must be finite."""
     report = validate(out, inputs=case.inputs, layers=True, tolerance=TOLERANCE, engine=engine, schedule=schedule)
     found = [*(layer.comparison for layer in report.layers), *report.outputs]
     assert report.passed, f"{engine}, {schedule}: {report.first_deviation}: {[c for c in found if not c.passed]}"
@@ -144,6 +145,7 @@ def _tried(number: int, most: int) -> tuple[str | None, str, Case]:
 
 
 def case(rng: Draw, folder: Path) -> str:
+    """Tries the graph of a seed. If it fails, finds the smallest graph of the seed that fails too."""
     fault, ending, _ = _tried(rng.number, MOST_NODES)
     if fault is None:
         return ending

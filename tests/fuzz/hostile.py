@@ -44,6 +44,7 @@ def _any_file(out: Path, rng: Random, pattern: str = "*") -> Path:
 
 
 def nested(out: Path, rng: Random) -> str:
+    """Puts deeply nested JSON into a file."""
     path = _any_file(out, rng, "*.json")
     depth, (left, right) = rng.choice((500, 10**5, 10**7)), rng.choice((("[", "]"), ('{"a":', "}"), ('{"op":', "}")))
     inner = left * depth + "0" + (right * depth if rng.random() < 0.7 else "")
@@ -55,6 +56,7 @@ def nested(out: Path, rng: Random) -> str:
 
 
 def endless(out: Path, rng: Random) -> str:
+    """Puts a very long value into a JSON file."""
     path = _any_file(out, rng, "*.json")
     form = rng.choice(("digits", "spaces", "string", "zeros", "keys", "escapes", "strings", "objects"))
     size = rng.choice((10**5, 3 * 10**7))
@@ -84,6 +86,7 @@ def _insert(path: Path, text: str, rng: Random) -> None:
 
 
 def odd_text(out: Path, rng: Random) -> str:
+    """Puts bytes into a JSON file that are not JSON, or not UTF-8."""
     path = _any_file(out, rng, "*.json")
     odd = (b"\xff\xfe", b"\xef\xbb\xbf", b"\0", b"NaN", b"[NaN]", b"-Infinity", b'"\\ud800"', b"\x80", b"{]", b"1e999")
     form = rng.choice(odd)
@@ -95,6 +98,7 @@ def odd_text(out: Path, rng: Random) -> str:
 
 
 def lying_count(out: Path, rng: Random) -> str:
+    """Writes a wrong number of instructions into a .pim stream."""
     for path in out.glob("core_*.json"):
         path.unlink()
     paths = sorted(out.glob("core_*.pim"))
@@ -149,6 +153,7 @@ def _put_weights(out: Path, content: bytes) -> None:
 
 
 def constants(out: Path, rng: Random) -> str:
+    """Replaces the constants by a pickle with an odd header."""
     header = rng.choice((b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n", b"{}", b"(" * 3000))
     payload = pickle.dumps(_Payload(out.parent / "unpickled"))
     (out / "weights/constants.npy").write_bytes(_npy(header, payload))
@@ -166,6 +171,7 @@ def _list(out: Path, *names: str) -> None:
 
 
 def outside(out: Path, rng: Random) -> str:
+    """Names a path outside of the directory, in the manifest or as network table."""
     absolute = str(out.parent / "secret")
     name = rng.choice(("../secret", absolute, "/dev/zero", "weights/../../secret", "/proc/self/mem", "."))
     form = rng.choice(("manifest", "network", "network"))
@@ -194,6 +200,7 @@ def special(out: Path, rng: Random) -> str:
 
 
 def linked_folder(out: Path, rng: Random) -> str:
+    """Replaces the folder of the weights by a link."""
     shutil.move(out / "weights", out.parent / "elsewhere")
     (out / "weights").symlink_to(out.parent / "elsewhere")
     return "weights is a link"
@@ -230,6 +237,7 @@ TRAPS: tuple[Trap, ...] = (
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Sets one of `TRAPS` and runs every command that reads an output."""
     out = folder / "out"
     good = rng.choice(bases())
     shutil.copytree(good, out)

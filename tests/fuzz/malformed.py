@@ -77,6 +77,7 @@ def rename_operand(model: ModelProto, rng: Random) -> str:
 
 
 def cycle(model: ModelProto, rng: Random) -> str:
+    """Lets a node read its own result, or that of the last node."""
     node = _node(model, rng)
     node.input[0] = rng.choice([node.output[0], model.graph.node[-1].output[0]])
     return f"{node.name} reads {node.input[0]}"
@@ -96,6 +97,7 @@ def rename_everywhere(model: ModelProto, rng: Random) -> str:
 
 
 def name_nodes(model: ModelProto, rng: Random) -> str:
+    """Gives all nodes the same odd name."""
     name = rng.choice(["", "same", "a/b", "x" * 10_000, "\x1b[31m"])
     for node in model.graph.node:
         node.name = name
@@ -103,18 +105,21 @@ def name_nodes(model: ModelProto, rng: Random) -> str:
 
 
 def repeat(model: ModelProto, rng: Random) -> str:
+    """Repeats a node, input, output or constant."""
     what = rng.choice([model.graph.node, model.graph.input, model.graph.output, model.graph.initializer])
     what.append(rng.choice(list(what)))
     return "something twice"
 
 
 def remove(model: ModelProto, rng: Random) -> str:
+    """Removes a node, input, output or constant."""
     what = rng.choice([model.graph.node, model.graph.input, model.graph.output, model.graph.initializer])
     del what[rng.randrange(len(what))]
     return "something gone"
 
 
 def shuffle_nodes(model: ModelProto, rng: Random) -> str:
+    """Shuffles the nodes, which ONNX wants in topological order."""
     nodes = list(model.graph.node)
     rng.shuffle(nodes)
     del model.graph.node[:]
@@ -126,6 +131,7 @@ def shuffle_nodes(model: ModelProto, rng: Random) -> str:
 
 
 def odd_input_shape(model: ModelProto, rng: Random) -> str:
+    """Gives the input an odd shape: huge, symbolic, of fewer or of many dimensions."""
     shape = model.graph.input[0].type.tensor_type.shape
     form = rng.randrange(4)
     if form == 0:
@@ -141,6 +147,7 @@ def odd_input_shape(model: ModelProto, rng: Random) -> str:
 
 
 def odd_type(model: ModelProto, rng: Random) -> str:
+    """Gives an input or output another element type, or none."""
     value = rng.choice([*model.graph.input, *model.graph.output])
     value.type.tensor_type.elem_type = rng.choice([*range(24), 99, -1])
     if rng.random() < 0.2:
@@ -149,6 +156,7 @@ def odd_type(model: ModelProto, rng: Random) -> str:
 
 
 def lying_weights(model: ModelProto, rng: Random) -> str:
+    """Makes shape, type and data of a constant contradict each other."""
     tensor = rng.choice(list(model.graph.initializer))
     form = rng.choice(("dims", "dims", "short", "long", "type", "fields", "rank"))
     if form == "dims":
@@ -167,6 +175,7 @@ def lying_weights(model: ModelProto, rng: Random) -> str:
 
 
 def odd_numbers(model: ModelProto, rng: Random) -> str:
+    """Puts NaN, infinity or another odd number into a constant."""
     tensor = rng.choice([t for t in model.graph.initializer if t.data_type == FLOAT])
     values = numpy_helper.to_array(tensor).copy()
     odd = rng.choice((np.nan, np.inf, -np.inf, 1e15, 1e-45, -0.0))
@@ -189,6 +198,7 @@ def other_weights(model: ModelProto, rng: Random) -> str:
 
 
 def odd_reshape(model: ModelProto, rng: Random) -> str:
+    """Reshapes to an odd shape."""
     dims = [rng.choice((*HUGE, 1, 2, -1, 0)) for _ in range(rng.choice((0, 1, 2, 3, 60)))]
     tensor = next(t for t in model.graph.initializer if t.name == "shape")
     tensor.CopyFrom(numpy_helper.from_array(np.array(dims, np.int64), "shape"))
@@ -199,6 +209,7 @@ def odd_reshape(model: ModelProto, rng: Random) -> str:
 
 
 def odd_attribute(model: ModelProto, rng: Random) -> str:
+    """Spoils an attribute of a node."""
     node = rng.choice([n for n in model.graph.node if n.attribute])
     attribute = rng.choice(list(node.attribute))
     form = rng.choice(("value", "value", "value", "type", "twice", "unknown", "empty", "gone"))
@@ -220,6 +231,7 @@ def odd_attribute(model: ModelProto, rng: Random) -> str:
 
 
 def other_operator(model: ModelProto, rng: Random) -> str:
+    """Replaces the operator of a node by another one, or by one that does not exist."""
     node = _node(model, rng)
     ops = ["If", "Loop", "Scan", "SequenceConstruct", "Optional", "StringNormalizer", "NoSuchOp", "", "Conv", "LSTM"]
     ops += ["Gather", "Resize", "Einsum", "TopK", "NonZero", "RandomNormal", "Bernoulli", "ConstantOfShape", "Pad"]
@@ -235,6 +247,7 @@ def _branch(value: str) -> Any:
 
 
 def control_flow(model: ModelProto, rng: Random) -> str:
+    """Adds an If, Loop or Scan that reads the result."""
     graph = model.graph
     graph.initializer.append(numpy_helper.from_array(np.array(rng.random() < 0.5), "cond"))
     graph.initializer.append(numpy_helper.from_array(np.array(rng.choice((0, 3, 2**40)), np.int64), "trips"))
@@ -265,6 +278,7 @@ def control_flow(model: ModelProto, rng: Random) -> str:
 
 
 def nested_branches(model: ModelProto, rng: Random) -> str:
+    """Adds branches within branches."""
     depth = rng.choice((3, 10, 30))  # protobuf writes no more than 33
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "cond"))
     inner = _branch("y")
@@ -291,6 +305,7 @@ def functions(model: ModelProto, rng: Random) -> str:
 
 
 def opset(model: ModelProto, rng: Random) -> str:
+    """Gives the model an odd opset or IR version."""
     form = rng.choice(("version", "none", "twice", "ir"))
     if form == "version":
         model.opset_import[0].version = rng.choice((0, -1, 1, 5, 6, 7, 13, 30, 1000, 2**62))
@@ -315,6 +330,7 @@ def _chain(model: ModelProto, ops: Sequence[str], count: int) -> None:
 
 
 def deep(model: ModelProto, rng: Random) -> str:
+    """Adds a long chain of nodes."""
     count = rng.choice((500, 1500))
     ops = rng.choice((["Neg", "Abs"], ["Identity"], ["Relu"], ["Sigmoid", "Tanh"]))
     _chain(model, ops, count)
@@ -418,6 +434,7 @@ def _varint(value: int) -> bytes:
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Spoils a model; inspects, compiles and validates it."""
     form = rng.random()
     model = good_model(rng) if form < 0.7 else build(rng, "all", 6).model()
     path = folder / "model" / "model.onnx"

@@ -58,6 +58,7 @@ def _pick(out: Path, rng: Random) -> tuple[Path, str, bytearray]:
 
 
 def flip_bits(out: Path, rng: Random) -> str:
+    """Flips bits of a file."""
     path, name, content = _pick(out, rng)
     count = rng.choice((1, 1, 1, 3, 20))
     for _ in range(count):
@@ -67,6 +68,7 @@ def flip_bits(out: Path, rng: Random) -> str:
 
 
 def truncate(out: Path, rng: Random) -> str:
+    """Cuts off the end of a file."""
     path, name, content = _pick(out, rng)
     size = rng.choice((0, 1, len(content) // 2, len(content) - 1, rng.randrange(len(content))))
     path.write_bytes(content[:size])
@@ -74,6 +76,7 @@ def truncate(out: Path, rng: Random) -> str:
 
 
 def extend(out: Path, rng: Random) -> str:
+    """Appends bytes to a file."""
     path, name, content = _pick(out, rng)
     more = rng.choice((b"\0", b" \n", b"]", content[-20:], bytes(content), rng.randbytes(50)))
     path.write_bytes(content + more)
@@ -81,6 +84,7 @@ def extend(out: Path, rng: Random) -> str:
 
 
 def splice(out: Path, rng: Random) -> str:
+    """Copies a piece of a file to another place in it."""
     path, name, content = _pick(out, rng)
     at, to, size = (rng.randrange(len(content)) for _ in range(3))
     piece = content[at : at + min(size, 200)]
@@ -89,6 +93,7 @@ def splice(out: Path, rng: Random) -> str:
 
 
 def swap_files(out: Path, rng: Random) -> str:
+    """Swaps two files of one kind, or copies one over the other."""
     path, name, content = _pick(out, rng)
     same = [p for p in _files(out) if p != path and p.suffix == path.suffix and p.parent == path.parent]
     if not same:
@@ -101,6 +106,7 @@ def swap_files(out: Path, rng: Random) -> str:
 
 
 def remove_file(out: Path, rng: Random) -> str:
+    """Removes a file."""
     path, name, _ = _pick(out, rng)
     path.unlink()
     return f"{name} removed"
@@ -124,6 +130,7 @@ def _odd(old: Any, rng: Random) -> Any:
 
 
 def change_json(out: Path, rng: Random) -> str:
+    """Changes one value of a JSON file that is not a stream."""
     names = sorted(p.name for p in out.glob("*.json") if not p.name.startswith("core_"))
     path = out / rng.choice([*names, "memory.json", "layers.json", "config.json"])
     return f"{path.name}: {change_value(path, rng)}"
@@ -212,6 +219,7 @@ def _busy(out: Path, rng: Random) -> tuple[int, Records]:
 
 
 def change_field(out: Path, rng: Random) -> str:
+    """Changes one operand of an instruction."""
     core, records = _busy(out, rng)
     kinds = sorted(set(records["opcode"].tolist()))
     pc = int(rng.choice(np.flatnonzero(records["opcode"] == rng.choice(kinds)).tolist()))
@@ -225,6 +233,7 @@ def change_field(out: Path, rng: Random) -> str:
 
 
 def change_opcode(out: Path, rng: Random) -> str:
+    """Changes the opcode of an instruction."""
     core, records = _busy(out, rng)
     pc = rng.randrange(len(records))
     old = isa.text(records[pc])
@@ -236,6 +245,7 @@ def change_opcode(out: Path, rng: Random) -> str:
 
 
 def drop_instruction(out: Path, rng: Random) -> str:
+    """Removes an instruction."""
     core, records = _busy(out, rng)
     pc = rng.randrange(len(records))
     _write(out, core, np.delete(records, pc))
@@ -243,6 +253,7 @@ def drop_instruction(out: Path, rng: Random) -> str:
 
 
 def repeat_instruction(out: Path, rng: Random) -> str:
+    """Repeats an instruction, there or at another place."""
     core, records = _busy(out, rng)
     pc, to = rng.randrange(len(records)), rng.randrange(len(records))
     to = pc if rng.random() < 0.5 else to
@@ -251,6 +262,7 @@ def repeat_instruction(out: Path, rng: Random) -> str:
 
 
 def swap_instructions(out: Path, rng: Random) -> str:
+    """Swaps two instructions of a core."""
     core, records = _busy(out, rng)
     pc = rng.randrange(len(records) - 1)
     other = pc + 1 if rng.random() < 0.5 else rng.randrange(len(records))
@@ -287,6 +299,7 @@ def change_message(out: Path, rng: Random) -> str:
 
 
 def swap_streams(out: Path, rng: Random) -> str:
+    """Swaps the streams of two cores."""
     first, second = rng.sample(_cores(out), 2)
     one, two = _read(out, first), _read(out, second)
     _write(out, first, two)
@@ -320,6 +333,7 @@ def _spoil(matrix: np.ndarray[Any, np.dtype[np.float32]], rng: Random) -> np.nda
 
 
 def change_weights(out: Path, rng: Random) -> str:
+    """Swaps two matrices of a core, or spoils one."""
     paths = sorted((out / "weights").glob("core_*"))
     if not paths:
         raise MisfitError

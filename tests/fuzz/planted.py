@@ -228,6 +228,7 @@ def seed_of_commit() -> int:
 
 
 def case(rng: Draw, _: Path) -> str:
+    """Plants the defect of a seed; it must be caught."""
     defect = drawn(rng.number)
     found = caught_by(defect)
     if not found:
@@ -236,6 +237,7 @@ def case(rng: Draw, _: Path) -> str:
 
 
 def prepare() -> None:
+    """Checks the table of defects, and that the compiler without a defect passes."""
     from tests.fuzz import programs
 
     programs.prepare()

@@ -29,6 +29,7 @@ def prepare() -> None:
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Spoils a program and runs every command that reads it."""
     out = folder / "out"
     good = rng.choice(bases())
     shutil.copytree(good, out)

@@ -46,6 +46,7 @@ def outputs(model: ModelProto, inputs: Outputs, chosen: dict[str, Any]) -> Outpu
 
 
 def same(one: Outputs, two: Outputs, tolerance: float = 0.0) -> None:
+    """Raises `BrokenError` if outputs, in order, differ by more than `tolerance` (relative to the largest)."""
     for (name, a), b in zip(one.items(), two.values(), strict=True):
         worst = float(np.abs(a - b).max(initial=0)) if tolerance else float(not np.array_equal(a, b))
         if worst > tolerance * float(np.abs(a).max(initial=0)):
@@ -181,6 +182,7 @@ RELATIONS: tuple[Relation, ...] = (
 
 
 def case(rng: Draw, folder: Path) -> str:
+    """Tries one of `RELATIONS`."""
     relation = RELATIONS[rng.number % len(RELATIONS)]
     try:
         relation(rng, folder)

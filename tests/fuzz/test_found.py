@@ -46,6 +46,7 @@ from validator.validate import validate
 
 
 def refusal(model: ModelProto) -> str:
+    """Compiles a model that must be refused, and returns the message."""
     with pytest.raises(RaptorError) as caught:
         raptor.compile(model, **THESIS_CHIP)
     assert isinstance(caught.value, UserError), "not our fault"

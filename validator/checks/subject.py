@@ -91,6 +91,7 @@ class Subject:
 
     @cached_property
     def trace(self) -> Trace:
+        """Registers at each instruction."""
         from validator.checks.kernels import trace
 
         s = self.columns

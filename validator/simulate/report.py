@@ -164,6 +164,7 @@ def number_text(value: float, digits: int = 6) -> str:
 
 
 def time_text(ns: float) -> str:
+    """Writes a time in a unit in which it is easy to read: `1.5 ms`."""
     for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if ns >= scale:
             return f"{ns / scale:,.6g} {unit}"
@@ -171,6 +172,7 @@ def time_text(ns: float) -> str:
 
 
 def energy_text(pj: float) -> str:
+    """Writes an energy in a unit in which it is easy to read: `1.5 uJ`."""
     for unit, scale in (("J", 1e12), ("mJ", 1e9), ("uJ", 1e6), ("nJ", 1e3)):
         if pj >= scale:
             return f"{pj / scale:,.6g} {unit}"
