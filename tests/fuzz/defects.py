@@ -1,6 +1,6 @@
-"""The table of planted defects: a text of a source file, and what stands there instead.
+"""Table of planted defects: a text of a source file, and the wrong text that replaces it.
 
-A text that no longer occurs exactly once fails, so that the table keeps step with the code.
+A text that does not occur exactly once is an error, so that the table keeps step with the code.
 """
 # ruff: noqa: E501 one defect a line
 

@@ -1,4 +1,4 @@
-"""Computes where instructions, bytes, time and energy of a program go. `raptor.reporting` draws the numbers.
+"""Profile of a program: its instructions, bytes, time and energy, split in several ways. `raptor.reporting` draws it.
 
 It is independent of the compiler, like the rest of `validator`, and takes programs of other compilers too. Read the
 modules in this order:

@@ -1,9 +1,9 @@
-"""`raptor simulate`: time and energy of a program, as the simulator pimsim-nn computes them, and where they go.
+"""Simulation (`raptor simulate`): time and energy of a program as pimsim-nn computes them, by part of the chip.
 
 It is independent of the compiler, like the rest of `validator`. Read the modules in this order:
 
     chip            architecture file and network table, lenient as the simulator
-    state           what the columns of the tables mean
+    state           tables of a run and the meaning of their columns
     kernels         the cycle model, compiled
     model           program and chip -> tables -> times
     energy          energy by part (docs/energy.md)

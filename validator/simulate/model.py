@@ -153,7 +153,7 @@ def _check_fit(program: RawProgram, target: Target) -> None:
 
 
 def _check_instructions(words: Words, first: Ints, cores: Ints, groups: Ints) -> None:
-    """Raises `ProgramError` for what makes the simulator crash or run for ever, or cannot be indexed by the kernels."""
+    """Raises `ProgramError` for an instruction that makes the simulator crash or hang, or that kernels cannot index."""
     opcodes, index = words[:, 0] & 255, index_of(cores)
     core_of = np.repeat(np.arange(len(cores)), np.diff(first))
     partner = np.where((words[:, 1] >= 0) & (words[:, 1] < len(index)), words[:, 1], 0)
