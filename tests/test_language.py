@@ -16,21 +16,6 @@ RIDDLES = (
 )
 """Openings that leave the noun or the verb to the reader."""
 
-NOT_YET = (
-    "raptor/codegen",
-    "raptor/pim",
-    "raptor/spatial",
-    "validator/checks",
-    "validator/profile",
-    "validator/simulate",
-    "validator/check.py",
-    "validator/kernels.py",
-    "validator/machine.py",
-    "validator/reference.py",
-    "tests/fuzz",
-)
-"""Packages and files with docstrings that still break the rule."""
-
 MOST_WORDS = 37
 """Longest sentence of a page; most have fewer than 25 words."""
 NOTES = ("docs/target.md",)
@@ -57,14 +42,7 @@ def files(*names: str) -> list[Path]:
 
 @pytest.mark.parametrize("tree", TREES)
 def test_docstrings_start_with_a_verb_or_a_noun(tree: str) -> None:
-    left_out = set(files(*NOT_YET))
-    assert [found for path in files(tree) if path not in left_out for found in riddles(path)] == []
-
-
-@pytest.mark.parametrize("name", NOT_YET)
-def test_what_is_clean_by_now_is_not_left_out(name: str) -> None:
-    """Remove the entry from `NOT_YET` if this fails."""
-    assert any(True for path in files(name) for _ in riddles(path))
+    assert [found for path in files(tree) for found in riddles(path)] == []
 
 
 def prose(page: str) -> Iterator[str]:

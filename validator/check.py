@@ -1,5 +1,6 @@
-"""What can be seen in the streams without running them. Streams have no branches, so the order of a stream is the
-order of execution, and most rules are one vectorised look at a column.
+"""Checks streams without running them.
+
+Streams have no branches, so the order of a stream is the order of execution, and most rules look at whole columns.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,8 +26,8 @@ from validator.program import Indices, Program
 Mask = npt.NDArray[np.bool_]
 Rule = Callable[[Program, ArchFile, int, Records], None]
 
-# The ISA adds the offset of these always, the simulator only where its bit of offset_select is set. Any of the bits
-# named here makes both agree; vmv has no offset at all.
+# The ISA always adds the offset of these instructions, the simulator only if a bit of offset_select is set. Any of the
+# bits given here makes both agree; vmv has no offset at all.
 _OFFSET_BITS = {"vavg": 0b010, "lldi": 0b001, "recv": 0b001, "send": 0b011, "vmv": 0}
 _NOT_FLOAT = {
     "sld": "registers hold integers, global memory floats",
@@ -67,9 +68,9 @@ def _registers(_program: Program, _arch: ArchFile, core: int, records: Records) 
 
 
 def _first_use(first: Indices, registers: npt.NDArray[np.integer], where: Indices) -> None:
-    """Lowers `first[register]` to the first instruction of `where` that names it. `where` ascends."""
+    """Lowers `first[register]` to the first instruction of `where` that names the register. `where` is sorted."""
     found = np.full(REGISTER_COUNT, np.iinfo(np.int64).max)
-    found[registers[::-1]] = where[::-1]  # of equal indices the last one assigned stays
+    found[registers[::-1]] = where[::-1]  # for equal indices, numpy keeps the last value assigned
     np.minimum(first, found, out=first)
 
 
@@ -126,7 +127,7 @@ def _is(records: Records, name: str) -> Mask:
 
 
 def _operands(records: Records, kind: Kind) -> Iterator[tuple[Indices, str]]:
-    """Where operands of `kind` are: instructions in ascending order, and the slot."""
+    """Yields the operands of `kind`, for each opcode: its instructions in ascending order, and the slot."""
     for opcode in np.flatnonzero(np.bincount(records["opcode"], minlength=256)):
         operands = [o for o in BY_OPCODE[int(opcode)].operands if o.kind is kind]
         if operands:

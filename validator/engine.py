@@ -1,4 +1,4 @@
-"""The typed face of the compiled engine."""
+"""Typed interface of the compiled engine."""
 
 import numpy as np
 
@@ -7,7 +7,10 @@ from validator.machine import Fault, Machine, Stop
 
 
 def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
-    """Like `reference.execute`, some thousand times faster. The first call on a computer compiles for some seconds."""
+    """Runs all cores like `reference.execute`, some thousand times faster.
+
+    The first call on a computer compiles for some seconds.
+    """
     from validator.kernels import run  # numba takes a while to import
 
     m, w, p = machine, machine.weights, machine.probes

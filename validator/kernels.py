@@ -1,9 +1,11 @@
-"""The compiled engine. It does what `reference` does, in the same order of float operations, and checks as much.
+"""Compiled engine. It does what `reference` does, in the same order of float operations, with the same checks.
 
-Import only where it runs (`raptor.common.jit`). Positions in memories are unsigned: indexing needs no test for negative
-ones, so that the compiler makes vector code of the small loops. Slices would do too, but take long to make.
-NOTE: numba makes a float of a signed and an unsigned number together.
-Which memory an instruction reads and writes is in `rules` (`raptor.target.opcode_tables`); what it computes is here.
+Import it only where it runs (`raptor.common.jit`). Positions in memories are unsigned. Indexing then needs no test for
+negative positions, so the compiler turns the small loops into vector code. Slices would have the same effect, but they
+take long to make. NOTE: in numba, an operation of a signed and an unsigned integer gives a float.
+
+The memory that an instruction reads and writes is given by `rules` (`raptor.target.opcode_tables`); the computation is
+here.
 """
 
 # Kernels are untyped for numba's sake; `engine` passes the arrays that `machine` declares.
@@ -41,13 +43,14 @@ _VSQRT, _VERF, _VVDIV = (OPCODE[n] for n in ("vsqrt", "verf", "vvdiv"))
 def run(
     block: bool, max_steps: int, rules: Any, cores: Any, memories: Any, weights: Any, probes: Any, fault: Any
 ) -> int:
-    """Runs all cores until they have finished or one of them cannot go on; returns a `Stop`.
+    """Runs all cores until they have finished, none can continue, or there is a fault. Returns a `Stop`.
 
-    `fault` receives core, address and size. Blocked cores are woken by the core that they wait for, through a queue.
+    `fault` receives core, address and size (bytes). A blocked core is woken by the core that it waits for, through a
+    queue. `block`: run each core until it blocks, else one instruction of each core in turn.
     """
     pc, first = cores[1], cores[2]
     count = pc.size
-    queue = np.arange(count)  # a ring of the cores that may be able to go on, `waiting` of them from `head` on
+    queue = np.arange(count)  # a ring of the cores that may be able to continue, `waiting` of them from `head` on
     queued = np.ones(count, np.bool_)
     head, waiting = 0, count
     woken = np.zeros(2, np.int64)
@@ -88,9 +91,9 @@ def run(
 
 @helper
 def _advance(core, limit, rules, cores, memories, weights, probes, scratch, woken, fault):  # noqa: C901 the dispatch
-    """Executes up to `limit` instructions of a core, and returns after one that may wake another core.
+    """Executes up to `limit` instructions of a core, but none after an instruction that may wake another core.
 
-    Returns a code (0, blocked, or a fault) and the number of instructions executed, those of a partner included.
+    Returns a code (0, blocked, or a fault) and the number of instructions executed, including that of a partner.
     """
     words, pc, first, all_registers, events = cores
     local, local_first, width = memories[0], memories[1], memories[3]
@@ -155,7 +158,7 @@ def _advance(core, limit, rules, cores, memories, weights, probes, scratch, woke
 
 @helper
 def _capture(core, at, local, local_first, probes):
-    """Copies what probes want to see just before instruction `at`; returns where the core's next probe is due."""
+    """Copies the spans of the probes at instruction `at`. Returns the instruction of the core's next probe, or -1."""
     pc, first, following, address, size, offset, captured = probes
     i = following[core]
     while i < first[core + 1] and pc[i] == at:
@@ -167,7 +170,7 @@ def _capture(core, at, local, local_first, probes):
 
 @helper
 def _place(core, address, size, memories, fault):
-    """The position in `local` of `size` bytes at `address` of a core; a fault code other than 0 if they leave it."""
+    """Returns a code (0 or a fault) and the position in `local` of `size` bytes at `address` of a core."""
     local_first, width = memories[1], memories[3]
     length = local_first[core + 1] - local_first[core]
     code, index = _within(np.int64(address), size, length, width, fault)
@@ -176,6 +179,7 @@ def _place(core, address, size, memories, fault):
 
 @helper
 def _within(address, size, length, width, fault):
+    """Returns a code (0 or a fault) and the first element of a span. `length`: elements of the memory."""
     if width > 1 and (address % width != 0 or size % width != 0):
         code = _UNALIGNED
     elif address < 0 or size < 0 or address + size > length * width:
@@ -188,7 +192,7 @@ def _within(address, size, length, width, fault):
 
 @helper
 def _apart(target, count, source, source_count, exact, memories, core, fault):
-    """The fault code for a target that overlaps a source in part, or at all unless `exact` equality is allowed."""
+    """Returns a fault code if a target overlaps a source. `exact`: a target that is equal to the source is allowed."""
     if target + count <= source or source + source_count <= target or (exact and target == source):
         return _OK
     width = np.int64(memories[3])
@@ -216,7 +220,7 @@ def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault)
 
 @helper
 def _product(v, x, n, w, o, m, t):
-    """t = v[x : x + n] @ w[o :], rows of `m` added in order; eight rows a pass leave that order as it is."""
+    """Computes t = v[x : x + n] @ w[o :]. A row has `m` weights; rows are added in order, eight in one pass."""
     for j in range(m):
         t[j] = 0
     end = x + n
@@ -244,7 +248,7 @@ def _product(v, x, n, w, o, m, t):
 
 @helper
 def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
-    """Finds the operands by the row of the instruction. `rd`, `rs1`, `rs2`: what the registers hold."""
+    """Executes a vector instruction. `rule`: its row in `rules`. `rd`, `rs1`, `rs2`: values of the registers."""
     local, width = memories[0], memories[3]
     single, strided = rule[Rule.COUNT_RD] == ONE, rule[Rule.STRIDED] == 1
     if strided and rs2 < 0:
@@ -272,7 +276,7 @@ def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
 
 @helper
 def _binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is worth its own vector code
-    """What an instruction of two vectors, at `p` and `q`, computes."""
+    """Computes an instruction of two vectors, at `p` and `q`, with `n` elements; the result goes to `y`."""
     if op == _VVADD and y == p:
         for i in range(n):
             v[y + i] += v[q + i]
@@ -309,7 +313,7 @@ def _binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is w
 
 @helper
 def _unary(op, v, y, x, register, n):  # noqa: C901 one branch for each function
-    """What an instruction of one vector, at `x`, computes. `register`: what rs2 holds, a stride or a bound."""
+    """Computes an instruction of one vector, at `x`. `register`: value of rs2, which is a stride or a bound."""
     if op == _VRELU:
         _relu(v, y, v, x, n)
     elif op == _VAVG:
@@ -416,7 +420,7 @@ def _lmv(core, target, source, size, memories, fault):
 
 @helper
 def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
-    """`ld` and `st`. The address in global memory: high word in an even register, low word in the next."""
+    """Executes `ld` or `st`. The address in global memory: high word in an even register, low word in the next."""
     local, _local_first, memory, width, owners = memories
     near, far = (rd, rs1) if op == _LD else (rs1, rd)
     near_bit, far_bit = (1, 2) if op == _LD else (2, 1)
@@ -442,7 +446,7 @@ def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
 
 @helper
 def _owns(core, op, owners, start, count):
-    """Whether a core may load, or store, this part of global memory."""
+    """Tells whether a core may load (`ld`) or store (`st`) this part of global memory."""
     for k in range(count):
         owner = owners[start + _U(k)]
         if owner != core and owner != UNUSED and (owner >= 0 or op == _ST):
@@ -452,7 +456,10 @@ def _owns(core, op, owners, start, count):
 
 @helper
 def _meet(core, op, partner, cores, memories, probes, fault):
-    """A rendezvous, if the partner stands at the matching instruction: copies the data and lets the partner go on."""
+    """Executes a rendezvous: copies the data and advances the partner.
+
+    Returns 0, blocked if the partner is not at the matching instruction, or a fault code.
+    """
     words, pc, first, registers = cores[0], cores[1], cores[2], cores[3]
     local, local_first, width = memories[0], memories[1], memories[3]
     there = pc[partner]

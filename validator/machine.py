@@ -1,10 +1,11 @@
-"""The state of a running chip, shared by both engines: plain arrays, one float32 for every modelled element.
+"""State of a running chip for both engines: plain arrays, one float32 for every modelled element.
 
-Addresses in streams are bytes of the modelled width; here they are divided by it. Local memory starts as NaN, so
-that a use before a definition is seen in the outputs.
+Addresses in streams count bytes of elements of the modelled width; here they count elements. Local memory starts as
+NaN, so that the use of an element before it is written shows in the outputs.
 
-No program can tell in which order cores run. Messages and events do not show it, if no core reads in global memory what
-another one writes there: what is there at the start is for all to read, the rest is of the core that stores it first.
+The result of a program must not depend on the order in which cores run. Messages and events guarantee this if no core
+reads what another core writes in global memory. So the elements that are there at the start may be read by all cores,
+and every other element belongs to the core that stores it first.
 """
 
 from collections.abc import Sequence
@@ -24,11 +25,11 @@ from validator.program import Indices, Program, Weights
 
 EVENT_COUNT = 32
 SHARED, UNUSED = -2, -1
-"""Owners of an element of global memory: all cores, which may read it; nobody yet. Else it is a core."""
+"""Owners of an element of global memory: all cores, which may read it, or nobody yet. Any other owner is a core."""
 
 
 class Stop(IntEnum):
-    """Why an engine stopped. The faults carry a core, an address and a size in bytes."""
+    """Reason why an engine stopped. Faults come with a core, an address and a size in bytes."""
 
     DONE = 0
     DEADLOCK = 1
@@ -41,12 +42,15 @@ class Stop(IntEnum):
     SIZES_DIFFER = 8
     NOT_OWNED = 9
     NO_MEANING = 10
-    """The engine does not know the instruction: a fault of ours, as `check` refuses all others."""
+    """The engine does not know the instruction: an internal error, because `check` refuses unknown instructions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What stopped an engine, where (`core`'s program counter stays at the instruction), and the span at fault."""
+    """Reason why an engine stopped, the core and the wrong span (bytes).
+
+    The program counter of `core` stays at the instruction.
+    """
 
     stop: Stop
     core: int = 0
@@ -56,9 +60,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Spans of local memory to be copied to `captured` when a core reaches `pc`, sorted by core and pc.
+    """Spans of local memory that are copied to `captured` when a core reaches `pc`, sorted by core and pc.
 
-    `first[core]` is a core's first entry, `next[core]` its next one to come; addresses and sizes in elements.
+    `first[core]` is the first entry of a core, `next[core]` the next one to be copied. `offset`: place in `captured`.
+    Addresses, sizes and offsets are in elements.
     """
 
     pc: Indices
@@ -72,10 +77,10 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Memories, registers and program counters of all cores. Frozen: the arrays change, not which arrays they are.
+    """Memories, registers and program counters of all cores. The arrays are changed in place.
 
-    `words`: the records of all streams, core after core, as five int32; core c's are `first[c]` to `first[c + 1]`,
-    and its program counter `pc[c]` counts in the same way. Its local memory is `local[local_first[c]:...]`.
+    `words`: the records of all streams, core after core, as five int32; those of core c are `first[c]` to
+    `first[c + 1]`, and `pc[c]` is an index of the same kind. The local memory of core c is `local[local_first[c]:...]`.
     """
 
     words: npt.NDArray[np.int32]
@@ -102,7 +107,7 @@ class Machine:
 
 
 def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[int] = ()) -> Machine:
-    """A chip with the program's constants in global memory. `sizes`: the elements of each tile of `probes`."""
+    """Makes a chip with the program's constants in global memory. `sizes`: elements of each tile of `probes`."""
     cores, width = program.core_count, program.memory.element_bytes
     local_first = np.cumsum([0, *(size // width for size in program.memory.local_bytes)], dtype=np.int64)
     memory = np.full(program.memory.size_bytes // width, np.nan, np.float32)
@@ -147,7 +152,7 @@ def _probes(first: Indices, tiles: Sequence[ProbeTile], sizes: Sequence[int], wi
 
 
 def explain(machine: Machine, fault: Fault) -> RaptorError:
-    """The exception that tells a user about `fault`."""
+    """Returns the exception that explains `fault` to the user."""
     if fault.stop is Stop.DEADLOCK:
         return DeadlockError(tuple(_blocked(machine, core) for core in range(machine.core_count) if _at(machine, core)))
     width, core = machine.element_bytes, fault.core
@@ -179,7 +184,7 @@ def _not_owned(machine: Machine, fault: Fault) -> str:
 
 
 def _at(machine: Machine, core: int) -> tuple[int, str] | None:
-    """The program counter of a core and its instruction, or None if it has finished."""
+    """Returns the program counter of a core and its instruction, or None if it has finished."""
     at = int(machine.pc[core])
     if at == machine.first[core + 1]:
         return None

@@ -1,6 +1,7 @@
-"""The meaning of every instruction, in plain Python. Slow, and the judge of the compiled engine.
+"""Meaning of every instruction, in plain Python. It is slow, and the compiled engine is compared with it.
 
-Where an instruction reads and writes is in its row (`raptor.target.isa`); `_BY_NAME` says what it computes from that.
+The places that an instruction reads and writes follow from its row (`raptor.target.isa`); `_BY_NAME` gives the function
+that it computes.
 
 All results are float32. Elementwise operations are computed in float32; the transcendental functions, means and dot
 products in float64 and rounded once; a matrix product adds its rows in order, every product and sum rounded to
@@ -35,7 +36,7 @@ class Instruction(NamedTuple):
 
 
 class _BlockedError(Exception):
-    """The instruction must wait for another core."""
+    """Raised if the instruction must wait for another core."""
 
 
 class _FaultError(Exception):
@@ -45,7 +46,10 @@ class _FaultError(Exception):
 
 
 def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
-    """Runs all cores to the end, each until it blocks (`block`) or one instruction in turn (thesis, algorithm 5.1)."""
+    """Runs all cores to the end, or until `max_steps` instructions; returns the reason why it stopped.
+
+    Each core runs until it blocks (`block`), or one instruction in turn (thesis, algorithm 5.1).
+    """
     try:
         with np.errstate(all="ignore"):
             return _run_all(machine, block=block, max_steps=max_steps)
@@ -71,7 +75,7 @@ def _run_all(machine: Machine, *, block: bool, max_steps: int) -> Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """One core of the machine, and the checks of its accesses."""
+    """One core of the machine. Its accesses are checked."""
 
     machine: Machine
     number: int
@@ -94,7 +98,7 @@ class _Core:
         return Instruction(head & 255, head >> 8 & 255, head >> 16 & 255, a, b, c, d)
 
     def step(self) -> bool:
-        """Executes one instruction; false if the core has finished or must wait."""
+        """Executes one instruction. Returns false if the core has finished or must wait."""
         self.capture()
         if self.finished:
             return False
@@ -113,7 +117,7 @@ class _Core:
         self.capture()
 
     def capture(self) -> None:
-        """Copies what probes want to see just before the instruction at the program counter."""
+        """Copies the spans of the probes at the program counter, before its instruction is executed."""
         p = self.machine.probes
         while (i := int(p.next[self.number])) < p.first[self.number + 1] and p.pc[i] == self.at:
             p.captured[p.offset[i] : p.offset[i] + p.size[i]] = self.local[p.address[i] : p.address[i] + p.size[i]]
@@ -129,7 +133,7 @@ class _Core:
         return _FaultError(Fault(stop, self.number, address, size))
 
     def span(self, memory: Floats, address: int, size: int, range_fault: Stop) -> slice:
-        """The elements of `size` bytes at `address`."""
+        """Returns the elements of `size` bytes at `address`. Raises `_FaultError` for a span that is not allowed."""
         width = self.machine.element_bytes
         if address % width or size % width:
             raise self.fail(Stop.UNALIGNED, address, size)
@@ -148,19 +152,19 @@ class _Core:
         return self.span(self.machine.memory, address, size, Stop.GLOBAL_RANGE)
 
     def check_owner(self, part: slice, *, shared: bool) -> None:
-        """Refuses a part of global memory that is another core's, or, unless `shared`, that all may read."""
+        """Raises `_FaultError` if a part of global memory belongs to another core, or (unless `shared`) to all."""
         owners = self.machine.owners[part]
         if not np.isin(owners, (self.number, UNUSED, *((SHARED,) if shared else ()))).all():
             width = self.machine.element_bytes
             raise self.fail(Stop.NOT_OWNED, part.start * width, len(owners) * width)
 
     def vector(self, i: Instruction, register: int, bit: int, count: int) -> slice:
-        """The operand of a vector instruction; `bit` of offset_select adds the offset, in elements."""
+        """Returns the operand of a vector instruction; `bit` of offset_select adds the offset, in elements."""
         offset = i.c * self.machine.element_bytes if i.b >> bit & 1 else 0
         return self.elements(self.register(register) + offset, count)
 
     def check_overlap(self, target: slice, source: slice, *, exact: bool) -> None:
-        """Refuses a target that overlaps a source in part; an `exact` one is refused unless allowed."""
+        """Raises `_FaultError` if a target overlaps a source. `exact`: a target equal to the source is allowed."""
         if target.stop <= source.start or source.stop <= target.start or (exact and target == source):
             return
         width = self.machine.element_bytes
@@ -171,7 +175,7 @@ Semantics = Callable[[_Core, Instruction], None]
 
 
 def _scalar(function: Callable[[int, int], int]) -> Semantics:
-    """An integer from register rs1 and from rs2 or, in a row without it, `imm`."""
+    """Makes a scalar instruction. `function` gets register rs1, and rs2 or (in a row without it) `imm`."""
 
     def run(core: _Core, i: Instruction) -> None:
         names = [o.name for o in BY_OPCODE[i.opcode].operands]
@@ -181,7 +185,7 @@ def _scalar(function: Callable[[int, int], int]) -> Semantics:
 
 
 def _vector(function: Callable[..., npt.ArrayLike]) -> Semantics:
-    """The result, or the results, from one array for each operand that is read; a bound in rs2 is an array too."""
+    """Makes a vector instruction. `function` gets an array for each operand that is read, also for a bound in rs2."""
 
     def run(core: _Core, i: Instruction) -> None:
         row = BY_OPCODE[i.opcode]
@@ -200,7 +204,10 @@ def _vector(function: Callable[..., npt.ArrayLike]) -> Semantics:
 
 
 def _result(core: _Core, i: Instruction, row: isa.Instruction, *, strided: bool) -> tuple[slice, bool]:
-    """The elements written, and whether it is one for all. Such a one, and vmv, have no offset (ISA 4.3.6, 4.3.10)."""
+    """Returns the elements written, and true if it is a single one.
+
+    A single result, and vmv, have no offset (ISA 4.3.6, 4.3.10).
+    """
     access = row.operand("rd").access
     single = access is not None and access.count is Count.ONE
     if single or strided:
@@ -209,7 +216,7 @@ def _result(core: _Core, i: Instruction, row: isa.Instruction, *, strided: bool)
 
 
 def _source(core: _Core, i: Instruction, operand: Operand) -> slice:
-    """The elements that an operand spans."""
+    """Returns the elements that an operand spans."""
     register, bit = (i.rs1, 1) if operand.name == "rs1" else (i.a, 2)
     if operand.access is None or not operand.access.strided:
         return core.vector(i, register, bit, i.d)
@@ -224,7 +231,7 @@ def _nop(core: _Core, i: Instruction) -> None:
 
 
 def _setbw(core: _Core, i: Instruction) -> None:
-    """Programs of floats have one width only (`check`)."""
+    """Does nothing: a program of floats has one width only (`check`)."""
 
 
 def _mvmul(core: _Core, i: Instruction) -> None:
@@ -246,7 +253,7 @@ def _maximum(x: Floats, y: Floats) -> Floats:
 
 
 def _each(function: Callable[[float], float]) -> Callable[[Floats], npt.ArrayLike]:
-    """The C library's function of each element in double precision, as the compiled engine does."""
+    """Makes a function of arrays that applies `function` to each element in double precision, like the other engine."""
     return lambda x: [function(value) for value in x.tolist()]
 
 
@@ -340,7 +347,7 @@ def _recv(core: _Core, i: Instruction) -> None:
 
 
 def _partner(core: _Core, i: Instruction, opcode: int) -> _Core:
-    """The other core, if it stands at the instruction that matches."""
+    """Returns the other core if it is at the matching instruction. Else raises `_BlockedError`."""
     partner = _Core(core.machine, i.a)
     if partner.finished:
         raise _BlockedError
@@ -351,7 +358,7 @@ def _partner(core: _Core, i: Instruction, opcode: int) -> _Core:
 
 
 def _exchange(sender: _Core, receiver: _Core, first: _Core | None = None) -> None:
-    """Copies the data and lets the core that stood waiting go on; the one that moved last advances by itself."""
+    """Copies the data and advances the core that waited; `step` advances the core that came last."""
     send, recv = sender.instruction(), receiver.instruction()
     waiting = sender if first is receiver else receiver
     waiting.capture()
@@ -414,4 +421,4 @@ _BY_NAME: dict[str, Semantics] = {
     "sync": _sync,
 }
 SEMANTICS = {OPCODE[name]: function for name, function in _BY_NAME.items()}
-"""By opcode: every instruction that `check` lets through has one (tested)."""
+"""Meaning by opcode. Every instruction that `check` accepts has one (tested)."""

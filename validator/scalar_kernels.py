@@ -1,4 +1,4 @@
-"""The compiled meaning of the scalar instructions: for the engine, and for what follows registers without running."""
+"""Compiled meaning of the scalar instructions, for the engine and for code that follows registers without running."""
 
 # Helpers are untyped for numba's sake.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -15,7 +15,7 @@ _SADDI, _SMULI = (OPCODE[n] for n in ("saddi", "smuli"))
 
 @bare_helper
 def scalar_result(op, x, y, imm):
-    """The integer that `op` writes to rd, wrapped to 32 bits. `x`, `y`: what rs1 and rs2 hold."""
+    """Returns the integer that `op` writes to rd, wrapped to 32 bits. `x`, `y`: values of rs1 and rs2."""
     if op == _SLDI:
         return np.int64(imm)
     if op == _SADD:

@@ -23,6 +23,7 @@ PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
 
 def main() -> int:
+    """Runs the parts that were asked for and prints their results. Returns the exit status."""
     options = _options()
     failed = False
     for part in [PARTS[name] for name in options.parts or PARTS]:

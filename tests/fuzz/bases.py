@@ -1,4 +1,4 @@
-"""Good output directories, small ones of every kind, to be spoilt."""
+"""Makes good output directories, small ones of every kind, to be spoilt."""
 
 import atexit
 import shutil
@@ -13,7 +13,7 @@ from tests.pipeline import THESIS_CHIP
 
 @cache
 def bases() -> tuple[Path, ...]:
-    """Made once; the same every time."""
+    """Returns the output directories. They are made once per process, and always with the same contents."""
     folder = Path(tempfile.mkdtemp(prefix="raptor-bases-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return (
@@ -25,7 +25,7 @@ def bases() -> tuple[Path, ...]:
 
 
 def _thesis() -> raptor.Program:
-    """The thesis's layer with a bias and an inner value as a second output, on twelve of sixteen cores."""
+    """Compiles the thesis's layer with a bias and an inner value as a second output, on twelve of sixteen cores."""
     nodes = [node("Conv", "x w b", "c", pads=[1, 1, 1, 1]), node("Relu", "c", "r"), node("Add", "r k", "y")]
     constants = {"w": random(4, 8, 3, 3), "b": random(4), "k": random(1, 4, 4, 4)}
     return raptor.compile(
@@ -34,7 +34,7 @@ def _thesis() -> raptor.Program:
 
 
 def _classifier() -> raptor.Program:
-    """Two branches, pooling and a softmax, in elements of two bytes."""
+    """Compiles two branches, pooling and a softmax, with elements of two bytes."""
     nodes = [
         node("Conv", "x w", "c", pads=[1, 1, 1, 1]),
         node("MaxPool", "c", "p", kernel_shape=[2, 2], strides=[2, 2]),
@@ -51,7 +51,7 @@ def _classifier() -> raptor.Program:
 
 
 def _rows() -> raptor.Program:
-    """Two layers that stream, with copies."""
+    """Compiles two layers that stream, with copies."""
     nodes = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("Relu", "c", "r"), node("Conv", "r v", "y", name="last")]
     constants = {"w": random(4, 3, 3, 3), "v": random(3, 4, 3, 3)}
     model = make_model(nodes, {"x": (1, 3, 6, 6)}, ["y"], constants)

@@ -1,4 +1,4 @@
-"""Parts of the campaign: seeded cases, counted by how they ended; what fails is kept with the command to repeat it."""
+"""Parts of the campaign: seeded cases, counted by outcome. A failing case is kept, with a command to repeat it."""
 
 import shutil
 import sys
@@ -16,11 +16,11 @@ from random import Random
 
 
 class BrokenError(Exception):
-    """A promise that did not hold."""
+    """A promise of RAPTOR that did not hold."""
 
 
 class Draw(Random):
-    """The random numbers of one case; `number` is its seed."""
+    """Random numbers of one case; `number` is its seed."""
 
     def __init__(self, part: str, number: int) -> None:
         super().__init__(f"{part}:{number}")
@@ -29,10 +29,11 @@ class Draw(Random):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`case(rng, folder)` tries one input, made of `rng` in an empty folder, and says in a few words how it ended.
+    """A part of the campaign.
 
-    It raises `BrokenError` if that is not how it should. `prepare` is called once before. `short` and `long`: how many.
-    `first_seed`: of the first case, if nobody says.
+    `case(rng, folder)` tries one input, made with `rng` in an empty folder, and returns the outcome in a few words. It
+    raises `BrokenError` if the outcome is wrong. `prepare` is called once before the cases. `short` and `long`: numbers
+    of cases. `first_seed`: default seed of the first case.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Part:
 
 @dataclass
 class Tally:
-    """What became of the cases of one part."""
+    """Outcomes of the cases of one part; failures by seed."""
 
     part: Part
     first_seed: int
@@ -55,6 +56,7 @@ class Tally:
     seconds: float = 0.0
 
     def lines(self) -> Iterator[str]:
+        """Yields the report of the part: a line for each outcome, and the failures with commands to repeat them."""
         total = sum(self.counts.values()) + len(self.failures)
         seeds = f"seeds {self.first_seed} to {self.first_seed + total - 1}"
         yield f"{self.part.name}: {total} cases, {seeds}, {self.seconds:.0f} s, {len(self.failures)} failures"
@@ -65,12 +67,13 @@ class Tally:
 
 
 def command(part: Part, seed: int) -> str:
+    """Returns the command that repeats one case."""
     return f"python -m tests.fuzz {part.name} --seed {seed} --count 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker process does: cases of `part` until `stop`, a time of the monotonic clock."""
+    """Task of a worker process: cases of `part` until `stop`, a time of the monotonic clock."""
 
     part: Part
     keep: Path
@@ -78,13 +81,13 @@ class Task:
 
 
 _tasks: list[Task] = []
-"""Of this process, one."""
+"""The one task of this process."""
 
 
 def run(part: Part, *, seed: int, count: int, keep: Path, seconds: float = float("inf"), jobs: int = 1) -> Tally:
     """Tries `count` cases, or as many as fit in `seconds`, in `jobs` processes at a time.
 
-    The folders of those that fail are copied to `keep`.
+    The folders of failing cases are copied to `keep`.
     """
     tally = Tally(part, seed)
     start = time.monotonic()
@@ -102,7 +105,7 @@ def run(part: Part, *, seed: int, count: int, keep: Path, seconds: float = float
 
 
 def _try(seed: int) -> tuple[str, str]:
-    """How the case ended, or its fault; neither if there was no time."""
+    """Tries one case. Returns its outcome and '', or '' and its fault; twice '' if there was no time left."""
     (task,) = _tasks
     if time.monotonic() > task.stop:
         return "", ""
@@ -113,7 +116,7 @@ def _try(seed: int) -> tuple[str, str]:
             return part.case(Draw(part.name, seed), folder), ""
         except Exception as error:  # any other than `BrokenError` is a fault of the case, and no reason to stop
             shutil.rmtree(kept, ignore_errors=True)
-            with suppress(OSError):  # what is kept helps to look; the fault is told without it
+            with suppress(OSError):  # the kept folder only helps to look; the fault is reported without it
                 shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
             what = f"{error}" if isinstance(error, BrokenError) else traceback.format_exc()
             fault = what.replace(name, str(kept))  # commands name the folder

@@ -1,6 +1,6 @@
-"""Planted wrong decisions: every value stays right, so nothing that checks programs sees them; a test of ours must.
+"""Planted wrong decisions: all values stay right, so `validate` and `check` do not see them, but a test must.
 
-Each names the test that fails. A child imports the compiler anew with the changed text, and runs that test.
+Each decision names the test that must fail. A child imports the compiler anew with the changed text, and runs the test.
 """
 # ruff: noqa: E501 one decision a line
 
@@ -19,7 +19,7 @@ from tests.fuzz.planted import plant, seed_of_commit
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A changed choice, and the test that sees it."""
+    """A wrong decision as a changed text, and the test that must fail then."""
 
     test: str
     defect: Defect
@@ -91,7 +91,7 @@ def seen_by(wrong: Wrong) -> bool:
     def run() -> None:
         plant(wrong.defect)
         for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
-            del sys.modules[name]  # they hold what they imported before
+            del sys.modules[name]  # they still hold the old modules
         options = ("-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
         sys.exit(pytest.main([*options, "--rootdir", str(ROOT), str(ROOT / wrong.test)]))
 
@@ -102,6 +102,7 @@ def seen_by(wrong: Wrong) -> bool:
 
 
 def case(rng: Draw, _: Path) -> str:
+    """Plants one wrong decision and runs the test that must see it."""
     wrong = _SHUFFLED[rng.number % len(WRONG)]
     if not seen_by(wrong):
         defect = wrong.defect
@@ -113,7 +114,7 @@ _SHUFFLED = Random("decisions").sample(WRONG, len(WRONG))
 
 
 def prepare() -> None:
-    """Every text is there."""
+    """Checks that the text of every wrong decision occurs in its file."""
     for wrong in WRONG:
         wrong.defect.source()
 

@@ -1,6 +1,6 @@
-"""The table of planted defects: a text of a source file, and what stands there instead.
+"""Table of planted defects: a text of a source file, and the wrong text that replaces it.
 
-A text that no longer occurs exactly once fails, so that the table keeps step with the code.
+A text that does not occur exactly once is an error, so that the table keeps step with the code.
 """
 # ruff: noqa: E501 one defect a line
 
@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Defect:
+    """A change of a source file: `old` occurs there exactly once and becomes `new`."""
+
     file: str
     old: str
     new: str
@@ -23,7 +25,7 @@ class Defect:
         return self.file.removesuffix(".py").replace("/", ".")
 
     def source(self) -> str:
-        """The changed text of the file."""
+        """Returns the changed text of the file. Raises `BrokenError` if `old` does not occur exactly once."""
         text = (ROOT / self.file).read_text()
         if text.count(self.old) != 1:
             raise BrokenError(f"{self.file}: {self.old!r} occurs {text.count(self.old)} times; mend this table")

@@ -1,8 +1,8 @@
-"""Why a spoilt directory that passes may pass: it says the same as the good one, or differs by less than the tolerance.
+"""Finds the reason why a spoilt directory may pass: it means the same as the good one, or differs within the tolerance.
 
 Programs are compared as functions, not by one run: weights, constants and inputs are replaced by random numbers, the
-same for both, and all outputs and probes must come out the same, bit for bit, several times. Numbers in which the two
-differ are drawn for each apart, so that only those that nothing depends on may differ.
+same for both programs. All outputs and probes must be equal, bit for bit, several times. Numbers that differ between
+the two get different random numbers, so only numbers on which no result depends may differ.
 """
 
 from dataclasses import replace
@@ -19,14 +19,17 @@ from validator.program import Program
 from validator.run import run
 
 NEAR = 1e-3
-"""Of the largest: a number that moves by less moves the outputs in proportion, and those the validator has judged."""
+"""Largest difference of two numbers that count as equal, relative to the largest number.
+
+Such a difference changes the outputs in proportion, and the validator has judged the outputs.
+"""
 ROUNDS = 3
 
 Floats = npt.NDArray[np.float32]
 
 
 def reason(good: Path, spoilt: Path) -> str | None:
-    """Why `spoilt`, which validates, may do so; None if there is no reason."""
+    """Returns the reason why `spoilt` may pass the validator; None if there is no reason."""
     one, two = load(good), load(spoilt, check_hashes=False)
     what = _same_values(one, two)
     model = _same_model(good / "model.onnx", spoilt / "model.onnx")
@@ -40,7 +43,7 @@ def reason(good: Path, spoilt: Path) -> str | None:
 
 
 def _same_values(one: Program, two: Program) -> str | None:
-    """Empty if weights and constants are equal."""
+    """Compares weights and constants. Returns '' if they are equal, None if shapes differ, else a reason."""
     pairs = ((one.weights.values, two.weights.values), (one.constants, two.constants))
     if any(a.shape != b.shape for a, b in pairs):
         return None
@@ -48,7 +51,7 @@ def _same_values(one: Program, two: Program) -> str | None:
         return ""
     if all(_near(a, b) for a, b in pairs):
         return "numbers within the tolerance"
-    return "numbers that nothing depends on"  # if that is so, `_same_function` finds out
+    return "numbers that nothing depends on"  # an assumption that `_same_function` checks
 
 
 def _near(a: Floats, b: Floats) -> bool:
@@ -69,7 +72,7 @@ def _same_outputs(one: Program, two: Program, rng: np.random.Generator) -> bool:
     outputs, probes = ((results[0].outputs, results[1].outputs), (results[0].probes, results[1].probes))
     if outputs[0].keys() != outputs[1].keys():
         return False
-    return all(  # of an inner tensor that is not listed nothing is said
+    return all(  # inner tensors that the spoilt program does not list are not compared
         name in first and np.array_equal(first[name], second[name], equal_nan=True)
         for first, second in (outputs, probes)
         for name in second
@@ -77,7 +80,7 @@ def _same_outputs(one: Program, two: Program, rng: np.random.Generator) -> bool:
 
 
 def _drawn(one: Floats, two: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Random numbers for both: the same where they are equal or nearly so."""
+    """Draws random numbers for both: the same for entries that are equal, or for all if all are nearly equal."""
     first, second = (rng.uniform(0.5, 2, one.shape).astype(np.float32) for _ in range(2))
     signs = np.where(rng.random(one.shape) < 0.5, np.float32(-1), np.float32(1))
     same = (one == two) if not _near(one, two) else np.ones(one.shape, np.bool_)
@@ -85,7 +88,7 @@ def _drawn(one: Floats, two: Floats, rng: np.random.Generator) -> tuple[Floats, 
 
 
 def _same_model(good: Path, spoilt: Path) -> str | None:
-    """Empty if both are the same but for names and remarks; None if they compute something else."""
+    """Compares two models. Returns '' if only names and remarks differ, None if the results differ, else a reason."""
     if good.read_bytes() == spoilt.read_bytes():
         return ""
     one, two = (onnx.load(str(path)) for path in (good, spoilt))
@@ -99,7 +102,7 @@ def _within(one: ModelProto, two: ModelProto) -> str | None:
 
 
 def _bare(model: ModelProto) -> bytes:
-    """The graph without weights, names of nodes and remarks."""
+    """Returns the graph as bytes, without weights, names of nodes and remarks."""
     copy = ModelProto.FromString(model.SerializeToString())
     for tensor in copy.graph.initializer:
         tensor.ClearField("raw_data")
@@ -118,7 +121,7 @@ def _equal_weights(one: ModelProto, two: ModelProto, tolerance: float) -> bool:
 
 
 def _equal_outputs(good: Path, spoilt: Path) -> bool:
-    """Bit for bit, for several random inputs."""
+    """Tells whether two models compute the same outputs for several random inputs, bit for bit."""
     rng = np.random.default_rng(0)
     sessions = [_session(path) for path in (good, spoilt)]
     names = [o.name for o in sessions[0].get_outputs()]

@@ -1,7 +1,7 @@
-"""What may happen to a computer: full disks, vanishing folders, signals, little memory, two runs at once.
+"""Faults of a computer: full disks, vanishing folders, signals, little memory, two runs at the same time.
 
-Afterwards the output directory is the old one whole, or the new one whole, or not there; and nothing lies beside it,
-unless nobody could clean up (SIGKILL).
+After a fault, the output directory is completely the old one or completely the new one, or it does not exist. No other
+files lie beside it, unless the process could not clean up (SIGKILL).
 """
 
 import atexit
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def content(folder: Path) -> Content | None:
-    """All files by name, None if there is no such directory."""
+    """Reads all files of a directory, by name; None if it does not exist."""
     if not folder.is_dir():
         return None
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
@@ -43,7 +43,7 @@ def content(folder: Path) -> Content | None:
 
 @cache
 def model() -> Path:
-    """A model whose compilation takes long enough to be interrupted anywhere."""
+    """Writes a model whose compilation takes long enough to be interrupted at any place, and returns its path."""
     folder = Path(tempfile.mkdtemp(prefix="raptor-model-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
@@ -53,13 +53,14 @@ def model() -> Path:
 
 
 def compiling(out: Path) -> list[str]:
+    """Returns the arguments that compile `model` to `out`."""
     options = ["--xbar", "8", "--cores", "30", "--xbars-per-core", "8", "--format", "both", "--force", "-q"]
     return ["compile", str(model()), "-o", str(out), *options]
 
 
 @cache
 def new() -> tuple[Content, float]:
-    """What compiling gives, and the seconds it takes."""
+    """Compiles without a fault. Returns the files and the seconds that it took."""
     with tempfile.TemporaryDirectory() as name:
         start = time.monotonic()
         outcome = raptor(*compiling(Path(name) / "out"))
@@ -76,7 +77,7 @@ def prepare() -> None:
 
 
 def _old(folder: Path, rng: Random) -> Content | None:
-    """Puts an earlier output in place, or not."""
+    """Puts an earlier output in place in most cases, and returns its files, or None."""
     if rng.random() < 0.4:
         return None
     good = rng.choice(bases())
@@ -87,6 +88,7 @@ def _old(folder: Path, rng: Random) -> Content | None:
 def _judge(
     outcome: Outcome, folder: Path, old: Content | None, *, statuses: tuple[int, ...], clean: bool = True
 ) -> str:
+    """Names the output that is left: new, old or none. Raises `BrokenError` if it is half an output, or not clean."""
     if fault := outcome.fault(statuses):
         raise BrokenError(fault)
     found = content(folder / "out")
@@ -109,6 +111,7 @@ def _judge(
 
 
 def killed(folder: Path, rng: Random) -> str:
+    """Kills a compilation at a random time (SIGKILL). The next run must work."""
     old = _old(folder, rng)
     delay = rng.uniform(0.0, 1.2) * new()[1]
 
@@ -128,6 +131,7 @@ def killed(folder: Path, rng: Random) -> str:
 
 
 def interrupted(folder: Path, rng: Random) -> str:
+    """Interrupts a compilation at a random time (Ctrl-C)."""
     old = _old(folder, rng)
     outcome = _struck(folder, rng, signal.SIGINT)
     if outcome.status == INTERRUPTED and outcome.err != "raptor: error: interrupted\n":
@@ -136,9 +140,10 @@ def interrupted(folder: Path, rng: Random) -> str:
 
 
 def terminated(folder: Path, rng: Random) -> str:
+    """Terminates a compilation at a random time (SIGTERM)."""
     old = _old(folder, rng)
     outcome = _struck(folder, rng, signal.SIGTERM)
-    if outcome.status == -signal.SIGTERM:  # before the command looked after it, or when it had ended
+    if outcome.status == -signal.SIGTERM:  # before the command handled it, or after its end
         outcome = replace(outcome, status=TERMINATED, err="raptor: error: terminated\n")
     if outcome.status == TERMINATED and outcome.err != "raptor: error: terminated\n":
         raise BrokenError(f"terminated, but says {outcome.err!r}")
@@ -146,7 +151,7 @@ def terminated(folder: Path, rng: Random) -> str:
 
 
 def _struck(folder: Path, rng: Random, number: signal.Signals) -> Outcome:
-    """A compilation that gets a signal at any time."""
+    """Compiles, and sends a signal to the process at a random time."""
     delay = 0.01 + rng.uniform(0.0, 1.1) * new()[1]
 
     def strike(child: int) -> None:
@@ -157,6 +162,7 @@ def _struck(folder: Path, rng: Random, number: signal.Signals) -> Outcome:
 
 
 def validation_stopped(folder: Path, rng: Random) -> str:
+    """Stops a validation by a signal at a random time. It must not change its input or leave half a report."""
     good = rng.choice(bases())
     shutil.copytree(good, folder / "out")
     number = rng.choice((signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
@@ -169,7 +175,7 @@ def validation_stopped(folder: Path, rng: Random) -> str:
     report = folder / "report.json"
     arguments = ["validate", str(folder / "out"), "--layers", "--json", str(report), "-q"]
     outcome = isolated(lambda: app.main(arguments), during=strike)
-    died = outcome.status in (-signal.SIGKILL, -signal.SIGTERM)  # by the latter before the command looked after it
+    died = outcome.status in (-signal.SIGKILL, -signal.SIGTERM)  # SIGTERM, before the command handled it
     if not died and (fault := outcome.fault((0, INTERRUPTED, TERMINATED))):
         raise BrokenError(fault)
     if content(folder / "out") != content(good):
@@ -183,7 +189,7 @@ def validation_stopped(folder: Path, rng: Random) -> str:
 
 
 def file_size_limit(folder: Path, rng: Random) -> str:
-    """Every file that grows beyond the limit fails to be written, like on a full disk."""
+    """Limits the size of files: a file that would be larger cannot be written, like on a full disk."""
     old = _old(folder, rng)
     limit = rng.choice((500, 1000, 10_000, 50_000, 10**6))  # standard error is a file here, and needs some hundred
 
@@ -195,7 +201,7 @@ def file_size_limit(folder: Path, rng: Random) -> str:
 
 
 def full_disk(folder: Path, rng: Random) -> str:
-    """A small tmpfs for the output, the temporary files, or both; only root can mount one."""
+    """Uses a small tmpfs for the output, the temporary files, or both. Only root can mount one."""
     if os.geteuid() != 0:
         return file_size_limit(folder, rng)
     size = rng.choice((4, 40, 200, 400, 900))
@@ -216,7 +222,7 @@ def full_disk(folder: Path, rng: Random) -> str:
 
 
 def read_only(folder: Path, rng: Random) -> str:
-    """As somebody else, if we are root, whom permissions do not stop."""
+    """Compiles into a folder without write permission; as another user if we are root, because root may write."""
     old = _old(folder, rng)
     folder.chmod(0o555)
 
@@ -233,7 +239,7 @@ def read_only(folder: Path, rng: Random) -> str:
 
 
 def vanishing(folder: Path, rng: Random) -> str:
-    """The folder of the output is moved away while it is written."""
+    """Moves the folder of the output away while the output is written."""
     parent = folder / "parent"
     parent.mkdir()
     delay = rng.uniform(0.0, 1.1) * new()[1]
@@ -253,7 +259,7 @@ def vanishing(folder: Path, rng: Random) -> str:
 
 @cache
 def _sources() -> Path:
-    """A copy of the packages beside whose files nothing can be written, not even by root: a file is in the way."""
+    """Copies the packages. A file in the way of each cache folder prevents that anyone, even root, writes a cache."""
     folder = Path(tempfile.mkdtemp(prefix="raptor-sources-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for package in ("raptor", "validator"):
@@ -264,7 +270,7 @@ def _sources() -> Path:
 
 
 def no_cache(folder: Path, rng: Random) -> str:
-    """Compiled loops can be kept nowhere, or only on a full disk: `raptor` takes its time, and is right."""
+    """Leaves no place for compiled loops, or only a full disk: `raptor` takes longer, and is right."""
     home = folder / "home"
     if full := os.geteuid() == 0 and rng.random() < 0.5:
         home.mkdir()
@@ -283,7 +289,7 @@ def no_cache(folder: Path, rng: Random) -> str:
 
 
 def _afresh(*arguments: str | Path, surroundings: Mapping[str, str] | None = None, memory_bytes: int = -1) -> Outcome:
-    """`raptor` in a process of its own, that has imported nothing yet."""
+    """Runs `raptor` in a new process, which has imported nothing yet. `surroundings`: environment variables."""
     code = "import sys, raptor.cli.app; raptor.cli.app.main(sys.argv[1:])"
     begin = time.monotonic()
     try:
@@ -304,7 +310,7 @@ def _afresh(*arguments: str | Path, surroundings: Mapping[str, str] | None = Non
 
 
 def limited_from_the_start(folder: Path, rng: Random) -> str:
-    """`ulimit -v`, before anything is imported."""
+    """Limits memory as `ulimit -v` does, before anything is imported."""
     old = _old(folder, rng)
     memory_bytes = round(math.exp(rng.uniform(math.log(40 * 2**20), math.log(2 * 2**30))))
     out, good = folder / "out", rng.choice(bases())
@@ -318,9 +324,10 @@ def limited_from_the_start(folder: Path, rng: Random) -> str:
 
 
 def little_memory(folder: Path, rng: Random) -> str:
+    """Runs a command with little memory: it ends as usual or refuses."""
     old = _old(folder, rng)
     command = rng.choice(("compile", "compile", "validate", "check", "simulate"))
-    # NOTE: with less, CPython may wait for ever for a thread that had no memory to start.
+    # NOTE: with less memory, CPython may wait for ever for a thread that could not start.
     memory_bytes = 2**20 + rng.randrange(0, 2 ** rng.randint(18, 28))
     if command == "compile":
         outcome = raptor(*compiling(folder / "out"), memory_bytes=memory_bytes)
@@ -333,7 +340,7 @@ def little_memory(folder: Path, rng: Random) -> str:
 
 
 def two_at_once(folder: Path, rng: Random) -> str:
-    """The same directory: one has written all of it; the other is refused, or came later."""
+    """Lets two runs write the same directory: one writes all of it; the other is refused, or comes later."""
     old = _old(folder, rng)
     delay = rng.uniform(0.0, 0.3) * new()[1]
     others: list[Outcome] = []
@@ -360,6 +367,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Tries one of `FAULTS`."""
     fault = rng.choice(FAULTS)
     try:
         return f"{fault.__name__}: {fault(folder, rng)}"

@@ -1,4 +1,4 @@
-"""Files that an option names: mappings, architectures and inputs. A spoilt one is refused, or what it says is right."""
+"""Files that options name: mappings, architectures and inputs. A spoilt file is refused, or the result is right."""
 
 import atexit
 import shutil
@@ -25,7 +25,10 @@ CHIP = {"xbar": 8, "xbars_per_core": 6, "cores": 20}
 
 @cache
 def given() -> Path:
-    """A model, `NAME.json` mappings of it, `arch` with an architecture file, and files of inputs. Made once."""
+    """Makes the good files once and returns their folder.
+
+    It holds a model, its mappings `NAME.json`, a folder `arch` with an architecture file, and files of inputs.
+    """
     folder = Path(tempfile.mkdtemp(prefix="raptor-given-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "model.onnx").write_bytes(_model().SerializeToString())
@@ -45,7 +48,7 @@ def given() -> Path:
 
 
 def _model() -> ModelProto:
-    """Layers that stream, whole, depthwise, pooled and of one pixel."""
+    """Makes a model of layers that stream, layers that do not, depthwise and pooling layers, layers of one pixel."""
     nodes = [
         node("Conv", "x w", "c", pads=[1, 1, 1, 1]),
         node("Relu", "c", "r"),
@@ -62,6 +65,7 @@ def _model() -> ModelProto:
 
 
 def mapping(folder: Path, rng: Random) -> str:
+    """Spoils a stored mapping and compiles with it."""
     name = rng.choice((*MAPPINGS, "rows", "searched", "searched"))
     done = _spoilt(given() / f"{name}.json", folder / "mapping", rng)
     chip = [part for option, value in CHIP.items() for part in (f"--{option.replace('_', '-')}", str(value))]
@@ -70,12 +74,13 @@ def mapping(folder: Path, rng: Random) -> str:
 
 
 def architecture(folder: Path, rng: Random) -> str:
+    """Spoils an architecture file or its network table and compiles for it."""
     done = _spoilt(given() / "arch", folder / "arch", rng)
     return _compiled(folder, done, "--arch", folder / "arch" / "arch.json")
 
 
 def inputs(folder: Path, rng: Random) -> str:
-    """A bit may make an input infinite, or so large that sums differ."""
+    """Spoils a file of inputs. Exit status 1 is allowed: a changed bit may make an input infinite, or very large."""
     name = f"x.{rng.choice(('npy', 'npz', 'pb'))}"
     done = _spoilt(given() / name, folder / "input", rng)
     arguments = ("validate", given() / "out", "--input", folder / "input" / name, "--quiet")
@@ -83,7 +88,7 @@ def inputs(folder: Path, rng: Random) -> str:
 
 
 def _spoilt(source: Path, folder: Path, rng: Random) -> str:
-    """Copies a file, or the files of a folder, into a new `folder` and spoils one."""
+    """Copies a file, or the files of a folder, into a new `folder`, and spoils one. Returns what was done."""
     if source.is_dir():
         shutil.copytree(source, folder)
     else:
@@ -122,6 +127,7 @@ WAYS: tuple[Callable[[Path, Random], str], ...] = (mapping, mapping, mapping, ar
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Tries one of `WAYS`."""
     way = rng.choice(WAYS)
     return f"{way.__name__}: {way(folder, rng)}"
 

@@ -1,4 +1,4 @@
-"""Random graphs over every operator and chip, through every command; what fails is shrunk and printed as commands."""
+"""Random graphs of all operators on random chips, through every command. A failing case is shrunk and printed."""
 
 import json
 import math
@@ -30,18 +30,18 @@ from validator.validate import validate
 FOCUSES = (*FAMILIES, "all")
 MOST_NODES, SLOWLY, SECONDS = 40, 10_000, 180
 GROWN = {"cores": "cores", "crossbars a core": "xbars_per_core"}
-"""What a chip has too little of, and the option that gives it more."""
+"""Resources of which a chip may have too few, and the option that gives it more."""
 STRATEGIES: tuple[Mapping[str, Any], ...] = (
     *[{"mapping": "raptor"}] * 9,
     *[{"mapping": "rows"}] * 7,
     {"mapping": "pixelwise"},
     *({"optimize": objective, "effort": 2} for objective in ("latency", "throughput", "energy")),
 )
-"""As often as they are named."""
+"""Options of the strategies; one that occurs more often is drawn more often."""
 
 
 def chip(rng: Random) -> dict[str, Any]:
-    """Crossbars of 3 to 256, one or more in a core, one core or more, weights in slices."""
+    """Draws a chip: 3 to 256 rows and columns, one crossbar in a core or more, one core or more, weights in slices."""
     bits, cell_bits = rng.choice(((8, 8), (8, 8), (8, 4), (8, 2), (16, 16), (16, 8), (5, 5), (32, 16)))
     rows, cols = (round(math.exp(rng.uniform(math.log(3), math.log(256)))) for _ in range(2))
     return {
@@ -54,7 +54,7 @@ def chip(rng: Random) -> dict[str, Any]:
 
 
 def compiled(case: Case, folder: Path) -> raptor.Program:
-    """With more cores or crossbars where the case needs them, which are printed. The mapping is kept in `folder`."""
+    """Compiles a case, with more cores or crossbars if it needs them, and prints these. `folder` gets the mapping."""
     options, kept = case.options_in(folder), folder / "mapping.json"
     for _ in range(4):
         try:
@@ -67,7 +67,7 @@ def compiled(case: Case, folder: Path) -> raptor.Program:
 
 
 def through_everything(case: Case) -> None:
-    """Prints how it ended; raises what nobody may raise."""
+    """Compiles, checks, validates, simulates and replays a case. Prints the outcome; raises an error if it is wrong."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
@@ -91,7 +91,10 @@ def through_everything(case: Case) -> None:
 
 
 def _runs(text: Path, binary: Path, instructions: int) -> Iterator[tuple[Path, Engine, Schedule]]:
-    """Both engines and both schedules, from JSON and from .pim; the slow engine once, if that does not take seconds."""
+    """Yields output, engine and schedule of each run: both engines and schedules, from JSON and from .pim.
+
+    The slow engine runs once, and only a program with few instructions.
+    """
     yield text, "numba", "block"
     yield binary, "numba", "round-robin"
     if instructions < SLOWLY:
@@ -99,7 +102,7 @@ def _runs(text: Path, binary: Path, instructions: int) -> Iterator[tuple[Path, E
 
 
 def replayed(case: Case, program: raptor.Program, folder: Path) -> None:
-    """The stored mapping gives the same bytes; of the report, all but what was searched."""
+    """Compiles again with the stored mapping: the files must be equal, and the report except for the search."""
     options = case.options_in(folder) | {"xbars_per_core": program.artifacts.arch.xbars_per_core}
     options |= {"cores": program.artifacts.arch.core_count, "mapping": folder / "mapping.json"}
     again = raptor.compile(case.model, **{k: v for k, v in options.items() if k not in ("optimize", "effort")})
@@ -116,6 +119,7 @@ def without_search(report: Report) -> dict[str, object]:
 
 
 def validated(case: Case, out: Path, engine: Engine, schedule: Schedule) -> None:
+    """Validates an output with all layers; every error must be finite."""
     report = validate(out, inputs=case.inputs, layers=True, tolerance=TOLERANCE, engine=engine, schedule=schedule)
     found = [*(layer.comparison for layer in report.layers), *report.outputs]
     assert report.passed, f"{engine}, {schedule}: {report.first_deviation}: {[c for c in found if not c.passed]}"
@@ -123,7 +127,7 @@ def validated(case: Case, out: Path, engine: Engine, schedule: Schedule) -> None
 
 
 def made(number: int, most: int) -> Case:
-    """The graph of a seed with at most so many nodes."""
+    """Makes the case of a seed, with a graph of at most `most` nodes."""
     rng = Random(f"graph:{number}")
     chosen = chip(rng) | {"rob_size": rng.randint(1, 8)} | rng.choice(STRATEGIES)
     graph = build(rng, FOCUSES[number % len(FOCUSES)], most)
@@ -131,7 +135,7 @@ def made(number: int, most: int) -> Case:
 
 
 def _tried(number: int, most: int) -> tuple[str | None, str, Case]:
-    """What goes wrong; how it ended if nothing does; the case, with what it needs."""
+    """Tries a case. Returns the fault or None, the outcome, and the case with the cores and crossbars that it needs."""
     case = made(number, most)
     outcome = isolated(lambda: through_everything(case), seconds=SECONDS)
     *grown, ending = outcome.out.splitlines() or [""]
@@ -141,6 +145,7 @@ def _tried(number: int, most: int) -> tuple[str | None, str, Case]:
 
 
 def case(rng: Draw, folder: Path) -> str:
+    """Tries the graph of a seed. If it fails, finds the smallest graph of the seed that fails too."""
     fault, ending, _ = _tried(rng.number, MOST_NODES)
     if fault is None:
         return ending

@@ -1,4 +1,4 @@
-"""Files made to harm who reads them: nested, endless, lying, packed, linked. Nothing outside may be read or written."""
+"""Files made to harm their reader: nested, endless, lying, packed, linked. No file outside may be read or written."""
 
 import gzip
 import io
@@ -24,7 +24,7 @@ Trap = Callable[[Path, Random], str]
 
 
 class _Payload:
-    """Leaves a trace when it is unpickled."""
+    """Object that makes a directory when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,6 +44,7 @@ def _any_file(out: Path, rng: Random, pattern: str = "*") -> Path:
 
 
 def nested(out: Path, rng: Random) -> str:
+    """Puts deeply nested JSON into a file."""
     path = _any_file(out, rng, "*.json")
     depth, (left, right) = rng.choice((500, 10**5, 10**7)), rng.choice((("[", "]"), ('{"a":', "}"), ('{"op":', "}")))
     inner = left * depth + "0" + (right * depth if rng.random() < 0.7 else "")
@@ -55,6 +56,7 @@ def nested(out: Path, rng: Random) -> str:
 
 
 def endless(out: Path, rng: Random) -> str:
+    """Puts a very long value into a JSON file."""
     path = _any_file(out, rng, "*.json")
     form = rng.choice(("digits", "spaces", "string", "zeros", "keys", "escapes", "strings", "objects"))
     size = rng.choice((10**5, 3 * 10**7))
@@ -76,7 +78,7 @@ def endless(out: Path, rng: Random) -> str:
 
 
 def _insert(path: Path, text: str, rng: Random) -> None:
-    """In the place of some value."""
+    """Inserts a text before some value of a JSON file."""
     content = path.read_text()
     places = [k for k, c in enumerate(content) if c in ":[," and content[k + 1 : k + 2] not in "]}"]
     at = rng.choice(places) + 1 if places else 0
@@ -84,6 +86,7 @@ def _insert(path: Path, text: str, rng: Random) -> None:
 
 
 def odd_text(out: Path, rng: Random) -> str:
+    """Puts bytes into a JSON file that are not JSON, or not UTF-8."""
     path = _any_file(out, rng, "*.json")
     odd = (b"\xff\xfe", b"\xef\xbb\xbf", b"\0", b"NaN", b"[NaN]", b"-Infinity", b'"\\ud800"', b"\x80", b"{]", b"1e999")
     form = rng.choice(odd)
@@ -95,6 +98,7 @@ def odd_text(out: Path, rng: Random) -> str:
 
 
 def lying_count(out: Path, rng: Random) -> str:
+    """Writes a wrong number of instructions into a .pim stream."""
     for path in out.glob("core_*.json"):
         path.unlink()
     paths = sorted(out.glob("core_*.pim"))
@@ -118,7 +122,7 @@ def _npy(header: bytes, data: bytes) -> bytes:
 
 
 def packed(out: Path, rng: Random) -> str:
-    """Pickles, and little files that are large when unpacked."""
+    """Replaces weights by pickles, broken archives, or small files that are large when unpacked."""
     form = rng.choice(("pickle", "bomb", "huge shape", "long header", "many members", "encrypted", "evil header"))
     plain = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }\n"
     member = {
@@ -142,13 +146,14 @@ def packed(out: Path, rng: Random) -> str:
 
 
 def _put_weights(out: Path, content: bytes) -> None:
-    """As weights of core 0, listed in the manifest."""
+    """Writes the weights of core 0, and lists them in the manifest."""
     (out / "weights/core_0_weights.json").unlink(missing_ok=True)
     (out / "weights/core_0_weights.npz").write_bytes(content)
     _list(out, "weights/core_0_weights.npz")
 
 
 def constants(out: Path, rng: Random) -> str:
+    """Replaces the constants by a pickle with an odd header."""
     header = rng.choice((b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n", b"{}", b"(" * 3000))
     payload = pickle.dumps(_Payload(out.parent / "unpickled"))
     (out / "weights/constants.npy").write_bytes(_npy(header, payload))
@@ -166,6 +171,7 @@ def _list(out: Path, *names: str) -> None:
 
 
 def outside(out: Path, rng: Random) -> str:
+    """Names a path outside of the directory, in the manifest or as network table."""
     absolute = str(out.parent / "secret")
     name = rng.choice(("../secret", absolute, "/dev/zero", "weights/../../secret", "/proc/self/mem", "."))
     form = rng.choice(("manifest", "network", "network"))
@@ -179,7 +185,7 @@ def outside(out: Path, rng: Random) -> str:
 
 
 def special(out: Path, rng: Random) -> str:
-    """A link, a pipe, a device, a directory, a socket in the place of a file."""
+    """Replaces a file by a link, a pipe, a device or a directory."""
     path = _any_file(out, rng)
     form = rng.choice(("link", "loop", "pipe", "zero", "directory", "dangling"))
     path.unlink()
@@ -194,6 +200,7 @@ def special(out: Path, rng: Random) -> str:
 
 
 def linked_folder(out: Path, rng: Random) -> str:
+    """Replaces the folder of the weights by a link."""
     shutil.move(out / "weights", out.parent / "elsewhere")
     (out / "weights").symlink_to(out.parent / "elsewhere")
     return "weights is a link"
@@ -203,7 +210,7 @@ def linked_folder(out: Path, rng: Random) -> str:
 
 
 def single_file(out: Path, rng: Random) -> str:
-    """`check` and `simulate` take one file as well; `out` becomes it."""
+    """Replaces the directory `out` by a single-file program, which `check` and `simulate` take too."""
     program = {"config": {"core_cnt": 1, "array_group_map": {"core0": []}}, "core0": []}
     text = json.dumps(program).encode()
     forms = {
@@ -230,6 +237,7 @@ TRAPS: tuple[Trap, ...] = (
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Sets one of `TRAPS` and runs every command that reads an output."""
     out = folder / "out"
     good = rng.choice(bases())
     shutil.copytree(good, out)

@@ -1,4 +1,4 @@
-"""Runs code in a forked child with limits on time and memory, and says how it ended."""
+"""Runs code in a forked child with limits on time and memory, and returns how it ended."""
 
 import math
 import os
@@ -19,16 +19,16 @@ from raptor.common.printable import printable
 
 GIB = 2**30
 STATUSES = (0, 1, 2, 3)
-"""Of `raptor`: done, mismatch, bad input, deadlock."""
+"""Exit statuses of `raptor`: done, mismatch, bad input, deadlock."""
 FAILED = 70
 PATIENCE = 8
-"""Seconds of the clock for each of the processor's: other work may run beside."""
+"""Seconds of real time allowed for each second of processor time, because other work may run at the same time."""
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a child ended: `status` is an exit status, minus a signal, or None if it had to be stopped."""
+    """End of a child. `status`: its exit status, or a negative signal number, or None if it had to be stopped."""
 
     status: int | None
     out: str
@@ -37,7 +37,7 @@ class Outcome:
     peak_bytes: int
 
     def fault(self, allowed: Sequence[int] = STATUSES) -> str | None:
-        """What no input may cause: a crash, a hang, a traceback, a status without its message."""
+        """Returns a fault that no input may cause, or None: a crash, a hang, a traceback, a status without message."""
         if self.status is None:
             return f"still running after {self.seconds:.0f} s"
         if self.status < 0:
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def raptor(*arguments: str | Path, seconds: float = 60, memory_bytes: int = 3 * GIB, terminal: bool = False) -> Outcome:
-    """`raptor` with these arguments, in a pipe or as on a terminal; `memory_bytes` beyond what importing it takes."""
+    """Runs `raptor` with these arguments in a child. `terminal`: with the output of a terminal, else of a pipe."""
 
     def run() -> None:
         os.environ |= {"TTY_COMPATIBLE": str(int(terminal)), "COLUMNS": "1000"}
@@ -72,8 +72,9 @@ def isolated(
 ) -> Outcome:
     """Calls `function` in a child; `during` is called with its process id while it runs.
 
-    `seconds` are the processor's; a child that waits is stopped later. The child's status is 0 when `function` returns,
-    what it gives to `sys.exit`, or 70 after a traceback.
+    `seconds`: limit of processor time; a child that only waits is stopped later. The child's status is 0 if `function`
+    returns, its status if it calls `sys.exit`, and 70 after a traceback. `memory_bytes`: limit in addition to the
+    memory of this process.
     """
     start = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -85,7 +86,7 @@ def isolated(
             try:
                 _become(function, out.fileno(), err.fileno(), seconds, memory_bytes)
             finally:
-                os._exit(FAILED)  # else it would go on as the parent
+                os._exit(FAILED)  # else it would continue as the parent
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         during(child)
         status, usage = _wait(child, start + PATIENCE * seconds)
@@ -94,7 +95,7 @@ def isolated(
 
 
 def _become(function: Callable[[], object], out: int, err: int, seconds: float, memory_bytes: int) -> None:
-    """The child; never returns. A process group of its own, so that what it starts is stopped with it."""
+    """Runs `function` in the child, and never returns. The child has its own process group."""
     status, ended = FAILED, False
 
     def interrupt(number: int, frame: FrameType | None) -> None:

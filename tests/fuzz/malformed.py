@@ -1,4 +1,4 @@
-"""Models that are wrong, hostile or merely large: `inspect` and `compile` accept or refuse them, in words."""
+"""Models that are wrong, hostile or only large: `inspect` and `compile` accept them, or refuse them with a message."""
 
 import os
 import re
@@ -22,7 +22,7 @@ FLOAT = TensorProto.FLOAT
 
 
 def good_model(rng: Random) -> ModelProto:
-    """A small model with every kind of thing that can be spoilt."""
+    """Makes a small model that has every kind of part that can be spoilt."""
     draw = np.random.default_rng(rng.randrange(2**32))
     channels, filters = rng.randint(1, 4), rng.randint(1, 5)
     constants = {
@@ -69,7 +69,7 @@ def _name(model: ModelProto, rng: Random) -> str:
 
 
 def rename_operand(model: ModelProto, rng: Random) -> str:
-    """Cycles, missing inputs, tensors defined twice, empty names."""
+    """Renames an input or output of a node: gives cycles, missing inputs, tensors defined twice, empty names."""
     node, name = _node(model, rng), _name(model, rng)
     names = rng.choice([node.input, node.output])
     names[rng.randrange(len(names))] = name
@@ -77,13 +77,14 @@ def rename_operand(model: ModelProto, rng: Random) -> str:
 
 
 def cycle(model: ModelProto, rng: Random) -> str:
+    """Lets a node read its own result, or that of the last node."""
     node = _node(model, rng)
     node.input[0] = rng.choice([node.output[0], model.graph.node[-1].output[0]])
     return f"{node.name} reads {node.input[0]}"
 
 
 def rename_everywhere(model: ModelProto, rng: Random) -> str:
-    """An odd name, but consistent."""
+    """Gives a tensor an odd name at all its places, so that the model stays correct."""
     old, new = rng.choice(["x", "y", "c", "w"]), _name(model, rng)
     graph = model.graph
     for node in graph.node:
@@ -96,6 +97,7 @@ def rename_everywhere(model: ModelProto, rng: Random) -> str:
 
 
 def name_nodes(model: ModelProto, rng: Random) -> str:
+    """Gives all nodes the same odd name."""
     name = rng.choice(["", "same", "a/b", "x" * 10_000, "\x1b[31m"])
     for node in model.graph.node:
         node.name = name
@@ -103,18 +105,21 @@ def name_nodes(model: ModelProto, rng: Random) -> str:
 
 
 def repeat(model: ModelProto, rng: Random) -> str:
+    """Repeats a node, input, output or constant."""
     what = rng.choice([model.graph.node, model.graph.input, model.graph.output, model.graph.initializer])
     what.append(rng.choice(list(what)))
     return "something twice"
 
 
 def remove(model: ModelProto, rng: Random) -> str:
+    """Removes a node, input, output or constant."""
     what = rng.choice([model.graph.node, model.graph.input, model.graph.output, model.graph.initializer])
     del what[rng.randrange(len(what))]
     return "something gone"
 
 
 def shuffle_nodes(model: ModelProto, rng: Random) -> str:
+    """Shuffles the nodes, which ONNX wants in topological order."""
     nodes = list(model.graph.node)
     rng.shuffle(nodes)
     del model.graph.node[:]
@@ -126,6 +131,7 @@ def shuffle_nodes(model: ModelProto, rng: Random) -> str:
 
 
 def odd_input_shape(model: ModelProto, rng: Random) -> str:
+    """Gives the input an odd shape: huge, symbolic, of fewer or of many dimensions."""
     shape = model.graph.input[0].type.tensor_type.shape
     form = rng.randrange(4)
     if form == 0:
@@ -141,6 +147,7 @@ def odd_input_shape(model: ModelProto, rng: Random) -> str:
 
 
 def odd_type(model: ModelProto, rng: Random) -> str:
+    """Gives an input or output another element type, or none."""
     value = rng.choice([*model.graph.input, *model.graph.output])
     value.type.tensor_type.elem_type = rng.choice([*range(24), 99, -1])
     if rng.random() < 0.2:
@@ -149,6 +156,7 @@ def odd_type(model: ModelProto, rng: Random) -> str:
 
 
 def lying_weights(model: ModelProto, rng: Random) -> str:
+    """Makes shape, type and data of a constant contradict each other."""
     tensor = rng.choice(list(model.graph.initializer))
     form = rng.choice(("dims", "dims", "short", "long", "type", "fields", "rank"))
     if form == "dims":
@@ -167,6 +175,7 @@ def lying_weights(model: ModelProto, rng: Random) -> str:
 
 
 def odd_numbers(model: ModelProto, rng: Random) -> str:
+    """Puts NaN, infinity or another odd number into a constant."""
     tensor = rng.choice([t for t in model.graph.initializer if t.data_type == FLOAT])
     values = numpy_helper.to_array(tensor).copy()
     odd = rng.choice((np.nan, np.inf, -np.inf, 1e15, 1e-45, -0.0))
@@ -176,7 +185,7 @@ def odd_numbers(model: ModelProto, rng: Random) -> str:
 
 
 def other_weights(model: ModelProto, rng: Random) -> str:
-    """Weights of another shape, as many as that shape takes."""
+    """Gives weights another shape, with as many numbers as it needs."""
     tensor = rng.choice([t for t in model.graph.initializer if t.data_type == FLOAT])
     dims = list(tensor.dims)
     if dims and rng.random() < 0.7:
@@ -189,6 +198,7 @@ def other_weights(model: ModelProto, rng: Random) -> str:
 
 
 def odd_reshape(model: ModelProto, rng: Random) -> str:
+    """Reshapes to an odd shape."""
     dims = [rng.choice((*HUGE, 1, 2, -1, 0)) for _ in range(rng.choice((0, 1, 2, 3, 60)))]
     tensor = next(t for t in model.graph.initializer if t.name == "shape")
     tensor.CopyFrom(numpy_helper.from_array(np.array(dims, np.int64), "shape"))
@@ -199,6 +209,7 @@ def odd_reshape(model: ModelProto, rng: Random) -> str:
 
 
 def odd_attribute(model: ModelProto, rng: Random) -> str:
+    """Spoils an attribute of a node."""
     node = rng.choice([n for n in model.graph.node if n.attribute])
     attribute = rng.choice(list(node.attribute))
     form = rng.choice(("value", "value", "value", "type", "twice", "unknown", "empty", "gone"))
@@ -220,6 +231,7 @@ def odd_attribute(model: ModelProto, rng: Random) -> str:
 
 
 def other_operator(model: ModelProto, rng: Random) -> str:
+    """Replaces the operator of a node by another one, or by one that does not exist."""
     node = _node(model, rng)
     ops = ["If", "Loop", "Scan", "SequenceConstruct", "Optional", "StringNormalizer", "NoSuchOp", "", "Conv", "LSTM"]
     ops += ["Gather", "Resize", "Einsum", "TopK", "NonZero", "RandomNormal", "Bernoulli", "ConstantOfShape", "Pad"]
@@ -235,6 +247,7 @@ def _branch(value: str) -> Any:
 
 
 def control_flow(model: ModelProto, rng: Random) -> str:
+    """Adds an If, Loop or Scan that reads the result."""
     graph = model.graph
     graph.initializer.append(numpy_helper.from_array(np.array(rng.random() < 0.5), "cond"))
     graph.initializer.append(numpy_helper.from_array(np.array(rng.choice((0, 3, 2**40)), np.int64), "trips"))
@@ -265,6 +278,7 @@ def control_flow(model: ModelProto, rng: Random) -> str:
 
 
 def nested_branches(model: ModelProto, rng: Random) -> str:
+    """Adds branches within branches."""
     depth = rng.choice((3, 10, 30))  # protobuf writes no more than 33
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "cond"))
     inner = _branch("y")
@@ -277,7 +291,7 @@ def nested_branches(model: ModelProto, rng: Random) -> str:
 
 
 def functions(model: ModelProto, rng: Random) -> str:
-    """A function of the model: one that works, one that calls itself, one without a body."""
+    """Adds a function to the model: one that works, calls itself, has no body, or calls one that does not exist."""
     form = rng.choice(("good", "recursive", "empty", "missing"))
     inner = {"good": "Neg", "recursive": "Mine", "empty": "", "missing": "Other"}[form]
     domain = "" if form == "good" else "own"
@@ -291,6 +305,7 @@ def functions(model: ModelProto, rng: Random) -> str:
 
 
 def opset(model: ModelProto, rng: Random) -> str:
+    """Gives the model an odd opset or IR version."""
     form = rng.choice(("version", "none", "twice", "ir"))
     if form == "version":
         model.opset_import[0].version = rng.choice((0, -1, 1, 5, 6, 7, 13, 30, 1000, 2**62))
@@ -315,6 +330,7 @@ def _chain(model: ModelProto, ops: Sequence[str], count: int) -> None:
 
 
 def deep(model: ModelProto, rng: Random) -> str:
+    """Adds a long chain of nodes."""
     count = rng.choice((500, 1500))
     ops = rng.choice((["Neg", "Abs"], ["Identity"], ["Relu"], ["Sigmoid", "Tanh"]))
     _chain(model, ops, count)
@@ -322,7 +338,7 @@ def deep(model: ModelProto, rng: Random) -> str:
 
 
 def unused(model: ModelProto, rng: Random) -> str:
-    """Many nodes and constants that nothing needs."""
+    """Adds many nodes whose results are not used."""
     count = rng.choice((100, 20_000))
     for k in range(count):
         model.graph.node.append(helper.make_node("Neg", ["x"], [f"u{k}"], f"u{k}"))
@@ -330,7 +346,7 @@ def unused(model: ModelProto, rng: Random) -> str:
 
 
 def expanding(model: ModelProto, rng: Random) -> str:
-    """A few bytes that ask for terabytes when constants are folded, or when the model is run."""
+    """Adds a few bytes that need terabytes when constants are folded, or when the model is run."""
     size = [2**20, 2**20] if rng.random() < 0.5 else [rng.choice((2**16, 2**36))]
     model.graph.initializer.append(numpy_helper.from_array(np.array(size, np.int64), "size"))
     op = rng.choice(["ConstantOfShape", "Expand", "Tile", "Range", "OneHot"])
@@ -360,7 +376,7 @@ SPOILERS: tuple[Spoiler, ...] = (
 
 
 def external(model: ModelProto, rng: Random, folder: Path) -> str:
-    """Weights in another file: well, outside, through a link, beyond its end."""
+    """Puts weights into another file: correctly, outside of the folder, through a link, or beyond the file's end."""
     (folder / "secret").write_bytes(bytes(10_000))
     inside = folder / "model"
     inside.mkdir()
@@ -401,7 +417,7 @@ def _spoilt_bytes(model: ModelProto, rng: Random) -> tuple[bytes, str]:
 
 
 def _nested(depth: int) -> bytes:
-    """A graph in an attribute of a node of a graph ..., as bytes: protobuf itself would refuse to write it."""
+    """Returns the bytes of a graph in an attribute of a node of a graph ..., which protobuf would refuse to write."""
     inner = b""
     for _ in range(depth):
         for key in (b"\x32", b"\x2a", b"\x0a"):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
@@ -418,6 +434,7 @@ def _varint(value: int) -> bytes:
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Spoils a model; inspects, compiles and validates it."""
     form = rng.random()
     model = good_model(rng) if form < 0.7 else build(rng, "all", 6).model()
     path = folder / "model" / "model.onnx"
@@ -437,13 +454,13 @@ def case(rng: Random, folder: Path) -> str:
 def _spoil(model: ModelProto, rng: Random) -> str:
     done: list[str] = []
     for spoil in _in_order(rng.sample(SPOILERS, rng.choice((1, 1, 1, 2)))):
-        with suppress(IndexError, StopIteration, ValueError):  # another model, or spoilt already: nothing of this kind
+        with suppress(IndexError, StopIteration, ValueError):  # another model, or spoilt already: the part is missing
             done.append(f"{spoil.__name__}: {spoil(model, rng)}")
     return "; ".join(done)
 
 
 def _in_order(spoilers: Sequence[Spoiler]) -> Sequence[Spoiler]:
-    """Those that expect the model as it was come first."""
+    """Sorts spoilers: those that need the original model come first."""
     return sorted(spoilers, key=lambda s: s in (remove, repeat, rename_operand, odd_type, lying_weights))
 
 
@@ -466,7 +483,7 @@ def _outcome(folder: Path, path: Path, done: str, *, terminal: bool) -> str:
 
 
 def _validated(out: Path, done: str, *, terminal: bool) -> str:
-    """What is compiled must be right. Scales are folded into weights, which may spare an overflow."""
+    """Validates a compiled model: it must be right. It may overflow only in onnxruntime, because scales are folded."""
     outcome = raptor("validate", out, seconds=SECONDS, memory_bytes=MEMORY_BYTES, terminal=terminal)
     if fault := outcome.fault():
         raise BrokenError(f"{done}: validate: {fault}")

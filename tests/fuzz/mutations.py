@@ -1,4 +1,4 @@
-"""Ways to spoil an output directory. Each takes the directory and a random generator, and says what it did."""
+"""Mutations that spoil an output directory. Each takes the directory and a random generator; returns what it did."""
 
 import hashlib
 import io
@@ -21,11 +21,11 @@ ODD_TYPES = (None, True, "", "x", "../x", [], {}, [[]], [0], {"0": 0})
 
 
 class MisfitError(Exception):
-    """There is nothing of this kind to spoil; the directory is as it was."""
+    """Raised if the directory has nothing that the mutation could spoil; it is unchanged."""
 
 
 def seal(out: Path) -> None:
-    """Makes the manifest say what is there, so that it does not give a change away."""
+    """Writes sizes and hashes of the present files into the manifest, so that it does not reveal a change."""
     path = out / "manifest.json"
     if not path.is_file():  # but a link to /dev/zero, say
         return
@@ -49,7 +49,7 @@ def _files(out: Path) -> list[Path]:
 
 
 def _pick(out: Path, rng: Random) -> tuple[Path, str, bytearray]:
-    """Every kind of file as often as any other."""
+    """Picks a file: each kind with the same probability. Returns path, name and content."""
     kinds: dict[str, list[Path]] = {}
     for path in _files(out):
         kinds.setdefault(path.name.rstrip("0123456789").split("_")[0] + path.suffix, []).append(path)
@@ -58,6 +58,7 @@ def _pick(out: Path, rng: Random) -> tuple[Path, str, bytearray]:
 
 
 def flip_bits(out: Path, rng: Random) -> str:
+    """Flips bits of a file."""
     path, name, content = _pick(out, rng)
     count = rng.choice((1, 1, 1, 3, 20))
     for _ in range(count):
@@ -67,6 +68,7 @@ def flip_bits(out: Path, rng: Random) -> str:
 
 
 def truncate(out: Path, rng: Random) -> str:
+    """Cuts off the end of a file."""
     path, name, content = _pick(out, rng)
     size = rng.choice((0, 1, len(content) // 2, len(content) - 1, rng.randrange(len(content))))
     path.write_bytes(content[:size])
@@ -74,6 +76,7 @@ def truncate(out: Path, rng: Random) -> str:
 
 
 def extend(out: Path, rng: Random) -> str:
+    """Appends bytes to a file."""
     path, name, content = _pick(out, rng)
     more = rng.choice((b"\0", b" \n", b"]", content[-20:], bytes(content), rng.randbytes(50)))
     path.write_bytes(content + more)
@@ -81,6 +84,7 @@ def extend(out: Path, rng: Random) -> str:
 
 
 def splice(out: Path, rng: Random) -> str:
+    """Copies a piece of a file to another place in it."""
     path, name, content = _pick(out, rng)
     at, to, size = (rng.randrange(len(content)) for _ in range(3))
     piece = content[at : at + min(size, 200)]
@@ -89,6 +93,7 @@ def splice(out: Path, rng: Random) -> str:
 
 
 def swap_files(out: Path, rng: Random) -> str:
+    """Swaps two files of one kind, or copies one over the other."""
     path, name, content = _pick(out, rng)
     same = [p for p in _files(out) if p != path and p.suffix == path.suffix and p.parent == path.parent]
     if not same:
@@ -101,6 +106,7 @@ def swap_files(out: Path, rng: Random) -> str:
 
 
 def remove_file(out: Path, rng: Random) -> str:
+    """Removes a file."""
     path, name, _ = _pick(out, rng)
     path.unlink()
     return f"{name} removed"
@@ -110,7 +116,7 @@ def remove_file(out: Path, rng: Random) -> str:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container with each of its keys."""
+    """Yields every container of a JSON value with each of its keys."""
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:
         yield value, key
@@ -124,13 +130,14 @@ def _odd(old: Any, rng: Random) -> Any:
 
 
 def change_json(out: Path, rng: Random) -> str:
+    """Changes one value of a JSON file that is not a stream."""
     names = sorted(p.name for p in out.glob("*.json") if not p.name.startswith("core_"))
     path = out / rng.choice([*names, "memory.json", "layers.json", "config.json"])
     return f"{path.name}: {change_value(path, rng)}"
 
 
 def change_value(path: Path, rng: Random) -> str:
-    """One value of a JSON file odd, gone, twice, or in another place."""
+    """Changes one value of a JSON file: odd, removed, repeated, or moved to another place."""
     root = json.loads(path.read_bytes())
     container, key = rng.choice(list(_places(root)))
     form = rng.choice(("odd", "odd", "odd", "gone", "twice", "swapped", "unknown"))
@@ -154,7 +161,7 @@ def change_value(path: Path, rng: Random) -> str:
 
 
 def change_memory(out: Path, rng: Random) -> str:
-    """A tensor or tile of the memory map gone, twice, in another place or under another name."""
+    """Changes a tensor or tile of the memory map: removed, repeated, at another address or under another name."""
     path = out / "memory.json"
     memory = json.loads(path.read_bytes())
     tensors: list[dict[str, Any]] = memory[rng.choice(("inputs", "outputs"))]
@@ -196,7 +203,7 @@ def _read(out: Path, core: int) -> Records:
 
 
 def _write(out: Path, core: int, records: Records) -> None:
-    """Both forms, where there are both."""
+    """Writes the stream of a core, as JSON and as .pim if both are there."""
     for suffix, form in (("json", encoding.to_json), ("pim", encoding.to_pim)):
         path = out / f"core_{core}.{suffix}"
         if path.exists():
@@ -212,6 +219,7 @@ def _busy(out: Path, rng: Random) -> tuple[int, Records]:
 
 
 def change_field(out: Path, rng: Random) -> str:
+    """Changes one operand of an instruction."""
     core, records = _busy(out, rng)
     kinds = sorted(set(records["opcode"].tolist()))
     pc = int(rng.choice(np.flatnonzero(records["opcode"] == rng.choice(kinds)).tolist()))
@@ -225,6 +233,7 @@ def change_field(out: Path, rng: Random) -> str:
 
 
 def change_opcode(out: Path, rng: Random) -> str:
+    """Changes the opcode of an instruction."""
     core, records = _busy(out, rng)
     pc = rng.randrange(len(records))
     old = isa.text(records[pc])
@@ -236,6 +245,7 @@ def change_opcode(out: Path, rng: Random) -> str:
 
 
 def drop_instruction(out: Path, rng: Random) -> str:
+    """Removes an instruction."""
     core, records = _busy(out, rng)
     pc = rng.randrange(len(records))
     _write(out, core, np.delete(records, pc))
@@ -243,6 +253,7 @@ def drop_instruction(out: Path, rng: Random) -> str:
 
 
 def repeat_instruction(out: Path, rng: Random) -> str:
+    """Repeats an instruction, there or at another place."""
     core, records = _busy(out, rng)
     pc, to = rng.randrange(len(records)), rng.randrange(len(records))
     to = pc if rng.random() < 0.5 else to
@@ -251,6 +262,7 @@ def repeat_instruction(out: Path, rng: Random) -> str:
 
 
 def swap_instructions(out: Path, rng: Random) -> str:
+    """Swaps two instructions of a core."""
     core, records = _busy(out, rng)
     pc = rng.randrange(len(records) - 1)
     other = pc + 1 if rng.random() < 0.5 else rng.randrange(len(records))
@@ -260,7 +272,7 @@ def swap_instructions(out: Path, rng: Random) -> str:
 
 
 def _messages(out: Path) -> list[tuple[int, int, int, int]]:
-    """(sender, its pc, receiver, its pc) of every message, in order for each pair of cores."""
+    """Returns (sender, its pc, receiver, its pc) of every message, in order for each pair of cores."""
     found: list[tuple[int, int, int, int]] = []
     all_records = {core: _read(out, core) for core in _cores(out)}
     sends, receives = isa.OPCODE["send"], isa.OPCODE["recv"]
@@ -274,7 +286,7 @@ def _messages(out: Path) -> list[tuple[int, int, int, int]]:
 
 
 def change_message(out: Path, rng: Random) -> str:
-    """Both ends of one message gone or twice: no deadlock gives it away."""
+    """Removes or repeats both ends of one message, so that no deadlock reveals it."""
     messages = _messages(out)
     if not messages:
         raise MisfitError
@@ -287,6 +299,7 @@ def change_message(out: Path, rng: Random) -> str:
 
 
 def swap_streams(out: Path, rng: Random) -> str:
+    """Swaps the streams of two cores."""
     first, second = rng.sample(_cores(out), 2)
     one, two = _read(out, first), _read(out, second)
     _write(out, first, two)
@@ -320,6 +333,7 @@ def _spoil(matrix: np.ndarray[Any, np.dtype[np.float32]], rng: Random) -> np.nda
 
 
 def change_weights(out: Path, rng: Random) -> str:
+    """Swaps two matrices of a core, or spoils one."""
     paths = sorted((out / "weights").glob("core_*"))
     if not paths:
         raise MisfitError
@@ -343,7 +357,7 @@ def change_weights(out: Path, rng: Random) -> str:
 
 
 def change_archive(out: Path, rng: Random) -> str:
-    """A member of an .npz packed, renamed, repeated or with another header."""
+    """Changes a member of an .npz: packed, renamed, repeated or with another header."""
     paths = sorted((out / "weights").glob("*.npz"))
     if not paths:
         raise MisfitError
@@ -370,4 +384,4 @@ MUTATIONS: tuple[Mutation, ...] = (
     drop_instruction, repeat_instruction, swap_instructions, change_message, swap_streams, change_weights,
     change_weights, change_archive,
 )  # fmt: skip
-"""As often as they are named."""
+"""All mutations; one that occurs more often is drawn more often."""

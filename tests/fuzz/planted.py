@@ -1,7 +1,7 @@
-"""Planted defects: changes of the compiler that make wrong programs. Each must be caught by what checks programs.
+"""Planted defects: changes of the compiler that make wrong programs. `validate` or `check` must catch each.
 
-A child imports the compiler anew, with the changed text of `tests.fuzz.defects`. `make planted` plants all of them; the
-short campaign a dozen: another for each commit, the same whenever that commit is tried again.
+A child imports the compiler anew, with the changed text of `tests.fuzz.defects`. `make planted` plants all defects. The
+short campaign plants a dozen: others for each commit, but always the same for one commit.
 """
 
 import importlib.abc
@@ -20,11 +20,11 @@ from tests.fuzz.campaign import BrokenError, Draw, Part
 from tests.fuzz.defects import DEFECTS, ROOT, Defect
 from tests.fuzz.isolation import isolated
 
-# What catches them
+# Models and checks that catch them
 
 
 def _convolutions() -> ModelProto:
-    """Strides, dilations, groups, a sum of two branches, a concatenation off the tiles, a grouped convolution."""
+    """Strides, dilations, groups, a sum of two branches, a concatenation between tiles, a grouped convolution."""
     nodes = [
         node("Conv", "x w", "a", name="wide", pads=[2, 2, 2, 2], dilations=[2, 2]),
         node("Conv", "x v b", "c", name="point"),
@@ -69,7 +69,7 @@ def _products() -> ModelProto:
 
 
 def _streaming() -> ModelProto:
-    """Two convolutions with a pool between, by rows; a kernel that is wider than high; a global mean."""
+    """Convolutions with a pool between, strides and unequal padding, a sum with a constant, a transposition."""
     nodes = [
         node("Conv", "x w", "a", name="first", pads=[1, 1, 1, 1]),
         node("Relu", "a", "r"),
@@ -85,7 +85,7 @@ def _streaming() -> ModelProto:
 
 
 def _lines() -> ModelProto:
-    """By lines: bands of lines, dilations, sums over cores, layers cut differently, depthwise, what gates channels."""
+    """Bands of lines, dilations, sums over cores, layers cut differently, depthwise layers, a gate for channels."""
     nodes = [
         node("Conv", "x w", "a", name="tall", pads=[2, 3, 2, 1], strides=[1, 2], dilations=[1, 2]),
         node("Conv", "a d", "s", name="depthwise", group=4, pads=[1, 1, 1, 1], strides=[2, 1]),
@@ -148,7 +148,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
 
 
 def checked() -> Iterator[str]:
-    """Compiles the cases with the compiler as it is now and names the first fault of each, if it has one."""
+    """Compiles the cases with the compiler that is imported, and yields the first faults of each."""
     import tempfile
 
     import raptor
@@ -168,7 +168,7 @@ def checked() -> Iterator[str]:
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from another text than that of its file."""
+    """Importer that takes one module from another text than that of its file."""
 
     def __init__(self, defect: Defect) -> None:
         self.defect, self.text = defect, defect.source()
@@ -185,7 +185,7 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def plant(defect: Defect) -> None:
-    """From now on the compiler has the defect."""
+    """Plants a defect into the compiler of this process: later imports have it."""
     for name in list(sys.modules):
         if name.split(".")[0] in ("raptor", "validator"):
             del sys.modules[name]
@@ -193,14 +193,14 @@ def plant(defect: Defect) -> None:
 
 
 def caught_by(defect: Defect | None) -> str:
-    """What catches a defect; empty if nothing does."""
+    """Returns the fault or error by which a defect is caught; '' if it is not. None: the compiler without a defect."""
 
     def find() -> None:
         if defect is not None:
             plant(defect)
         try:
             print(next(checked(), ""), end="")
-        except Exception as error:  # of whatever class: the modules were imported anew
+        except Exception as error:  # of any class, because the modules were imported anew
             print(f"{type(error).__name__}: {error}", end="")
 
     outcome = isolated(find, seconds=120)
@@ -210,7 +210,7 @@ def caught_by(defect: Defect | None) -> str:
 
 
 def drawn(number: int) -> Defect:
-    """The defect of a seed: as many seeds in a row as there are defects draw each of them once."""
+    """Returns the defect of a seed. As many seeds in a row as there are defects draw each defect once."""
     return _SHUFFLED[number % len(DEFECTS)]
 
 
@@ -218,7 +218,7 @@ _SHUFFLED = Random("planted").sample(DEFECTS, len(DEFECTS))
 
 
 def seed_of_commit() -> int:
-    """A number that differs between commits; 0 where there is no history."""
+    """Returns a number that differs between commits; 0 without a git history."""
     command = ["git", "rev-parse", "--short=6", "HEAD"]
     try:
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -228,6 +228,7 @@ def seed_of_commit() -> int:
 
 
 def case(rng: Draw, _: Path) -> str:
+    """Plants the defect of a seed; it must be caught."""
     defect = drawn(rng.number)
     found = caught_by(defect)
     if not found:
@@ -236,6 +237,7 @@ def case(rng: Draw, _: Path) -> str:
 
 
 def prepare() -> None:
+    """Checks the table of defects, and that the compiler without a defect passes."""
     from tests.fuzz import programs
 
     programs.prepare()

@@ -1,4 +1,4 @@
-"""Spoilt programs: each is refused, found to differ or to block, or says the same as the good one."""
+"""Spoilt programs: each is refused, found to differ or to block, or does the same as the good one."""
 
 import shutil
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ VERDICTS = {0: "passes", 1: "mismatch", 2: "refused", 3: "deadlock"}
 
 
 def prepare() -> None:
-    """Loads what the children share: the engine's compiled loops, all libraries."""
+    """Loads compiled loops and libraries before the children are forked, so that they share them."""
     from validator.checks import check
     from validator.simulate.builtin import simulate
 
@@ -29,6 +29,7 @@ def prepare() -> None:
 
 
 def case(rng: Random, folder: Path) -> str:
+    """Spoils a program and runs every command that reads it."""
     out = folder / "out"
     good = rng.choice(bases())
     shutil.copytree(good, out)
@@ -46,7 +47,7 @@ def case(rng: Random, folder: Path) -> str:
 
 
 def readers(out: Path, folder: Path) -> Sequence[tuple[str | Path, ...]]:
-    """Every command that reads an output, besides `validate`."""
+    """Returns every command that reads an output, except `validate`."""
     return (
         ("check", out, "--quiet"),
         ("simulate", out, "--quiet", "--trace", folder / "trace.json"),
@@ -64,13 +65,13 @@ def _spoil(out: Path, rng: Random) -> str:
         try:
             done.append(f"{mutation.__name__}: {mutation(out, rng)}")
         except (MisfitError, RaptorError, ValueError, OSError, RecursionError, BadZipFile):
-            if done:  # which may have left nothing for a second one
+            if done:  # the first mutation may have left nothing for a second one
                 break
     return "; ".join(done)
 
 
 def _verdict(out: Path, done: str) -> int:
-    """Both engines must agree on an input. The verdict is that on as many as a user gets."""
+    """Returns the exit status of `validate` with its default number of inputs. On one input both engines must agree."""
     command = ("validate", out, "--layers", "--quiet")
     fast, slow, most = (
         raptor(*command, "--samples", "1"),
@@ -87,6 +88,8 @@ def _verdict(out: Path, done: str) -> int:
 
 
 def why(good: Path, out: Path, done: str) -> str:
+    """Returns the reason why a spoilt program may pass. Raises `BrokenError` if there is none."""
+
     def show() -> None:
         print(reason(good, out) or "")
 

@@ -1,4 +1,4 @@
-"""Changes of a model, or of the surroundings, that must not change what comes out."""
+"""Changes of a model, or of the surroundings, that must not change the result."""
 
 import os
 import subprocess
@@ -23,18 +23,18 @@ from tests.fuzz.graphs import GROWN, chip
 Outputs = dict[str, Array]
 Relation = Callable[[Draw, Path], None]
 ROUNDING = 1e-5
-"""Relative to the largest output: additions in another order."""
+"""Difference allowed if additions are in another order, relative to the largest output."""
 
 
 def drawn(rng: Random) -> dict[str, Any]:
-    """A chip, and a strategy that takes any graph."""
+    """Draws a chip, and a strategy that takes any graph."""
     return chip(rng) | {"mapping": rng.choice(("raptor", "raptor", "rows"))}
 
 
 def outputs(model: ModelProto, inputs: Outputs, chosen: dict[str, Any]) -> Outputs:
-    """Of the compiled model, executed; with more cores or crossbars where it needs them.
+    """Compiles and runs a model and returns its outputs. The chip gets more cores or crossbars if the model needs them.
 
-    Of few cores unless it does: the network table grows with their square.
+    It has few cores at first, because the network table grows with their square.
     """
     chosen = chosen | {"cores": min(chosen["cores"], 90)}
     for _ in range(4):
@@ -46,6 +46,7 @@ def outputs(model: ModelProto, inputs: Outputs, chosen: dict[str, Any]) -> Outpu
 
 
 def same(one: Outputs, two: Outputs, tolerance: float = 0.0) -> None:
+    """Raises `BrokenError` if outputs, in order, differ by more than `tolerance` (relative to the largest)."""
     for (name, a), b in zip(one.items(), two.values(), strict=True):
         worst = float(np.abs(a - b).max(initial=0)) if tolerance else float(not np.array_equal(a, b))
         if worst > tolerance * float(np.abs(a).max(initial=0)):
@@ -53,13 +54,13 @@ def same(one: Outputs, two: Outputs, tolerance: float = 0.0) -> None:
 
 
 def keep(folder: Path, *models: ModelProto) -> None:
-    """For who looks into a failure."""
+    """Writes the models of a case, to look into a failure."""
     for k, model in enumerate(models):
         (folder / f"model{k}.onnx").write_bytes(model.SerializeToString())
 
 
 def renamed(rng: Draw, folder: Path) -> None:
-    """Other names for tensors and nodes: the same numbers, bit for bit."""
+    """Renames tensors and nodes: the outputs are equal, bit for bit."""
     graph, chosen = build(Random(rng.number), "all", 10), drawn(rng)
     one = graph.model()
     two = ModelProto.FromString(one.SerializeToString())
@@ -77,7 +78,7 @@ def renamed(rng: Draw, folder: Path) -> None:
 
 
 def more_cores(rng: Draw, folder: Path) -> None:
-    """Cores that are left over change nothing; fewer crossbars in each only the order of additions."""
+    """Adds cores: the outputs are equal. Fewer crossbars in each core change only the order of additions."""
     graph, chosen = build(Random(rng.number), "all", 10), drawn(rng)
     chosen.pop("mapping", None)
     model = graph.model()
@@ -88,7 +89,10 @@ def more_cores(rng: Draw, folder: Path) -> None:
 
 
 def convnet(rng: Random, batch: int, *, channels: Array | None = None, hidden: Array | None = None) -> ModelProto:
-    """Two convolutions, a pool and a product; `channels` and `hidden` are orders of those of input and first layer."""
+    """Makes a model of two convolutions, a pool and a product.
+
+    `channels` and `hidden`: orders of the channels of the input and of the first layer.
+    """
     draw = np.random.default_rng(rng.randrange(2**32))
     ins, filters, outs = (rng.randint(2, 7) for _ in range(3))
     first = draw.standard_normal((filters, ins, 3, 3)).astype(np.float32)
@@ -116,7 +120,7 @@ def _image(model: ModelProto, rng: Random) -> Array:
 
 
 def permuted_channels(rng: Draw, folder: Path) -> None:
-    """Channels of the input and of the first layer in another order, and the weights with them."""
+    """Permutes the channels of the input and of the first layer, and the weights with them."""
     chosen = drawn(rng)
     draw = np.random.default_rng(rng.number)
     one = convnet(Random(rng.number), 1)
@@ -129,7 +133,7 @@ def permuted_channels(rng: Draw, folder: Path) -> None:
 
 
 def split_batch(rng: Draw, folder: Path) -> None:
-    """Images together or one by one."""
+    """Computes a batch of images together and one by one."""
     chosen, batch = drawn(rng), rng.randint(2, 3)
     whole, single = (convnet(Random(rng.number), n) for n in (batch, 1))
     keep(folder, whole, single)
@@ -140,7 +144,7 @@ def split_batch(rng: Draw, folder: Path) -> None:
 
 
 def surroundings(rng: Draw, folder: Path) -> None:
-    """Another seed of hashes, folder, locale, number of threads, time zone: the same bytes."""
+    """Changes seed of hashes, folder, locale, number of threads and time zone: the files are equal."""
     graph = build(Random(rng.number), "all", 12)
     path = folder / "model.onnx"
     path.write_bytes(graph.model().SerializeToString())
@@ -178,6 +182,7 @@ RELATIONS: tuple[Relation, ...] = (
 
 
 def case(rng: Draw, folder: Path) -> str:
+    """Tries one of `RELATIONS`."""
     relation = RELATIONS[rng.number % len(RELATIONS)]
     try:
         relation(rng, folder)

@@ -1,4 +1,4 @@
-"""Defects that the campaign has found, each as small as it gets."""
+"""Defects that the campaign has found, each with the smallest case that shows it."""
 
 import errno
 import json
@@ -46,6 +46,7 @@ from validator.validate import validate
 
 
 def refusal(model: ModelProto) -> str:
+    """Compiles a model that must be refused, and returns the message."""
     with pytest.raises(RaptorError) as caught:
         raptor.compile(model, **THESIS_CHIP)
     assert isinstance(caught.value, UserError), "not our fault"
@@ -80,14 +81,14 @@ def test_an_input_of_too_many_elements(shape: tuple[int, ...]):
 
 
 def test_a_constant_of_too_many_elements():
-    """Twenty bytes that ask for a quarter of a terabyte."""
+    """The model asks for a quarter of a terabyte with twenty bytes."""
     nodes = [node("Tile", "b n", "t"), node("ReduceSum", "t", "s", keepdims=0), node("Add", "x s")]
     constants: dict[str, Array] = {"b": random(1), "n": np.array([2**36], np.int64)}
     assert "tensor 't' has 68719476736 elements" in refusal(make_model(nodes, {"x": (4,)}, {"y": 1}, constants))
 
 
 def test_inspect_of_weights_of_four_dimensions():
-    """Of a product that onnxruntime does not run."""
+    """onnxruntime does not run a product with these weights."""
     constants = {"b": random(3, 4), "w": random(1, 9, 9, 1)}
     model = make_model([node("Gemm", "x w")], {"x": (2, 9)}, {"y": 2}, constants)
     with pytest.raises(UserError, match="Input 1 expected to have rank 2 but has rank 4"):
@@ -120,7 +121,7 @@ def test_a_flag_beyond_32_bits():
 
 
 def test_nodes_that_nothing_needs(monkeypatch: pytest.MonkeyPatch):
-    """onnxruntime takes the square of their number to drop them: ten seconds for 20 000. It is not given them."""
+    """onnxruntime needs time with the square of their number to drop them, 10 s for 20 000. So it does not get them."""
     given: list[int] = []
 
     class Spy(ort.InferenceSession):
@@ -173,7 +174,7 @@ def test_a_wide_softmax_squared():
 @pytest.mark.parametrize("op_type", ["LpPool", "GlobalLpPool"])
 @pytest.mark.parametrize("p", [0, -2, 65, 2**40])
 def test_a_norm_of_an_odd_power(op_type: str, p: int):
-    """A root of 0 went on for ever."""
+    """The computation of a root of 0 did not end."""
     attributes = {"kernel_shape": [2, 2]} if op_type == "LpPool" else {}
     model = make_model([node(op_type, "x", p=p, **attributes)], {"x": (1, 2, 4, 4)}, ["y"])
     with pytest.raises(UnsupportedError, match=f"p is {p}, supported are 1 to 64"):
@@ -181,7 +182,7 @@ def test_a_norm_of_an_odd_power(op_type: str, p: int):
 
 
 def test_a_chip_of_too_many_cores():
-    """Twenty gigabytes for the way between every two of them, and fifty for the network table."""
+    """The paths between all pairs of cores would take 20 GB, and the network table 50 GB."""
     with pytest.raises(UserError, match="the chip has 50700 cores; at most 10000 can be compiled for"):
         raptor.compile(conv_model((1, 3, 4, 4), 3), cores=50_700)
 
@@ -197,7 +198,7 @@ def test_places_of_many_cores_need_no_table_of_all_pairs():
 
 
 def test_a_global_memory_of_two_names(tmp_path: Path):
-    """What was written could not be simulated; now it is refused, and one name of the user's own is used as it is."""
+    """Output for a chip with two names could not be simulated. Now the chip is refused; one other name is allowed."""
     chip = json.loads((Path(raptor.__file__).parent / "target" / "presets" / "bench.json").read_text())
     chip["chip_config"]["global_memory_switch_id"] = -9
     path = tmp_path / "arch.json"
@@ -213,14 +214,14 @@ def test_a_global_memory_of_two_names(tmp_path: Path):
 
 @pytest.mark.parametrize("shape", [(1, 1, 2, 9000), (1, 1, 9000, 2)])
 def test_an_image_of_too_many_lines_or_columns_is_computed_whole(shape: tuple[int, ...]):
-    """Minutes went into looking at every column of a million for every mapping."""
+    """The mapping took minutes, because it looked at every column of a million."""
     model = conv_model(shape, 1, (2, 1))
     assert by_line(passes(model, mapping="rows").decision) == {}
     compiled_and_right(model, cores=2)
 
 
 def test_a_tensor_twice_in_one_by_pixels():
-    """Its tiles were cut twice, under the same names."""
+    """The tiles of the tensor were cut twice, under the same names."""
     nodes = [node("Mul", "x x", "m"), node("Concat", "m m", "c", axis=1), node("Relu", "c", "y")]
     model = make_model(nodes, {"x": (1, 4, 3, 2)}, ["y"])
     compiled_and_right(model, xbar=4, xbars_per_core=1, mapping="pixelwise")
@@ -247,7 +248,7 @@ def test_a_mapping_that_no_pass_can_follow(tmp_path: Path, change: Callable[[dic
 
 
 def test_a_mapping_is_kept_when_it_works(tmp_path: Path):
-    """The copy was there before a pass refused what it is a copy of."""
+    """The copy was written before a pass refused the mapping."""
     file, copy, model = tmp_path / "mapping.json", tmp_path / "copy.json", conv_model((1, 8, 4, 4), 4, (3, 3))
     raptor.compile(model, mapping="raptor", emit_mapping=file, **THESIS_CHIP)
     raptor.compile(model, mapping=file, emit_mapping=copy, **THESIS_CHIP)
@@ -262,7 +263,7 @@ def test_a_mapping_is_kept_when_it_works(tmp_path: Path):
 
 
 def test_lines_brought_for_two_operations_on_one_core(tmp_path: Path):
-    """They came twice, into the same tile. The graph as it was drawn; none by hand did it."""
+    """The lines were sent twice, into the same tile. The graph is the random one; no smaller one showed the defect."""
     GRAPHS.case(Draw("graphs", 1000682), tmp_path)  # raises BrokenError if it is not right
 
 
@@ -278,7 +279,7 @@ def test_check_of_a_group_count_beyond_32_bits(tmp_path: Path):
 
 
 def with_mistakes(schema: dict[str, Any], of: dict[str, Any]) -> Iterator[Any]:
-    """Values in which one array or object of the JSON schema `of` holds a thousand mistakes."""
+    """Yields values in which one array or object of the JSON schema `of` holds a thousand mistakes."""
     schema = next((s for s in schema.get("anyOf", ()) if s != {"type": "null"}), schema)
     schema = of["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
     for choice in schema.get("oneOf", ()):  # told apart by their kind
@@ -296,7 +297,7 @@ def with_mistakes(schema: dict[str, Any], of: dict[str, Any]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("schema", [s for s in SCHEMAS.values() if s is not ArchFile])
 def test_mistakes_by_the_thousand(schema: type[BaseModel]):
-    """Each took a kilobyte before the first was told: 2.6 GB for a memory.json of 29 MB."""
+    """Each mistake took a kilobyte before the first was reported: 2.6 GB for a memory.json of 29 MB."""
     described = schema.model_json_schema()
     spoilt = list(with_mistakes(described, described))
     assert len(spoilt) > 3
@@ -308,7 +309,7 @@ def test_mistakes_by_the_thousand(schema: type[BaseModel]):
 
 @pytest.mark.parametrize("read", [architectures.load, read_target])
 def test_an_architecture_of_a_million_fields(tmp_path: Path, read: Callable[[Path], object]):
-    """All mistakes of this file are told, so that it may not be as large as others."""
+    """All mistakes of this file are reported, so it must be smaller than other files may be."""
     path = tmp_path / "arch.json"
     fields = {f"{k}": 0 for k in range(1000)}
     path.write_text(json.dumps(fields | {"chip_config": {"core_cnt": 0}}))
@@ -323,7 +324,7 @@ def test_an_architecture_of_a_million_fields(tmp_path: Path, read: Callable[[Pat
 @pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("layers", [False, True])
 def test_outputs_that_memory_json_leaves_out(tmp_path: Path, kept: int, layers: bool):
-    """What is not listed was not compared: a program without outputs passed."""
+    """Outputs that are not listed were not compared: a program without outputs passed."""
     model = make_model([node("Relu", "x", "y"), node("Neg", "y", "z")], {"x": (1, 3, 4, 4)}, ["y", "z"])
     out = raptor.compile(model, cores=2).save(tmp_path / "out")
     memory = json.loads((out / "memory.json").read_text())
@@ -335,7 +336,7 @@ def test_outputs_that_memory_json_leaves_out(tmp_path: Path, kept: int, layers: 
 
 
 def test_an_output_that_is_never_a_number(tmp_path: Path):
-    """Local memory starts as NaN: a program that computes nothing would pass."""
+    """Local memory starts as NaN, so a program that computes nothing would pass."""
     model = make_model([node("Exp", "x", "e"), node("Neg", "e", "n"), node("Sqrt", "n")], {"x": (1, 3, 4, 4)}, ["y"])
     out = raptor.compile(model, cores=2).save(tmp_path / "out")
     with pytest.raises(UserError, match="output 'y': onnxruntime computes no finite number for it from 1 input, so"):
@@ -357,7 +358,7 @@ def test_an_input_without_a_type(tmp_path: Path, content: bytes):
 
 
 def test_an_input_whose_header_does_not_end(tmp_path: Path):
-    """numpy reads headers with Python's tokenizer, whose error is no ValueError."""
+    """numpy reads headers with Python's tokenizer, whose error is not a ValueError."""
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3, 4, 4\n"
     path = tmp_path / "x.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
@@ -414,7 +415,7 @@ def nested(tmp_path: Path) -> Path:
 
 
 def with_chip(tmp_path: Path, changes: dict[str, float]) -> tuple[Path, float]:
-    """A program whose architecture file says something else, and its latency in ns before."""
+    """Compiles a program and changes its architecture file. Returns its path and the latency before, ns."""
     out = raptor.compile(conv_model((1, 3, 8, 8), 4, (3, 3), relu=True), **THESIS_CHIP).save(tmp_path / "out")
     before = simulate(out, out / "arch.json").latency_ns
     raw = json.loads((out / "arch.json").read_text())
@@ -442,7 +443,7 @@ def with_chip(tmp_path: Path, changes: dict[str, float]) -> tuple[Path, float]:
     ],
 )
 def test_a_chip_so_slow_that_time_ends(tmp_path: Path, changes: dict[str, float], message: str):
-    """Beyond 64 bits of picoseconds there were internal errors, and wrong times."""
+    """Times beyond 64 bits of picoseconds gave internal errors, and wrong times."""
     out, _ = with_chip(tmp_path, changes)
     with pytest.raises(UserError, match=message):
         simulate(out, out / "arch.json")
@@ -463,7 +464,7 @@ def test_a_chip_so_slow_that_time_ends(tmp_path: Path, changes: dict[str, float]
     ],
 )
 def test_a_slow_chip_takes_longer(tmp_path: Path, place: str, value: float):
-    """The largest values that fit."""
+    """These are the largest values that are allowed."""
     out, before = with_chip(tmp_path, {place: value})
     assert before < simulate(out, out / "arch.json").latency_ns < 1e16
 
@@ -492,7 +493,7 @@ def test_check_for_a_nested_architecture(tmp_path: Path):
 
 @pytest.mark.parametrize("forgotten", range(1, 8))
 def test_a_maximum_that_forgets_an_operand(tmp_path: Path, forgotten: int):
-    """Of nine, in a single number: eight of nine inputs hide it."""
+    """The maximum is one number of nine operands: eight of nine inputs hide the defect."""
     model = make_model([node("MaxPool", "x", kernel_shape=[3, 3])], {"x": (1, 1, 3, 3)}, ["y"])
     out = raptor.compile(model, mapping="raptor", **THESIS_CHIP).save(tmp_path / "out", stream_format="pim")
     path = out / "core_0.pim"
@@ -507,7 +508,7 @@ def test_a_maximum_that_forgets_an_operand(tmp_path: Path, forgotten: int):
 
 
 def test_an_interrupt_between_two_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The old output is on its way out, the new one not yet in: the old one comes back."""
+    """The old output is already moved away, the new one is not yet in place: the old one comes back."""
     program = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP)
     out = program.save(tmp_path / "out")
     manifest = (out / "manifest.json").read_bytes()
@@ -558,7 +559,7 @@ def test_an_interrupt_that_a_library_drops(monkeypatch: pytest.MonkeyPatch, caps
 
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     monkeypatch.setattr("raptor.cli.zoo.show", show)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs with &
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a process that a shell runs with &
     try:
         with pytest.raises(SystemExit) as stopped:
             app.main(["models"])
@@ -587,7 +588,7 @@ def test_an_interrupt_while_the_old_output_is_removed(tmp_path: Path, monkeypatc
 
 
 def test_a_file_that_appears_while_the_new_output_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A thread that Ctrl-C cut off from its pool was still writing."""
+    """A thread was still writing after Ctrl-C had ended its pool."""
     program = raptor.compile(conv_model((1, 3, 4, 4), 3), **THESIS_CHIP)
     remove, calls = shutil.rmtree, []
 
@@ -628,7 +629,7 @@ def test_no_room_for_temporary_files(
 
 @pytest.mark.parametrize("mib", [40, 150, 200, 415, 1000])
 def test_a_limit_below_what_libraries_need(mib: int):
-    """They abort, exit, interrupt themselves or, of some sizes, wait for ever."""
+    """Libraries abort, exit, interrupt themselves or, with some limits, wait for ever."""
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({mib} << 20, {mib} << 20)); "
     code = f"{limit} from raptor.cli import app; app.main(['check', 'nowhere'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False)
@@ -639,7 +640,7 @@ def test_a_limit_below_what_libraries_need(mib: int):
 
 
 def test_no_memory_for_a_thread(monkeypatch: pytest.MonkeyPatch):
-    """The thread ends without a word, and the caller waits for it."""
+    """The thread ends without a message, and the caller would wait for it for ever."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -660,7 +661,7 @@ def test_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_onnxruntime_reports_to_nobody(tmp_path: Path):
-    """Of itself it writes an identifier of the computer below the home directory, and sends it."""
+    """onnxruntime would write an identifier of the computer below the home directory, and send it."""
     model = tmp_path / "model.onnx"
     model.write_bytes(conv_model((1, 3, 4, 4), 3).SerializeToString())
     home = tmp_path / "home"
@@ -672,7 +673,7 @@ def test_onnxruntime_reports_to_nobody(tmp_path: Path):
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
-    """numba adds a loop to those it knows, then keeps it."""
+    """numba first makes a compiled loop usable, then stores it; an error then must not be seen."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""The table of planted defects keeps step with the code; `make planted` plants them."""
+"""Checks that the table of planted defects keeps step with the code; `make planted` plants them."""
 
 import ast
 import subprocess
@@ -17,7 +17,7 @@ ALL = (*DEFECTS, *(wrong.defect for wrong in WRONG))
 
 @pytest.mark.parametrize("defect", ALL, ids=lambda d: f"{d.file}: {d.old[:40]}")
 def test_the_text_is_there_and_the_change_is_python(defect: Defect):
-    """And is more than a comment or a line break."""
+    """The change must be more than a comment or a line break."""
     assert ast.dump(ast.parse(defect.source())) != ast.dump(ast.parse((ROOT / defect.file).read_text()))
 
 
@@ -27,7 +27,7 @@ def test_a_text_that_is_gone_is_told():
 
 
 def test_no_two_defects_make_the_same_compiler():
-    """They may be written differently: a longer text of the same place."""
+    """Two defects may be equal although they are written differently, with a longer text of the same place."""
     assert [found for found, count in Counter((d.file, d.source()) for d in ALL).items() if count > 1] == []
 
 
@@ -57,7 +57,7 @@ def test_the_dozen_depends_on_the_commit(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def _git(folder: Path, *words: str) -> None:
-    """Fixed names and dates, so that the commits have the same digests everywhere."""
+    """Runs git with fixed names and dates, so that the commits have the same hashes everywhere."""
     options = ("user.name=a", "user.email=a@b", "commit.gpgsign=false")
     date = {"GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2024-01-01T00:00:00Z"}
     flags = [word for option in options for word in ("-c", option)]
@@ -68,7 +68,7 @@ def _git(folder: Path, *words: str) -> None:
 def test_a_defect_is_caught_and_a_change_of_nothing_is_not(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    """A campaign that plants nothing, or calls everything caught, fails here."""
+    """A campaign that plants no defect, or reports every defect as caught, fails here."""
     monkeypatch.setattr(planted, "CASES", planted.CASES[:1])
     wrong = Defect(
         "raptor/graph/window.py", "at = output * stride - pad + tap * dilation", "at = output * stride - pad + tap"

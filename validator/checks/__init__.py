@@ -1,6 +1,7 @@
-"""Static analysis of programs of any compiler for pimsim-nn: problems that it accepts silently (docs/checks.md).
+"""Static analysis of programs for pimsim-nn, from any compiler: finds problems that pimsim-nn accepts silently.
 
-A rule is a function in one of the modules imported below, registered with `findings.rule`; see `findings.Rule`.
+The rules are described in docs/checks.md. A rule is a function in one of the modules imported below, registered with
+`findings.rule`; see `findings.Rule`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from validator.checks.subject import Chip, Shapes, Subject
 __all__ = ["RULES", "Finding", "Rule", "Severity", "Topic", "check", "check_chip", "check_output", "check_subject"]
 
 _MODULES = (sources, streams, groups, memory, messages, hazards, architecture)
-"""Importing them fills `RULES`, in the order of docs/checks.md."""
+"""Modules of rules. Importing them fills `RULES`, in the order of docs/checks.md."""
 
 _ORDER = list(Severity)
 _REFUSED = Rule(
@@ -36,8 +37,8 @@ _REFUSED = Rule(
 def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ...]:
     """Checks a program directory or single-file program (JSON, JSON.gz).
 
-    `arch`: an architecture file or preset; without it `arch.json` beside the streams. Without any, rules that need one
-    do not apply. Raises `UserError` for what cannot be read.
+    `arch`: an architecture file or preset. Default: `arch.json` beside the streams. If there is none, the rules that
+    need it are left out. Raises `UserError` for files that cannot be read.
     """
     chip = None if arch is None else check_source(arch)
     return check_subject(load_subject(arguments.path("path", path), chip))
@@ -52,10 +53,10 @@ def check_output(
     *,
     extended: bool,
 ) -> tuple[Finding, ...]:
-    """What `raptor compile` runs on its own output, before it is read back: the rules on streams, memory and chip.
+    """Checks the output of the compiler in memory, without files: runs the rules on streams, memory and chip.
 
     `streams` has an entry for every core, `shapes` the rows and columns of each group's matrix.
-    `extended`: instructions that pimsim-nn does not have were asked for.
+    `extended`: the user allowed instructions that pimsim-nn does not have.
     """
     return check_subject(
         Subject(
@@ -73,7 +74,10 @@ def check_output(
 
 
 def check_chip(chip: Chip) -> tuple[Finding, ...]:
-    """The rules on architecture files alone, and on the network table that one names: complete for all its cores."""
+    """Checks an architecture file without a program.
+
+    The network table that it names must be complete for all its cores.
+    """
     subject = Subject(streams=(), groups=(), instantiated=(), source=Path(chip.path), chip=chip, alone=True)
     if "chip_config.network_config.net_config_file_path" in chip.named and chip.path not in presets():
         read_network(subject, chip)
@@ -81,7 +85,7 @@ def check_chip(chip: Chip) -> tuple[Finding, ...]:
 
 
 def check_subject(subject: Subject) -> tuple[Finding, ...]:
-    """All findings, errors first."""
+    """Runs the rules and returns all findings, errors first. Without a chip, rules on the architecture are left out."""
     wanted = [r for r in RULES.values() if subject.chip is not None or r.topic is not Topic.ARCHITECTURE]
     found = list(_findings(subject, wanted))
     if subject.load_faults and not any("refuses" in f.message for f in found):

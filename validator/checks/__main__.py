@@ -1,4 +1,4 @@
-"""`python -m validator.checks OUT` checks a program."""
+"""Command `python -m validator.checks OUT`, which checks a program."""
 
 import sys
 from collections.abc import Sequence

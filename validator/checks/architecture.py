@@ -14,7 +14,7 @@ TOPIC = Topic.ARCHITECTURE
 _DEFAULT_TIMEOUT_MS = 60000
 _ABORTING_LEVEL = 2
 
-# What the simulator does with a value that the schema refuses; by the last part of the field's name.
+# Effect in the simulator of a value that the schema refuses, by the last part of the field's name.
 _EFFECTS = {
     "period": "the clock of the core does not advance and the simulator hangs; memories and crossbars take no time",
     "rob_size": "no instruction can ever be issued: every core hangs",
@@ -245,7 +245,7 @@ def _missing_pairs(subject: Subject, network: NetworkTable, kind: Kind) -> list[
 
 
 def _all_pairs(chip: Chip) -> Iterator[tuple[str, str]]:
-    """What any program may need: each two cores, and each core and the global memory."""
+    """Returns the pairs that any program may need: every two cores, and each core and the global memory."""
     cores = list(map(str, range(chip.file.chip_config.core_cnt)))
     memory = str(chip.file.chip_config.global_memory_switch_id)
     return ((a, b) for a in cores for b in (*cores, memory) if a != b)
@@ -266,7 +266,7 @@ def _needed_pairs(subject: Subject) -> set[tuple[str, str]]:
 
 
 def _chip(subject: Subject) -> Chip:
-    """The chip; rules of this topic are not asked without one."""
+    """Returns the chip. The rules of this topic run only if there is one."""
     if subject.chip is None:
         raise ValueError("a rule on the architecture needs one")
     return subject.chip

@@ -1,4 +1,4 @@
-"""Architecture files as pimsim-nn reads them: what it ignores, and what it accepts although it makes no sense."""
+"""Reads architecture files like pimsim-nn, and notes fields that it ignores and values that make no sense."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -17,19 +17,22 @@ _SMALLEST_LAYOUT = (1, 1)
 
 
 def read_chip(source: str | Path) -> Chip:
-    """Reads an architecture file or preset. Raises `UserError` for a file that cannot be read or is no JSON object."""
+    """Reads an architecture file or preset. Raises `UserError` if it cannot be read or is not a JSON object."""
     if str(source) in architectures.presets():
         return chip_of(architectures.load(str(source)).file, str(source))
     return examine(read_arch(Path(source)), str(source))
 
 
 def chip_of(file: ArchFile, path: str) -> Chip:
-    """A chip of which every field is known and possible."""
+    """Makes the chip of an architecture that follows the schema, so that no field is unknown or impossible."""
     return Chip(path, file, named=frozenset(_names(file.model_dump(exclude_unset=True))))
 
 
 def examine(raw: Mapping[str, Any], path: str) -> Chip:
-    """Takes what follows the schema and notes the rest."""
+    """Makes a chip of the fields that follow the schema, and notes the others as unknown or impossible.
+
+    Raises `UserError` if it is not an architecture file at all.
+    """
     unknown = tuple(_unknown(raw, ArchFile, ""))
     kept = _known(raw, ArchFile)
     impossible: list[tuple[str, str]] = []
@@ -45,7 +48,7 @@ def examine(raw: Mapping[str, Any], path: str) -> Chip:
 
 
 def _unknown(raw: Mapping[str, Any], model: type[BaseModel], where: str) -> Iterator[tuple[str, str]]:
-    """Names of fields that the schema lacks, and the field perhaps meant."""
+    """Yields the names of fields that the schema lacks, each with the field that was perhaps meant, or ''."""
     for name, value in raw.items():
         if name not in model.model_fields:
             close = get_close_matches(name, model.model_fields, 1, 0.6)
@@ -64,7 +67,7 @@ def _known(raw: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _drop(raw: dict[str, Any], where: tuple[int | str, ...]) -> None:
-    """Takes out the field at fault; what is missing altogether gets the least that the schema allows."""
+    """Removes a wrong field, so that its default is used. A wrong layout becomes 1 x 1, a missing object empty."""
     names = [part for part in where if isinstance(part, str)]
     for name in names[:-1]:
         raw = cast(dict[str, Any], raw.setdefault(name, {}))

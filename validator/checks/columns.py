@@ -1,4 +1,4 @@
-"""The streams of all cores as one table of columns, and what instructions mean by opcode."""
+"""Table of the streams of all cores, column by column."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ def opcodes(*names: str) -> Column:
 
 
 def flags_of(*names: str) -> Mask:
-    """For each opcode whether it is one of these."""
+    """Returns a table by opcode: true for the instructions with these names."""
     table = np.zeros(256, np.bool_)
     table[opcodes(*names)] = True
     return table
@@ -28,7 +28,10 @@ def flags_of(*names: str) -> Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """All streams, one after another. `starts[core]` is the first instruction of `core`; one more entry is the end."""
+    """Instructions of all streams, one after another.
+
+    `starts[core]` is the first instruction of `core`; one more entry is the end.
+    """
 
     records: Records
     starts: Indices
@@ -49,7 +52,7 @@ class Columns:
         return len(self.opcode)
 
     def is_(self, *names: str) -> Mask:
-        """Where instructions have one of these names."""
+        """Returns a mask of the instructions that have one of these names."""
         if len(names) == 1:
             return self.opcode == OPCODE[names[0]]
         return flags_of(*names)[self.opcode]
@@ -58,7 +61,7 @@ class Columns:
         return np.flatnonzero(self.is_(*names))
 
     def place(self, index: int) -> tuple[int, int, str]:
-        """Core, pc and text of an instruction."""
+        """Returns core, pc and text of an instruction."""
         core = int(self.core[index])
         return core, index - int(self.starts[core]), isa.text(self.records[index])
 
@@ -66,12 +69,12 @@ class Columns:
         return np.diff(self.starts)
 
     def present(self) -> Column:
-        """The opcodes that occur."""
+        """Returns the opcodes that occur, in ascending order."""
         return np.flatnonzero(np.bincount(self.opcode, minlength=256)).astype(np.int32)
 
 
 def columns_of(streams: Sequence[Records]) -> Columns:
-    """Contiguous columns of all cores' records."""
+    """Makes the columns of all cores' records, each of them contiguous."""
     lengths = np.array([len(s) for s in streams], np.int64)
     records = np.concatenate([np.zeros(0, RECORD), *streams])
     words = np.ascontiguousarray(records).view("<i4").reshape(-1, 5)

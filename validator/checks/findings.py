@@ -1,4 +1,4 @@
-"""What a rule is, what it finds, and how equal findings become one line."""
+"""Rules, their registry, and findings. Equal findings become one, with the number of places."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +16,11 @@ _NOWHERE = np.zeros(0, np.int64)
 
 
 class Severity(StrEnum):
-    """`error`: the simulator refuses, hangs, crashes or computes something else; `warning`: its figures mislead."""
+    """Severity of a finding.
+
+    `error`: the simulator refuses, hangs or crashes, or the program is not the one meant; `warning`: its figures
+    mislead.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -24,7 +28,7 @@ class Severity(StrEnum):
 
 
 class Topic(StrEnum):
-    """The chapter of docs/checks.md, and what a rule needs: those on the architecture run without a program."""
+    """Topic of a rule, a chapter of docs/checks.md. Rules of the topic `ARCHITECTURE` can run without a program."""
 
     FILES = "Files and JSON"
     STREAMS = "Streams and registers"
@@ -37,10 +41,10 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong, at the first place where it is seen; `count` places on `cores` cores in all.
+    """Problem of a program, at its first place; it occurs at `count` places on `cores` cores.
 
-    `core` and `pc` are None for what concerns the whole program or the chip. `message` says what the simulator will
-    do, `advice` what to change.
+    `core` and `pc` are None if it concerns the whole program or the chip. `message` says what the simulator will do,
+    `advice` what to change.
     """
 
     rule: str
@@ -57,9 +61,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hit:
-    """What a rule yields: `at` lists instructions (indices into all streams), `fact` says what is the case there.
+    """Result of a rule, from which a `Finding` is made.
 
-    Without instructions it concerns `core`, or everything. `severity` and `advice` replace those of the rule.
+    `at`: instructions (indices into all streams). `fact`: the problem there, in words. Without instructions the hit
+    concerns `core`, or the whole program. `severity` and `advice` replace those of the rule.
     """
 
     fact: str = ""
@@ -76,7 +81,10 @@ Check = Callable[["Subject"], Iterator[Hit]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One trap. `effect`: what the simulator does; `advice`: what to change. docs/checks.md is made of these."""
+    """Rule of `raptor check`. `effect`: what the simulator does; `advice`: what to change.
+
+    docs/checks.md is made of the rules, and of the docstrings of their `check`.
+    """
 
     id: str
     severity: Severity
@@ -93,7 +101,7 @@ RULES: dict[str, Rule] = {}
 def rule(
     id: str, severity: Severity, topic: Topic, title: str, *, effect: str, advice: str
 ) -> Callable[[Check], Check]:
-    """Registers a check; the registry is the only list of rules."""
+    """Registers a check in `RULES`, the only list of rules. Raises `ValueError` if the id is in use."""
 
     def register(check: Check) -> Check:
         if id in RULES:
@@ -105,7 +113,7 @@ def rule(
 
 
 def run_rule(rule: Rule, subject: "Subject") -> Iterator[Finding]:
-    """The findings of one rule."""
+    """Runs one rule and returns its findings."""
     return (_finding(rule, hit, subject) for hit in rule.check(subject))
 
 

@@ -1,4 +1,4 @@
-"""Rules on array groups: the map, its counts, what uses them and the matrices in them."""
+"""Rules on array groups: the map, its counts, the products that use them, and the matrices in them."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -93,7 +93,7 @@ def group_unused(subject: Subject) -> Iterator[Hit]:
 
 
 def _in_range(subject: Subject) -> Indices:
-    """The products of existing groups."""
+    """Returns the products whose array group exists."""
     s = subject.columns
     products = s.where("mvmul")
     counts = np.diff(subject.group_starts)[s.core[products]]
@@ -156,7 +156,7 @@ def _judge_count(matrix: MatrixConfig, count: int, shape: tuple[int, int], bits:
 
 
 def _weight_bits(subject: Subject) -> Indices:
-    """The widest mbiw used with each group, 0 for unused ones."""
+    """Returns the widest mbiw used with each group, 0 for groups that are not used."""
     s, first = subject.columns, subject.group_starts
     products = _in_range(subject)
     bits = np.zeros(int(first[-1]), np.int64)

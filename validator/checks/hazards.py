@@ -1,4 +1,4 @@
-"""Rules for rob_size above 1: where the simulator's hazard check and the instructions' meaning part."""
+"""Rules for rob_size above 1: differences between the simulator's hazard check and the real memory accesses."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ _WIDEST_WINDOW = 1024
 
 
 def _faults(subject: Subject) -> Bytes:
-    """The faults of the hazard kernel, computed once; nothing to do where instructions do not overlap."""
+    """Returns the faults of the hazard kernel, computed once. With rob_size 1 no instructions overlap: no faults."""
     from validator.checks.kernels import hazards
 
     s = subject.columns
@@ -36,7 +36,7 @@ def _faults(subject: Subject) -> Bytes:
 
 
 def _simulated_shapes(subject: Subject) -> Indices:
-    """What the simulator takes a product of each group to read and write: whole crossbars."""
+    """Returns the rows and columns that a product of each group accesses in the simulator: those of whole crossbars."""
     shapes = np.ones((int(subject.group_starts[-1]), 2), np.int64)
     if subject.chip is None:
         return shapes

@@ -3,7 +3,7 @@
 `rules` is the table of `raptor.target.opcode_tables`.
 """
 
-# ruff: noqa: C901 loops in one piece, and comparisons, compile to faster code than what reads better
+# ruff: noqa: C901 loops in one piece, and comparisons, compile to faster code than readable functions
 # Kernels are untyped for numba's sake; the modules that call them pass the arrays described.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
@@ -38,10 +38,10 @@ _REGISTERS = 32
 # Faults of `memory_accesses`.
 BELOW_ZERO, BEYOND_MEMORY, BEYOND_USED, UNWRITTEN = 1, 2, 4, 8
 ANY_COLUMNS = 2**16
-"""What a product of an unknown group is taken to write, so that nothing is called unwritten without need."""
+"""Columns that a product of an unknown group is assumed to write: many, so that there are no false `UNWRITTEN`."""
 # Faults of `hazards`.
 UNSEEN, LOST_ORDER, ADJACENT, BOTTOM = 1, 2, 4, 8
-# What blocks a core in `communicate`.
+# Kinds of steps in `communicate`, and reasons why a core is blocked.
 FREE, ON_SEND, ON_RECV, ON_WAIT = range(4)
 
 
@@ -59,10 +59,10 @@ def trace(
     widths: Any,
     unset: Any,
 ) -> None:
-    """Register contents at every instruction: streams have no branches, so they are known.
+    """Computes the registers at every instruction. They are known because streams have no branches.
 
-    `values[i]`: contents of rd, rs1, rs2 as the instruction finds them. `widths[i]`: bytes of an input and an output
-    element (0 before the first setbw). `unset[i]`: bits of the operands that read a register nothing has written.
+    `values[i]`: contents of rd, rs1, rs2 before the instruction. `widths[i]`: bytes of an input and an output element
+    (0 before the first setbw). `unset[i]`: a bit for each operand that reads a register that was never written.
     """
     content = np.zeros(_REGISTERS, np.int32)
     for core in range(starts.size - 1):
@@ -101,13 +101,13 @@ def _bytes(bits):
 
 @helper
 def _bytes_of(width, width_in, width_out):
-    """Bytes of an element: a value of `Rule.WIDTH`, and the bytes of an input and an output element."""
+    """Returns the bytes of an element, from a value of `Rule.WIDTH` and the bytes of an input and an output element."""
     return np.int64(1) if width == IN_BYTES else (width_in if width == IN_INPUTS else width_out)
 
 
 @helper
 def _elements(count, length, rows, cols):
-    """Number of elements: a value of `Rule.COUNT`, the operand len or size, and the matrix of the array group."""
+    """Returns the number of elements, from a value of `Rule.COUNT`, the operand len or size, and the group's matrix."""
     if count == NO_ACCESS:
         return np.int64(0)
     if count == ONE:
@@ -135,11 +135,11 @@ def memory_accesses(
     cover: Any,
     faults: Any,
 ) -> None:
-    """Sets `faults[i]` where an instruction leaves the local memory, or reads what nothing has written.
+    """Sets `faults[i]` if an instruction leaves the local memory, or reads bytes that were never written.
 
-    `shapes[shape_first[core] + group]` is the matrix of a group (1 x 1 if unknown), `widest` the most columns it can
-    have. `limit`: bytes of a memory;
-    `used[core]`: bytes that the compiler says are used, or -1. `cover`: bytes for which writes are remembered.
+    `shapes[shape_first[core] + group]` is the matrix of a group (1 x 1 if unknown), `widest` its largest possible
+    number of columns. `limit`: bytes of a local memory. `used[core]`: bytes in use according to the compiler, or -1.
+    `cover`: one entry for each byte for which writes are remembered; 0 on entry and on return.
     """
     top = np.int64(cover.size)
     for core in range(starts.size - 1):
@@ -148,7 +148,7 @@ def memory_accesses(
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
             is_product = rules[op, Rule.UNIT] == MATRIX
-            # NOTE: widths that were never set are another rule's business: a byte is assumed.
+            # NOTE: widths that were never set are found by another rule; here one byte is assumed.
             width_in, width_out = max(np.int64(widths[i, 0]), np.int64(1)), max(np.int64(widths[i, 1]), np.int64(1))
             rows, cols = np.int64(1), np.int64(1)
             if is_product and 0 <= c[i] < groups:
@@ -186,7 +186,7 @@ def memory_accesses(
 
 @helper
 def _columns(core, group, groups, shape_first, widest):
-    """The most columns that a product may write."""
+    """Returns the largest number of columns that a product may write."""
     if 0 <= group < groups:
         return widest[shape_first[core] + group]
     return np.int64(ANY_COLUMNS)
@@ -202,19 +202,22 @@ def _all_set(cover, start, end):
 
 @helper
 def _overlap(start, size, other, other_size):
-    """Whether two half-open ranges share a byte."""
+    """Tells whether two half-open ranges share a byte."""
     return size > 0 and other_size > 0 and start < other + other_size and other < start + size
 
 
 @helper
 def _touch(start, size, other, other_size):
-    """The simulator's test: both ends inclusive, and a range of no bytes is a point; absent ones have size -1."""
+    """Tells whether two ranges overlap according to the simulator: ends included, a range of no bytes is a point.
+
+    The size -1 means that there is no range.
+    """
     return size >= 0 and other_size >= 0 and start <= other + other_size and other <= start + size
 
 
 @helper
 def _ranges(op, i, b, c, d, values, widths, rules, rows, cols, ranges):
-    """(start, bytes) of read 1, read 2 and write as the ISA means them, -1 for what is not there."""
+    """Fills `ranges` with start and bytes of read 1, read 2 and write, as the ISA defines them; -1 if there is none."""
     width_in, width_out = np.int64(widths[i, 0]), np.int64(widths[i, 1])
     ranges[:] = -1
     for slot in range(3):
@@ -233,19 +236,22 @@ def _ranges(op, i, b, c, d, values, widths, rules, rows, cols, ranges):
 
 @helper
 def _seen_ranges(op, i, b, c, d, flags, values, widths, rules, rows, cols, ranges):
-    """(start, bytes) of read 1, read 2 and write as the simulator checks them; rows and columns of whole crossbars."""
+    """Fills `ranges` with start and bytes of read 1, read 2 and write, as the simulator checks them.
+
+    `rows`, `cols`: those of whole crossbars.
+    """
     width_in, width_out = np.int64(widths[i, 0]), np.int64(widths[i, 1])
     timing, length = rules[op, Rule.TIMING], np.int64(d[i])
     if timing == Timing.COPY and flags[i] & 1:
-        length = np.int64(0)  # it has no size
+        length = np.int64(0)  # this form of the instruction has no size
     ranges[:] = -1
     for slot in range(3):
         count = rules[op, Rule.SEEN_COUNT_RD + slot]
         if count == NO_ACCESS:
             continue
         seen = _bytes_of(rules[op, Rule.SEEN_WIDTH_RD + slot], width_in, width_out)
-        # The offset counts elements as the instruction means them. NOTE: for rs1 and rs2 the value says whether it is
-        # added, and not offset_select.
+        # The offset counts elements of the width that the instruction has. NOTE: for rs1 and rs2 it is added if a bit
+        # of the value is set, and not of offset_select.
         width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out) if slot == RD else seen
         chosen = b[i] if slot == RD else c[i]
         moved = rules[op, Rule.UNIT] != MATRIX and (chosen >> slot) & 1
@@ -272,10 +278,10 @@ def hazards(
     window: Any,
     faults: Any,
 ) -> None:
-    """Sets `faults[i]` where an instruction may overlap an earlier one in flight and the simulator's check errs.
+    """Sets `faults[i]` if the simulator's hazard check is wrong for an instruction and an earlier one in flight.
 
-    At most `window` - 1 earlier instructions are in flight. One that a later instruction had to wait for is not.
-    `shapes`: rows and columns of the matrices, `full`: what the simulator reads and writes instead.
+    At most `window` - 1 earlier instructions are in flight. An instruction that a later one had to wait for is no
+    longer in flight. `shapes`: rows and columns of the matrices, `full`: those that the simulator assumes.
     """
     really = np.zeros((window, 6), np.int64)
     seen = np.zeros((window, 6), np.int64)
@@ -316,7 +322,11 @@ def hazards(
 
 @helper
 def _judge(really, seen, engine, other, other_seen, other_engine, is_global):
-    """-1: waits for the same unit, -2: waits as it should; 0: nothing in common; otherwise what is wrong."""
+    """Compares an instruction with an earlier one in flight.
+
+    Returns -1 if it waits for the same unit, -2 if it waits for a real dependency, 0 if they have nothing in common,
+    and else a fault of the hazard check.
+    """
     if engine == other_engine:
         return -1
     stalls = (
@@ -351,11 +361,12 @@ def _judge(really, seen, engine, other, other_seen, other_engine, is_global):
 def communicate(
     starts: Any, kind: Any, partner: Any, value: Any, event: Any, at: Any, blocked: Any, tokens: Any
 ) -> None:
-    """Runs nothing but sends, receives and tokens until no core can go on.
+    """Runs only sends, receives and tokens, until no core can continue.
 
-    Per core, from `starts[core]`: what each step is (ON_SEND, ON_RECV, ON_WAIT, or FREE for sync), with whom, how many
-    tokens, which register. `at[core]` becomes the step reached, `blocked[core]` what it waits for there. The order in
-    which cores are run makes no difference: a rendezvous has two fixed sides, tokens are only taken by their owner.
+    The steps of a core begin at `starts[core]`: `kind` is ON_SEND, ON_RECV, ON_WAIT, or FREE for sync; `partner` the
+    other core, `value` the number of tokens, `event` the register. `at[core]` becomes the step reached, `blocked[core]`
+    the reason why the core waits there. The order in which the cores run makes no difference: a rendezvous has two
+    fixed sides, and only their owner takes tokens.
     """
     cores = starts.size - 1
     queue = np.empty(cores, np.int64)
@@ -419,11 +430,12 @@ def live_bytes(
     lives: Any,
     change: Any,
 ) -> None:
-    """Counts the bytes of each core that hold something at the instants 0, `step`, 2 `step`, ...
+    """Counts the bytes of each core that are in use at the times 0, `step`, 2 `step`, ...
 
-    A byte holds something from when it is written (`begin` of the instruction) to the `end` of the last that reads it
-    before it is written again. `change[core, k]`: what comes and goes between instants k - 1 and k. `lives`: when each
-    byte was written and last read, -1 on entry and on return; addresses beyond are left out.
+    A byte is in use from the time when it is written (`begin` of the instruction) to the `end` of the last instruction
+    that reads it before it is written again. `change[core, k]`: change of the number between the times k - 1 and k.
+    `lives`: the times when each byte was written and last read, -1 on entry and on return; addresses beyond its end are
+    left out.
     """
     ranges = np.zeros(6, np.int64)
     for core in range(starts.size - 1):
@@ -452,7 +464,7 @@ def live_bytes(
 
 @helper
 def _close(lives, byte, overwritten, step, change):
-    """Ends the life of what a byte holds; an instruction may read what it overwrites."""
+    """Ends the use of a byte, and counts it. An instruction may read the byte that it overwrites."""
     written, read = lives[byte, 0], min(lives[byte, 1], overwritten)
     if written >= 0 and read > written:
         change[min((written + step - 1) // step, change.size - 1)] += 1

@@ -1,4 +1,4 @@
-"""From files to a `Subject`. Looking at the text, the weights and the streams goes on side by side."""
+"""Reads files into a `Subject`. Text, weights and streams are read in parallel."""
 
 import io
 import zipfile
@@ -29,10 +29,10 @@ _LIMIT = 16 * 2**30
 
 
 def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
-    """Reads a program directory or single-file program and what lies beside it.
+    """Reads a program directory or single-file program and the files that belong to it.
 
-    `arch`: an architecture file or preset; without it `arch.json` of the directory, if there is one. Raises
-    `UserError` for what cannot be read at all.
+    `arch`: an architecture file or preset. Default: `arch.json` of the directory, if there is one. Raises `UserError`
+    for files that cannot be read at all.
     """
     source = Path(path)
     with Threads(1) as pool:
@@ -45,13 +45,13 @@ def load_subject(path: str | Path, arch: str | Path | None = None) -> Subject:
     subject.chip = _chip(source, arch)
     if source.is_dir() and (source / files.MEMORY).is_file():
         subject.memory = storage.read(files.Memory, source, files.MEMORY)
-    if subject.chip is not None and str(arch) not in architectures.presets():  # whose table is made complete
+    if subject.chip is not None and str(arch) not in architectures.presets():  # a preset's table is complete
         read_network(subject, subject.chip)
     return subject
 
 
 def _subject(program: RawProgram, whole: bytes) -> Subject:
-    """`whole`: the content of a single-file program."""
+    """Makes the subject of a program, without chip and weights. `whole`: the content of a single-file program."""
     config = _config(program, whole)
     entries = config.get("array_group_map")
     named = cast(dict[str, object], entries) if isinstance(entries, dict) else {}
@@ -89,7 +89,7 @@ def _ignored(program: RawProgram, whole: bytes) -> list[str]:
 
 
 def _manifest(folder: Path) -> files.Manifest | None:
-    """What RAPTOR says of its own output; None for programs of other compilers."""
+    """Reads the manifest of a program of RAPTOR; None for programs of other compilers."""
     if not (folder / files.MANIFEST).is_file():
         return None
     try:
@@ -98,7 +98,7 @@ def _manifest(folder: Path) -> files.Manifest | None:
         return None
 
 
-# What needs no records starts while they are read.
+# Work that needs no records starts while they are read.
 
 
 def _start_early(pool: Threads, source: Path) -> dict[str, Future[Any]]:
@@ -118,7 +118,7 @@ def _file_faults(path: Path) -> TextFaults | None:
 
 
 def _text(program: RawProgram, early: Mapping[str, Future[Any]], whole: bytes) -> dict[int, TextFaults]:
-    """For each core read from JSON with something odd in its text."""
+    """Returns the faults in the text of each core that was read from JSON; cores without faults are left out."""
     if program.source.is_dir():
         found = {core: early[name].result() for core, name in enumerate(program.core_files) if name in early}
     else:
@@ -135,7 +135,7 @@ def _text(program: RawProgram, early: Mapping[str, Future[Any]], whole: bytes) -
 
 
 def matrix_shapes(folder: Path) -> Shapes | None:
-    """Rows and columns of every group's matrix, None where unknown; None altogether if there are no weights."""
+    """Returns rows and columns of every group's matrix, None for a core if unknown; None if there are no weights."""
     config = orjson.loads(storage.read_bytes(folder, files.CONFIG, limit_bytes=2**30))
     shapes: list[Sequence[tuple[int, int]] | None] = []
     for core in range(int(config.get("core_cnt", 0))):
@@ -161,7 +161,7 @@ def _npz_shapes(path: Path) -> list[tuple[int, int]] | None:
 
 
 def _json_shapes(content: bytes) -> list[tuple[int, int]] | None:
-    """Sizes without values: of all rows but the first of a matrix, only where they end is looked for."""
+    """Returns the sizes of matrices in JSON. Only the first row of a matrix is decoded, the others are skipped."""
     try:
         raw = msgspec.json.decode(content, type=dict[str, list[msgspec.Raw]])
         matrices = [raw[str(group)] for group in range(len(raw))]
@@ -181,7 +181,7 @@ def _chip(source: Path, arch: str | Path | None) -> Chip | None:
 
 
 def read_network(subject: Subject, chip: Chip) -> None:
-    """Reads the network table beside an architecture file, or says why it cannot be read."""
+    """Reads the network table that an architecture file names. Sets `network_fault` if it cannot be read."""
     path = Path(chip.path).parent / chip.file.chip_config.network_config.net_config_file_path
     try:
         subject.network = FileTable(path)

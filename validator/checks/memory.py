@@ -1,4 +1,4 @@
-"""Rules on addresses: beyond a memory, in another buffer, of bytes that nothing has written."""
+"""Rules on addresses: beyond a memory, in another buffer, of bytes that were never written."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ _GLOBAL = "chip_config.global_memory_config.memory_size"
 
 
 def matrix_shapes(subject: Subject) -> Indices:
-    """Rows and columns of the matrix of every group, 1 x 1 where they are not known."""
+    """Returns rows and columns of the matrix of every group, 1 x 1 if they are not known."""
     total = int(subject.group_starts[-1])
     shapes = np.ones((total, 2), np.int64)
     for core, known in enumerate(subject.shapes or ()):
@@ -30,7 +30,7 @@ def matrix_shapes(subject: Subject) -> Indices:
 
 
 def _most_columns(subject: Subject) -> Indices:
-    """Columns of all crossbars of every group; many where the chip is not known."""
+    """Returns the columns of all crossbars of every group; `ANY_COLUMNS` if the chip is not known."""
     from validator.checks.kernels import ANY_COLUMNS
 
     counts = np.array([n for g in subject.groups for n in g or ()], np.int64)
@@ -40,7 +40,7 @@ def _most_columns(subject: Subject) -> Indices:
 
 
 def _limit(subject: Subject, name: str) -> tuple[int, bool]:
-    """Bytes of a memory, and whether the architecture file says so (otherwise it is the simulator's default)."""
+    """Returns the bytes of a memory, and true if the architecture file sets them (else it is pimsim-nn's default)."""
     if subject.chip is None:
         return _DEFAULT_BYTES, False
     config = subject.chip.file.chip_config
@@ -50,7 +50,7 @@ def _limit(subject: Subject, name: str) -> tuple[int, bool]:
 
 
 def _accesses(subject: Subject) -> Bytes:
-    """The faults of local accesses, computed once."""
+    """Returns the faults of local accesses, computed once."""
     from validator.checks.kernels import memory_accesses
 
     known: Bytes | None = subject.computed.get("_accesses")
@@ -143,7 +143,7 @@ def local_unwritten(subject: Subject) -> Iterator[Hit]:
 
 
 def _global(subject: Subject) -> tuple[Indices, Indices, Indices]:
-    """ld and st: index, first byte, and the byte after the last."""
+    """Returns index, first byte and end (the byte after the last) of every ld and st."""
     s, values = subject.columns, subject.trace.values
     at = s.where("ld", "st")
     store = s.is_("st")[at]
@@ -155,7 +155,7 @@ def _global(subject: Subject) -> tuple[Indices, Indices, Indices]:
 
 
 def _next_register(subject: Subject, at: Indices, pair: Indices) -> Indices:
-    """Contents of the register after `pair` at the instructions `at`: the value last written to it before them."""
+    """Returns the contents of the register after `pair` at the instructions `at`: the value last written before."""
     s = subject.columns
     result = np.zeros(len(at), np.int64)
     scalar = np.flatnonzero((RULES[s.opcode, Rule.ROLE_RD] == DEFINE) & (s.rd > 0))
@@ -216,7 +216,7 @@ def global_overwrite(subject: Subject) -> Iterator[Hit]:
 
 
 def _read_only(subject: Subject) -> Iterator[tuple[str, int, int]]:
-    """Name, first byte and end of everything in memory.json that a program may only read."""
+    """Yields name, first byte and end of the tensors in memory.json that a program may only read."""
     memory = subject.memory
     if memory is None:
         return

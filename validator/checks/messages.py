@@ -1,4 +1,4 @@
-"""Rules on sends, receives and tokens. Whether a program can finish is decided by running its communication alone."""
+"""Rules on sends, receives and tokens. Only the communication is run, to find out if a program can finish."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ _EVENTS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Communication:
-    """The steps that may block, per core, and how far each core came without deadlock.
+    """Communication of a program: the steps of all cores, and the step at which each core stopped.
 
-    `index` is the instruction of each step; `reached[core]` the step that `core` could not do, or its end.
+    `index` is the instruction of each step; `reached[core]` is the step that `core` could not do, or its end.
     """
 
     starts: Indices
@@ -33,7 +33,7 @@ class Communication:
     blocked: Column
 
     def stuck(self) -> Indices:
-        """Cores that do not finish."""
+        """Returns the cores that do not finish."""
         return np.flatnonzero(self.reached < self.starts[1:])
 
 
@@ -98,7 +98,10 @@ def event_range(subject: Subject) -> Iterator[Hit]:
 
 
 def _pairs(subject: Subject, name: str) -> tuple[Indices, Indices]:
-    """Sends or receives sorted by ordered pair (sender, receiver), each pair in the order of the program."""
+    """Returns the sends or receives, and the number of the pair (sender, receiver) of each.
+
+    They are sorted by pair, those of one pair in program order.
+    """
     s = subject.columns
     at = s.where(name)
     at = at[(s.a[at] >= 0) & (s.a[at] < s.core_count) & (s.a[at] != s.core[at])]
@@ -151,7 +154,7 @@ def message_size(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
     (sends, send_keys), (recvs, recv_keys) = _pairs(subject, "send"), _pairs(subject, "recv")
     if len(sends) != len(recvs) or (send_keys != recv_keys).any():
-        return  # which belong together is not known: message-count
+        return  # it is not known which belong together; the rule message-count reports it
     wrong = np.flatnonzero(s.d[sends] != s.d[recvs])
     if len(wrong):
         core, pc, _ = s.place(int(recvs[wrong[0]]))
@@ -191,7 +194,7 @@ def communication(subject: Subject) -> Communication:
 
 
 def _waits_for(c: Communication, core: int) -> list[int]:
-    """The other cores that could release `core`: its partner, or those with tokens left for the event it waits on."""
+    """Returns the other cores that could release `core`: its partner, or those that still have tokens for its event."""
     from validator.checks.kernels import FREE, ON_WAIT
 
     step = int(c.reached[core])
@@ -219,7 +222,7 @@ def deadlock(subject: Subject) -> Iterator[Hit]:
 
 
 def _circles(c: Communication) -> Iterator[list[int]]:
-    """One circle of each group of cores that wait for each other, from the core by which a search enters the group."""
+    """Yields one circle of each group of cores that wait for each other; it begins where a search enters the group."""
     stuck: list[int] = c.stuck().tolist()
     if not stuck:
         return

@@ -1,4 +1,4 @@
-"""Findings for people, as JSON, and as SARIF 2.1.0 for continuous integration."""
+"""Writes findings for people, as JSON, and as SARIF 2.1.0 for continuous integration."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ _HELP = "docs/checks.md"
 
 
 def is_clean(findings: Sequence[Finding]) -> bool:
-    """Whether there is nothing worse than a note."""
+    """Tells whether no finding is worse than a note."""
     return all(f.severity is Severity.NOTE for f in findings)
 
 
@@ -29,7 +29,7 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def place(finding: Finding) -> str:
-    """Where, and how often, in words."""
+    """Describes the place of a finding, and the number of places."""
     if finding.core is None:
         return finding.file
     where = f"core {finding.core}" if finding.pc is None else f"core {finding.core} at {finding.pc}"
@@ -42,7 +42,7 @@ def place(finding: Finding) -> str:
 
 
 def show(findings: Sequence[Finding], console: Console, *, quiet: bool = False) -> None:
-    """One paragraph for each finding, then a line that counts them; `quiet` keeps that line."""
+    """Prints one paragraph for each finding, then a line that counts them; with `quiet` only that line."""
     for finding in () if quiet else findings:
         colour = _COLOURS[finding.severity]
         console.print(Text.assemble((finding.severity, colour), " ", (finding.rule, "bold")), end=" ")
@@ -54,7 +54,7 @@ def show(findings: Sequence[Finding], console: Console, *, quiet: bool = False) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The JSON report; `version` changes with its fields. `clean`: nothing is worse than a note."""
+    """Report as JSON; `version` changes with its fields. `clean`: no finding is worse than a note."""
 
     version: int = 1
     clean: bool
@@ -67,7 +67,7 @@ def to_json(findings: Sequence[Finding]) -> bytes:
 
 
 def to_sarif(findings: Sequence[Finding]) -> bytes:
-    """SARIF: the rules that fired, and where. A stream written by RAPTOR has one instruction a line."""
+    """Writes SARIF: the rules with findings, and the places. A stream of RAPTOR has one instruction per line."""
     fired = [RULES[name] for name in dict.fromkeys(f.rule for f in findings) if name in RULES]
     driver = {"name": "raptor check", "version": raptor.__version__, "rules": [_rule(r) for r in fired]}
     run = {"tool": {"driver": driver}, "results": [_result(f) for f in findings]}

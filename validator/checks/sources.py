@@ -1,4 +1,4 @@
-"""Rules on the files of a program, and on what their text says but the simulator does not read."""
+"""Rules on the files of a program, and on text in them that the simulator does not read."""
 
 import re
 from collections.abc import Iterator

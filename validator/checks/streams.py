@@ -37,7 +37,7 @@ _SIZED = {i.opcode: o.name for i in INSTRUCTIONS for o in i.operands if o.slot =
 
 
 def _by_op(subject: Subject, at: Indices) -> Iterator[tuple[str, Indices]]:
-    """The instructions `at`, apart by operation."""
+    """Yields the instructions `at`, grouped by name."""
     found = subject.columns.opcode[at]
     for opcode in np.unique(found):
         yield spec_of(int(opcode)).name, at[found == opcode]
@@ -138,7 +138,7 @@ def _last(subject: Subject) -> Indices:
 
 
 def _scalar_only(subject: Subject) -> Indices:
-    """Cores with instructions, all of them scalar."""
+    """Returns the cores that have instructions, all of them scalar."""
     s = subject.columns
     busy = np.bincount(s.core[UNIT[s.opcode] != SCALAR], minlength=s.core_count)
     return np.flatnonzero((s.lengths() > 0) & (busy == 0))

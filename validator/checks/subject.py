@@ -1,4 +1,4 @@
-"""What the rules look at: the program, its files, the chip. Costly parts are computed once, when a rule asks."""
+"""Subject of the rules: the program, its files, the chip. Costly parts are computed once, when a rule needs them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ Shapes = Sequence[Sequence[tuple[int, int]] | None]
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """An architecture file as the simulator would read it.
+    """An architecture file as the simulator reads it.
 
-    `file`: unknown fields left out, impossible values replaced by defaults; `unknown` and `impossible` name them.
-    `named` holds the dotted names of the fields that the file sets.
+    `file`: the fields; unknown fields are left out, impossible values are replaced by defaults. `unknown`: names, with
+    the name perhaps meant. `impossible`: names, with the reason. `named`: dotted names of the fields that are set.
     """
 
     path: str
@@ -37,7 +37,8 @@ class Chip:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Per instruction: contents of rd, rs1, rs2; bytes of input and output elements; operands never written."""
+    """Registers at each instruction: contents of rd, rs1, rs2; bytes of an input and an output element; a bit for each
+    operand that was never written."""
 
     values: Column
     widths: Bytes
@@ -46,14 +47,13 @@ class Trace:
 
 @dataclass(eq=False)
 class Subject:
-    """A program to check, without the parts that are not there (None).
+    """A program to check; parts that do not exist are None.
 
-    `streams` has one entry per core; `groups` None where the array_group_map has no entry. `load_faults` is what the
-    simulator refuses to load. `network`: None if it was not read, for the reason `network_fault`. `shapes`: rows and
-    columns of the matrix of each array group, from the weights. `extended`: the compiler's user allowed instructions
-    that pimsim-nn does not have. `compiled`: by RAPTOR, whose user cannot change the streams. `alone`: a chip without a
-    program.
-    `computed` keeps what several rules of one module share.
+    `streams` has one entry per core; `groups` too, None if the array_group_map has no entry. `load_faults`: reasons why
+    the simulator refuses to load the program. `network`: None if it was not read; `network_fault` is the reason.
+    `shapes`: rows and columns of the matrix of each array group, from the weights. `extended`: the user of the compiler
+    allowed instructions that pimsim-nn does not have. `compiled`: made by RAPTOR, so the user cannot change the
+    streams. `alone`: a chip without a program. `computed`: results that several rules of one module share.
     """
 
     streams: Sequence[Records]
@@ -91,6 +91,7 @@ class Subject:
 
     @cached_property
     def trace(self) -> Trace:
+        """Registers at each instruction."""
         from validator.checks.kernels import trace
 
         s = self.columns

@@ -1,4 +1,4 @@
-"""What JSON text says and its records no longer show: unknown and missing keys, fractions, numbers that wrapped."""
+"""Finds faults in JSON text that its records no longer show: unknown or missing keys, fractions, wrapped numbers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,12 +19,16 @@ UNKNOWN_KEY, FRACTION, WRAPPED, OFFSET_VALUE = 1, 2, 4, 8
 """Bits of `TextFaults.odd`."""
 _INT32 = range(-(2**31), 2**31)
 _DEPTH = 2
-"""Objects within objects: the simulator looks for keys in an instruction and in its `offset`."""
+"""Depth of objects in which keys are looked for: the simulator reads those of an instruction and of its `offset`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextFaults:
-    """Per instruction of one stream: a mask of the keys left out, and oddities; and the first unknown key."""
+    """Faults in the text of one stream.
+
+    `missing`: for each instruction a mask of the keys left out. `odd`: for each instruction bits such as `FRACTION`.
+    `unknown`: the first unknown key, or ''.
+    """
 
     missing: Masks
     odd: Bytes
@@ -32,7 +36,7 @@ class TextFaults:
 
 
 def text_faults(content: bytes) -> TextFaults | None:
-    """Looks at the text of one stream. None if nothing is odd, or if the text is no list of JSON objects."""
+    """Finds faults in the text of one stream. None if there are none, or if it is not a list of JSON objects."""
     if decode_plain(content) is not None:
         return None
     try:
@@ -52,12 +56,12 @@ def text_faults(content: bytes) -> TextFaults | None:
 
 
 def missing_key_names(missing: int) -> list[str]:
-    """The keys of a mask."""
+    """Returns the names of the keys in a mask."""
     return [key for key, bit in _key_bits().items() if missing >> bit & 1]
 
 
 def _faults(instruction: dict[str, object]) -> tuple[int, int, str]:
-    """Keys left out, oddities, and the first unknown key of one instruction."""
+    """Returns the mask of keys left out, the bits of `odd` and the first unknown key of one instruction."""
     bits = _key_bits()
     seen, odd, unknown = 0, 0, ""
     for key, value in _members(instruction, _DEPTH):
@@ -73,7 +77,7 @@ def _faults(instruction: dict[str, object]) -> tuple[int, int, str]:
 
 
 def _members(value: object, depth: int) -> Iterator[tuple[str, object]]:
-    """Keys and values in the order written, also of objects within."""
+    """Yields keys and values in the order of the text, also those of inner objects down to `depth`."""
     if isinstance(value, dict) and depth:
         for key, inner in cast(dict[str, object], value).items():
             yield key, inner
@@ -96,14 +100,14 @@ def _number_faults(key: str, value: object) -> int:
 
 @cache
 def _key_bits() -> dict[str, int]:
-    """The bit of each known key."""
+    """Returns the bit of each known key."""
     keys = ["op", "offset", *(key.rpartition(".")[2] for s in INSTRUCTIONS for o in s.operands for key in o.json)]
     return {key: bit for bit, key in enumerate(dict.fromkeys(keys))}
 
 
 @cache
 def _needed() -> dict[str, int]:
-    """By operation: the keys that an instruction should have, as a mask."""
+    """Returns for each mnemonic the mask of the keys that an instruction should have."""
     bits = _key_bits()
     return {
         name: sum(1 << bits[o.json[0]] for o in spec.operands if o.json[0] not in OPTIONAL)

@@ -1,16 +1,17 @@
-"""`profile`: where a program's instructions, bytes, time and energy go, as numbers; `raptor.reporting` draws them.
+"""Profile of a program: its instructions, bytes, time and energy, split in several ways. `raptor.reporting` draws it.
 
-Independent of the compiler, like the rest of `validator`: anyone's program will do. Read in this order:
+It is independent of the compiler, like the rest of `validator`, and takes programs of other compilers too. Read the
+modules in this order:
 
-    facts       what is found out, as frozen values
-    source      program and chip, read once; the run, if there can be one
-    parts       by ONNX node, or by instruction where nodes are not known
-    mesh        where the cores are
-    cores       by core
-    traffic     who sends to whom
-    timeline    by core and time (compiled: kernels)
-    memory      bytes of local memory that hold something, by core and time
-    crossbars   how full each crossbar is
+    facts       the results, as frozen values
+    source      program and chip, read once; the run, if the program can be run
+    parts       numbers by ONNX node, or by instruction if nodes are not known
+    mesh        places of the cores on the chip
+    cores       numbers by core
+    traffic     bytes and messages by sender and receiver
+    timeline    work by core and time (compiled: kernels)
+    memory      bytes of local memory in use, by core and time
+    crossbars   used part of each crossbar
 """
 
 from pathlib import Path
@@ -23,9 +24,9 @@ __all__ = ["Profile", "profile"]
 def profile(path: str | Path, arch: str | Path | None = None) -> Profile:
     """Profiles a program directory or single-file program.
 
-    `arch`: an architecture file or preset; without it `arch.json` of the directory. Without any there is no time and no
-    energy, and a program that does not end has none either; `Profile.untimed` says why. Raises `UserError` for what
-    cannot be read.
+    `arch`: an architecture file or preset. Default: `arch.json` of the directory. Time and energy are missing if there
+    is no architecture, or if the program does not end; `Profile.untimed` gives the reason. Raises `UserError` for files
+    that cannot be read.
     """
     from validator.profile import cores, crossbars, memory, mesh, parts, source, timeline, traffic
 

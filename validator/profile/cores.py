@@ -1,4 +1,4 @@
-"""What each core has and does, and where it lies on the chip."""
+"""Profile of each core: crossbars, memory, instructions, time."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def cores_of(read: Source) -> tuple[CoreFacts, ...]:
-    """All cores that the program instantiates, also idle ones."""
+    """Returns the facts of all cores that the program instantiates, also of idle ones."""
     machine = read.machine
     mix = mixes(machine.core_of, machine.opcodes, machine.count)
     uses = _uses(read)
@@ -58,7 +58,7 @@ def _waits(read: Source) -> dict[int, tuple[tuple[int, float], ...]]:
 
 
 def _ranked(core: Ints, item: Ints, amounts: npt.NDArray[np.float64]) -> dict[int, list[tuple[int, float]]]:
-    """For each core its items and the sums of their amounts, largest first."""
+    """Returns for each core its items and the sums of their amounts, largest first."""
     width = int(item.max(initial=0)) + 1
     keys, at = np.unique(core * width + item, return_inverse=True)
     sums = np.bincount(at, weights=amounts, minlength=len(keys))

@@ -1,4 +1,4 @@
-"""How full each crossbar is, from the sizes of the matrices."""
+"""Used part of each crossbar, from the sizes of the matrices."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,11 @@ from validator.profile.source import Source
 Ints = npt.NDArray[np.int64]
 
 _MBIW, _GROUP = 1, 3
-"""Words of an `mvmul`: bits of a weight, and its array group."""
+"""Indices of the words of an `mvmul` that hold the bits of a weight and the array group."""
 
 
 def crossbars_of(read: Source) -> Crossbars | None:
-    """Every crossbar of every array group, in order; None without weights or architecture."""
+    """Returns the facts of every crossbar of every array group, in order; None without weights or architecture."""
     subject = read.subject
     if subject.shapes is None or read.chip is None:
         return None
@@ -42,9 +42,9 @@ def crossbars_of(read: Source) -> Crossbars | None:
 
 
 def _uses(read: Source, groups: int) -> tuple[Ints, Ints, Ints]:
-    """For each array group the part of its last product (or `NOBODY`), its products, and the bits of a weight.
+    """Returns for each array group the part of its last product (or `NOBODY`), its products, and the bits of a weight.
 
-    Bits of a group without products are those of the others.
+    For a group without products the widest weight of the program is assumed.
     """
     machine, starts = read.machine, read.subject.group_starts
     at = np.flatnonzero(machine.opcodes == OPCODE["mvmul"])

@@ -1,6 +1,6 @@
-"""What a profile says. Cores are named by their numbers on the chip; times in ns, energy in pJ, sizes in bytes.
+"""Results of a profile. Cores are named by their numbers on the chip; times are in ns, energy in pJ, sizes in bytes.
 
-None: not known, for the reason in `Profile.untimed` where it is about time or energy.
+None means unknown; if it stands for a time or an energy, `Profile.untimed` gives the reason.
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,20 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 GLOBAL_MEMORY = -1
-"""What `Traffic` calls global memory."""
+"""Number that stands for global memory in a `Flow`."""
 
 KINDS = ("matrix", "vector", "transfer", "wait to send", "wait to receive", "wait for token")
-"""What a core does: its units work, or it waits for another core."""
+"""Kinds of activity of a core: its units work, or it waits for another core."""
 
 NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Time and energy of a sample by the cycle model. `interval_ns`: between samples in the steady state.
+    """Time and energy of a sample, from the cycle model. `interval_ns`: time between samples in the steady state.
 
-    `energy_pj` is of one sample alone, `interval_energy_pj` of one of many; both by part (docs/energy.md).
+    `energy_pj` is the energy of one sample alone, `interval_energy_pj` that of one of `samples`; both by part
+    (docs/energy.md). `no_interval`: reason why the interval is unknown, or empty.
     """
 
     estimator: str
@@ -48,10 +49,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An ONNX node, or a kind of instruction. `critical_ns`: its share of the chain that takes the whole latency.
+    """Numbers of an ONNX node, or of a kind of instruction. `critical_ns`: its time on the critical path.
 
-    `moved_bytes` between cores, counted at the sender; `global_bytes` to and from global memory. `energy_pj` is what
-    can be told apart: without static energy, decode, register file and scalar unit.
+    `moved_bytes`: bytes sent to other cores; `global_bytes`: bytes to and from global memory. `energy_pj`: the energy
+    that can be divided among parts, without static energy, decode, register file and scalar unit.
     """
 
     name: str
@@ -68,10 +69,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class CoreFacts:
-    """A core of the program; `use` is None for one without instructions too.
+    """A core of the program. `use` is None without times, and for a core without instructions.
 
-    `parts`: names and how many of its instructions (or, if known, ns of its units) each has, the largest first.
-    `waits`: for which cores it waits, ns, the longest first. `local_bytes`: what the compiler says it uses.
+    `parts`: names of parts and the ns that the units of the core work for them, the largest first; without times the
+    number of instructions. `waits`: the cores that it waits for, and for how many ns, the longest first. `local_bytes`:
+    bytes of local memory that it uses, according to the compiler.
     """
 
     core: int
@@ -85,7 +87,7 @@ class CoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Rows and columns of the chip. `known`: the architecture says so; otherwise the most square one is assumed."""
+    """Rows and columns of the chip. `known`: from the architecture file; else the most square mesh is assumed."""
 
     rows: int
     cols: int
@@ -95,16 +97,16 @@ class Mesh:
         return divmod(core, self.cols)
 
     def hops(self, a: int, b: int) -> int:
-        """Links on the shortest way through the mesh."""
+        """Returns the number of links on the shortest way through the mesh."""
         (row_a, col_a), (row_b, col_b) = self.place(a), self.place(b)
         return abs(row_a - row_b) + abs(col_a - col_b)
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What goes from one core to another, or from and to `GLOBAL_MEMORY` (no hops then).
+    """Messages from one core to another, or from or to `GLOBAL_MEMORY` (then `hops` is None).
 
-    `flit_ns`: what the network table says of this pair; None without one.
+    `flit_ns`: latency of a flit between the two, from the network table; None if it is not known.
     """
 
     source: int
@@ -117,11 +119,12 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """What each core does in each of equal intervals of the latency.
+    """Activity of each core over time, in equal intervals (bins) of the latency.
 
-    `shares[kind, core, bin]`: part of the interval, of `KINDS`; array groups that work at once count each. `part`:
-    index of the part that takes most of the interval's work and waiting, `partner`: the core that was waited for
-    longest; both `NOBODY` where there is none. `cores`: the numbers of the rows.
+    `shares[kind, core, bin]`: part of the interval that the core spends with the kind (an index of `KINDS`); array
+    groups that work at the same time count each. `part[core, bin]`: index of the part that takes most of the work and
+    the waiting. `partner[core, bin]`: the core that was waited for longest. Both are `NOBODY` if there is none.
+    `cores`: the core numbers of the rows.
     """
 
     cores: tuple[int, ...]
@@ -137,9 +140,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalMemory:
-    """`bytes[core, k]`: that hold something at the instant k of `step_ns`: written before, and read later.
+    """Use of local memory over time.
 
-    `size_bytes`: of a core's memory, if the chip is known.
+    `bytes[core, k]`: number of bytes in use at the time k * `step_ns`, that is, written before and read later.
+    `cores`: the core numbers of the rows. `size_bytes`: size of a core's memory, if the chip is known.
     """
 
     cores: tuple[int, ...]
@@ -150,7 +154,11 @@ class LocalMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crossbars:
-    """Every crossbar in use. `fill`: cells that the matrix covers, zeros included. `part`: what it is for, or -1."""
+    """Crossbars in use, one entry each. `rows`, `cols`: the part of the matrix that it holds.
+
+    `fill`: part of its cells that the matrix covers, zeros included. `part`: index of the part that uses it, or -1.
+    `products`: number of products of its array group.
+    """
 
     core: Ints
     slot: Ints
@@ -164,10 +172,10 @@ class Crossbars:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """Everything. `parts_are` says what `parts` are; `untimed` why there are no times, empty if there are.
+    """Profile of a program. `parts_are`: kind of the `parts`. `untimed`: reason why there are no times, or empty.
 
-    `part_names`: what `Timeline.part` and `Crossbars.part` index, also those without instructions.
-    `crossbars` is None where the sizes of the matrices are not known (no weights, or no architecture).
+    `part_names`: names for the indices in `Timeline.part` and `Crossbars.part`, also of parts without instructions.
+    `crossbars` is None if the sizes of the matrices are not known (no weights, or no architecture).
     """
 
     program: str

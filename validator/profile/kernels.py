@@ -26,7 +26,7 @@ def spread(core_of, kind, begin, end, width, out) -> None:
 
 @kernel
 def longest(first, item, items, begin, end, width, out) -> None:
-    """Sets out[core, bin] to the item whose instructions take most of the bin, where any do."""
+    """Sets out[core, bin] to the item whose instructions take most of the bin; leaves it if there are none."""
     last = out.shape[1] - 1
     amount = np.zeros((out.shape[1], items), np.int64)
     for core in range(len(first) - 1):

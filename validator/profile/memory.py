@@ -1,4 +1,4 @@
-"""How many bytes of local memory hold something, by core and time, from the streams alone."""
+"""Counts the bytes of local memory in use, by core and time, from the streams and the times of a run."""
 
 import numpy as np
 
@@ -10,16 +10,17 @@ from validator.profile.source import Source
 from validator.profile.timeline import bins_for
 
 REMEMBERED_BYTES = 2**24
-"""Of a core's memory; what lies beyond is not followed."""
+"""Size of a core's memory that is followed; higher addresses are left out."""
 
 
 def local_memory_of(read: Source) -> LocalMemory | None:
-    """Of the cores that have instructions; None without times."""
+    """Returns the use of local memory by the cores that have instructions; None without times."""
     from validator.checks.kernels import live_bytes
 
     machine, run, subject = read.machine, read.run, read.subject
     live = np.flatnonzero(np.diff(machine.first))
-    # The rules number instructions over all cores, the model over those instantiated: the same, empty ones apart.
+    # The rules number the instructions of all cores, the model only those of instantiated cores. The numbers are equal
+    # if the other cores have no instructions.
     if run is None or not len(live) or len(subject.columns) != len(machine.words):
         return None
     s, trace = subject.columns, subject.trace
@@ -41,7 +42,7 @@ def local_memory_of(read: Source) -> LocalMemory | None:
 
 
 def _reach(subject: Subject) -> int:
-    """An address that no access goes beyond, to keep the table small; at most `REMEMBERED_BYTES`."""
+    """Returns an upper bound of the addresses, to keep the table small; at most `REMEMBERED_BYTES`."""
     s = subject.columns
     if (RULES[s.opcode, Rule.STRIDED] == 1).any():
         return REMEMBERED_BYTES

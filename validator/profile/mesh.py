@@ -1,4 +1,4 @@
-"""Where the cores are on the chip."""
+"""Places of the cores on the chip."""
 
 from raptor.target.arch import mesh_layout
 from validator.profile.facts import Mesh
@@ -6,7 +6,7 @@ from validator.profile.source import Source
 
 
 def mesh_of(read: Source) -> Mesh:
-    """The layout of the architecture file, if all cores find a place in it."""
+    """Returns the mesh of the architecture file if it has a place for each core, else the most square mesh."""
     if read.chip is not None:
         rows, cols = read.chip.chip_config.network_config.layout
         if rows * cols >= read.chip.chip_config.core_cnt:

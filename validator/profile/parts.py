@@ -1,4 +1,4 @@
-"""Instructions, bytes, time and energy by ONNX node, or by instruction where nodes are not known."""
+"""Instructions, bytes, time and energy by ONNX node, or by instruction if nodes are not known."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from validator.simulate.state import Port
 Floats = npt.NDArray[np.float64]
 
 _D = 4
-"""Word of an instruction that holds its length."""
+"""Index of the word of an instruction that holds its length."""
 
 
 def part_count(read: Source) -> int:
@@ -23,14 +23,14 @@ def part_count(read: Source) -> int:
 
 
 def part_names(read: Source) -> tuple[str, ...]:
-    """By index of the part; empty for an opcode that does not exist."""
+    """Returns the name of each part, by index; empty for an opcode that does not exist."""
     if read.of.has_nodes:
         return read.of.nodes
     return tuple(BY_OPCODE[k].name if k in BY_OPCODE else "" for k in range(part_count(read)))
 
 
 def parts_of(read: Source) -> tuple[Part, ...]:
-    """Those that have instructions, in the order of steps.json or of opcodes."""
+    """Returns the parts that have instructions, in the order of steps.json or of opcodes."""
     machine, part, count = read.machine, read.part, part_count(read)
     opcodes = machine.opcodes
     mix = mixes(part, opcodes, count)
@@ -54,7 +54,7 @@ def parts_of(read: Source) -> tuple[Part, ...]:
 
 
 def mixes(row: npt.NDArray[np.int64], opcodes: npt.NDArray[Any], count: int) -> list[Mapping[str, int]]:
-    """For each of `count` rows its instructions by name, most frequent first."""
+    """Returns for each of `count` rows the number of its instructions by name, most frequent first."""
     table = np.bincount(row * 256 + opcodes, minlength=count * 256).reshape(count, 256)
     return [
         {BY_OPCODE[int(op)].name: int(line[op]) for op in sorted(np.flatnonzero(line), key=lambda op: (-line[op], op))}
@@ -75,7 +75,7 @@ def _times(read: Source, count: int) -> dict[str, Floats | None]:
 
 
 def _energies(read: Source, count: int) -> Floats:
-    """What each part's instructions ask of the chip; no time, so no static energy."""
+    """Returns the energy of each part's instructions, pJ. Static energy is left out, because it depends on time."""
     rows = energy.counts_by(read.machine, read.part, count)
     nothing = np.zeros((1, len(Port)), np.int64)
     return np.array([energy.energy_of(read.machine, row[None, :], nothing, 0.0).total for row in rows])

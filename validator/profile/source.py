@@ -1,4 +1,4 @@
-"""Program and chip, read once and shared by what is counted; and the run of the cycle model, if there can be one."""
+"""Reads program and chip once for all modules, and runs the cycle model if that is possible."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +35,11 @@ SAMPLES = 16
 
 @dataclass(eq=False)
 class Source:
-    """`run` is None for the reason `untimed`; then `machine` may be laid out for an assumed chip (`chip` None)."""
+    """A program, its chip and its run.
+
+    `run` is None if the program cannot be run; `untimed` is the reason. If `chip` is None, `machine` is laid out for an
+    assumed chip.
+    """
 
     subject: Subject
     machine: Machine
@@ -47,12 +51,12 @@ class Source:
 
     @cached_property
     def part(self) -> Ints:
-        """For every instruction the index of its part: ONNX node, or opcode."""
+        """Index of the part of every instruction: ONNX node, or opcode."""
         return self.of.node[self.of.step] if self.of.has_nodes else self.machine.opcodes.astype(np.int64)
 
 
 def read(path: str | Path, arch: str | Path | None) -> Source:
-    """Reads and runs. Raises `UserError` for what cannot be read, or crashes the simulator."""
+    """Reads a program and runs it. Raises `UserError` for files that cannot be read or would crash the simulator."""
     subject = load_subject(path, arch)
     program = _raw(subject)
     source = _arch(Path(path), arch)
@@ -93,7 +97,10 @@ def _raw(subject: Subject) -> RawProgram:
 
 
 def _assumed(program: RawProgram) -> Target:
-    """A chip with as many cores as the program, so that instructions can be counted. Its times are not used."""
+    """Makes a chip with as many cores as the program, to count instructions without an architecture.
+
+    Its times are not used.
+    """
     network = NetworkConfig(layout=mesh_layout(program.core_cnt), net_config_file_path=files.NETWORK)
     file = ArchFile(chip_config=ChipConfig(core_cnt=program.core_cnt, network_config=network))
     return Target(file, MeshTable(file), "the assumed chip", ())
@@ -109,7 +116,7 @@ def _run(machine: Machine) -> tuple[Run | None, str]:
 
 
 def estimate(read: Source) -> Estimate | None:
-    """Time and energy, one sample alone and many one after another."""
+    """Estimates time and energy, for one sample alone and for many one after another; None without a run."""
     machine, run = read.machine, read.run
     if run is None:
         return None

@@ -1,4 +1,4 @@
-"""What each core does over time, in a bounded number of intervals."""
+"""Activity of each core over time, in a limited number of intervals (bins)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 MOST_BINS = 400
 MOST_CELLS = 100_000
-"""Bins of all cores together, so that a page stays small on a chip of thousands of cores."""
+"""Most bins of all cores together, so that a page stays small on a chip of thousands of cores."""
 
 
 def bins_for(cores: int) -> int:
@@ -22,7 +22,7 @@ def bins_for(cores: int) -> int:
 
 
 def timeline_of(read: Source) -> Timeline | None:
-    """Of the cores that have instructions; None without times."""
+    """Returns the timeline of the cores that have instructions; None without times."""
     from validator.profile.kernels import longest, spread  # pyright: ignore[reportUnknownVariableType] kernels
 
     machine, run = read.machine, read.run
@@ -53,7 +53,7 @@ def timeline_of(read: Source) -> Timeline | None:
 
 
 def _kinds(opcodes: npt.NDArray[np.int32]) -> tuple[Ints, Ints]:
-    """For every instruction which of `KINDS` its work is, and which its waiting; `NOBODY` for none."""
+    """Returns for every instruction the kind (index of `KINDS`) of its work and of its waiting; `NOBODY` for none."""
     work = np.full(256, NOBODY, np.int64)
     waiting = np.full(256, NOBODY, np.int64)
     for kind, unit in enumerate((MATRIX, VECTOR, TRANSFER)):

@@ -1,4 +1,4 @@
-"""Who sends to whom: bytes and messages between cores, and between cores and global memory."""
+"""Bytes and messages between cores, and between cores and global memory."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,11 @@ from validator.simulate.model import index_of
 Ints = npt.NDArray[np.int64]
 
 _A, _D = 1, 4
-"""Words of an instruction: its partner, and its length."""
+"""Indices of the words of an instruction that hold its partner and its length."""
 
 
 def traffic_of(read: Source) -> tuple[Flow, ...]:
-    """Flows by source and destination."""
+    """Returns the flows, sorted by source and destination."""
     machine, opcodes = read.machine, read.machine.opcodes
     sends, loads, stores = (np.flatnonzero(opcodes == OPCODE[name]) for name in ("send", "ld", "st"))
     memory = machine.count
@@ -35,7 +35,7 @@ def traffic_of(read: Source) -> tuple[Flow, ...]:
 def _flow(read: Source, mesh: Mesh, source: int, to: int, messages: int, size: int) -> Flow:
     machine, memory = read.machine, read.machine.count
     ends = [GLOBAL_MEMORY if end == memory else int(machine.cores[end]) for end in (source, to)]
-    # Loads ask in the direction core to memory, which is the one the table has.
+    # The table has only the direction from core to memory, and a load is charged for it.
     row, col = (to, source) if source == memory else (source, to)
     return Flow(
         source=ends[0],
@@ -48,7 +48,10 @@ def _flow(read: Source, mesh: Mesh, source: int, to: int, messages: int, size: i
 
 
 def partners(read: Source) -> Ints:
-    """For every instruction the place of the core that it sends to, receives from or got a token from, or `NOBODY`."""
+    """Returns for every instruction the index of the core that it exchanges a message with, or `NOBODY`.
+
+    A `wait` got its tokens from that core; this is known only after a run.
+    """
     machine = read.machine
     partner = np.full(len(machine.words), NOBODY, np.int64)
     named = np.flatnonzero(np.isin(machine.opcodes, (OPCODE["send"], OPCODE["recv"], OPCODE["sync"])))

@@ -1,16 +1,18 @@
-"""`raptor simulate`: time and energy of a program, as the simulator pimsim-nn computes them, and where they go.
+"""Simulation (`raptor simulate`): time and energy of a program as pimsim-nn computes them, by part of the chip.
 
-Independent of the compiler, like the rest of `validator`. Read in this order:
+It is independent of the compiler, like the rest of `validator`. Read the modules in this order:
 
     chip            architecture file and network table, lenient as the simulator
-    state           what the columns of the tables mean
+    state           tables of a run and the meaning of their columns
     kernels         the cycle model, compiled
     model           program and chip -> tables -> times
     energy          energy by part (docs/energy.md)
-    efficiency      operations a second and a joule
+    efficiency      operations per second and per joule
     layers, path    ONNX node of each instruction; the critical path
     trace           the run as a Chrome trace
-    what_if         the same with one part twice as fast
-    blocked         what a program that does not end waits for
+    what_if         the run again, with one part of the chip twice as fast
+    work            least time of each instruction, and where the time of a core goes
+    geometry        check that a program fits the chip
+    blocked         the cores that wait for ever, if a program does not end
     builtin, pimsim the two engines; report, cli
 """

@@ -1,4 +1,4 @@
-"""Why a program does not end: every core that waits for ever, and for what."""
+"""Explains why a program does not end: lists every core that waits for ever, and what it waits for."""
 
 from raptor.target import isa
 from raptor.target.isa import Timing
@@ -10,7 +10,7 @@ _WAITING = {Step.PERMISSION: "receive", Step.DATA: "send"}
 
 
 def deadlock(machine: Machine, run: Run) -> DeadlockError:
-    """The error for a run that stopped before its end."""
+    """Returns the error for a run that stopped before its end, with every core that has not finished."""
     unfinished = [i for i in range(machine.count) if run.core[i, Core.FINISH] < 0]
     return DeadlockError(tuple(_blocked(machine, run, i) for i in unfinished))
 
@@ -48,7 +48,7 @@ def _doing(machine: Machine, run: Run, i: int) -> str:
 
 
 def _nop(machine: Machine, run: Run, i: int) -> int:
-    """The `nop` that core i executes for ever, or -1."""
+    """Returns the index of the `nop` that core i executes for ever, or -1."""
     never_ends = machine.timed(Timing.NEVER_ENDS)
     pc, last = int(run.core[i, Core.PC]), int(machine.first[i + 1])
     if pc < last and never_ends[pc] and run.core[i, Core.ROB_COUNT] == 0:

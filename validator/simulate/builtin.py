@@ -1,4 +1,4 @@
-"""`simulate` with our own model: latency, throughput, energy, use of cores, critical path."""
+"""Simulates with the built-in model: latency, throughput, energy, use of cores, critical path."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -39,8 +39,8 @@ def simulate(
 ) -> Report:
     """Simulates a program (a directory or a single file) on a chip: an architecture file, or a preset.
 
-    Without `arch` the `arch.json` in, or beside, the program.
-    `samples`: in throughput mode, how many samples each core begins; the interval is measured over the later half.
+    Default of `arch`: the `arch.json` in, or beside, the program.
+    `samples`: samples that each core begins, in throughput mode; the interval is measured over the later half.
     Raises `UserError` for bad input and `DeadlockError` with every blocked core.
     """
     mode, samples = MODE.parse(mode), arguments.whole("samples", samples, FEWEST_ROUNDS, MOST_ROUNDS)
@@ -90,10 +90,10 @@ def simulate(
 
 
 def estimate(raw: RawProgram, arch: ArchFile, table: NetworkTable | None, samples: int) -> tuple[float, float, float]:
-    """Latency and interval of a sample in ns, energy of a sample in pJ, of a program in memory.
+    """Returns latency (ns), interval (ns) and energy (pJ) of one sample, for a program in memory.
 
-    `table`: of the network; None: that of a mesh. `samples`: as for `simulate`; 0: only the latency is wanted, the
-    interval and the energy are those of one sample.
+    `table`: costs of the network; None means the table of a mesh. `samples`: as in `simulate`; with 0 one sample runs
+    alone, and the interval is its latency. Raises as `check_ended` does.
     """
     machine = model.build(raw, chip.Target(arch, table or MeshTable(arch), "", ()))
     counting = energy.needs_counting(arch)
@@ -108,7 +108,7 @@ def estimate(raw: RawProgram, arch: ArchFile, table: NetworkTable | None, sample
 
 
 def check_ended(machine: Machine, run: Run) -> None:
-    """Raises `DeadlockError`, or `UserError` for tokens without bound, unless the run came to its end."""
+    """Raises `DeadlockError` if the run did not come to its end, or `UserError` if tokens pile up without bound."""
     if run.stop is Stop.BLOCKED:
         raise deadlock(machine, run)
     if run.stop is Stop.QUEUE_FULL:
@@ -116,9 +116,10 @@ def check_ended(machine: Machine, run: Run) -> None:
 
 
 def steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float, Floats, Floats]:
-    """The interval between samples, ns; how often each core runs its stream in one; accesses counted in one.
+    """Measures throughput: interval between samples (ns), runs of each core's stream and accesses counted per interval.
 
-    As the simulator counts, a sample is done when the slowest core is; cores that nothing holds run ahead.
+    A sample is done when the slowest core has done it, as in the simulator. Cores that wait for nobody run ahead, so
+    they run their stream more than once in an interval. Raises `UserError` if no stream can be run repeatedly.
     """
     run = model.run(machine, rounds=samples, counting=counting)
     check_ended(machine, run)
@@ -137,7 +138,7 @@ def steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float,
 
 
 def core_uses(machine: Machine, run: Run, counts: Floats, latency_ns: float) -> tuple[CoreUse, ...]:
-    """Where the time and energy of each core goes; cores that have instructions. `counts`: of each core."""
+    """Splits time and energy of each core that has instructions. `counts`: rows of `energy.counts`, one per core."""
     lengths = np.diff(machine.first)
     none = np.zeros_like(run.port[:1])
     uses: list[CoreUse] = []

@@ -1,4 +1,4 @@
-"""Architecture file and network table as pimsim-nn reads them, and what it takes from them."""
+"""Reads architecture file and network table as pimsim-nn does, and takes from them the numbers of the model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +37,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """What a flit costs between the cores of one program that talk: a table of all pairs would have 270 MB for 4000.
+    """Cost of one flit between the cores of a program that talk. (A table of all pairs of 4000 cores takes 270 MB.)
 
-    The pairs that begin at core i, counted as in the program, are `first[i]` to `first[i + 1]`; `to` is where each
-    ends, ascending, with the number of cores for global memory. `missing`: the table lacks the pair.
+    The pairs that begin at core i (its place in the program) are entries `first[i]` to `first[i + 1]`. `to` is the
+    place of the other core, ascending; the number of cores stands for global memory. `missing`: true for pairs that the
+    network table lacks.
     """
 
     first: Ints
@@ -51,27 +52,26 @@ class Network:
 
     @property
     def latencies(self) -> tuple[Ints, Ints, Floats]:
-        """For the kernels, which look pairs up."""
+        """Arrays in which the kernels look up the latency of a pair (`cost_kernels.flit_cost`), ns."""
         return self.first, self.to, self.latency_ns
 
     @property
     def energies(self) -> tuple[Ints, Ints, Floats]:
-        """The same for energy."""
+        """Arrays in which the kernels look up the energy of a pair, pJ."""
         return self.first, self.to, self.energy_pj
 
     def flit_ns(self, source: int, to: int) -> float | None:
-        """Of a pair that talks; None if the table lacks it."""
+        """Returns the latency of one flit, ns, for a pair that talks; None if the table lacks the pair."""
         low, high = self.first[source : source + 2]
         at = int(low + np.searchsorted(self.to[low:high], to))
         return None if self.missing[at] else float(self.latency_ns[at])
 
 
 def read_target(source: str | Path) -> Target:
-    """Reads an architecture file and, relative to its folder, its network table; or takes a preset.
+    """Reads an architecture file and its network table (relative to its folder), or takes a preset.
 
-    The network of a preset, and of a file that names no table, is the built-in mesh.
-
-    Fields that the simulator does not know are ignored with a warning, as it ignores them silently.
+    The network of a preset, and of a file that names no table, is the built-in mesh. A field that the simulator does
+    not know gives a warning and is ignored, because the simulator ignores it silently. Raises `UserError`.
     """
     source = architectures.check_source(source)
     if is_preset(source):
@@ -90,7 +90,7 @@ def read_target(source: str | Path) -> Target:
 
 
 def beside(program: Path) -> Path:
-    """The `arch.json` in, or beside, a program. Raises `UserError` if there is none."""
+    """Returns the path of the `arch.json` in, or beside, a program. Raises `UserError` if there is none."""
     path = (program if program.is_dir() else program.parent) / files.ARCH
     if not path.is_file():
         raise UserError(f"{path}: no such file; give the architecture with {option('arch')}")
@@ -126,7 +126,7 @@ def _validate(raw: dict[str, Any], path: Path) -> tuple[ArchFile, list[str]]:
 
 
 def timing(arch: ArchFile, *, counting: bool) -> Chip:
-    """The numbers the kernels need. `counting`: also count accesses of decode, registers and scalar unit."""
+    """Returns the numbers that the kernels need. `counting`: also count accesses of decode, registers, scalar unit."""
     core = arch.chip_config.core_config
     matrix, local, memory = core.matrix_config, core.local_memory_config, arch.chip_config.global_memory_config
     front, back = stage_cycles(matrix)
@@ -161,7 +161,10 @@ def _picoseconds(ns: float) -> int:
 
 
 def stage_cycles(matrix: MatrixConfig) -> tuple[int, int]:
-    """Cycles of the two stages of a crossbar: converting and reading once, and converting back all its columns."""
+    """Returns the cycles of the two stages of a crossbar.
+
+    The first stage converts the inputs and reads the crossbar once; the second converts all its columns back.
+    """
     read = int(np.ceil(matrix.xbar_latency / matrix.period))
     front = matrix.dac_latency_cycle + read + matrix.sample_hold_latency_cycle
     digital = matrix.shift_adder_latency_cycle + matrix.output_buffer_latency_cycle
@@ -172,10 +175,10 @@ def stage_cycles(matrix: MatrixConfig) -> tuple[int, int]:
 
 
 def network_of(target: Target, cores: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> Network:
-    """The latencies and energies of the pairs of cores (indices into `cores`, or len(cores) for memory) that talk.
+    """Looks up latency and energy of the pairs of cores that talk.
 
-    `pairs`: different ones, in order. Those that the table lacks cost nothing in the simulator, nor here; they are
-    marked as missing.
+    `pairs`: sorted, without repetitions; indices into `cores`, or len(cores) for global memory. A pair that the table
+    lacks costs nothing, as in the simulator, and is marked as missing.
     """
     memory = str(target.file.chip_config.core_config.global_memory_switch_id)
     names = [*map(str, cores), memory]

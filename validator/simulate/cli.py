@@ -1,4 +1,4 @@
-"""The command `raptor simulate OUT`."""
+"""Command `raptor simulate OUT`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal

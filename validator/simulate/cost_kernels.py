@@ -1,4 +1,4 @@
-"""The times of instructions: of their reads, their work and their writes, and of messages on the network."""
+"""Computes the times of instructions (reads, work, writes) and of messages on the network."""
 
 # Kernels are untyped for numba's sake; `model` passes the arrays that it declares.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -17,7 +17,7 @@ _PS = 1000.0
 
 @bare_kernel
 def demands(chip, program, core, op, out) -> None:
-    """Fills a row of `out` (columns `Demand`) for each instruction, as if nothing else were in its way."""
+    """Fills a row of `out` (columns `Demand`) for each instruction, as if it never had to wait."""
     rules, network = program.rules, program.flit_ns
     memory = core.shape[0]
     for c in range(memory):
@@ -44,14 +44,14 @@ def demands(chip, program, core, op, out) -> None:
 
 @bare_helper
 def set_widths(core, c, word):
-    """What a `setbw` does to core `c`: bits, and whole bytes of an element."""
+    """Applies a `setbw` to core `c`: stores the width of elements in bits, and rounded up to bytes."""
     core[c, Core.IBIW] = word[2]
     core[c, Core.IB], core[c, Core.OB] = (word[2] + 7) >> 3, (word[3] + 7) >> 3
 
 
 @bare_helper
 def prepare(chip, program, core, c, pc, op):
-    """Fills the row `op` with unit and times of an instruction; widths are those of the core now."""
+    """Fills the row `op` with unit and times of an instruction. Uses the widths that the core has at present."""
     word = program.words[pc]
     rule = program.rules[word[0] & 255]
     kind = rule[Rule.TIMING]
@@ -109,7 +109,7 @@ def _prepare_transfer(chip, index, kind, word, op):
 
 @bare_helper
 def _matrix_ps(chip, input_bits):
-    """Time of the crossbars of a group: one pass for each slice of the input bits and of the rows."""
+    """Returns the time of a product, ps. A group makes one pass for each slice of the input bits and of the rows."""
     passes = input_bits // chip.dac_resolution * chip.dac_passes
     front, back = chip.front_cycles, chip.back_cycles
     cycles = front + back + (passes - 1) * max(front, back) if chip.pipelined else (front + back) * passes
@@ -133,18 +133,19 @@ def _memory_ps(beats, cycles, period_ns):
 
 @bare_helper
 def beats(size, width):
+    """Returns the number of accesses of `width` bytes for `size` bytes."""
     return (size + width - 1) // width
 
 
 @bare_helper
 def _wire_ps(network, source, to, flits):
-    """The simulator cuts the product to whole nanoseconds."""
+    """Returns the time of flits on the network, ps. The simulator cuts it to whole nanoseconds."""
     return np.int64(float(flits) * flit_cost(network, source, to)) * 1000
 
 
 @bare_helper
 def flit_cost(network, source, to):
-    """Of a flit from one core to another (`chip.Network`); nothing for a pair that does not talk."""
+    """Returns the cost of a flit from core to core (see `chip.Network`), ns or pJ; 0 for a pair that does not talk."""
     first, partners, costs = network
     low, high = first[source], first[source + 1]
     while low < high:

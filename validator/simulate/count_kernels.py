@@ -1,4 +1,4 @@
-"""The compiled count of what a program asks of the parts of a chip, for its energy. No time in it."""
+"""Counts the use of each part of the chip by a program, for its energy. Time plays no role here."""
 
 # Kernels are untyped for numba's sake; `energy` passes the arrays that it declares.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -42,7 +42,7 @@ def count(chip, program, first, flit_pj, rows, out) -> None:
 
 @helper
 def _count_transfer(chip, program, c, memory, word, flit_pj, row):
-    """`memory`: place of global memory on the network."""
+    """Adds the counts of a load, store, copy or message. `memory`: place of global memory on the network."""
     rule, d = program.rules[word[0] & 255], np.int64(word[4])
     kind = rule[Rule.TIMING]
     if rule[Rule.COUNT_RS1] == LENGTH:

@@ -1,4 +1,4 @@
-"""Decode: registers, the addresses that the hazard check sees, and the accesses that take energy."""
+"""Kernels of decode: registers, the addresses that the hazard check sees, and the accesses that take energy."""
 
 # Kernels are untyped for numba's sake; `model` passes the arrays that it declares.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -18,7 +18,10 @@ _SLD = OPCODE["sld"]
 
 @bare_helper
 def execute(program, registers, pc):
-    """Executes a scalar instruction; true if it changed an operand of its own, so that a stall would repeat it."""
+    """Executes a scalar instruction. Returns true if it changed its own operands.
+
+    The simulator executes it again at every edge of a stall, which then gives another result.
+    """
     word = program.words[pc]
     code, rs1 = word[0] & 255, (word[0] >> 16) & 255
     rs2 = np.int64(word[1]) if program.rules[code, Rule.READS_RS2] else np.int64(0)
@@ -29,13 +32,16 @@ def execute(program, registers, pc):
 
 @bare_helper
 def _written(word):
-    """The register that a scalar instruction writes. NOTE: the simulator has no data, and its `sld` writes r0."""
+    """Returns the register that a scalar instruction writes.
+
+    NOTE: the simulator has no data, and its `sld` writes r0.
+    """
     return np.int32(0) if word[0] & 255 == _SLD else (word[0] >> 8) & 255
 
 
 @bare_helper
 def hazard_ranges(chip, program, registers, ib, ob, pc, op):
-    """Local addresses read and written, both ends included, as the simulator's hazard check sees them."""
+    """Sets the local addresses read and written in `op`, as the simulator's hazard check sees them: ends included."""
     word = program.words[pc]
     rule, rd, rs1 = program.rules[word[0] & 255], registers[(word[0] >> 8) & 255], registers[(word[0] >> 16) & 255]
     select, value, d = word[2], np.int64(word[3]), np.int64(word[4])
@@ -47,10 +53,10 @@ def hazard_ranges(chip, program, registers, ib, ob, pc, op):
         op[Op.HIGH3] = rd + chip.row_bits // np.int64(word[1]) * program.xbars[op[Op.OTHER]] * ob
         return
     if kind == Timing.LOAD or kind == Timing.STORE:
-        # NOTE: the address would be in a register that decode does not read for them.
+        # NOTE: for ld and st, decode does not read the register that holds the address.
         rd, rs1 = np.int64(0), np.int64(0)
     elif kind == Timing.COPY and word[0] >> 24 & 1:
-        d = np.int64(0)  # it has no size
+        d = np.int64(0)  # this form of the instruction has no size
     # NOTE: for rs1 and rs2 the simulator tests bits of the value, not of the selection.
     if rule[Rule.SEEN_COUNT_RS1] != NO_ACCESS:
         width = _bytes(rule[Rule.SEEN_WIDTH_RS1], ib, ob)
@@ -70,6 +76,7 @@ def hazard_ranges(chip, program, registers, ib, ob, pc, op):
 
 @bare_helper
 def no_ranges(op):
+    """Sets ranges that overlap no other range."""
     op[Op.LOW1], op[Op.LOW2], op[Op.LOW3] = state.NEVER, state.NEVER, state.NEVER
     op[Op.HIGH1], op[Op.HIGH2], op[Op.HIGH3] = -state.NEVER, -state.NEVER, -state.NEVER
 
@@ -86,10 +93,11 @@ def _bytes(width, ib, ob):
 
 @bare_helper
 def decode_counted(program, registers, port, pc, edges, tick):
-    """An instruction is decoded for `edges` edges: it enters, then (if scalar) executes at each edge while it changes.
+    """Counts the accesses of an instruction that is decoded for `edges` edges of the clock.
 
-    Counting follows the simulator's processes: one read of the registers for each change of their inputs, one
-    evaluation of decode for each change of the values read.
+    It enters; if it is scalar, it is then executed at each edge until its result no longer changes. The counts follow
+    the simulator's processes: one read of the registers for each change of their inputs, one evaluation of decode for
+    each change of the values read.
     """
     word = program.words[pc]
     code = word[0] & 255
@@ -132,7 +140,7 @@ def decode_counted(program, registers, port, pc, edges, tick):
 
 @bare_helper
 def clock_registers(port):
-    """The last write moves on by a stage at every edge, which is a reading of the registers if it differs."""
+    """Moves the last write on by a stage, as every edge does. If it differs, the registers are read once."""
     if port[Port.OUT_RD] != port[Port.WRITE_RD] or port[Port.OUT_VALUE] != port[Port.WRITE_VALUE]:
         port[Port.OUT_RD], port[Port.OUT_VALUE] = port[Port.WRITE_RD], port[Port.WRITE_VALUE]
         port[Port.READS] += 1
@@ -140,7 +148,7 @@ def clock_registers(port):
 
 @bare_helper
 def _address(program, port, pc):
-    """Sets the registers to read; true if they are others than before."""
+    """Sets the registers to read. Returns true if they are not the registers read before."""
     word = program.words[pc]
     code, rd, rs1 = word[0] & 255, (word[0] >> 8) & 255, (word[0] >> 16) & 255
     rs2 = word[1] if program.rules[code, Rule.READS_RS2] else 0
@@ -158,7 +166,7 @@ def _address(program, port, pc):
 
 @bare_helper
 def _values(registers, port):
-    """Reads the registers; true if the values are others than before."""
+    """Reads the registers. Returns true if a value has changed."""
     rd, rs1, rs2 = registers[port[Port.ADDR_RD]], registers[port[Port.ADDR_RS1]], registers[port[Port.ADDR_RS2]]
     rd2, rs12 = np.int64(0), np.int64(0)
     if port[Port.ADDR_DOUBLE]:

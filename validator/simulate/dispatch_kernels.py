@@ -1,4 +1,4 @@
-"""The way of instructions from the stream to the units: the fast path, and the pipeline with a reorder buffer."""
+"""Brings instructions from the stream to the units: the fast path, and the pipeline with a reorder buffer."""
 
 # Kernels are untyped for numba's sake; `model` passes the arrays that it declares.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -15,12 +15,12 @@ from validator.simulate.decode_kernels import clock_registers, decode_counted, e
 from validator.simulate.event_kernels import call, push
 from validator.simulate.state import Core, Global, Op, Step, Stop
 
-_TOO_MANY_ROUNDS = 10_000_000  # of a core that nothing holds, while another cannot go on
+_TOO_MANY_ROUNDS = 10_000_000  # a core that waits for nobody begins so many only if another core is blocked
 
 
 @bare_helper
 def next_instruction(chip, program, tables, log, rounds, g, c, tick):  # noqa: C901 as long as a stream has cases
-    """The reorder buffer of core `c` is free from `tick`: enters the next instruction that needs it."""
+    """Enters the next instruction of core `c` that needs the reorder buffer, which is free from `tick` (fast path)."""
     core, thread = tables.core, tables.thread
     pc, last = core[c, Core.PC] + 1, core[c, Core.LAST]
     ended_on_scalar = core[c, Core.PC] < core[c, Core.FIRST]
@@ -75,7 +75,10 @@ def _finish(g, core, c, tick):
 
 @bare_helper
 def next_round(core, log, rounds, g, c, tick):
-    """Core `c` begins its stream again at `tick`; false for a stream of one instruction, which runs only once."""
+    """Lets core `c` begin its stream again at `tick`.
+
+    Returns false for a stream of one instruction, because the simulator runs it only once.
+    """
     n = core[c, Core.ROUNDS]
     if n < rounds:
         log.marks[c, n] = tick
@@ -95,6 +98,7 @@ def next_round(core, log, rounds, g, c, tick):
 
 @bare_helper
 def wake(chip, program, tables, log, rounds, g, count, c, tick):
+    """Advances dispatcher and reorder buffer of core `c` at the edge `tick`."""
     core, thread, rob = tables.core, tables.thread, tables.rob[c]
     held, group = core[c, Core.HELD_SLOT], np.int64(state.NONE)
     if held >= 0 and rob[held, Op.SINCE] < tick and thread[core[c, Core.HELD_GROUP], Op.FREE_AT] < tick:
@@ -127,7 +131,7 @@ def wake(chip, program, tables, log, rounds, g, count, c, tick):
 
 @bare_helper
 def _issue(chip, program, tables, log, g, count, c, tick):
-    """The instruction in the dispatcher enters the reorder buffer and its unit."""
+    """Moves the instruction in the dispatcher to the reorder buffer and to its unit."""
     core, thread, rob = tables.core, tables.thread, tables.rob[c]
     slot = (core[c, Core.ROB_HEAD] + core[c, Core.ROB_COUNT]) % chip.rob_size
     for i in range(rob.shape[1]):
@@ -157,7 +161,7 @@ def _copy(to, op):
 
 @bare_helper
 def _retire(chip, g, core, rob, rounds, c, tick):
-    """Frees the slots at the head of the ring whose instructions have completed."""
+    """Frees the first slots of the reorder buffer, as far as their instructions have completed."""
     while core[c, Core.ROB_COUNT] > 0 and rob[core[c, Core.ROB_HEAD], Op.DONE_AT] <= tick:
         pc = rob[core[c, Core.ROB_HEAD], Op.PC]
         core[c, Core.ROB_HEAD] = (core[c, Core.ROB_HEAD] + 1) % chip.rob_size
@@ -168,7 +172,7 @@ def _retire(chip, g, core, rob, rounds, c, tick):
 
 @bare_helper
 def _dispatchable(chip, core, thread, rob, c, tick):
-    """Whether the instruction in the dispatcher can leave it at the edge after `tick`."""
+    """Tells whether the instruction in the dispatcher can leave it at the edge after `tick`."""
     if core[c, Core.ROB_COUNT] == chip.rob_size:
         return False
     op = rob[chip.rob_size]
@@ -193,7 +197,10 @@ def _overlap(low, high, other_low, other_high):
 
 @bare_helper
 def _conflict(op, other):
-    """Write after read, or read after write. Write after write goes unnoticed, as in the simulator."""
+    """Tells whether `op` writes what `other` reads, or reads what it writes.
+
+    Two writes to one address go unnoticed, as in the simulator.
+    """
     return (
         _overlap(op[Op.LOW3], op[Op.HIGH3], other[Op.LOW1], other[Op.HIGH1])
         or _overlap(op[Op.LOW3], op[Op.HIGH3], other[Op.LOW2], other[Op.HIGH2])
@@ -204,7 +211,7 @@ def _conflict(op, other):
 
 @bare_helper
 def leave(chip, program, tables, log, rounds, g, c, tick):  # noqa: C901 one step of a pipeline
-    """The dispatcher's instruction leaves at `tick`; the one being decoded takes its place."""
+    """Takes the instruction out of the dispatcher at `tick`, and puts the instruction that was decoded in its place."""
     core, rob = tables.core, tables.rob[c]
     edges = tick - core[c, Core.ARRIVED]
     pc = core[c, Core.PC] + 1

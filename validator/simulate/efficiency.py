@@ -1,4 +1,4 @@
-"""Operations a second, a joule: of the multiply-accumulates of the model, which only its compiler knows."""
+"""Operations per second and per joule, from the model's number of MACs, which only its compiler knows."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,12 @@ from raptor.common.errors import UserError
 from raptor.output import files
 
 OPS_PER_MAC = 2
-"""As everybody counts: a multiplication and an addition."""
+"""Operations of a MAC, as is usual: a multiplication and an addition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Of `macs` multiply-accumulates, two operations each. `pj_per_mac`: all energy of the sample, static too."""
+    """Efficiency of a sample with `macs` MACs, two operations each. `pj_per_mac`: includes static energy."""
 
     macs: int
     tops: float
@@ -25,15 +25,15 @@ class Efficiency:
 
     @classmethod
     def of(cls, macs: int | None, time_ns: float | None, energy_pj: float | None) -> Self | None:
-        """None where any of them is not known, or nothing."""
+        """Computes the efficiency of one sample; None if one of the numbers is unknown or 0."""
         if not (macs and time_ns and energy_pj):
             return None
-        # Operations a ns are 1e9 a second, operations a pJ 1e12 a joule.
+        # 1 operation per ns is 1e9 per second; 1 operation per pJ is 1e12 per joule.
         return cls(macs, OPS_PER_MAC * macs / time_ns / 1e3, OPS_PER_MAC * macs / energy_pj, energy_pj / macs)
 
 
 class _Noted(BaseModel):
-    """What is wanted of `report.json`."""
+    """The one field of `report.json` that is needed here."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -41,7 +41,7 @@ class _Noted(BaseModel):
 
 
 def macs_of(program: Path) -> int | None:
-    """Multiply-accumulates of a sample; None where no compiler has noted them beside the program."""
+    """Returns the MACs of a sample; None if no compiler has noted them beside the program."""
     if not (program.is_dir() and (program / files.REPORT).is_file()):
         return None
     try:

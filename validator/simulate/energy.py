@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Energy of one sample, pJ."""
+    """Energy of one sample by part, pJ."""
 
     products: float
     vector: float
@@ -38,7 +38,7 @@ class Energy:
 
 
 def needs_counting(arch: ArchFile) -> bool:
-    """Whether energy depends on accesses that only the slower model counts: decode, registers, scalar unit."""
+    """Tells whether energy depends on accesses that only the slower model counts: decode, registers, scalar unit."""
     core = arch.chip_config.core_config
     return any(
         (
@@ -51,12 +51,12 @@ def needs_counting(arch: ArchFile) -> bool:
 
 
 def counts(machine: Machine) -> Floats:
-    """Per core, what one run of its stream asks of the parts of the chip (columns `Count`)."""
+    """Counts the use of the chip's parts by one run of each core's stream: rows are cores, columns are `Count`."""
     return counts_by(machine, machine.core_of, machine.count)
 
 
 def counts_by(machine: Machine, rows: Ints, count: int) -> Floats:
-    """The same for any partition of the instructions: instruction i belongs to row `rows[i]` of `count`."""
+    """Counts as `counts` does, for any division of the instructions: instruction i adds to row `rows[i]` of `count`."""
     from validator.simulate.count_kernels import count as add_counts  # pyright: ignore[reportUnknownVariableType]
 
     out = np.zeros((count, len(Count)), np.float64)
@@ -65,10 +65,10 @@ def counts_by(machine: Machine, rows: Ints, count: int) -> Floats:
 
 
 def energy_of(machine: Machine, per_core: Floats, port: npt.NDArray[Any], time_ns: float) -> Energy:
-    """Energy when each core runs its stream once and the chip is on for `time_ns`.
+    """Computes the energy of a sample during which the chip is on for `time_ns`.
 
-    `per_core`: rows of `counts`, scaled by how often each core runs. `port`: accesses counted by the model, all 0
-    where `needs_counting` is false.
+    `per_core`: rows of `counts`, each multiplied by the number of times that the core runs its stream. `port`: accesses
+    counted by the model (columns `Port`), all 0 if `needs_counting` is false.
     """
     arch = machine.target.file
     core, memory = arch.chip_config.core_config, arch.chip_config.global_memory_config
@@ -102,12 +102,12 @@ def _decode_mw(core: CoreConfig) -> float:
 
 
 def pass_pj(matrix: MatrixConfig) -> float:
-    """One pass of one crossbar: the rows of one DAC pass and one slice of the input bits, all columns."""
+    """Returns the energy of one pass of one crossbar, pJ: the rows of one DAC pass, one slice of the input bits."""
     return sum(pass_parts_pj(matrix).values())
 
 
 def pass_parts_pj(matrix: MatrixConfig) -> dict[str, float]:
-    """The same by part of the crossbar and its periphery."""
+    """Returns the energy of one pass of one crossbar, pJ, for each part of the crossbar and its periphery."""
     period, columns = matrix.period, matrix.xbar_size[1]
     turns = columns // matrix.adc_count * period
     return {
@@ -121,7 +121,7 @@ def pass_parts_pj(matrix: MatrixConfig) -> dict[str, float]:
 
 
 def static_mw(arch: ArchFile, cores: int) -> float:
-    """What `cores` instantiated cores and the global memory draw all the time, as far as the simulator counts it."""
+    """Returns the static power of `cores` instantiated cores and the global memory, as the simulator counts it."""
     core = arch.chip_config.core_config
     counted = (
         core.inst_fetch_static_power,

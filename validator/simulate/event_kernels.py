@@ -1,4 +1,4 @@
-"""The heap of threads that wait for a time, the calendar of cores that wait for an edge, and the clock."""
+"""Heap of threads that wait for a time, calendar of cores that wait for a clock edge, and the clock."""
 
 # Kernels are untyped for numba's sake; `model` passes the arrays that it declares.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -8,11 +8,12 @@ from raptor.common.jit import bare_helper
 from validator.simulate import state
 from validator.simulate.state import Global
 
-_PATIENCE = 64  # edges to turn the heap before looking for a cycle
+_PATIENCE = 64  # turns of the heap, one per edge, before a cycle of turns is looked for
 
 
 @bare_helper
 def insert(g, heap_time, heap_id, time, thread):
+    """Puts a thread that waits for `time` (ps) into the heap."""
     g[Global.HEAP] += 1
     i = g[Global.HEAP]
     while i > 1 and heap_time[i >> 1] > time:
@@ -25,7 +26,7 @@ def insert(g, heap_time, heap_id, time, thread):
 
 @bare_helper
 def extract(g, heap_time, heap_id):
-    """Takes the first thread; also returns the place where the last one came to rest."""
+    """Takes the first thread out of the heap. Also returns the place to which the last one moved."""
     top = heap_id[1]
     n = g[Global.HEAP]
     time, thread = heap_time[n], heap_id[n]
@@ -51,7 +52,7 @@ def extract(g, heap_time, heap_id):
 
 @bare_helper
 def to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all cases
-    """Advances the clock over edges at which nothing happens; false if nothing will ever happen."""
+    """Advances the clock over edges at which nothing happens. Returns false if nothing will ever happen."""
     heap_time, heap_id, calendar, snapshot = tables.heap_time, tables.heap_thread, tables.calendar, tables.earlier_heap
     if heap_id[1] != 0:
         return True
@@ -97,7 +98,7 @@ def to_next_event(chip, tables, g, count):  # noqa: C901 a loop that is all case
 
 @bare_helper
 def call(g, tables, count, tick, c):
-    """Enters core `c` for an edge."""
+    """Enters core `c` into the calendar for the edge `tick`."""
     calendar = tables.calendar
     key = tick * count + c
     i = g[Global.CALENDAR]
@@ -110,6 +111,7 @@ def call(g, tables, count, tick, c):
 
 @bare_helper
 def take(g, calendar):
+    """Takes the earliest entry out of the calendar and returns it: tick * cores + core."""
     key = calendar[0]
     n = g[Global.CALENDAR] - 1
     g[Global.CALENDAR] = n
@@ -131,14 +133,14 @@ def take(g, calendar):
 
 @bare_helper
 def push(g, tables, t):
-    """Lets a thread run in the next pass."""
+    """Lets a thread run in this instant, in the next pass."""
     tables.run[g[Global.RUN]] = t
     g[Global.RUN] += 1
 
 
 @bare_helper
 def sleep(g, tables, t, time):
-    """Lets a thread run after a time, or in the next delta cycle if that is 0."""
+    """Lets a thread run after `time` (ps); in the next delta cycle if `time` is 0."""
     if time == 0:
         tables.next_delta[g[Global.ZERO]] = t
         g[Global.ZERO] += 1

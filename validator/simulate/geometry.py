@@ -1,7 +1,7 @@
-"""Whether a program fits a chip other than the one that it was compiled for.
+"""Checks that a program fits a chip other than the chip that it was compiled for.
 
-Times on crossbars that cannot hold the program's matrices mean nothing, so such a chip is refused. One that differs and
-still fits is simulated with a warning: sizes are part of what the compiler decided.
+Times on crossbars that cannot hold the program's matrices mean nothing, so such a chip is refused. A chip that differs
+but fits is simulated with a warning, because the compiler's decisions depend on the sizes.
 """
 
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from validator.simulate.chip import Target
 
 
 def check_geometry(program: RawProgram, target: Target) -> tuple[str, ...]:
-    """Warnings where sizes differ from those of the `arch.json` beside the program; none where there is no such file.
+    """Returns warnings if sizes differ from those of the `arch.json` beside the program; none without such a file.
 
     Raises `UserError` for more crossbars in a core than the target has, and for matrices that do not fit its crossbars.
     """
@@ -49,7 +49,7 @@ def _own_chip(program: RawProgram) -> ArchFile | None:
 
 
 def _sizes(chip: ArchFile) -> dict[str, str]:
-    """What the streams depend on, by the field's name."""
+    """Returns the sizes that the streams depend on, as text, by the name of the field."""
     matrix = chip.chip_config.core_config.matrix_config
     return {
         "core_cnt": str(chip.chip_config.core_cnt),
@@ -69,7 +69,10 @@ def _check_counts(program: RawProgram, target: Target, matrix: MatrixConfig) -> 
 
 
 def _check_matrices(program: RawProgram, target: Target, matrix: MatrixConfig) -> None:
-    """By the weights and the memory map of RAPTOR; without them nothing is known of the matrices."""
+    """Raises `UserError` if a matrix does not fit its crossbars.
+
+    The shapes come from RAPTOR's weights and memory map. Without these files nothing is checked.
+    """
     memory = program.folder / files.MEMORY
     shapes = matrix_shapes(program.folder) if program.source.is_dir() and memory.is_file() else None
     if shapes is None:

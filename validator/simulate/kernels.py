@@ -1,17 +1,18 @@
-"""The compiled cycle model: what pimsim-nn does in time, without its data.
+"""Compiled cycle model: the timing of pimsim-nn, without its data.
 
 The simulator is a set of SystemC threads (for each core a vector unit, a transfer unit, a switch and its array groups)
 and a clock thread. A thread that waits for a time sits in one heap, together with the clock; what happens at a clock
-edge happens when the clock's thread runs. Which of two threads comes first in one instant decides whether the end of
-an instruction is noticed at this edge or at the next, so heap and order of running are those of SystemC, edge by edge.
-Edges at which nothing happens only turn the heap; as soon as a turn changes nothing the clock jumps.
+edge happens when the clock's thread runs. The order of two threads in one instant decides whether the end of an
+instruction is noticed at this edge or at the next. So the heap and the order of the threads are those of SystemC, edge
+by edge. An edge at which nothing happens only turns the heap (the clock is taken out and put back); as soon as a turn
+changes nothing, the clock jumps.
 
-With `rob_size` 1 a core has one instruction at a time and addresses do not matter: the fast path, which reads the
-stream only to count scalar instructions. Otherwise `_wake` follows dispatcher and reorder buffer of a core, at the
+With `rob_size` 1 a core has one instruction at a time and addresses do not matter. This is the fast path, which reads
+the stream only to count scalar instructions. Otherwise `wake` follows dispatcher and reorder buffer of a core, at the
 edges where something may change, and registers are computed for the hazard check.
 
-The loop is here; heap, calendar and clock are in `event_kernels`, the way of an instruction to its unit in
-`dispatch_kernels`, the units and the network in `unit_kernels`.
+The main loop is here. Heap, calendar and clock are in `event_kernels`, the way of an instruction to its unit is in
+`dispatch_kernels`, the units and the network are in `unit_kernels`.
 """
 
 # Kernels are untyped for numba's sake; `model` passes the arrays that it declares.
@@ -31,9 +32,9 @@ from validator.simulate.unit_kernels import end_instruction, run_switch, run_uni
 
 @bare_kernel
 def simulate(chip, program, tables, log, rounds, g) -> int:  # noqa: C901 the scheduler's loop
-    """Runs until all cores have finished (`rounds` 0), or begun that many rounds more, or nothing can go on.
+    """Runs until all cores have finished (`rounds` 0) or begun `rounds` more rounds, or no core can continue.
 
-    Returns a `Stop`. `tables` and `log` are declared in `model`; `g` holds the counters `Global`.
+    Returns a `Stop`. `tables` and `log` are declared in `state`; `g` holds the counters `Global`.
     """
     core, thread = tables.core, tables.thread
     heap_time, heap_id, run, zero = tables.heap_time, tables.heap_thread, tables.run, tables.next_delta
@@ -78,7 +79,7 @@ def simulate(chip, program, tables, log, rounds, g) -> int:  # noqa: C901 the sc
                     n = g[Global.ZERO]
                     if n == 0:
                         break
-                    # The next delta cycle: those that wait for no time, the last of them first.
+                    # The next delta cycle: the threads that wait for no time, the last of them first.
                     for j in range(n):
                         run[j] = zero[n - 1 - j]
                     g[Global.ZERO], g[Global.RUN], i = 0, n, 0
@@ -100,10 +101,11 @@ def simulate(chip, program, tables, log, rounds, g) -> int:  # noqa: C901 the sc
 
 @bare_helper
 def _alone(chip, program, tables, log, rounds, g):
-    """One core runs, all others wait for messages: its instructions one after another, up to one that concerns others.
+    """Runs the only core that does not wait for a message, up to an instruction that concerns other cores.
 
-    Same outcome as the main loop. The thread and the clock alone in the heap: in an instant that both reach the thread
-    comes first, unless the clock had been entered for that very instant when the thread fell asleep.
+    The result is the same as that of the main loop. Only the thread and the clock are in the heap. If both reach the
+    same instant, the thread comes first, unless the clock was already waiting for that instant when the thread began to
+    wait.
     """
     core, thread, calendar, heap_time = tables.core, tables.thread, tables.calendar, tables.heap_time
     period, count = chip.period_ps, core.shape[0]
@@ -118,7 +120,7 @@ def _alone(chip, program, tables, log, rounds, g):
         g[Global.CALENDAR] = 0
         now = tick * period
         op[Op.SINCE] = now
-        # The edge to come, and whether the clock waits for it already or runs after the thread in this instant.
+        # The next edge, and whether the clock waits for it already; else it runs after the thread in this instant.
         tick, waits = tick + 1, True
         for phase in range(phases):
             if phases == 1:
@@ -147,7 +149,7 @@ def _alone(chip, program, tables, log, rounds, g):
 
 @bare_helper
 def _edge(chip, program, tables, log, rounds, g, count):
-    """What is entered for the edge that the clock has just reached."""
+    """Lets the cores run that are in the calendar for the edge that the clock has just reached."""
     calendar = tables.calendar
     tick = g[Global.TICK] - 1
     before = np.int64(-1)

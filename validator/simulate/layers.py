@@ -1,4 +1,4 @@
-"""Which ONNX node each instruction serves, where the compiler said so (steps.json)."""
+"""Finds the ONNX node of each instruction, if the compiler has written it (steps.json)."""
 
 from dataclasses import dataclass
 
@@ -18,9 +18,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Provenance:
-    """For every instruction the index of its step, and for every step its name, node and operation.
+    """Origin of the instructions: `step` is the step of each instruction; each step has a name and a node.
 
-    Without steps.json a "step" is a run of one kind of instruction, and there are no nodes.
+    `node` holds indices into `nodes`, the names of the ONNX nodes. Without steps.json a step is a run of neighbouring
+    instructions of one kind, and there are no nodes.
     """
 
     step: Ints
@@ -34,7 +35,7 @@ class Provenance:
 
 
 def provenance(program: RawProgram, machine: Machine) -> Provenance:
-    """Reads steps.json beside the program; a file that does not fit the program is a `UserError`."""
+    """Reads steps.json beside the program. Raises `UserError` if it does not fit the program."""
     if not (program.source.is_dir() and (program.source / files.STEPS).is_file()):
         return _by_opcode(machine)
     steps = storage.read(files.Steps, program.source, files.STEPS)
@@ -70,7 +71,7 @@ def _by_opcode(machine: Machine) -> Provenance:
 
 
 def by_layer(machine: Machine, of: Provenance, amounts: Ints) -> dict[str, int]:
-    """Sums `amounts`, one for each instruction, by ONNX node, or by instruction where nodes are not known."""
+    """Sums `amounts` (one for each instruction) by ONNX node, or by mnemonic if nodes are not known."""
     if of.has_nodes:
         totals = np.bincount(of.node[of.step], weights=amounts, minlength=len(of.nodes))
         return {name: int(total) for name, total in zip(of.nodes, totals, strict=True) if total}

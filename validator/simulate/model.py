@@ -1,4 +1,4 @@
-"""Program and chip -> times: the typed face of the compiled model."""
+"""Typed interface of the compiled model: program and chip -> tables -> times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Words = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 _QUEUE = 64
-# More edges of the clock than an instruction waits for on its way through the pipeline.
+# More clock edges than an instruction needs on its way through the pipeline.
 _EDGES = 16
 _DAY_PS = 86400e12
 _STAND_INS = {i.name: i.simulated_as for i in isa.INSTRUCTIONS if i.simulated_as}
@@ -31,11 +31,11 @@ _HAS_PARTNER, _HAS_EVENT = has_operand("core"), has_operand("event_register")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """A program laid out for the kernels: the cores that exist (`cores`), their streams one after another.
+    """A program laid out for the kernels: the cores that exist (`cores`), and their streams in one array.
 
-    Core i has the words `first[i]` to `first[i + 1]`, five to an instruction, and the threads of its array groups
-    from `group_first[i]`, of which `xbars` holds the crossbars. Instructions outside the simulator's set are replaced
-    by their stand-ins. `numbers` and `network` are what time depends on.
+    Core i has the instructions `first[i]` to `first[i + 1]`, each five words, and `groups[i]` array groups, whose
+    threads begin at `group_first[i]`. `xbars` is the number of crossbars, by thread. Instructions outside the
+    simulator's set are replaced by their stand-ins. `numbers` and `network` determine the times.
     """
 
     cores: Ints
@@ -63,28 +63,32 @@ class Machine:
 
     @property
     def unit(self) -> npt.NDArray[np.uint8]:
-        """For every instruction the place of its unit in `isa.Unit`."""
+        """Index of the unit in `isa.Unit`, for every instruction."""
         return UNIT[self.opcodes]
 
     def timed(self, *timings: Timing) -> Mask:
-        """Where instructions are timed in one of these ways."""
+        """Returns a mask of the instructions that are timed in one of these ways."""
         return timed(*timings)[self.opcodes]
 
     @property
     def core_of(self) -> Ints:
-        """For every instruction the place of its core in `cores`."""
+        """Index of the core in `cores`, for every instruction."""
         return np.repeat(np.arange(self.count), np.diff(self.first))
 
     def text(self, pc: int) -> str:
-        """An instruction as text; `pc` counts from the first instruction of the first core."""
+        """Writes an instruction as text; `pc` counts from the first instruction of the first core."""
         return isa.text(self.words[pc].view(isa.RECORD)[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What a run leaves: for every instruction of the last round when it entered its unit and completed, how long it
-    waited for its partner or a token and how long its unit worked on it (ps), and the partner it waited for; for every
-    core when it began each round (ticks); and the tables of `state`."""
+    """Result of a run.
+
+    For every instruction, in the last round, in ps: `start` and `end` (it enters its unit, it is completed), `waited`
+    (for its partner or a token) and `busy` (its unit worked on it). `cause` is the instruction of another core that it
+    waited for. `marks`: the tick at which each core began each round. `core`, `thread`, `rob` and `port` are tables of
+    `state`.
+    """
 
     stop: Stop
     core: Ints
@@ -101,9 +105,9 @@ class Run:
 
 
 def build(program: RawProgram, target: Target, warnings: Sequence[str] = ()) -> Machine:
-    """Lays out the cores that the program instantiates. `warnings`: what is known already.
+    """Lays out the cores that the program instantiates. `warnings`: warnings to which those found here are added.
 
-    Raises `ProgramError` for an instruction on which the simulator would crash, `UserError` for a program that does
+    Raises `ProgramError` for an instruction at which the simulator would crash, `UserError` for a program that does
     not fit the chip.
     """
     cores = np.flatnonzero(program.instantiated).astype(np.int64)
@@ -149,7 +153,7 @@ def _check_fit(program: RawProgram, target: Target) -> None:
 
 
 def _check_instructions(words: Words, first: Ints, cores: Ints, groups: Ints) -> None:
-    """Refuses what would make the simulator crash or run for ever, and what the kernels cannot index."""
+    """Raises `ProgramError` for an instruction that makes the simulator crash or hang, or that kernels cannot index."""
     opcodes, index = words[:, 0] & 255, index_of(cores)
     core_of = np.repeat(np.arange(len(cores)), np.diff(first))
     partner = np.where((words[:, 1] >= 0) & (words[:, 1] < len(index)), words[:, 1], 0)
@@ -179,14 +183,17 @@ def _check_instructions(words: Words, first: Ints, cores: Ints, groups: Ints) ->
 
 
 def index_of(cores: Ints) -> Ints:
-    """By number on the chip: place in `cores`, or -1."""
+    """Returns the index in `cores` of each core number of the chip, or -1."""
     index = np.full(int(cores[-1]) + 1, state.NONE, np.int64)
     index[cores] = np.arange(len(cores))
     return index
 
 
 def _talking_pairs(words: Words, first: Ints, cores: Ints) -> Ints:
-    """Pairs (source, destination) between which messages go: data, permissions, tokens, global memory (the last)."""
+    """Returns the pairs (source, destination) that exchange messages, sorted, as indices into `cores`.
+
+    Messages are data, permissions, tokens, and loads and stores; the index len(cores) is global memory.
+    """
     opcodes, index = words[:, 0] & 255, index_of(cores)
     core_of = np.repeat(np.arange(len(cores)), np.diff(first))
     to_core = np.flatnonzero(_HAS_PARTNER[opcodes])
@@ -228,10 +235,10 @@ def _missing_widths(words: Words, first: Ints, cores: Ints) -> list[str]:
 
 
 def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
-    """Runs the model: to the end of all streams, or until each core has begun its stream `rounds` more times.
+    """Runs the model to the end of all streams, or until each core has begun its stream `rounds` more times.
 
-    `counting`: count accesses of decode, registers and scalar unit, for their energy; slower. Raises `UserError` for
-    times that 64 bits might not hold.
+    `counting`: also count accesses of decode, registers and scalar unit, for their energy; this is slower. Raises
+    `UserError` for times that 64 bits might not hold.
     """
     from validator.simulate.kernels import simulate  # pyright: ignore[reportUnknownVariableType] a kernel
 
@@ -239,7 +246,7 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
     numbers = machine.numbers._replace(counting=int(counting))
     live = np.diff(machine.first) > 0
     if rounds:
-        # Cores without work for a unit would turn in no time and nobody waits for them.
+        # Cores without work for a unit would repeat their stream in no time, and nobody waits for them.
         live &= np.bincount(machine.core_of[RUNS[machine.opcodes]], minlength=len(live)) > 0
     tables, log = _tables(machine, live, rounds), _log(machine, rounds)
     # The simulator charges both ports of the register file once when it starts.
@@ -254,7 +261,7 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
 
 
 def _check_time(machine: Machine, rounds: int) -> None:
-    """As if nothing overlapped: no sum of times in the kernels is larger."""
+    """Raises `UserError` if times might overflow. The bound is the sum of all times, as if nothing overlapped."""
     total_ps = (rounds + 1) * _longest_ps(machine)
     if total_ps >= state.NEVER:
         raise UserError(
@@ -265,7 +272,10 @@ def _check_time(machine: Machine, rounds: int) -> None:
 
 
 def _longest_ps(machine: Machine) -> float:
-    """More than all instructions one after another, each as if it did what any instruction does with so many bytes."""
+    """Returns an upper bound of the time of all instructions one after another, ps.
+
+    Each vector or transfer instruction is given all the times that any such instruction with so many bytes can have.
+    """
     arch, words, opcodes = machine.target.file.chip_config, machine.words, machine.opcodes
     core, matrix, network = arch.core_config, arch.core_config.matrix_config, arch.network_config
     local, memory = core.local_memory_config, arch.global_memory_config
@@ -287,9 +297,9 @@ def _longest_ps(machine: Machine) -> float:
 
 
 def demands(machine: Machine) -> Ints:
-    """For every instruction what it takes at least (columns `Demand`), whatever else happens on the chip; scalars 0.
+    """Returns the least times of every instruction (columns `Demand`, ps), as if it never waited; scalars have 0.
 
-    A receive takes as long as if its sender sent as many bytes.
+    The time of a receive assumes that its sender sends as many bytes.
     """
     from validator.simulate.cost_kernels import demands as fill  # pyright: ignore[reportUnknownVariableType] a kernel
 
@@ -300,13 +310,13 @@ def demands(machine: Machine) -> Ints:
 
 
 def program_of(machine: Machine) -> Program:
-    """What the kernels take of a program."""
+    """Returns the parts of a program that the kernels take."""
     index, flit_ns = index_of(machine.cores), machine.network.latencies
     return Program(RULES, machine.words, index, machine.group_first, machine.xbars, flit_ns)
 
 
 def _tables(machine: Machine, live: Mask, rounds: int) -> Tables:
-    """All at their start. `live`: the cores that run."""
+    """Makes the tables of a run, in their initial state. `live`: the cores that run."""
     thread, queue_first = _threads(machine), _queues(machine, rounds)
     count, threads, slots = machine.count, len(thread), machine.numbers.rob_size
     return Tables(
@@ -355,6 +365,9 @@ def _threads(machine: Machine) -> Ints:
 
 
 def _queues(machine: Machine, rounds: int) -> Ints:
-    """Room for the messages waiting in each switch: tokens may pile up, of everything else there are few."""
+    """Returns the first row of each switch in the table of messages, and the number of rows.
+
+    There is room for all tokens, because they may pile up, and for some messages of the other kinds.
+    """
     syncs = np.bincount(machine.core_of[machine.opcodes == OPCODE["sync"]], minlength=machine.count)
     return np.concatenate([[0], np.cumsum(_QUEUE + syncs * max(rounds, 1))]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The critical path: the chain of instructions, each waiting for the one before, that takes the whole latency."""
+"""Critical path: the chain of instructions, each waiting for the one before, that takes the whole latency."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def critical_ps(machine: Machine, run: Run) -> Ints:
-    """For every instruction the time, ps, that it accounts for on the critical path; the sum is the latency."""
+    """Returns the time of every instruction on the critical path, ps (0 outside of it). The sum is the latency."""
     from validator.simulate.path_kernels import walk  # pyright: ignore[reportUnknownVariableType] a kernel
 
     credit = np.zeros(len(machine.words), np.int64)

@@ -1,4 +1,4 @@
-"""The compiled walk along the critical path."""
+"""Compiled walk along the critical path."""
 
 # Kernels are untyped for numba's sake; `path` passes the arrays that it declares.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -9,11 +9,11 @@ from raptor.common.jit import helper, kernel
 
 @kernel
 def walk(runs, core_of, first, start, end, cause, window, at, time, credit) -> None:
-    """Walks back from instruction `at`, which completes at `time`, and adds to `credit` what each one accounts for.
+    """Walks back from instruction `at`, which completes at `time`, and adds the time of each one to `credit` (ps).
 
-    Before an instruction comes what it waited for: its partner in another core if that came later, else the last of
-    the `window` instructions before it that had completed, else the one before it in the stream. `runs`: whether an
-    instruction enters the reorder buffer.
+    The instruction before another on the path is the one that it waited for: its partner in another core if that began
+    later, else the one among the `window` instructions before it that completed last before it began, else the one
+    before it in the stream. `runs`: true for each instruction that enters the reorder buffer.
     """
     while True:
         began = start[at]
@@ -40,7 +40,7 @@ def walk(runs, core_of, first, start, end, cause, window, at, time, credit) -> N
 
 @helper
 def _before(runs, first, at):
-    """The instruction before `at` in its stream that a unit executes, or -1."""
+    """Returns the last instruction before `at` in its stream that a unit executes, or -1."""
     at -= 1
     while at >= first:
         if runs[at]:

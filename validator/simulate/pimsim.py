@@ -1,4 +1,4 @@
-"""`simulate` with the real simulator: runs pimsim-nn's ChipTest and reads its report."""
+"""Simulates with the real simulator: runs pimsim-nn's ChipTest and reads its report."""
 
 import re
 import subprocess
@@ -34,9 +34,10 @@ _MARGIN = 2.0
 
 
 def simulate(program: Path, arch: str | Path, binary: Path, *, mode: Mode = "latency", samples: int = 16) -> Report:
-    """Runs `binary` on a program. In throughput mode for as long as our model expects `samples` samples to take.
+    """Runs the simulator `binary` on a program.
 
-    Raises `UserError` when it cannot be run or refuses the program, `DeadlockError` when it does not end.
+    In throughput mode it runs for the time that the built-in model expects for `samples` samples. Raises `UserError` if
+    it cannot be run or refuses the program, `DeadlockError` if the program does not end.
     """
     raw = read_program(program)
     wanted = chip.read_target(arch)
@@ -68,7 +69,10 @@ def simulate(program: Path, arch: str | Path, binary: Path, *, mode: Mode = "lat
 
 
 def _own_files(arch: str | Path, wanted: chip.Target, folder: Path) -> Path:
-    """A file of the architecture, written to `folder` with its table where the network is the built-in mesh."""
+    """Returns the path of the architecture file.
+
+    With the built-in mesh, the architecture and its network table are first written to `folder`.
+    """
     if not isinstance(wanted.table, MeshTable):
         return Path(arch)
     preset = architectures.load(arch)
@@ -91,7 +95,7 @@ def _expected(program: Path, arch: str | Path, mode: Mode, samples: int) -> Repo
 
 
 def _arch(path: Path, mode: Mode, samples: int, expected: Report | None) -> bytes:
-    """The architecture file as the simulator shall read it: mode, times, and its network table wherever it is."""
+    """Returns the architecture file for the simulator: with mode, times, and an absolute path of its network table."""
     raw: dict[str, Any] = orjson.loads(path.read_bytes())
     sim = raw.setdefault("sim_config", {})
     sim |= {"sim_mode": int(mode == "latency"), "report_verbose_level": 0}
@@ -104,7 +108,7 @@ def _arch(path: Path, mode: Mode, samples: int, expected: Report | None) -> byte
 
 
 def _without_extensions(raw: RawProgram, machine: model.Machine, folder: Path) -> Path:
-    """The program itself, or a copy with stand-ins where it uses instructions that the simulator refuses."""
+    """Returns the program itself, or a copy in `folder` with stand-ins for instructions that the simulator refuses."""
     same = all(
         np.array_equal(raw.records[int(core)]["opcode"], machine.opcodes[machine.first[i] : machine.first[i + 1]])
         for i, core in enumerate(machine.cores)

@@ -1,4 +1,4 @@
-"""What a simulation found, as a table for people and as JSON for programs."""
+"""Result of a simulation, as a table for people and as JSON for programs."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,14 +16,15 @@ from validator.options import Mode
 _BUSIEST = 5
 _LAYERS = 12
 _BEFORE_NAMES = len("critical path") + 2 + len("100.0%") + 2 + 12 + 2
-"""Columns of a line of the critical path: what it is, the share, the time."""
+"""Characters in a line of the critical path before the name: title, share, time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreUse:
-    """Where the time of one core goes until it finishes, ns. Array groups that work at once count each.
+    """Use of one core until it finishes, ns. Array groups that work at the same time count each.
 
-    `idle`: the units of the core have nothing to do; with a reorder buffer of 1 also the time of scalar instructions.
+    `idle_ns`: the units of the core have nothing to do; with a reorder buffer of 1 also the time of scalar
+    instructions.
     """
 
     core: int
@@ -41,12 +42,12 @@ class CoreUse:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The JSON report; `version` changes with its fields. What an engine does not say is null or empty.
+    """Report of a simulation, also as JSON; `version` changes with its fields. Unknown values are null or empty.
 
-    `latency_ns`: one sample alone. `interval_ns`: between samples in the steady state, cores looping their streams, and
-    `samples_per_s` there; neither in latency mode. `energy_pj`: of one sample, in the mode simulated. `macs`: of a
-    sample, where the compiler noted them; `tops` (2 operations each; in the mode simulated, as the next two),
-    `tops_per_w` and `pj_per_mac` follow. `critical_path_ns`: by ONNX node, or by instruction where nodes are not known.
+    `latency_ns`: time of one sample alone. `interval_ns`: time between samples when cores repeat their streams, and
+    `samples_per_s` its inverse; both only in throughput mode. `energy_pj`: energy of one sample, in the mode simulated.
+    `macs`: MACs of a sample, if the compiler noted them; `tops` (2 operations each), `tops_per_w` and `pj_per_mac`
+    follow from them, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction if nodes are not known.
     """
 
     program: str
@@ -77,7 +78,7 @@ def to_json(report: Report) -> bytes:
 
 
 def show(report: Report, console: Console, *, quiet: bool = False) -> None:
-    """The figures that matter; `quiet` keeps one line."""
+    """Prints the most important figures; with `quiet` in one line."""
     if quiet:
         _line(console, _summary(report))
         return
@@ -103,7 +104,7 @@ def _summary(report: Report) -> str:
 
 
 def _slowest(report: Report) -> list[tuple[str, float]]:
-    """Parts of the critical path that are shown."""
+    """Returns the longest parts of the critical path, those that are shown."""
     return sorted(report.critical_path_ns.items(), key=lambda item: -item[1])[:_LAYERS]
 
 
@@ -158,11 +159,12 @@ def _use(core: CoreUse) -> str:
 
 
 def number_text(value: float, digits: int = 6) -> str:
-    """With so many digits, thousands apart: `14,570`, not `1.457e+04`."""
+    """Writes a number with `digits` significant digits and separated thousands: `14,570`, not `1.457e+04`."""
     return f"{Decimal(f'{value:.{digits}g}'):,f}"
 
 
 def time_text(ns: float) -> str:
+    """Writes a time in a unit in which it is easy to read: `1.5 ms`."""
     for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if ns >= scale:
             return f"{ns / scale:,.6g} {unit}"
@@ -170,6 +172,7 @@ def time_text(ns: float) -> str:
 
 
 def energy_text(pj: float) -> str:
+    """Writes an energy in a unit in which it is easy to read: `1.5 uJ`."""
     for unit, scale in (("J", 1e12), ("mJ", 1e9), ("uJ", 1e6), ("nJ", 1e3)):
         if pj >= scale:
             return f"{pj / scale:,.6g} {unit}"

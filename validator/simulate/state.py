@@ -1,7 +1,7 @@
-"""The tables of a simulation: what their columns mean. Shared by the model and its kernels.
+"""Tables of a simulation and the meaning of their columns, for the model and its kernels.
 
 Times are picoseconds where a column says ps, else clock edges ("ticks"). Cores are numbered as they occur in the
-program (`index`), not by their number on the chip. Threads: 0 is the clock, then three for each core (vector unit,
+program, not by their number on the chip. Thread 0 is the clock; then come three threads for each core (vector unit,
 transfer unit, switch), then one for each array group.
 """
 
@@ -21,7 +21,7 @@ EVENT_REGISTERS = 32
 
 
 class Stop(IntEnum):
-    """Why the kernel returned."""
+    """Reason why the kernel returned."""
 
     DONE = 0
     BLOCKED = 1
@@ -29,7 +29,7 @@ class Stop(IntEnum):
 
 
 class Step(IntEnum):
-    """Where the thread of a unit is in its instruction: what it does when it runs next."""
+    """Position of a unit's thread in its instruction: what it does when it runs next."""
 
     START = 0
     WRITING = 1
@@ -44,7 +44,7 @@ class Step(IntEnum):
 
 
 class Chip(NamedTuple):
-    """The numbers of a chip that take part in timing. Widths in bytes; `*_ns` are the time of one beat or cycle."""
+    """Numbers of a chip that determine times. Widths are in bytes; `*_ns` are times of one cycle."""
 
     period_ps: int
     rob_size: int
@@ -71,11 +71,11 @@ class Chip(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A program and the table of its instructions, as long as it runs the same.
+    """A program and the table of its instructions: everything that a run does not change.
 
-    `rules`: see `opcode_tables.Rule`. `words`: five to an instruction. `place_of`: place of a core by its number on the
-    chip. `group_first`: the thread of the first array group of each core. `xbars`: crossbars by thread. `flit_ns`: see
-    `chip.Network.latencies`.
+    `rules`: see `opcode_tables.Rule`. `words`: five for each instruction. `place_of`: place of a core by its number on
+    the chip. `group_first`: thread of the first array group of each core. `xbars`: number of crossbars by thread.
+    `flit_ns`: see `chip.Network.latencies`.
     """
 
     rules: npt.NDArray[np.uint8]
@@ -87,13 +87,13 @@ class Program(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """All that changes in a run, besides the counters `Global`.
+    """Tables that change in a run, in addition to the counters `Global`.
 
-    `core`, `thread`, `port`: columns `Core`, `Op`, `Port`. `rob[core]`: rows `Op`, the slots of a ring and then the
-    instruction in the dispatcher. `heap_time` and `heap_thread`: the heap, from place 1; `earlier_heap`: to find turns
-    that change nothing. `calendar`: tick * cores + core. `run` and `next_delta`: threads to run in this instant, and in
-    its next delta cycle. `queue`: columns `Queue`, those of a core's switch from `queue_first`. `tokens`: by core and
-    event register.
+    `core`, `thread`, `port`: tables with columns `Core`, `Op`, `Port`. `rob[core]`: slots of the reorder buffer, a ring
+    (columns `Op`); the last row is the instruction in the dispatcher. `heap_time` and `heap_thread`: the heap, from
+    place 1; `earlier_heap`: an earlier state of it, to find turns that change nothing. `calendar`: entries tick * cores
+    + core. `run` and `next_delta`: threads to run in this instant, and in its next delta cycle. `queue`: messages
+    (columns `Queue`); those in a core's switch begin at `queue_first`. `tokens`: number by core and event register.
     """
 
     core: Ints
@@ -113,7 +113,7 @@ class Tables(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What is noted of each instruction, and `marks`: of each round of a core (`model.Run`)."""
+    """Notes on each instruction, and (`marks`) on each round of a core; see `model.Run`."""
 
     start: Ints
     end: Ints
@@ -126,8 +126,9 @@ class Log(NamedTuple):
 class Core(IntEnum):
     """Columns of the core table.
 
-    `PC`: fast path: the instruction to start next; else the one in the dispatcher. `OPEN_TO`: core where this core's
-    request to send waits for its receiver. `LOCAL`: ps when the local memory has served all requests made so far.
+    `PC`: the instruction that the unit executes (fast path), else the one in the dispatcher. `OPEN_TO`: the core at
+    which a request to send waits for its receive. `LOCAL`: time (ps) at which the local memory will have served all
+    requests made so far.
     """
 
     PC = 0
@@ -167,10 +168,10 @@ class Core(IntEnum):
 
 
 class Op(IntEnum):
-    """Columns of an instruction that runs: of the thread table and of the reorder buffer.
+    """Columns of an instruction that runs, in the thread table and in the reorder buffer.
 
-    `READ`, `COMPUTE`, `WRITE`: ps. `SIZE`: flits. `OTHER`: partner core, event register or nothing. `TIMING`: by
-    `isa.Timing`.
+    `READ`, `COMPUTE`, `WRITE`: times, ps. `SIZE`: flits. `OTHER`: partner core, event register or thread of the array
+    group. `TIMING`: an `isa.Timing`.
     """
 
     PC = 0
@@ -197,7 +198,7 @@ class Op(IntEnum):
 
 
 class Switch(IntEnum):
-    """What the thread of a switch has done."""
+    """State of a switch's thread."""
 
     IDLE = 0
     ON_WIRE = 1
@@ -267,7 +268,7 @@ class Port(IntEnum):
 
 
 class Count(IntEnum):
-    """Columns of what a core asks of the parts of the chip when it runs its stream once."""
+    """Columns of the counts of a core: its use of the parts of the chip in one run of its stream."""
 
     CROSSBAR_PASSES = 0
     VECTOR_STEPS = 1
@@ -280,7 +281,7 @@ class Count(IntEnum):
 
 
 class Demand(IntEnum):
-    """Columns of what an instruction takes at least, ps: its time, and how long it holds the memory ports in it."""
+    """Columns of the least times of an instruction, ps: all its time, and the time at each memory port in it."""
 
     TIME = 0
     LOCAL = 1

@@ -1,7 +1,7 @@
-"""A run as a Chrome trace (opens in https://ui.perfetto.dev): a process for each core, a track for each of its units.
+"""Writes a run as a Chrome trace (for https://ui.perfetto.dev): a process for each core, a track for each of its units.
 
-An event is named after ONNX node, operation and instruction. Where there are too many, neighbours are joined: first
-instructions of one kind with no pause or a short one between them, then those of one step, then any of one unit.
+An event is named after ONNX node, operation and instruction. If there are too many events, neighbours are joined: first
+instructions of one kind with a short pause or none between them, then those of one step, then any of one unit.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from validator.simulate.model import Machine, Run
 Ints = npt.NDArray[np.int64]
 
 EVENT_LIMIT = 150_000
-"""Of about 200 bytes each."""
+"""Most events of instructions in a trace; one takes about 200 bytes."""
 MESSAGE_LIMIT = 50_000
 
 _UNITS = (Unit.MATRIX, Unit.VECTOR, Unit.TRANSFER)
@@ -31,7 +31,7 @@ _PS_PER_US = 1e6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Events:
-    """Columns, one entry an event: the instructions order[first] .. order[last - 1]."""
+    """Table of events; an event consists of the instructions order[first] to order[last - 1]. Times are in ps."""
 
     order: Ints
     first: Ints
@@ -57,7 +57,7 @@ def _all(machine: Machine, run: Run, of: Provenance) -> Iterator[dict[str, Any]]
 
 
 def _unit_of(machine: Machine) -> Ints:
-    """Index into `_UNITS`, or -1 for scalar instructions."""
+    """Returns the index into `_UNITS` of each instruction, or -1 for scalar instructions."""
     return np.array([_UNITS.index(unit) if unit in _UNITS else -1 for unit in Unit], np.int64)[machine.unit]
 
 
@@ -101,7 +101,7 @@ def _spans(machine: Machine, run: Run, of: Provenance, unit: Ints) -> Iterator[d
 
 
 def _merge(run: Run, unit: Ints, core_of: Ints, step: Ints, opcodes: npt.NDArray[np.int32]) -> _Events:
-    """Cuts the instructions of each track into events, no more than `EVENT_LIMIT`."""
+    """Groups the instructions of each track into about `EVENT_LIMIT` events at most."""
     pcs = np.flatnonzero(unit >= 0)
     order = pcs[np.lexsort((pcs, unit[pcs], core_of[pcs]))]
     track = core_of[order] * len(_UNITS) + unit[order]
@@ -122,7 +122,7 @@ def _merge(run: Run, unit: Ints, core_of: Ints, step: Ints, opcodes: npt.NDArray
 
 
 def _at_pauses(start: Ints, end: Ints, allowed: npt.NDArray[np.bool_], limit: int) -> npt.NDArray[np.bool_]:
-    """The places allowed before which a unit does nothing, no more than `limit`: those of the longest pauses."""
+    """Chooses the `limit` longest pauses of a unit: true for the instruction after each. `allowed`: possible places."""
     pause = np.zeros(len(start), np.int64)
     pause[1:] = start[1:] - end[:-1]
     pause[~allowed] = 0
@@ -133,20 +133,20 @@ def _at_pauses(start: Ints, end: Ints, allowed: npt.NDArray[np.bool_], limit: in
 
 
 def _some(chosen: npt.NDArray[np.bool_], limit: int) -> npt.NDArray[np.bool_]:
-    """Of the places chosen every second, third, ..., so that no more than `limit` are left."""
+    """Keeps every second, third, ... of the chosen places, so that no more than `limit` are left."""
     step = max(1, -(-int(chosen.sum()) // limit))
     return chosen & (np.cumsum(chosen) % step == 0)
 
 
 def _changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where a value differs from the one before it; true for the first."""
+    """Marks the values that differ from the one before them; the first is marked too."""
     changed = np.ones(len(values), np.bool_)
     changed[1:] = values[1:] != values[:-1]
     return changed
 
 
 def _messages(machine: Machine, run: Run) -> Iterator[dict[str, Any]]:
-    """An arrow from each send to its receive, and from a token to the wait that it ended."""
+    """Yields an arrow from each send to its receive, and from each token to the wait that it ended."""
     waits = machine.timed(Timing.RECEIVE, Timing.WAIT) & (run.cause >= 0)
     arrows = np.flatnonzero(waits)
     core_of = machine.core_of

@@ -1,4 +1,4 @@
-"""The threads of vector units, transfer units, array groups and switches."""
+"""Threads of vector units, transfer units, array groups and switches."""
 
 # Kernels are untyped for numba's sake; `model` passes the arrays that it declares.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
@@ -17,7 +17,7 @@ from validator.simulate.state import Core, Global, Message, Op, Queue, Step, Sto
 
 @bare_helper
 def through_port(core, c, now, time):
-    """Time from now until the local memory has served one more request; one port, first come, first served."""
+    """Returns the time until the local memory has served one more request, ps. It has one port, and serves in order."""
     free = max(core[c, Core.LOCAL], now) + time
     core[c, Core.LOCAL] = free
     return free - now
@@ -25,7 +25,7 @@ def through_port(core, c, now, time):
 
 @bare_helper
 def run_unit(chip, program, tables, log, rounds, g, t):  # noqa: C901 the dispatch
-    """A unit's thread runs: on to its next wait, or to the end of its instruction."""
+    """Runs a unit's thread up to its next wait, or to the end of its instruction."""
     core, op = tables.core, tables.thread[t]
     c, now, kind = op[Op.CORE], g[Global.NOW], op[Op.TIMING]
     if op[Op.STATE] == Step.ENDING:
@@ -55,7 +55,7 @@ def run_unit(chip, program, tables, log, rounds, g, t):  # noqa: C901 the dispat
         end_instruction(chip, program, tables, log, rounds, g, t)
 
 
-# What a unit does next for an instruction; true if that was all of it.
+# Each of these functions does the next step of an instruction and returns true if it was the last.
 
 
 @bare_helper
@@ -154,7 +154,7 @@ def _receive(core, tables, log, g, t, op, c, now):
 
 @bare_helper
 def end_instruction(chip, program, tables, log, rounds, g, t):
-    """The unit has done its work: it is free at the next edge, the instruction completes one edge later."""
+    """Ends the work of a unit: the unit is free at the next edge, the instruction completes one edge later."""
     core, thread = tables.core, tables.thread
     op = thread[t]
     c, unit = op[Op.CORE], op[Op.UNIT]
@@ -186,7 +186,7 @@ def end_instruction(chip, program, tables, log, rounds, g, t):
 
 @bare_helper
 def _post(tables, g, c, kind, to, flits, pc, value):
-    """Puts a message into the switch of core `c`."""
+    """Puts a message into the switch of core `c`. Sets `Global.FAULT` if there is no room."""
     core, thread, queue, first = tables.core, tables.thread, tables.queue, tables.queue_first
     size = first[c + 1] - first[c]
     if core[c, Core.QUEUE_TAIL] - core[c, Core.QUEUE_HEAD] >= size:
@@ -203,7 +203,7 @@ def _post(tables, g, c, kind, to, flits, pc, value):
 
 @bare_helper
 def run_switch(program, tables, log, g, t):
-    """A switch's thread runs: its message arrives, or the next one leaves."""
+    """Runs a switch's thread: its message arrives, or the next one leaves."""
     core, thread, queue, first = tables.core, tables.thread, tables.queue, tables.queue_first
     c = thread[t, Op.CORE]
     size = first[c + 1] - first[c]
@@ -234,7 +234,7 @@ def run_switch(program, tables, log, g, t):
 
 @bare_helper
 def _deliver(tables, log, g, c, message):
-    """A message from core `c` arrives; returns the time that its switch stays busy besides."""
+    """Delivers a message from core `c`. Returns the additional time (ps) for which its switch stays busy."""
     core, thread = tables.core, tables.thread
     to, kind, pc = message[Queue.TO], message[Queue.KIND], message[Queue.PC]
     t = 1 + state.THREADS_PER_CORE * to + state.TRANSFER

@@ -1,6 +1,6 @@
-"""What if a part of the chip were twice as fast: the same streams on the same cores, simulated again.
+"""Simulates the same streams again, as if one part of the chip were twice as fast.
 
-The numbers of the model are changed, not those of the architecture file: half of one cycle can be told there.
+The numbers of the model are changed, not those of the architecture file, because the model can express half a cycle.
 """
 
 import math
@@ -30,7 +30,10 @@ class WhatIf:
 
 
 def what_if(machine: Machine, samples: int) -> tuple[WhatIf, ...]:
-    """Each part by itself. `samples`: that each core begins, of which the later half counts."""
+    """Simulates with each of `PARTS` twice as fast, one at a time.
+
+    `samples`: number of samples that each core begins; the interval is measured over the later half.
+    """
     return tuple(_run(part, change(machine), samples) for part, change in PARTS.items())
 
 
@@ -50,7 +53,10 @@ def _products(machine: Machine) -> Machine:
 
 
 def of_product(*fast: str) -> Callable[[Machine], Machine]:
-    """Latencies of a crossbar: its clock ticks twice as often, and all the others take twice the cycles."""
+    """Returns a change that halves the latencies `fast` of a crossbar.
+
+    The clock of the crossbar gets twice as fast, and all other latencies take twice as many cycles.
+    """
 
     def change(machine: Machine) -> Machine:
         matrix = machine.target.file.chip_config.core_config.matrix_config
@@ -63,7 +69,7 @@ def of_product(*fast: str) -> Callable[[Machine], Machine]:
 def _finer(matrix: MatrixConfig, fast: tuple[str, ...]) -> MatrixConfig:
     cycles = {name: getattr(matrix, name) * (1 if name in fast else 2) for name in _CYCLES}
     period, read = matrix.period / 2, math.ceil(matrix.xbar_latency / matrix.period)
-    # Half a cycle less than so many, which is rounded up.
+    # Half a cycle less than the whole number, because the model rounds up.
     latency = ((1 if "xbar_latency" in fast else 2) * read - 0.5) * period
     return matrix.model_copy(update={**cycles, "period": period, "xbar_latency": latency})
 
@@ -95,4 +101,4 @@ PARTS: Mapping[str, Callable[[Machine], Machine]] = {
     "network": _network,
     "port of global memory": _global_memory,
 }
-"""What can be faster, by name."""
+"""Parts of the chip that can be faster, by name, and the change of the model."""

@@ -1,7 +1,7 @@
-"""What cores have to do at least, whoever they wait for, and where the time of a core goes in a run.
+"""Computes the least work of each core without any waiting, and splits the time of a core in a run.
 
-The least time of an instruction is what it takes with nobody in its way; a core cannot turn faster than the sum of
-these (with a reorder buffer: than the busiest of its parts). What a message takes beyond that is waiting.
+The least time of an instruction is its time if it never has to wait. A core cannot do a sample faster than the sum of
+these times (with a reorder buffer: than its busiest part). The time of a message beyond its least time is waiting.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ _IS_SEND = timed(Timing.SEND)
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Where the time of a core goes until it ends, ns; the sum is that end. What comes first counts where two overlap.
+    """Split of the time of a core until it ends, ns; the sum is that end. Of parts that overlap, the first one counts.
 
-    `memory`: loads, stores and local copies, with their turn at the port. `network`: messages, without the waiting for
-    their other side. `rest`: scalar instructions, the cycle between two instructions, nothing to do.
+    `memory`: loads, stores and local copies, with the waiting for the port. `network`: messages, without the waiting
+    for their other side. `rest`: scalar instructions, the cycle between two instructions, and time without work.
     """
 
     matrix: float
@@ -42,8 +42,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """`least`: of each instruction, from entering its unit to its completion, ps. By core, ps: `total`, the least a
-    core works for a sample, and `products`, its share on the crossbars. `port`: the global memory's port, ps.
+    """Least times, ps.
+
+    `least`: least time of each instruction from entering its unit to its completion. `total`: least time of each core
+    for a sample; `products`: its part on the crossbars. `port`: time at the port of global memory.
     """
 
     least: Ints
@@ -53,12 +55,12 @@ class Work:
 
 
 def work_of(machine: Machine) -> Work:
-    """From the program and the chip alone."""
+    """Computes the least times from the program and the chip, without a run."""
     demand = model.demands(machine)
     period = round(machine.period_ns * 1000)
     unit = machine.unit
     scalar, product = unit == SCALAR, unit == MATRIX
-    # A cycle to be noticed; a product enters its group a cycle after it counts as started.
+    # One cycle until the end is noticed; a product enters its group a cycle after it counts as started.
     least = np.where(scalar, 0, (-(-demand[:, Demand.TIME] // period) + 1 + product) * period)
     if machine.target.file.chip_config.core_config.rob_size == 1:
         total = _by_core(machine, least + period)
@@ -88,7 +90,7 @@ def _busiest_group(machine: Machine, amounts: Ints) -> Ints:
 
 
 def split_of(machine: Machine, run: Run, work: Work, i: int) -> Split:
-    """The time of core i (its place in `machine.cores`) in a run of one sample."""
+    """Splits the time of core i (its place in `machine.cores`) in a run of one sample."""
     finish = int(run.core[i, Core.FINISH]) * round(machine.period_ns * 1000)
     begins, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
     times: list[int] = [0]
@@ -99,9 +101,9 @@ def split_of(machine: Machine, run: Run, work: Work, i: int) -> Split:
 
 
 def _activities(machine: Machine, run: Run, work: Work, stream: slice) -> Iterator[tuple[Ints, Ints]]:
-    """Begin and end of everything that counts for each field of `Split`, in its order, but the rest."""
+    """Yields begin and end of the activities of each field of `Split`, in its order, except `rest`."""
     opcodes, begin, end = machine.opcodes[stream], run.start[stream], run.end[stream]
-    # What an instruction takes beyond its least is the waiting before it.
+    # The time of an instruction beyond its least time is waiting, and comes first.
     ready = np.maximum(begin, end - work.least[stream])
     unit = UNIT[opcodes]
     product, vector, busy = unit == MATRIX, unit == VECTOR, unit != SCALAR
@@ -115,7 +117,7 @@ def _activities(machine: Machine, run: Run, work: Work, stream: slice) -> Iterat
 
 
 def _covered(begin: Ints, end: Ints) -> int:
-    """The time in which at least one of these goes on."""
+    """Returns the time in which at least one of the activities goes on, ps."""
     order = np.argsort(begin, kind="stable")
     begin, end = begin[order], end[order]
     before = np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]])
