@@ -31,7 +31,7 @@ from raptor.mapping.rows import map_rows
 from raptor.pipeline import prepare
 from raptor.target.arch import Arch, load
 from validator.programs import read_program
-from validator.simulate import chip, model
+from validator.simulate import cycle_model, simulated_chip
 from validator.simulate.work import work_of
 
 FEWEST, ALL = "fewest", "all"
@@ -90,8 +90,8 @@ def measure(
         path.write_bytes(mapping_file(decision, graph, arch).to_json())
         program = raptor.compile(source, arch=preset, cores=arch.core_count, mapping=str(path))
         program.save(out, stream_format="pim", weight_format="npz")
-        machine = model.build(read_program(out), chip.read_target(out / "arch.json"))
-    latency_ns = model.run(machine).last_tick * machine.period_ns
+        machine = cycle_model.build(read_program(out), simulated_chip.read_target(out / "arch.json"))
+    latency_ns = cycle_model.run(machine).last_tick * machine.period_ns
     products_ns = work_of(machine).products / 1000
     cores = int(np.count_nonzero(products_ns))
     return cores, latency_ns / 1e6, float(products_ns.sum()) / cores / latency_ns

@@ -12,7 +12,7 @@ import models
 import raptor
 from raptor.target.arch import load
 from validator.checks import check_chip
-from validator.checks.chip import read_chip
+from validator.checks.arch_file import read_chip
 from validator.simulate.builtin import simulate
 
 CHIP = {

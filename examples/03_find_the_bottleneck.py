@@ -9,16 +9,16 @@ from pathlib import Path
 import models
 import raptor
 from validator.simulate.builtin import simulate
-from validator.simulate.report import Report
+from validator.simulate.simulation_report import SimulationReport
 
 
-def simulated(mapping: str, folder: Path) -> Report:
+def simulated(mapping: str, folder: Path) -> SimulationReport:
     program = raptor.compile(models.build("lenet5"), cores=20, mapping=mapping)
     out = program.save(folder / mapping)
     return simulate(out, out / "arch.json")
 
 
-def explain(mapping: str, report: Report) -> str:
+def explain(mapping: str, report: SimulationReport) -> str:
     """Prints where the time goes; returns the slowest layer."""
     latency = report.latency_ns or 0.0
     path = sorted(report.critical_path_ns.items(), key=lambda item: -item[1])

@@ -31,7 +31,7 @@ from raptor.common.packages import require_own
 from raptor.common.spelling import option
 from raptor.driver import Driver, without_collector
 from raptor.output import writer
-from raptor.output.compile_report import Report, read_report
+from raptor.output.compile_report import CompileReport, read_report
 from raptor.output.writer import Artifacts
 from raptor.target import arch as architectures
 from raptor.target import isa
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from raptor.analysis.explain import Explanation
     from validator.checks import Finding
     from validator.options import Mode
-    from validator.report import Report as Verdict
-    from validator.simulate.report import Report as Simulation
+    from validator.simulate.simulation_report import SimulationReport as Simulation
+    from validator.validation_report import ValidationReport as Verdict
 
 Array = npt.NDArray[Any]
 
@@ -56,7 +56,7 @@ class Program:
     if not saved yet. `seconds`: compile time by stage.
     """
 
-    report: Report
+    report: CompileReport
     artifacts: Artifacts | None = None
     folder: Path | None = None
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])

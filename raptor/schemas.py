@@ -8,17 +8,17 @@ from typing import Any, cast
 import orjson
 from pydantic import BaseModel, TypeAdapter
 
-import validator.report
-import validator.simulate.report
+import validator.simulate.simulation_report
+import validator.validation_report
 from raptor.analysis.explain import Explanation
 from raptor.analysis.inspection import Inspection
 from raptor.cli.arch_view import ShownChip
 from raptor.mapping.file import MappingFile
 from raptor.output import files
-from raptor.output.compile_report import Report
+from raptor.output.compile_report import CompileReport
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
 from raptor.target.arch import ArchFile
-from validator.checks.report import Findings
+from validator.checks.findings_text import Findings
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     files.ARCH: ArchFile,
@@ -27,7 +27,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     files.LAYERS: files.Layers,
     files.STEPS: files.Steps,
     files.MAPPING: MappingFile,
-    files.REPORT: Report,
+    files.REPORT: CompileReport,
     files.MANIFEST: files.Manifest,
 }
 """Schemas by name of the file in an output directory."""
@@ -39,8 +39,8 @@ COMMANDS: dict[str, type] = {
     "explain": Explanation,
     "inspect": Inspection,
     "report": ReportNumbers,
-    "simulate": validator.simulate.report.Report,
-    "validate": validator.report.Report,
+    "simulate": validator.simulate.simulation_report.SimulationReport,
+    "validate": validator.validation_report.ValidationReport,
 }
 """Classes of the JSON of all commands that have `--json`, by command."""
 

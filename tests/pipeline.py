@@ -30,8 +30,8 @@ from raptor.target import arch as architectures
 from raptor.target import isa
 from raptor.target.arch import Arch
 from tests.frontend.support import Array, make_model, node, random
-from validator.report import Report
 from validator.validate import validate
+from validator.validation_report import ValidationReport
 
 THESIS_CHIP = {"xbar": 3, "xbars_per_core": 5, "cores": 16}
 """The machine of the thesis's example (sections 4.3 to 4.6)."""
@@ -176,7 +176,7 @@ def check(model: ModelProto, *, tolerance: float = 1e-5, layers: bool = True, **
     return program
 
 
-def _differences(report: Report) -> str:
+def _differences(report: ValidationReport) -> str:
     found = [*(layer.comparison for layer in report.layers), *report.outputs]
     return f"{report.first_deviation}: {[c for c in found if not c.passed]}"
 

@@ -28,7 +28,7 @@ from raptor.target.arch import (
 )
 from raptor.target.arch.schema import field_model
 from validator.checks import check_chip
-from validator.checks.chip import chip_of, examine
+from validator.checks.arch_file import chip_of, examine
 
 SCHEMA = Path(__file__).parents[1] / "docs" / "schemas" / "arch.schema.json"
 # Cores, crossbars a core, crossbar size: the table in PIMCOMP-NN's README, and its config.json.

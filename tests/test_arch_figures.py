@@ -15,7 +15,7 @@ from raptor.target.timing import port_ns
 from tests.validator.simulate import programs
 from tests.validator.simulate.programs import Stream, mvmul
 from validator.simulate.builtin import simulate
-from validator.simulate.report import Report
+from validator.simulate.simulation_report import SimulationReport
 
 POWERS: dict[str, Any] = {
     "dac_dynamic_power": 0.25,
@@ -36,12 +36,12 @@ MATRICES: dict[str, dict[str, Any]] = {
 }
 
 
-def of_one_product(folder: Path, arch: str | Path, bits: int) -> Report:
+def of_one_product(folder: Path, arch: str | Path, bits: int) -> SimulationReport:
     widths = {"op": "setbw", "ibiw": bits, "obiw": bits}
     return simulate(programs.write(folder, [widths, mvmul() | {"mbiw": bits}]), arch)
 
 
-def agree(arch: str | Path, bits: int, report: Report) -> None:
+def agree(arch: str | Path, bits: int, report: SimulationReport) -> None:
     chip = architectures.load(arch, element_bits=bits)
     product = figures_of(chip).product
     (core,) = report.cores

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import models
 from raptor.cli.app import app
-from validator.simulate.report import number_text
+from validator.simulate.simulation_report import number_text
 
 
 def test_figures_are_those_of_the_commands(tmp_path: Path):

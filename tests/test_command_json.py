@@ -19,10 +19,10 @@ from raptor.cli import app, explain_view
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
 from validator.checks import check
-from validator.checks import report as checked
+from validator.checks import findings_text as checked
 from validator.compare import Comparison
-from validator.report import Report, to_json
-from validator.simulate import report as simulated
+from validator.simulate import simulation_report as simulated
+from validator.validation_report import ValidationReport, to_json
 
 SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
 WALL_TIMES = {"simulate", "validate"}
@@ -115,7 +115,7 @@ def test_a_validation_that_fails(more: tuple[str, ...], written: Any) -> None:
 
 def test_what_is_not_a_number() -> None:
     worst = Comparison("y", (1,), np.inf, np.inf, (0,), np.nan, 1.0, passed=False)
-    found = json.loads(to_json(Report("mismatch", 1e-4, outputs=(worst,))))
+    found = json.loads(to_json(ValidationReport("mismatch", 1e-4, outputs=(worst,))))
     assert found["outputs"][0]["max_absolute"] is None
     _schema("validate").validate(found)
 

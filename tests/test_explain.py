@@ -28,7 +28,7 @@ from raptor.target.timing import mvmul_ns
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import by_line, passes
 from validator.programs import read_program
-from validator.simulate import builtin, chip, model
+from validator.simulate import builtin, cycle_model, simulated_chip
 from validator.simulate.work import work_of
 
 MAPPINGS = ("raptor", "rows")
@@ -110,8 +110,8 @@ def test_no_instruction_is_faster_than_its_least_time(outputs: Mapping[str, Path
     arch = json.loads((out / files.ARCH).read_text())
     arch["chip_config"]["core_config"]["rob_size"] = rob_size
     (out / files.ARCH).write_text(json.dumps(arch))
-    machine = model.build(read_program(out), chip.read_target(out / files.ARCH))
-    run, work = model.run(machine), work_of(machine)
+    machine = cycle_model.build(read_program(out), simulated_chip.read_target(out / files.ARCH))
+    run, work = cycle_model.run(machine), work_of(machine)
     assert (run.end - run.start >= work.least).all()
     found = explain(out)
     assert found.bounds.largest <= found.interval_ns

@@ -123,8 +123,8 @@ def test_compared_outputs(folder: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_table_of_the_validator_on_a_terminal(folder: Path):
-    from validator.report import show as show_verdict
     from validator.validate import validate
+    from validator.validation_report import show as show_verdict
 
     console = Console()
     console.file = io.StringIO()

@@ -9,7 +9,7 @@ import models
 import raptor
 from raptor.common.options import Objective
 from tests.pipeline import conv_model
-from validator.simulate.report import Report
+from validator.simulate.simulation_report import SimulationReport
 
 CHIP = {"cores": 20, "xbar": 256}
 """A chip on which each objective finds another mapping for LeNet-5, so that a search for a wrong objective is seen."""
@@ -48,7 +48,7 @@ def cost(program: raptor.Program, objective: Objective) -> float:
     """Measures by the simulator's command, not by the search: ns, or pJ of a sample in steady state."""
     if objective == "latency":
         return program.simulate().latency_ns
-    found: Report = program.simulate(mode="throughput", samples=4)
+    found: SimulationReport = program.simulate(mode="throughput", samples=4)
     value = found.interval_ns if objective == "throughput" else found.energy_pj
     assert value is not None
     return value

@@ -13,7 +13,7 @@ import raptor
 from raptor.cli import app
 from raptor.output import files
 from tests.validator.simulate import programs
-from validator.simulate import builtin, chip, model
+from validator.simulate import builtin, cycle_model, simulated_chip
 from validator.simulate.what_if import PARTS, of_product, what_if
 
 Json = dict[str, Any]
@@ -82,8 +82,8 @@ def times(out: Path) -> tuple[float | None, float | None]:
     return report.latency_ns, report.interval_ns
 
 
-def machine_of(out: Path) -> model.Machine:
-    return model.build(programs.read_program(out), chip.read_target(out / files.ARCH))
+def machine_of(out: Path) -> cycle_model.CycleModel:
+    return cycle_model.build(programs.read_program(out), simulated_chip.read_target(out / files.ARCH))
 
 
 @pytest.mark.parametrize("rob_size", [1, 4])
@@ -114,9 +114,9 @@ def test_cycles_twice_as_short_and_twice_as_many_change_nothing(matrix: Json, tm
     arch["chip_config"]["core_config"]["matrix_config"] |= matrix
     (out / files.ARCH).write_text(json.dumps(arch))
     machine = machine_of(out)
-    assert model.run(of_product()(machine)).last_tick == model.run(machine).last_tick
-    faster = model.run(of_product("adc_latency_cycle")(machine)).last_tick
-    assert (faster < model.run(machine).last_tick) == ("adc_count" not in matrix)  # which makes them free already
+    assert cycle_model.run(of_product()(machine)).last_tick == cycle_model.run(machine).last_tick
+    faster = cycle_model.run(of_product("adc_latency_cycle")(machine)).last_tick
+    assert (faster < cycle_model.run(machine).last_tick) == ("adc_count" not in matrix)  # which makes them free already
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:

@@ -28,7 +28,12 @@ def command(
     from raptor.common.console import Console
     from raptor.common.errors import UserError
     from validator.checks import check
-    from validator.checks.report import is_clean, show, to_json, to_sarif
+    from validator.checks.findings_text import (
+        is_clean,
+        show,
+        to_json,
+        to_sarif,
+    )
 
     if storage.is_terminal(json) and storage.is_terminal(sarif):
         raise UserError("--json - and --sarif -: only one of them can be printed")

@@ -53,13 +53,13 @@ def command(
     from raptor.common import storage
     from raptor.common.console import Console
     from validator.errors import DeadlockError
-    from validator.report import Report, show, to_json
     from validator.validate import validate
+    from validator.validation_report import ValidationReport, show, to_json
 
     if inputs:
         refuse_given(context, {"seed", "samples"}, "not with --input, which gives the one input to run")
 
-    def write(report: Report) -> None:
+    def write(report: ValidationReport) -> None:
         if json is not None:
             storage.print_or_write("--json", json, to_json(report))
 
@@ -78,7 +78,7 @@ def command(
         )
     except RaptorError as e:
         verdict = "deadlock" if isinstance(e, DeadlockError) else "bad input"
-        write(Report(verdict, tolerance, message=str(e)))
+        write(ValidationReport(verdict, tolerance, message=str(e)))
         raise
     write(report)
     if not storage.is_terminal(json):

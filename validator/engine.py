@@ -11,7 +11,7 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
 
     The first call on a computer compiles for some seconds.
     """
-    from validator.kernels import run  # numba takes a while to import
+    from validator.engine_kernels import run  # numba takes a while to import
 
     m, w, p = machine, machine.weights, machine.probes
     fault = np.zeros(3, np.int64)

@@ -28,10 +28,10 @@ from validator.exact import Exact, UnknownError, load_exact
 from validator.golden import load_golden
 from validator.load import load
 from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule
-from validator.report import LayerComparison, Report, reason
 from validator.rounding import Doubt, judge, worst
 from validator.run import UNLIMITED
 from validator.samples import Samples, Shown, quick_count
+from validator.validation_report import LayerComparison, ValidationReport, reason
 
 Array = npt.NDArray[Any]
 MOST_SEED = 2**62
@@ -51,7 +51,7 @@ def validate(
     schedule: Schedule = "block",
     check_hashes: bool = True,
     max_steps: int | None = None,
-) -> Report:
+) -> ValidationReport:
     """Executes a compiled model and compares it with onnxruntime.
 
     `inputs` are arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
@@ -171,13 +171,13 @@ def _report(
     seed: int | None,
     seconds: Mapping[str, float],
     unknown: str,
-) -> Report:
+) -> ValidationReport:
     program = tried.program
     outputs = tuple(c for shown, c in found.items() if shown.kind == "output")
     nodes = {probe.tensor: probe.node for probe in program.layers.probes} if program.layers else {}
     layers = tuple(LayerComparison(nodes[s.tensor], c) for s, c in found.items() if s.kind == "layer")
     deviating = next((layer.node for layer in layers if not layer.comparison.passed), None)
-    return Report(
+    return ValidationReport(
         verdict="pass" if all(c.passed for c in found.values()) else "mismatch",
         tolerance=tolerance,
         model=program.manifest.model,

@@ -34,15 +34,15 @@ from raptor.mapping.file import read_mapping
 from raptor.mapping.plans import Plan, pareto
 from raptor.mapping.rows import Knobs, layer_plans
 from raptor.output import files
-from raptor.output.compile_report import LayerReport, Report, read_report
+from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target import arch as architectures
 from raptor.target.arch import Arch
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import MATRIX, VECTOR
 from validator.programs import read_program
-from validator.simulate import builtin, chip, layers, model
+from validator.simulate import builtin, cycle_model, layers, simulated_chip
+from validator.simulate.cycle_model import CycleModel, Run
 from validator.simulate.layers import Provenance
-from validator.simulate.model import Machine, Run
 from validator.simulate.state import Core
 from validator.simulate.what_if import WhatIf, what_if
 from validator.simulate.work import Split, Work, split_of, work_of
@@ -165,7 +165,7 @@ class _Recorded(BaseModel):
 class _Simulated:
     """A program, a run of one sample, and the work of each instruction."""
 
-    machine: Machine
+    machine: CycleModel
     run: Run
     work: Work
     of: Provenance
@@ -202,8 +202,8 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     for name in (files.ARCH, files.STEPS, files.MODEL):
         storage.check_regular(folder, name)
     program = read_program(folder)
-    machine = model.build(program, chip.read_target(folder / files.ARCH))
-    run = model.run(machine)
+    machine = cycle_model.build(program, simulated_chip.read_target(folder / files.ARCH))
+    run = cycle_model.run(machine)
     builtin.check_ended(machine, run)
     done = _Simulated(machine, run, work_of(machine), layers.provenance(program, machine))
     interval_ns, _, _ = builtin.steady_state(machine, SAMPLES, counting=False)
@@ -240,7 +240,7 @@ def _bounds(done: _Simulated, cores: int) -> Bounds:
     )
 
 
-def _layers(done: _Simulated, report: Report, options: Mapping[str, Options]) -> Iterator[Layer]:
+def _layers(done: _Simulated, report: CompileReport, options: Mapping[str, Options]) -> Iterator[Layer]:
     """Yields the nodes with weights, on crossbars or on the vector unit."""
     products, vectors = done.nodes(MATRIX), done.nodes(VECTOR)
     weighted = [

@@ -58,8 +58,8 @@ def check_command(
     """
     from raptor.common.console import Console
     from validator.checks import check_chip
-    from validator.checks.chip import read_chip
-    from validator.checks.report import is_clean, show
+    from validator.checks.arch_file import read_chip
+    from validator.checks.findings_text import is_clean, show
 
     findings = check_chip(read_chip(file))
     show(findings, Console(), quiet=quiet)

@@ -27,7 +27,7 @@ from raptor.target.arch import (
     ArchFile,
 )
 from raptor.target.arch.schema import field_model
-from validator.simulate.report import energy_text, time_text
+from validator.simulate.simulation_report import energy_text, time_text
 
 
 def show_presets() -> None:

@@ -12,7 +12,7 @@ from raptor.common import storage
 from raptor.common.console import Console
 from raptor.common.fitting import Fitted, fit
 from raptor.common.names import shorten
-from validator.simulate.report import time_text
+from validator.simulate.simulation_report import time_text
 
 _CHOICE_LEGEND = {
     "grid": "grid: columns of the image x groups of input channels x parts of the outputs. ",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from raptor.common.console import Console
-from raptor.output.compile_report import Report
+from raptor.output.compile_report import CompileReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ def _needed(name: str, nodes: "Sequence[str]") -> str:
 def show_findings(findings: "Sequence[Finding]") -> None:
     """Prints the findings of `raptor check` on the output if one is worse than a note, else its notes on the chip."""
     from validator.checks import RULES, Topic
-    from validator.checks.report import is_clean, show
+    from validator.checks.findings_text import is_clean, show
 
     console = Console()
     if not is_clean(findings):
@@ -88,7 +88,7 @@ def show_findings(findings: "Sequence[Finding]") -> None:
             console.print(f"note: {finding.message}", soft_wrap=True)
 
 
-def summary_rows(report: Report) -> Iterator[tuple[str, str]]:
+def summary_rows(report: CompileReport) -> Iterator[tuple[str, str]]:
     """Yields name and value of each figure, in the order shown."""
     weighted = [layer for layer in report.layers if layer.matrices]
     yield "layers", f"{len(report.layers)}, {len(weighted)} of them on crossbars"

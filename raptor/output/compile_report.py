@@ -73,7 +73,7 @@ class TrialReport(Schema):
     fault: str = Field(description="why it does not fit the chip; empty if it does")
 
 
-class Report(Schema):
+class CompileReport(Schema):
     """Resources, instruction counts and warnings of a compiled program."""
 
     version: Literal[1] = files.FORMAT_VERSION
@@ -106,7 +106,7 @@ class Report(Schema):
         return {name: found for name, found in nodes.items() if found}
 
 
-def read_report(folder: Path) -> tuple[Report, files.Manifest]:
+def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
     """Reads the report and the manifest of an output directory, and no other file.
 
     Raises `UserError` if it is not an output directory.
@@ -114,7 +114,7 @@ def read_report(folder: Path) -> tuple[Report, files.Manifest]:
     if not folder.is_dir():
         raise UserError(f"{folder}: not a directory")
     manifest = storage.read(files.Manifest, folder, files.MANIFEST)
-    return storage.read(Report, folder, files.REPORT), manifest
+    return storage.read(CompileReport, folder, files.REPORT), manifest
 
 
 def make_report(
@@ -126,7 +126,7 @@ def make_report(
     arch: Arch,
     warnings: tuple[str, ...],
     trials: tuple[Trial, ...] = (),
-) -> Report:
+) -> CompileReport:
     """Makes the report of a program: counts the streams, and the matrices that cores hold."""
     by_node = _instructions_by_node(program, streams)
     cores = tuple(
@@ -139,7 +139,7 @@ def make_report(
         for i, core in program.cores.items()
     )
     layers = tuple(_layers(graph, spatial, decision, program, by_node, arch))
-    return Report(
+    return CompileReport(
         strategy=decision.strategy,
         tile_channels=decision.tile,
         macs=sum(count_macs(node, graph) for node in graph.nodes),

@@ -25,7 +25,7 @@ from raptor.common.spelling import option
 from raptor.common.threads import Threads
 from raptor.mapping.file import MappingFile
 from raptor.output import files
-from raptor.output.compile_report import Report
+from raptor.output.compile_report import CompileReport
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Arch
 
@@ -50,7 +50,7 @@ class Artifacts:
     layers: files.Layers
     steps: files.Steps
     mapping: MappingFile
-    report: Report
+    report: CompileReport
     records: Mapping[int, isa.Records]
     weights: Mapping[int, Sequence[Floats]]
     constants: Floats

@@ -7,13 +7,13 @@ from raptor.common.console import Console
 from raptor.common.names import shorten
 from raptor.output import files
 from raptor.reporting import summary, text
-from raptor.reporting.chip import layers_side_by_side
+from raptor.reporting.chip_figures import layers_side_by_side
 from raptor.reporting.columns import show_columns
 from raptor.reporting.facts import Facts, Layer
 from raptor.reporting.page import render
 from raptor.reporting.summary import Figure
 from raptor.reporting.tables import Cell, Column, Table
-from validator.simulate.report import time_text
+from validator.simulate.simulation_report import time_text
 
 _SHARE_WIDTH = 10
 """Width of a share and of the frame around it, in characters."""

@@ -16,7 +16,7 @@ from raptor.reporting.facts import Facts
 from raptor.reporting.text import SPACE
 from validator.checks.findings import Finding
 from validator.profile.facts import Part
-from validator.simulate.report import number_text
+from validator.simulate.simulation_report import number_text
 
 VERSION = 1
 _WORDS = ("model", "compiled by", "chip")

@@ -9,12 +9,12 @@ from pydantic import BaseModel
 from raptor.common import storage
 from raptor.common.errors import RaptorError, UserError
 from raptor.output import files
-from raptor.output.compile_report import LayerReport, Report
+from raptor.output.compile_report import CompileReport, LayerReport
 from validator.profile import Profile, profile
 from validator.profile.facts import Part
 
 if TYPE_CHECKING:
-    from validator.report import Report as Verdict
+    from validator.validation_report import ValidationReport as Verdict
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -38,7 +38,7 @@ class Facts:
     name: str
     profile: Profile
     manifest: files.Manifest | None
-    report: Report | None
+    report: CompileReport | None
     layers: tuple[Layer, ...]
     verdict: "Verdict | None"
     no_verdict: str
@@ -50,7 +50,7 @@ def gather(out: Path, arch: str | None = None, *, validate: bool = False) -> Fac
     counted = profile(out, arch)
     missing: list[str] = []
     manifest = _optional(files.Manifest, out, files.MANIFEST, "name of the model, options, validation", missing)
-    report = _optional(Report, out, files.REPORT, "operators, shapes, unfoldings and copies of layers", missing)
+    report = _optional(CompileReport, out, files.REPORT, "operators, shapes, unfoldings and copies of layers", missing)
     if counted.parts_are == "instruction":
         missing.append(f"no {files.STEPS}: nobody knows which layer an instruction serves, so kinds of them are listed")
     if counted.crossbars is None:
@@ -85,7 +85,7 @@ def _verdict(out: Path, manifest: files.Manifest | None, wanted: bool) -> "tuple
         return None, f"stopped: {e}"
 
 
-def _layers(counted: Profile, report: Report | None) -> list[Layer]:
+def _layers(counted: Profile, report: CompileReport | None) -> list[Layer]:
     """Returns the layers in the compiler's order; then those that it did not note."""
     parts = {part.name: part for part in counted.parts}
     noted = {layer.node: layer for layer in report.layers} if report and counted.parts_are == "node" else {}

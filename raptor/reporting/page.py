@@ -6,12 +6,18 @@ from typing import Any
 
 import orjson
 
-from raptor.reporting import chip, summary, tables, text, time
+from raptor.reporting import (
+    chip_figures,
+    summary,
+    tables,
+    text,
+    time,
+)
 from raptor.reporting.facts import Facts
 from raptor.reporting.figure import Figure
 from validator.checks import RULES
-from validator.checks.report import summary as count_findings
-from validator.simulate.report import time_text
+from validator.checks.findings_text import summary as count_findings
+from validator.simulate.simulation_report import time_text
 
 
 def report_page(facts: Facts) -> str:
@@ -55,15 +61,20 @@ def _time(ns: float) -> str:
 
 def _figures(facts: Facts) -> list[Figure]:
     found, parts = facts.profile, [layer.counted for layer in facts.layers if layer.counted]
-    figures = [chip.mesh(found), chip.traffic(found), chip.mix_by_part(parts), chip.mix_by_core(found)]
+    figures = [
+        chip_figures.mesh(found),
+        chip_figures.traffic(found),
+        chip_figures.mix_by_part(parts),
+        chip_figures.mix_by_core(found),
+    ]
     if found.timeline is not None:
         figures += [time.chip_load(found, found.timeline), time.timeline(found, found.timeline)]
     if found.local_memory is not None:
         figures.append(time.memory(found, found.local_memory))
     if found.crossbars is not None and len(found.crossbars.fill):
-        figures.append(chip.fills(found.crossbars))
-        if len(found.crossbars.fill) <= chip.MOST_CROSSBARS:
-            figures.append(chip.crossbars(found, found.crossbars))
+        figures.append(chip_figures.fills(found.crossbars))
+        if len(found.crossbars.fill) <= chip_figures.MOST_CROSSBARS:
+            figures.append(chip_figures.crossbars(found, found.crossbars))
     return figures
 
 

@@ -12,7 +12,7 @@ from raptor.reporting.facts import Facts, Layer
 from raptor.target.arch import ArchFile
 from validator.profile.facts import GLOBAL_MEMORY, Estimate, Profile
 from validator.simulate.efficiency import Efficiency
-from validator.simulate.report import energy_text, number_text, time_text
+from validator.simulate.simulation_report import energy_text, number_text, time_text
 
 NOT_MODELLED = (
     *NOT_MODELLED_OF_CHIPS,

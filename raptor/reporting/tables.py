@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from raptor.reporting import text
 from raptor.reporting.facts import Facts, Layer
-from validator.checks.report import place
+from validator.checks.findings_text import place
 from validator.profile.facts import GLOBAL_MEMORY, Flow
-from validator.simulate.report import energy_text, time_text
+from validator.simulate.simulation_report import energy_text, time_text
 
 MOST_FLOWS = 200
 FEW_ROWS = 20

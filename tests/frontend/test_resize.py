@@ -16,7 +16,7 @@ from raptor.graph.ir import Move, Stencil
 from tests.frontend.support import Array, compare, golden, make_model, node, random
 from tests.pipeline import check
 from validator import standard
-from validator.report import show
+from validator.validation_report import show
 
 CHIP = {"xbar": 4, "xbars_per_core": 16, "cores": 40}
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]

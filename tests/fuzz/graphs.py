@@ -16,7 +16,7 @@ import raptor
 from raptor.common import storage
 from raptor.common.errors import CapacityError, UserError
 from raptor.output import files
-from raptor.output.compile_report import Report
+from raptor.output.compile_report import CompileReport
 from tests.all_graphs.builder import FAMILIES, TOLERANCE
 from tests.all_graphs.cases import Case, build
 from tests.fuzz import programs
@@ -114,7 +114,7 @@ def replayed(case: Case, program: raptor.Program, folder: Path) -> None:
     assert without_search(program.report) == without_search(again.report), "the stored mapping reports otherwise"
 
 
-def without_search(report: Report) -> dict[str, object]:
+def without_search(report: CompileReport) -> dict[str, object]:
     return report.model_dump(exclude={"search"})
 
 

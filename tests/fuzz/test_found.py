@@ -41,7 +41,7 @@ from tests.pipeline import THESIS_CHIP, by_line, conv_model, passes
 from tests.pipeline import check as compiled_and_right
 from validator.checks import check
 from validator.simulate.builtin import simulate
-from validator.simulate.chip import read_target
+from validator.simulate.simulated_chip import read_target
 from validator.validate import validate
 
 

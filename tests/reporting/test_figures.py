@@ -3,7 +3,7 @@
 import pytest
 
 import raptor
-from raptor.reporting.chip import layers_side_by_side
+from raptor.reporting.chip_figures import layers_side_by_side
 from raptor.reporting.comparison import _layer_table, _timed_layers
 from raptor.reporting.facts import Facts, gather
 from raptor.reporting.figure import core_rows, round_ticks

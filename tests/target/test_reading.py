@@ -9,8 +9,8 @@ import pytest
 
 from raptor.common.errors import UserError
 from raptor.target import arch
-from validator.checks.chip import read_chip
-from validator.simulate.chip import read_target
+from validator.checks.arch_file import read_chip
+from validator.simulate.simulated_chip import read_target
 
 READERS = [arch.load, read_target, read_chip]
 

@@ -10,7 +10,7 @@ import pytest
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
 from validator.network import KINDS, FileTable, MeshTable
-from validator.simulate import chip
+from validator.simulate import simulated_chip
 
 PARTS = ("0", "1", "8", "11", "12", "-10", "-9")
 
@@ -74,7 +74,7 @@ def test_the_simulator_keeps_the_pairs_that_talk() -> None:
     arch = architectures.load(cores=4000).file
     cores = np.arange(0, 4000, 2)
     pairs = np.array([[0, 1], [0, 2000], [5, 0], [5, 1999], [1999, 2000]])
-    network = chip.network_of(chip.Target(arch, MeshTable(arch), "bench", ()), cores, pairs)
+    network = simulated_chip.network_of(simulated_chip.SimulatedChip(arch, MeshTable(arch), "bench", ()), cores, pairs)
     kept = (network.first, network.to, network.latency_ns, network.energy_pj, network.missing)
     assert sum(array.nbytes for array in kept) < 20_000
     for source, to in pairs.tolist():
@@ -87,8 +87,8 @@ def test_the_simulator_keeps_the_pairs_that_talk() -> None:
 def test_a_pair_that_the_table_lacks(tmp_path: Path) -> None:
     path = tmp_path / "network.json"
     path.write_text('{"latency": {"0": {"1": 3}}, "energy": {"0": {"1": 4}}}')
-    target = chip.Target(architectures.load(cores=4).file, FileTable(path), "bench", ())
-    network = chip.network_of(target, np.arange(2), np.array([[0, 1], [1, 0]]))
+    target = simulated_chip.SimulatedChip(architectures.load(cores=4).file, FileTable(path), "bench", ())
+    network = simulated_chip.network_of(target, np.arange(2), np.array([[0, 1], [1, 0]]))
     assert (network.flit_ns(0, 1), network.flit_ns(1, 0)) == (3.0, None)
     assert network.latency_ns.tolist() == [3.0, 0.0]
     assert network.missing.tolist() == [False, True]

@@ -18,7 +18,7 @@ from validator.profile import Profile, profile
 from validator.profile.facts import GLOBAL_MEMORY, KINDS, Mesh
 from validator.programs import read_program
 from validator.simulate import builtin
-from validator.simulate.report import Report
+from validator.simulate.simulation_report import SimulationReport
 
 MAPPINGS = ("raptor", "rows")
 
@@ -38,11 +38,11 @@ def found(out: Path) -> Profile:
 
 
 @pytest.fixture(scope="module")
-def simulated(out: Path) -> Report:
+def simulated(out: Path) -> SimulationReport:
     return builtin.simulate(out, out / "arch.json")
 
 
-def test_estimates_are_those_of_simulate(out: Path, found: Profile, simulated: Report):
+def test_estimates_are_those_of_simulate(out: Path, found: Profile, simulated: SimulationReport):
     known = found.estimate
     assert known is not None
     assert known.latency_ns == simulated.latency_ns
@@ -53,7 +53,7 @@ def test_estimates_are_those_of_simulate(out: Path, found: Profile, simulated: R
     assert [c.use for c in found.cores if c.use] == list(simulated.cores)
 
 
-def test_layers_add_up(found: Profile, simulated: Report):
+def test_layers_add_up(found: Profile, simulated: SimulationReport):
     cores = simulated.cores
     assert sum(p.busy_ns or 0 for p in found.parts) == pytest.approx(
         sum(c.matrix_ns + c.vector_ns + c.transfer_ns for c in cores)
@@ -66,7 +66,7 @@ def test_layers_add_up(found: Profile, simulated: Report):
     assert sum(p.energy_pj or 0 for p in found.parts) == pytest.approx(energy - simulated.energy_parts_pj["static"])
 
 
-def test_the_timeline_adds_up(found: Profile, simulated: Report):
+def test_the_timeline_adds_up(found: Profile, simulated: SimulationReport):
     line = found.timeline
     assert line is not None
     assert line.cores == tuple(c.core for c in simulated.cores)

@@ -17,8 +17,8 @@ from validator import validate as validation
 from validator.__main__ import main
 from validator.compare import compare, measure, tally
 from validator.exact import UnknownError
-from validator.report import Report, to_json
 from validator.validate import validate
+from validator.validation_report import ValidationReport, to_json
 
 W = random(6, 5)
 FAINT = np.array([1e4, 1e4, 1e4, 1e4, 0.1], np.float32)
@@ -36,7 +36,9 @@ def product(weights: Any) -> onnx.ModelProto:
     return make_model([node("MatMul", "x w")], {"x": (1, 6)}, {"y": 2}, {"w": weights})
 
 
-def verdict(folder: Path, right: onnx.ModelProto, computed: onnx.ModelProto | None = None, **options: Any) -> Report:
+def verdict(
+    folder: Path, right: onnx.ModelProto, computed: onnx.ModelProto | None = None, **options: Any
+) -> ValidationReport:
     """Validates a program that computes `computed`, for the model `right`."""
     out = raptor.compile(computed or right, cores=4).save(folder / "out")
     (out / "model.onnx").write_bytes(right.SerializeToString())

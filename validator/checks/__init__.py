@@ -12,7 +12,7 @@ from raptor.output.files import ARCH, Config, Memory
 from raptor.target.arch import ArchFile, check_source, presets
 from raptor.target.isa import Records
 from validator.checks import architecture, groups, hazards, memory, messages, sources, streams
-from validator.checks.chip import chip_of
+from validator.checks.arch_file import chip_of
 from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule
 from validator.checks.loading import load_subject, read_network
 from validator.checks.subject import Chip, Shapes, Subject

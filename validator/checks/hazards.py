@@ -17,7 +17,7 @@ _WIDEST_WINDOW = 1024
 
 def _faults(subject: Subject) -> Bytes:
     """Returns the faults of the hazard kernel, computed once. With rob_size 1 no instructions overlap: no faults."""
-    from validator.checks.kernels import hazards
+    from validator.checks.check_kernels import hazards
 
     s = subject.columns
     faults: Bytes | None = subject.computed.get("_hazards")
@@ -68,7 +68,7 @@ def _where(subject: Subject, fault: int) -> Indices:
     "of the value set; use lmv instead of vmv and give it len and size; or set rob_size 1",
 )
 def hazard_unseen(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.kernels import UNSEEN
+    from validator.checks.check_kernels import UNSEEN
 
     at = _where(subject, UNSEEN)
     if len(at):
@@ -84,7 +84,7 @@ def hazard_unseen(subject: Subject) -> Iterator[Hit]:
     advice="write to another buffer, or read the first result before",
 )
 def hazard_order(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.kernels import LOST_ORDER
+    from validator.checks.check_kernels import LOST_ORDER
 
     at = _where(subject, LOST_ORDER)
     if len(at):
@@ -101,7 +101,7 @@ def hazard_order(subject: Subject) -> Iterator[Hit]:
     advice="leave at least one byte between buffers that are used at the same time",
 )
 def hazard_adjacent(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.kernels import ADJACENT
+    from validator.checks.check_kernels import ADJACENT
 
     at = _where(subject, ADJACENT)
     if len(at):
@@ -119,7 +119,7 @@ def hazard_adjacent(subject: Subject) -> Iterator[Hit]:
     "hazard-unseen)",
 )
 def hazard_false(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.kernels import BOTTOM
+    from validator.checks.check_kernels import BOTTOM
 
     at = _where(subject, BOTTOM)
     if len(at):

@@ -16,7 +16,7 @@ from raptor.common.threads import Threads
 from raptor.output import files
 from raptor.target import arch as architectures
 from raptor.target.typed_json import UNREADABLE as NOT_JSON
-from validator.checks import chip as chips
+from validator.checks import arch_file as chips
 from validator.checks.subject import Chip, Shapes, Subject
 from validator.checks.text import TextFaults, text_faults
 from validator.members import members

@@ -31,7 +31,7 @@ def matrix_shapes(subject: Subject) -> Indices:
 
 def _most_columns(subject: Subject) -> Indices:
     """Returns the columns of all crossbars of every group; `ANY_COLUMNS` if the chip is not known."""
-    from validator.checks.kernels import ANY_COLUMNS
+    from validator.checks.check_kernels import ANY_COLUMNS
 
     counts = np.array([n for g in subject.groups for n in g or ()], np.int64)
     if subject.chip is None:
@@ -51,7 +51,7 @@ def _limit(subject: Subject, name: str) -> tuple[int, bool]:
 
 def _accesses(subject: Subject) -> Bytes:
     """Returns the faults of local accesses, computed once."""
-    from validator.checks.kernels import memory_accesses
+    from validator.checks.check_kernels import memory_accesses
 
     known: Bytes | None = subject.computed.get("_accesses")
     if known is not None:
@@ -80,7 +80,7 @@ def _accesses(subject: Subject) -> Bytes:
     advice="addresses are int32: keep them, with the sizes, below 2^31",
 )
 def local_negative(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.kernels import BELOW_ZERO
+    from validator.checks.check_kernels import BELOW_ZERO
 
     at = np.flatnonzero(_accesses(subject) & BELOW_ZERO)
     if len(at):
@@ -97,7 +97,7 @@ def local_negative(subject: Subject) -> Iterator[Hit]:
 )
 def local_range(subject: Subject) -> Iterator[Hit]:
     """A warning where the size is only the simulator's default."""
-    from validator.checks.kernels import BEYOND_MEMORY
+    from validator.checks.check_kernels import BEYOND_MEMORY
 
     limit, named = _limit(subject, _LOCAL)
     at = np.flatnonzero(_accesses(subject) & BEYOND_MEMORY)
@@ -115,7 +115,7 @@ def local_range(subject: Subject) -> Iterator[Hit]:
     advice="report it: the compiler's addresses and its memory map disagree",
 )
 def local_buffers(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.kernels import BEYOND_USED
+    from validator.checks.check_kernels import BEYOND_USED
 
     at = np.flatnonzero(_accesses(subject) & BEYOND_USED)
     if len(at):
@@ -133,7 +133,7 @@ def local_buffers(subject: Subject) -> Iterator[Hit]:
     advice="check the address: it may point into another buffer; or fill the bytes with lldi first",
 )
 def local_unwritten(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.kernels import UNWRITTEN
+    from validator.checks.check_kernels import UNWRITTEN
 
     s = subject.columns
     at = np.flatnonzero(_accesses(subject) & UNWRITTEN)

@@ -164,7 +164,13 @@ def message_size(subject: Subject) -> Iterator[Hit]:
 
 def communication(subject: Subject) -> Communication:
     """Runs the communication of the program, once."""
-    from validator.checks.kernels import FREE, ON_RECV, ON_SEND, ON_WAIT, communicate
+    from validator.checks.check_kernels import (
+        FREE,
+        ON_RECV,
+        ON_SEND,
+        ON_WAIT,
+        communicate,
+    )
 
     known: Communication | None = subject.computed.get("_communication")
     if known is not None:
@@ -195,7 +201,7 @@ def communication(subject: Subject) -> Communication:
 
 def _waits_for(c: Communication, core: int) -> list[int]:
     """Returns the other cores that could release `core`: its partner, or those that still have tokens for its event."""
-    from validator.checks.kernels import FREE, ON_WAIT
+    from validator.checks.check_kernels import FREE, ON_WAIT
 
     step = int(c.reached[core])
     if c.kind[step] != ON_WAIT:
@@ -259,7 +265,7 @@ def _circle(subject: Subject, c: Communication, circle: list[int]) -> str:
     advice="sync to this core and event register as many times as its waits take tokens",
 )
 def wait_starved(subject: Subject) -> Iterator[Hit]:
-    from validator.checks.kernels import ON_WAIT
+    from validator.checks.check_kernels import ON_WAIT
 
     c = communication(subject)
     for core in (int(core) for core in c.stuck()):

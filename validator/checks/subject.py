@@ -92,7 +92,7 @@ class Subject:
     @cached_property
     def trace(self) -> Trace:
         """Registers at each instruction."""
-        from validator.checks.kernels import trace
+        from validator.checks.check_kernels import trace
 
         s = self.columns
         result = Trace(np.zeros((len(s), 3), np.int32), np.zeros((len(s), 2), np.uint8), np.zeros(len(s), np.uint8))

@@ -8,7 +8,7 @@ from validator.profile.parts import mixes, part_names
 from validator.profile.source import Source
 from validator.profile.traffic import partners
 from validator.simulate import builtin, energy
-from validator.simulate.report import CoreUse
+from validator.simulate.simulation_report import CoreUse
 
 Ints = npt.NDArray[np.int64]
 

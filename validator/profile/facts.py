@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from raptor.target.arch import ArchFile
 from validator.checks import Finding
-from validator.simulate.report import CoreUse
+from validator.simulate.simulation_report import CoreUse
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ REMEMBERED_BYTES = 2**24
 
 def local_memory_of(read: Source) -> LocalMemory | None:
     """Returns the use of local memory by the cores that have instructions; None without times."""
-    from validator.checks.kernels import live_bytes
+    from validator.checks.check_kernels import live_bytes
 
     machine, run, subject = read.machine, read.run, read.subject
     live = np.flatnonzero(np.diff(machine.first))

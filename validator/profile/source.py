@@ -22,11 +22,11 @@ from validator.errors import DeadlockError
 from validator.network import MeshTable
 from validator.profile.facts import Estimate
 from validator.programs import RawProgram
-from validator.simulate import builtin, chip, energy, layers, model
-from validator.simulate.chip import Target
+from validator.simulate import builtin, cycle_model, energy, layers, simulated_chip
+from validator.simulate.cycle_model import CycleModel, Run
 from validator.simulate.geometry import check_geometry
 from validator.simulate.layers import Provenance
-from validator.simulate.model import Machine, Run
+from validator.simulate.simulated_chip import SimulatedChip
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,7 +42,7 @@ class Source:
     """
 
     subject: Subject
-    machine: Machine
+    machine: CycleModel
     of: Provenance
     chip: ArchFile | None
     run: Run | None
@@ -60,8 +60,8 @@ def read(path: str | Path, arch: str | Path | None) -> Source:
     subject = load_subject(path, arch)
     program = _raw(subject)
     source = _arch(Path(path), arch)
-    target = _assumed(program) if source is None else chip.read_target(source)
-    machine = model.build(program, target, () if source is None else check_geometry(program, target))
+    target = _assumed(program) if source is None else simulated_chip.read_target(source)
+    machine = cycle_model.build(program, target, () if source is None else check_geometry(program, target))
     run, untimed = None, "no architecture: neither arch.json beside the streams nor --arch"
     if source is not None:
         run, untimed = _run(machine)
@@ -96,18 +96,18 @@ def _raw(subject: Subject) -> RawProgram:
     )
 
 
-def _assumed(program: RawProgram) -> Target:
+def _assumed(program: RawProgram) -> SimulatedChip:
     """Makes a chip with as many cores as the program, to count instructions without an architecture.
 
     Its times are not used.
     """
     network = NetworkConfig(layout=mesh_layout(program.core_cnt), net_config_file_path=files.NETWORK)
     file = ArchFile(chip_config=ChipConfig(core_cnt=program.core_cnt, network_config=network))
-    return Target(file, MeshTable(file), "the assumed chip", ())
+    return SimulatedChip(file, MeshTable(file), "the assumed chip", ())
 
 
-def _run(machine: Machine) -> tuple[Run | None, str]:
-    run = model.run(machine, counting=energy.needs_counting(machine.target.file))
+def _run(machine: CycleModel) -> tuple[Run | None, str]:
+    run = cycle_model.run(machine, counting=energy.needs_counting(machine.target.file))
     try:
         builtin.check_ended(machine, run)
     except (DeadlockError, UserError) as e:

@@ -23,7 +23,7 @@ def bins_for(cores: int) -> int:
 
 def timeline_of(read: Source) -> Timeline | None:
     """Returns the timeline of the cores that have instructions; None without times."""
-    from validator.profile.kernels import longest, spread  # pyright: ignore[reportUnknownVariableType] kernels
+    from validator.profile.profile_kernels import longest, spread  # pyright: ignore[reportUnknownVariableType] kernels
 
     machine, run = read.machine, read.run
     live = np.flatnonzero(np.diff(machine.first))

@@ -7,7 +7,7 @@ from raptor.target.isa import OPCODE
 from validator.profile.facts import GLOBAL_MEMORY, NOBODY, Flow, Mesh
 from validator.profile.mesh import mesh_of
 from validator.profile.source import Source
-from validator.simulate.model import index_of
+from validator.simulate.cycle_model import index_of
 
 Ints = npt.NDArray[np.int64]
 

@@ -3,19 +3,19 @@
 from raptor.target import isa
 from raptor.target.isa import Timing
 from validator.errors import Blocked, DeadlockError
-from validator.simulate.model import Machine, Run
+from validator.simulate.cycle_model import CycleModel, Run
 from validator.simulate.state import THREADS_PER_CORE, TRANSFER, Core, Op, Step
 
 _WAITING = {Step.PERMISSION: "receive", Step.DATA: "send"}
 
 
-def deadlock(machine: Machine, run: Run) -> DeadlockError:
+def deadlock(machine: CycleModel, run: Run) -> DeadlockError:
     """Returns the error for a run that stopped before its end, with every core that has not finished."""
     unfinished = [i for i in range(machine.count) if run.core[i, Core.FINISH] < 0]
     return DeadlockError(tuple(_blocked(machine, run, i) for i in unfinished))
 
 
-def _blocked(machine: Machine, run: Run, i: int) -> Blocked:
+def _blocked(machine: CycleModel, run: Run, i: int) -> Blocked:
     first, last = int(machine.first[i]), int(machine.first[i + 1])
     op = run.thread[1 + THREADS_PER_CORE * i + TRANSFER]
     step = Step(op[Op.STATE])
@@ -33,11 +33,11 @@ def _blocked(machine: Machine, run: Run, i: int) -> Blocked:
     return _at(machine, i, min(max(int(run.core[i, Core.PC]), first), last - 1), "an instruction that does not end")
 
 
-def _at(machine: Machine, i: int, pc: int, reason: str) -> Blocked:
+def _at(machine: CycleModel, i: int, pc: int, reason: str) -> Blocked:
     return Blocked(int(machine.cores[i]), pc - int(machine.first[i]), machine.text(pc), reason)
 
 
-def _doing(machine: Machine, run: Run, i: int) -> str:
+def _doing(machine: CycleModel, run: Run, i: int) -> str:
     if run.core[i, Core.FINISH] >= 0:
         return "has finished"
     op = run.thread[1 + THREADS_PER_CORE * i + TRANSFER]
@@ -47,7 +47,7 @@ def _doing(machine: Machine, run: Run, i: int) -> str:
     return f"is at {pc - int(machine.first[i])} ({machine.text(pc)})"
 
 
-def _nop(machine: Machine, run: Run, i: int) -> int:
+def _nop(machine: CycleModel, run: Run, i: int) -> int:
     """Returns the index of the `nop` that core i executes for ever, or -1."""
     never_ends = machine.timed(Timing.NEVER_ENDS)
     pc, last = int(run.core[i, Core.PC]), int(machine.first[i + 1])

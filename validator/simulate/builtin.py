@@ -14,12 +14,19 @@ from raptor.target.arch import ArchFile
 from validator.network import MeshTable, NetworkTable
 from validator.options import FEWEST_ROUNDS, MODE, MOST_ROUNDS, Mode
 from validator.programs import RawProgram, read_program
-from validator.simulate import chip, energy, layers, model, path, trace
+from validator.simulate import (
+    cycle_model,
+    energy,
+    layers,
+    path,
+    simulated_chip,
+    trace,
+)
 from validator.simulate.blocked import deadlock
+from validator.simulate.cycle_model import CycleModel, Run
 from validator.simulate.efficiency import Efficiency, macs_of
 from validator.simulate.geometry import check_geometry
-from validator.simulate.model import Machine, Run
-from validator.simulate.report import CoreUse, Report
+from validator.simulate.simulation_report import CoreUse, SimulationReport
 from validator.simulate.state import Core, Stop
 
 Ints = npt.NDArray[np.int64]
@@ -36,7 +43,7 @@ def simulate(
     mode: Mode = "latency",
     samples: int = 16,
     trace_file: str | Path | None = None,
-) -> Report:
+) -> SimulationReport:
     """Simulates a program (a directory or a single file) on a chip: an architecture file, or a preset.
 
     Default of `arch`: the `arch.json` in, or beside, the program.
@@ -46,13 +53,13 @@ def simulate(
     mode, samples = MODE.parse(mode), arguments.whole("samples", samples, FEWEST_ROUNDS, MOST_ROUNDS)
     program, trace_file = arguments.path("program", program), arguments.new_file("trace_file", trace_file)
     begin = perf_counter()
-    target = chip.read_target(chip.beside(program) if arch is None else arch)
+    target = simulated_chip.read_target(simulated_chip.beside(program) if arch is None else arch)
     raw = read_program(program)
-    machine = model.build(raw, target, check_geometry(raw, target))
+    machine = cycle_model.build(raw, target, check_geometry(raw, target))
     of = layers.provenance(raw, machine)
     loaded = perf_counter()
     counting = energy.needs_counting(target.file)
-    run = model.run(machine, counting=counting)
+    run = cycle_model.run(machine, counting=counting)
     check_ended(machine, run)
     latency_ns = run.last_tick * machine.period_ns
     counts = energy.counts(machine)
@@ -67,7 +74,7 @@ def simulate(
     if trace_file is not None:
         trace.write(trace_file, machine, run, of)
     done = perf_counter()
-    return Report(
+    return SimulationReport(
         program=str(program),
         estimator=ESTIMATOR,
         mode=mode,
@@ -95,10 +102,10 @@ def estimate(raw: RawProgram, arch: ArchFile, table: NetworkTable | None, sample
     `table`: costs of the network; None means the table of a mesh. `samples`: as in `simulate`; with 0 one sample runs
     alone, and the interval is its latency. Raises as `check_ended` does.
     """
-    machine = model.build(raw, chip.Target(arch, table or MeshTable(arch), "", ()))
+    machine = cycle_model.build(raw, simulated_chip.SimulatedChip(arch, table or MeshTable(arch), "", ()))
     counting = energy.needs_counting(arch)
     counts = energy.counts(machine)
-    run = model.run(machine, counting=counting)
+    run = cycle_model.run(machine, counting=counting)
     check_ended(machine, run)
     latency_ns = run.last_tick * machine.period_ns
     if not samples:
@@ -107,7 +114,7 @@ def estimate(raw: RawProgram, arch: ArchFile, table: NetworkTable | None, sample
     return latency_ns, interval_ns, energy.energy_of(machine, counts * shares[:, None], accesses, interval_ns).total
 
 
-def check_ended(machine: Machine, run: Run) -> None:
+def check_ended(machine: CycleModel, run: Run) -> None:
     """Raises `DeadlockError` if the run did not come to its end, or `UserError` if tokens pile up without bound."""
     if run.stop is Stop.BLOCKED:
         raise deadlock(machine, run)
@@ -115,13 +122,13 @@ def check_ended(machine: Machine, run: Run) -> None:
         raise UserError("a core sends tokens (sync) faster than its switch can deliver them, without bound")
 
 
-def steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float, Floats, Floats]:
+def steady_state(machine: CycleModel, samples: int, counting: bool) -> tuple[float, Floats, Floats]:
     """Measures throughput: interval between samples (ns), runs of each core's stream and accesses counted per interval.
 
     A sample is done when the slowest core has done it, as in the simulator. Cores that wait for nobody run ahead, so
     they run their stream more than once in an interval. Raises `UserError` if no stream can be run repeatedly.
     """
-    run = model.run(machine, rounds=samples, counting=counting)
+    run = cycle_model.run(machine, rounds=samples, counting=counting)
     check_ended(machine, run)
     first = samples // 2 - 1
     ticks = (run.marks[:, samples - 1] - run.marks[:, first]) / (samples - 1 - first)
@@ -132,12 +139,12 @@ def steady_state(machine: Machine, samples: int, counting: bool) -> tuple[float,
     shares[looping] = ticks.max() / ticks[looping]
     accesses = np.zeros(run.port.shape)
     if counting:
-        before = model.run(machine, rounds=first + 1, counting=True)
+        before = cycle_model.run(machine, rounds=first + 1, counting=True)
         accesses = (run.port - before.port) / (samples - 1 - first)
     return float(ticks.max() * machine.period_ns), shares, accesses
 
 
-def core_uses(machine: Machine, run: Run, counts: Floats, latency_ns: float) -> tuple[CoreUse, ...]:
+def core_uses(machine: CycleModel, run: Run, counts: Floats, latency_ns: float) -> tuple[CoreUse, ...]:
     """Splits time and energy of each core that has instructions. `counts`: rows of `energy.counts`, one per core."""
     lengths = np.diff(machine.first)
     none = np.zeros_like(run.port[:1])

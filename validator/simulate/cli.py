@@ -10,7 +10,7 @@ from raptor.common.together import refuse_given
 from validator.options import FEWEST_ROUNDS, MOST_ROUNDS, Mode
 
 if TYPE_CHECKING:
-    from validator.simulate.report import Report
+    from validator.simulate.simulation_report import SimulationReport
 
 
 def command(
@@ -44,7 +44,7 @@ def command(
     """
     from raptor.common import storage
     from raptor.common.console import Console
-    from validator.simulate.report import show, to_json
+    from validator.simulate.simulation_report import show, to_json
 
     if mode == "latency":
         refuse_given(context, {"samples"}, "only with --mode throughput")
@@ -60,7 +60,7 @@ def command(
 
 def _simulate(
     out: Path, arch: str | None, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
-) -> "Report":
+) -> "SimulationReport":
     if engine == "builtin":
         from validator.simulate.builtin import simulate
 
@@ -69,7 +69,7 @@ def _simulate(
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
     if trace is not None:
         raise UserError("--trace needs --engine builtin")
-    from validator.simulate.chip import beside
     from validator.simulate.pimsim import simulate as run_pimsim
+    from validator.simulate.simulated_chip import beside
 
     return run_pimsim(out, arch or beside(out), pimsim, mode=mode, samples=samples)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target.arch import ArchFile, CoreConfig, MatrixConfig
-from validator.simulate.model import Machine, program_of
+from validator.simulate.cycle_model import CycleModel, program_of
 from validator.simulate.state import Count, Port
 
 Floats = npt.NDArray[np.float64]
@@ -50,12 +50,12 @@ def needs_counting(arch: ArchFile) -> bool:
     )
 
 
-def counts(machine: Machine) -> Floats:
+def counts(machine: CycleModel) -> Floats:
     """Counts the use of the chip's parts by one run of each core's stream: rows are cores, columns are `Count`."""
     return counts_by(machine, machine.core_of, machine.count)
 
 
-def counts_by(machine: Machine, rows: Ints, count: int) -> Floats:
+def counts_by(machine: CycleModel, rows: Ints, count: int) -> Floats:
     """Counts as `counts` does, for any division of the instructions: instruction i adds to row `rows[i]` of `count`."""
     from validator.simulate.count_kernels import count as add_counts  # pyright: ignore[reportUnknownVariableType]
 
@@ -64,7 +64,7 @@ def counts_by(machine: Machine, rows: Ints, count: int) -> Floats:
     return out
 
 
-def energy_of(machine: Machine, per_core: Floats, port: npt.NDArray[Any], time_ns: float) -> Energy:
+def energy_of(machine: CycleModel, per_core: Floats, port: npt.NDArray[Any], time_ns: float) -> Energy:
     """Computes the energy of a sample during which the chip is on for `time_ns`.
 
     `per_core`: rows of `counts`, each multiplied by the number of times that the core runs its stream. `port`: accesses

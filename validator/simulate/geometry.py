@@ -12,10 +12,10 @@ from raptor.output import files
 from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile, MatrixConfig
 from validator.checks.loading import matrix_shapes
 from validator.programs import RawProgram
-from validator.simulate.chip import Target
+from validator.simulate.simulated_chip import SimulatedChip
 
 
-def check_geometry(program: RawProgram, target: Target) -> tuple[str, ...]:
+def check_geometry(program: RawProgram, target: SimulatedChip) -> tuple[str, ...]:
     """Returns warnings if sizes differ from those of the `arch.json` beside the program; none without such a file.
 
     Raises `UserError` for more crossbars in a core than the target has, and for matrices that do not fit its crossbars.
@@ -59,7 +59,7 @@ def _sizes(chip: ArchFile) -> dict[str, str]:
     }
 
 
-def _check_counts(program: RawProgram, target: Target, matrix: MatrixConfig) -> None:
+def _check_counts(program: RawProgram, target: SimulatedChip, matrix: MatrixConfig) -> None:
     for core, groups in enumerate(program.groups):
         if sum(groups) > matrix.xbar_array_count:
             raise UserError(
@@ -68,7 +68,7 @@ def _check_counts(program: RawProgram, target: Target, matrix: MatrixConfig) -> 
             )
 
 
-def _check_matrices(program: RawProgram, target: Target, matrix: MatrixConfig) -> None:
+def _check_matrices(program: RawProgram, target: SimulatedChip, matrix: MatrixConfig) -> None:
     """Raises `UserError` if a matrix does not fit its crossbars.
 
     The shapes come from RAPTOR's weights and memory map. Without these files nothing is checked.

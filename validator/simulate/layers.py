@@ -11,7 +11,7 @@ from raptor.output import files
 from raptor.target import isa
 from raptor.target.opcode_tables import SCALAR
 from validator.programs import RawProgram
-from validator.simulate.model import Machine
+from validator.simulate.cycle_model import CycleModel
 
 Ints = npt.NDArray[np.int64]
 
@@ -34,7 +34,7 @@ class Provenance:
         return bool(self.nodes)
 
 
-def provenance(program: RawProgram, machine: Machine) -> Provenance:
+def provenance(program: RawProgram, machine: CycleModel) -> Provenance:
     """Reads steps.json beside the program. Raises `UserError` if it does not fit the program."""
     if not (program.source.is_dir() and (program.source / files.STEPS).is_file()):
         return _by_opcode(machine)
@@ -58,7 +58,7 @@ def provenance(program: RawProgram, machine: Machine) -> Provenance:
     return Provenance(step, tuple(names), steps.nodes, np.array(node, np.int64))
 
 
-def _by_opcode(machine: Machine) -> Provenance:
+def _by_opcode(machine: CycleModel) -> Provenance:
     opcodes = machine.opcodes
     runs = np.flatnonzero(machine.unit != SCALAR)
     kinds = opcodes[runs]
@@ -70,7 +70,7 @@ def _by_opcode(machine: Machine) -> Provenance:
     return Provenance(step, names, (), np.zeros(len(names), np.int64))
 
 
-def by_layer(machine: Machine, of: Provenance, amounts: Ints) -> dict[str, int]:
+def by_layer(machine: CycleModel, of: Provenance, amounts: Ints) -> dict[str, int]:
     """Sums `amounts` (one for each instruction) by ONNX node, or by mnemonic if nodes are not known."""
     if of.has_nodes:
         totals = np.bincount(of.node[of.step], weights=amounts, minlength=len(of.nodes))

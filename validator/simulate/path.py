@@ -4,13 +4,13 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.target.opcode_tables import RUNS
-from validator.simulate.model import Machine, Run
+from validator.simulate.cycle_model import CycleModel, Run
 from validator.simulate.state import Core
 
 Ints = npt.NDArray[np.int64]
 
 
-def critical_ps(machine: Machine, run: Run) -> Ints:
+def critical_ps(machine: CycleModel, run: Run) -> Ints:
     """Returns the time of every instruction on the critical path, ps (0 outside of it). The sum is the latency."""
     from validator.simulate.path_kernels import walk  # pyright: ignore[reportUnknownVariableType] a kernel
 

@@ -21,11 +21,11 @@ from validator.errors import Blocked, DeadlockError
 from validator.network import MeshTable
 from validator.options import Mode
 from validator.programs import RawProgram, read_program
-from validator.simulate import chip, model
+from validator.simulate import cycle_model, simulated_chip
 from validator.simulate.builtin import simulate as estimate
 from validator.simulate.efficiency import Efficiency, macs_of
 from validator.simulate.geometry import check_geometry
-from validator.simulate.report import Report
+from validator.simulate.simulation_report import SimulationReport
 
 ESTIMATOR = "pimsim-nn"
 
@@ -33,15 +33,17 @@ _UNFINISHED = re.compile(r"core (\d+) \(pc=(\d+)")
 _MARGIN = 2.0
 
 
-def simulate(program: Path, arch: str | Path, binary: Path, *, mode: Mode = "latency", samples: int = 16) -> Report:
+def simulate(
+    program: Path, arch: str | Path, binary: Path, *, mode: Mode = "latency", samples: int = 16
+) -> SimulationReport:
     """Runs the simulator `binary` on a program.
 
     In throughput mode it runs for the time that the built-in model expects for `samples` samples. Raises `UserError` if
     it cannot be run or refuses the program, `DeadlockError` if the program does not end.
     """
     raw = read_program(program)
-    wanted = chip.read_target(arch)
-    machine = model.build(raw, wanted, check_geometry(raw, wanted))
+    wanted = simulated_chip.read_target(arch)
+    machine = cycle_model.build(raw, wanted, check_geometry(raw, wanted))
     expected = _expected(program, arch, mode, samples)
     with tempfile.TemporaryDirectory(prefix="raptor-pimsim-") as name:
         folder = Path(name)
@@ -53,7 +55,7 @@ def simulate(program: Path, arch: str | Path, binary: Path, *, mode: Mode = "lat
     ns = _figure(text, "latency" if mode == "latency" else "average latency") * 1e6
     energy_pj = _figure(text, "average energy")
     effective = Efficiency.of(macs_of(program), ns, energy_pj)
-    return Report(
+    return SimulationReport(
         program=str(program),
         estimator=ESTIMATOR,
         mode=mode,
@@ -68,7 +70,7 @@ def simulate(program: Path, arch: str | Path, binary: Path, *, mode: Mode = "lat
     )
 
 
-def _own_files(arch: str | Path, wanted: chip.Target, folder: Path) -> Path:
+def _own_files(arch: str | Path, wanted: simulated_chip.SimulatedChip, folder: Path) -> Path:
     """Returns the path of the architecture file.
 
     With the built-in mesh, the architecture and its network table are first written to `folder`.
@@ -83,7 +85,7 @@ def _own_files(arch: str | Path, wanted: chip.Target, folder: Path) -> Path:
     return path
 
 
-def _expected(program: Path, arch: str | Path, mode: Mode, samples: int) -> Report | None:
+def _expected(program: Path, arch: str | Path, mode: Mode, samples: int) -> SimulationReport | None:
     try:
         return estimate(program, arch, mode=mode, samples=samples)
     except DeadlockError:
@@ -94,7 +96,7 @@ def _expected(program: Path, arch: str | Path, mode: Mode, samples: int) -> Repo
         return None
 
 
-def _arch(path: Path, mode: Mode, samples: int, expected: Report | None) -> bytes:
+def _arch(path: Path, mode: Mode, samples: int, expected: SimulationReport | None) -> bytes:
     """Returns the architecture file for the simulator: with mode, times, and an absolute path of its network table."""
     raw: dict[str, Any] = orjson.loads(path.read_bytes())
     sim = raw.setdefault("sim_config", {})
@@ -107,7 +109,7 @@ def _arch(path: Path, mode: Mode, samples: int, expected: Report | None) -> byte
     return orjson.dumps(raw)
 
 
-def _without_extensions(raw: RawProgram, machine: model.Machine, folder: Path) -> Path:
+def _without_extensions(raw: RawProgram, machine: cycle_model.CycleModel, folder: Path) -> Path:
     """Returns the program itself, or a copy in `folder` with stand-ins for instructions that the simulator refuses."""
     same = all(
         np.array_equal(raw.records[int(core)]["opcode"], machine.opcodes[machine.first[i] : machine.first[i + 1]])

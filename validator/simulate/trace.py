@@ -16,8 +16,8 @@ import orjson
 from raptor.common import storage
 from raptor.common.spelling import option
 from raptor.target.isa import BY_OPCODE, Timing, Unit
+from validator.simulate.cycle_model import CycleModel, Run
 from validator.simulate.layers import Provenance
-from validator.simulate.model import Machine, Run
 
 Ints = npt.NDArray[np.int64]
 
@@ -40,7 +40,7 @@ class _Events:
     end: Ints
 
 
-def write(path: Path, machine: Machine, run: Run, of: Provenance) -> None:
+def write(path: Path, machine: CycleModel, run: Run, of: Provenance) -> None:
     """Writes the trace of a run that has ended. Raises `UserError` if the file cannot be written."""
     with storage.whole(option("trace_file"), path) as file:
         file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
@@ -49,19 +49,19 @@ def write(path: Path, machine: Machine, run: Run, of: Provenance) -> None:
         file.write(b"\n]}\n")
 
 
-def _all(machine: Machine, run: Run, of: Provenance) -> Iterator[dict[str, Any]]:
+def _all(machine: CycleModel, run: Run, of: Provenance) -> Iterator[dict[str, Any]]:
     unit = _unit_of(machine)
     yield from _tracks(machine, unit)
     yield from _spans(machine, run, of, unit)
     yield from _messages(machine, run)
 
 
-def _unit_of(machine: Machine) -> Ints:
+def _unit_of(machine: CycleModel) -> Ints:
     """Returns the index into `_UNITS` of each instruction, or -1 for scalar instructions."""
     return np.array([_UNITS.index(unit) if unit in _UNITS else -1 for unit in Unit], np.int64)[machine.unit]
 
 
-def _tracks(machine: Machine, unit: Ints) -> Iterator[dict[str, Any]]:
+def _tracks(machine: CycleModel, unit: Ints) -> Iterator[dict[str, Any]]:
     for i in np.flatnonzero(np.diff(machine.first)):
         name = int(machine.cores[i])
         yield {"ph": "M", "name": "process_name", "pid": name, "args": {"name": f"core {name}"}}
@@ -77,7 +77,7 @@ def _tracks(machine: Machine, unit: Ints) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _spans(machine: Machine, run: Run, of: Provenance, unit: Ints) -> Iterator[dict[str, Any]]:
+def _spans(machine: CycleModel, run: Run, of: Provenance, unit: Ints) -> Iterator[dict[str, Any]]:
     core_of, opcodes = machine.core_of, machine.opcodes
     events = _merge(run, unit, core_of, of.step, opcodes)
     # Groups of one core work at once with a reorder buffer; on a track one event ends before the next begins.
@@ -145,7 +145,7 @@ def _changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return changed
 
 
-def _messages(machine: Machine, run: Run) -> Iterator[dict[str, Any]]:
+def _messages(machine: CycleModel, run: Run) -> Iterator[dict[str, Any]]:
     """Yields an arrow from each send to its receive, and from each token to the wait that it ended."""
     waits = machine.timed(Timing.RECEIVE, Timing.WAIT) & (run.cause >= 0)
     arrows = np.flatnonzero(waits)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from raptor.target.arch import MatrixConfig
-from validator.simulate import builtin, chip, model
-from validator.simulate.model import Machine
+from validator.simulate import builtin, cycle_model, simulated_chip
+from validator.simulate.cycle_model import CycleModel
 
 _CYCLES = (
     "dac_latency_cycle",
@@ -29,7 +29,7 @@ class WhatIf:
     interval_ns: float
 
 
-def what_if(machine: Machine, samples: int) -> tuple[WhatIf, ...]:
+def what_if(machine: CycleModel, samples: int) -> tuple[WhatIf, ...]:
     """Simulates with each of `PARTS` twice as fast, one at a time.
 
     `samples`: number of samples that each core begins; the interval is measured over the later half.
@@ -37,30 +37,30 @@ def what_if(machine: Machine, samples: int) -> tuple[WhatIf, ...]:
     return tuple(_run(part, change(machine), samples) for part, change in PARTS.items())
 
 
-def _run(part: str, machine: Machine, samples: int) -> WhatIf:
-    run = model.run(machine)
+def _run(part: str, machine: CycleModel, samples: int) -> WhatIf:
+    run = cycle_model.run(machine)
     builtin.check_ended(machine, run)
     interval_ns, _, _ = builtin.steady_state(machine, samples, counting=False)
     return WhatIf(part, run.last_tick * machine.period_ns, interval_ns)
 
 
-def _numbers(machine: Machine, **changed: float) -> Machine:
+def _numbers(machine: CycleModel, **changed: float) -> CycleModel:
     return replace(machine, numbers=machine.numbers._replace(**changed))
 
 
-def _products(machine: Machine) -> Machine:
+def _products(machine: CycleModel) -> CycleModel:
     return _numbers(machine, matrix_period_ns=machine.numbers.matrix_period_ns / 2)
 
 
-def of_product(*fast: str) -> Callable[[Machine], Machine]:
+def of_product(*fast: str) -> Callable[[CycleModel], CycleModel]:
     """Returns a change that halves the latencies `fast` of a crossbar.
 
     The clock of the crossbar gets twice as fast, and all other latencies take twice as many cycles.
     """
 
-    def change(machine: Machine) -> Machine:
+    def change(machine: CycleModel) -> CycleModel:
         matrix = machine.target.file.chip_config.core_config.matrix_config
-        front, back = chip.stage_cycles(_finer(matrix, fast))
+        front, back = simulated_chip.stage_cycles(_finer(matrix, fast))
         return _numbers(_products(machine), front_cycles=front, back_cycles=back)
 
     return change
@@ -74,23 +74,23 @@ def _finer(matrix: MatrixConfig, fast: tuple[str, ...]) -> MatrixConfig:
     return matrix.model_copy(update={**cycles, "period": period, "xbar_latency": latency})
 
 
-def _vector(machine: Machine) -> Machine:
+def _vector(machine: CycleModel) -> CycleModel:
     return _numbers(machine, vector_ps=machine.numbers.vector_ps // 2)
 
 
-def _local_memory(machine: Machine) -> Machine:
+def _local_memory(machine: CycleModel) -> CycleModel:
     return _numbers(machine, local_period_ns=machine.numbers.local_period_ns / 2)
 
 
-def _global_memory(machine: Machine) -> Machine:
+def _global_memory(machine: CycleModel) -> CycleModel:
     return _numbers(machine, global_period_ns=machine.numbers.global_period_ns / 2)
 
 
-def _network(machine: Machine) -> Machine:
+def _network(machine: CycleModel) -> CycleModel:
     return replace(machine, network=replace(machine.network, latency_ns=machine.network.latency_ns / 2))
 
 
-PARTS: Mapping[str, Callable[[Machine], Machine]] = {
+PARTS: Mapping[str, Callable[[CycleModel], CycleModel]] = {
     "products (all of a crossbar)": _products,
     "DACs": of_product("dac_latency_cycle"),
     "crossbar reads": of_product("xbar_latency"),

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from raptor.target.isa import OPCODE, Timing
 from raptor.target.opcode_tables import MATRIX, SCALAR, TRANSFER, UNIT, VECTOR, timed
-from validator.simulate import model
-from validator.simulate.model import Machine, Run
+from validator.simulate import cycle_model
+from validator.simulate.cycle_model import CycleModel, Run
 from validator.simulate.state import Core, Demand
 
 Ints = npt.NDArray[np.int64]
@@ -54,9 +54,9 @@ class Work:
     port: int
 
 
-def work_of(machine: Machine) -> Work:
+def work_of(machine: CycleModel) -> Work:
     """Computes the least times from the program and the chip, without a run."""
-    demand = model.demands(machine)
+    demand = cycle_model.demands(machine)
     period = round(machine.period_ns * 1000)
     unit = machine.unit
     scalar, product = unit == SCALAR, unit == MATRIX
@@ -74,12 +74,12 @@ def work_of(machine: Machine) -> Work:
     return Work(least, total, products, int(demand[:, Demand.GLOBAL].sum()))
 
 
-def _by_core(machine: Machine, amounts: Ints) -> Ints:
+def _by_core(machine: CycleModel, amounts: Ints) -> Ints:
     ends = np.concatenate([[0], np.cumsum(amounts)])
     return ends[machine.first[1:]] - ends[machine.first[:-1]]
 
 
-def _busiest_group(machine: Machine, amounts: Ints) -> Ints:
+def _busiest_group(machine: CycleModel, amounts: Ints) -> Ints:
     at = np.flatnonzero(machine.opcodes == OPCODE["mvmul"])
     core = machine.core_of[at]
     groups = np.zeros(len(machine.xbars), np.int64)
@@ -89,7 +89,7 @@ def _busiest_group(machine: Machine, amounts: Ints) -> Ints:
     return busiest
 
 
-def split_of(machine: Machine, run: Run, work: Work, i: int) -> Split:
+def split_of(machine: CycleModel, run: Run, work: Work, i: int) -> Split:
     """Splits the time of core i (its place in `machine.cores`) in a run of one sample."""
     finish = int(run.core[i, Core.FINISH]) * round(machine.period_ns * 1000)
     begins, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -100,7 +100,7 @@ def split_of(machine: Machine, run: Run, work: Work, i: int) -> Split:
     return Split(*(float(ps) / 1000 for ps in np.diff([*times, finish])))
 
 
-def _activities(machine: Machine, run: Run, work: Work, stream: slice) -> Iterator[tuple[Ints, Ints]]:
+def _activities(machine: CycleModel, run: Run, work: Work, stream: slice) -> Iterator[tuple[Ints, Ints]]:
     """Yields begin and end of the activities of each field of `Split`, in its order, except `rest`."""
     opcodes, begin, end = machine.opcodes[stream], run.start[stream], run.end[stream]
     # The time of an instruction beyond its least time is waiting, and comes first.

@@ -17,7 +17,12 @@ from tests.validator.checks.seeds import Seed, i, send, sldi
 from validator.checks import RULES, check
 from validator.checks.__main__ import main
 from validator.checks.docs import page
-from validator.checks.report import is_clean, summary, to_json, to_sarif
+from validator.checks.findings_text import (
+    is_clean,
+    summary,
+    to_json,
+    to_sarif,
+)
 
 DOCS = Path(__file__).parents[3] / "docs" / "checks.md"
 

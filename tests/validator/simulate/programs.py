@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from validator.programs import read_program
-from validator.simulate import chip, model
-from validator.simulate.model import Machine, Run
+from validator.simulate import cycle_model, simulated_chip
+from validator.simulate.cycle_model import CycleModel, Run
 
 Stream = list[dict[str, Any]]
 
@@ -54,13 +54,13 @@ def write(folder: Path, *streams: Stream, groups: tuple[int, ...] = (1,), **core
     return folder
 
 
-def load(folder: Path) -> Machine:
-    return model.build(read_program(folder), chip.read_target(folder / "arch.json"))
+def load(folder: Path) -> CycleModel:
+    return cycle_model.build(read_program(folder), simulated_chip.read_target(folder / "arch.json"))
 
 
 def run(folder: Path, *streams: Stream, groups: tuple[int, ...] = (1,), **core: Any) -> Run:
     """Simulates streams written to `folder`."""
-    return model.run(load(write(folder, *streams, groups=groups, **core)))
+    return cycle_model.run(load(write(folder, *streams, groups=groups, **core)))
 
 
 def res(run: Run, pc: int) -> int:

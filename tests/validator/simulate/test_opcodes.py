@@ -21,7 +21,7 @@ from raptor.target.opcode_tables import MISSING, RULES, Rule
 from tests.validator.builder import op, stream
 from validator.errors import ProgramError
 from validator.programs import RawProgram
-from validator.simulate import model
+from validator.simulate import cycle_model
 from validator.simulate.builtin import estimate
 
 LENGTH, WIDTH_IN, WIDTH_OUT = 100, 2, 4
@@ -100,7 +100,7 @@ def test_an_opcode_without_a_row_has_nothing():
 def test_an_instruction_without_a_time_is_named(monkeypatch: pytest.MonkeyPatch):
     rules = RULES.copy()
     rules[BY_NAME["vrelu"].opcode] = MISSING
-    monkeypatch.setattr(model, "RULES", rules)
+    monkeypatch.setattr(cycle_model, "RULES", rules)
     with pytest.raises(ProgramError, match=r"vrelu .*: the table of instructions gives it no time"):
         latency_ns(op("vrelu", len=LENGTH))
 
@@ -110,7 +110,7 @@ def test_a_time_that_the_model_does_not_know_is_a_fault(column: Rule, fault: str
     """And is not taken for the last case of a dispatch."""
     rules = RULES.copy()
     rules[BY_NAME["vrelu"].opcode, column] = 99
-    monkeypatch.setattr(model, "RULES", rules)
+    monkeypatch.setattr(cycle_model, "RULES", rules)
     with pytest.raises(NotImplementedError, match=fault):
         latency_ns(op("vrelu", len=LENGTH))
 

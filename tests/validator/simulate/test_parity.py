@@ -9,7 +9,7 @@ import pytest
 from tests.validator.simulate import figures
 from tests.validator.simulate.generator import random_case, write
 from validator.programs import read_program
-from validator.simulate import builtin, chip, energy, model
+from validator.simulate import builtin, cycle_model, energy, simulated_chip
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ def latency_misses(measured: dict[str, Any], tmp_path_factory: pytest.TempPathFa
 
 def _latency_miss(folder: Path, seed: int, ms: float, pj: float) -> Miss:
     write(random_case(seed), folder)
-    target = chip.read_target(folder / "arch.json")
-    machine = model.build(read_program(folder), target)
-    run = model.run(machine, counting=energy.needs_counting(target.file))
+    target = simulated_chip.read_target(folder / "arch.json")
+    machine = cycle_model.build(read_program(folder), target)
+    run = cycle_model.run(machine, counting=energy.needs_counting(target.file))
     ns = run.last_tick * machine.period_ns
     used = energy.energy_of(machine, energy.counts(machine), run.port, ns).total
     return Miss(seed, ns / (ms * 1e6) - 1, used / pj - 1)

@@ -26,7 +26,7 @@ _MOST_NAMED = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SimulatedChip:
     """A chip to simulate: an architecture file or preset (`source`) and its network table."""
 
     file: ArchFile
@@ -67,7 +67,7 @@ class Network:
         return None if self.missing[at] else float(self.latency_ns[at])
 
 
-def read_target(source: str | Path) -> Target:
+def read_target(source: str | Path) -> SimulatedChip:
     """Reads an architecture file and its network table (relative to its folder), or takes a preset.
 
     The network of a preset, and of a file that names no table, is the built-in mesh. A field that the simulator does
@@ -76,7 +76,7 @@ def read_target(source: str | Path) -> Target:
     source = architectures.check_source(source)
     if is_preset(source):
         preset = architectures.load(source).file
-        return Target(preset, MeshTable(preset), str(source), ())
+        return SimulatedChip(preset, MeshTable(preset), str(source), ())
     path = Path(source)
     if not path.is_file():
         presets = ", ".join(architectures.presets())
@@ -84,9 +84,9 @@ def read_target(source: str | Path) -> Target:
     storage.check_regular(path.parent, path.name)
     arch, warnings = _validate(read_arch(path), path)
     if "net_config_file_path" not in arch.chip_config.network_config.model_fields_set:
-        return Target(arch, MeshTable(arch), str(path), tuple(warnings))
+        return SimulatedChip(arch, MeshTable(arch), str(path), tuple(warnings))
     table = FileTable(path.parent / arch.chip_config.network_config.net_config_file_path)
-    return Target(arch, table, str(path), tuple(warnings))
+    return SimulatedChip(arch, table, str(path), tuple(warnings))
 
 
 def beside(program: Path) -> Path:
@@ -174,7 +174,7 @@ def stage_cycles(matrix: MatrixConfig) -> tuple[int, int]:
     return front, back
 
 
-def network_of(target: Target, cores: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> Network:
+def network_of(target: SimulatedChip, cores: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]) -> Network:
     """Looks up latency and energy of the pairs of cores that talk.
 
     `pairs`: sorted, without repetitions; indices into `cores`, or len(cores) for global memory. A pair that the table

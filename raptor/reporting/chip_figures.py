@@ -21,7 +21,7 @@ from raptor.reporting.figure import (
     time_unit,
 )
 from validator.profile.facts import GLOBAL_MEMORY, CoreFacts, Crossbars, Flow, Part, Profile
-from validator.simulate.report import CoreUse, energy_text, time_text
+from validator.simulate.simulation_report import CoreUse, energy_text, time_text
 
 MOST_CROSSBARS = 60_000
 MOST_FLOWS = 5_000

@@ -12,8 +12,8 @@ from raptor.target.isa import OPCODE, REGISTER_COUNT, Timing
 from raptor.target.opcode_tables import IS_SIZED, MISSING, NEEDS_WIDTH, RULES, RUNS, UNIT, Rule, has_operand, timed
 from validator.errors import ProgramError
 from validator.programs import RawProgram
-from validator.simulate import chip, state
-from validator.simulate.chip import Network, Target
+from validator.simulate import simulated_chip, state
+from validator.simulate.simulated_chip import Network, SimulatedChip
 from validator.simulate.state import Chip, Core, Demand, Global, Log, Op, Port, Program, Queue, Stop, Tables
 
 Ints = npt.NDArray[np.int64]
@@ -30,7 +30,7 @@ _HAS_PARTNER, _HAS_EVENT = has_operand("core"), has_operand("event_register")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Machine:
+class CycleModel:
     """A program laid out for the kernels: the cores that exist (`cores`), and their streams in one array.
 
     Core i has the instructions `first[i]` to `first[i + 1]`, each five words, and `groups[i]` array groups, whose
@@ -46,7 +46,7 @@ class Machine:
     xbars: Ints
     network: Network
     numbers: Chip
-    target: Target
+    target: SimulatedChip
     warnings: tuple[str, ...]
 
     @property
@@ -104,7 +104,7 @@ class Run:
     last_tick: int
 
 
-def build(program: RawProgram, target: Target, warnings: Sequence[str] = ()) -> Machine:
+def build(program: RawProgram, target: SimulatedChip, warnings: Sequence[str] = ()) -> CycleModel:
     """Lays out the cores that the program instantiates. `warnings`: warnings to which those found here are added.
 
     Raises `ProgramError` for an instruction at which the simulator would crash, `UserError` for a program that does
@@ -126,10 +126,10 @@ def build(program: RawProgram, target: Target, warnings: Sequence[str] = ()) -> 
     xbars = np.zeros(base + int(groups.sum()), np.int64)
     for i, core in enumerate(cores):
         xbars[group_first[i] : group_first[i] + groups[i]] = program.groups[core]
-    network = chip.network_of(target, cores, _talking_pairs(words, first, cores))
+    network = simulated_chip.network_of(target, cores, _talking_pairs(words, first, cores))
     found += [*_missing_pairs(network, cores), *_missing_widths(words, first, cores)]
-    numbers = chip.timing(target.file, counting=False)
-    return Machine(cores, words, first, groups, group_first, xbars, network, numbers, target, tuple(found))
+    numbers = simulated_chip.timing(target.file, counting=False)
+    return CycleModel(cores, words, first, groups, group_first, xbars, network, numbers, target, tuple(found))
 
 
 def _use_stand_ins(words: Words) -> list[str]:
@@ -143,7 +143,7 @@ def _use_stand_ins(words: Words) -> list[str]:
     return [f"not in the simulator's instruction set, charged for: {', '.join(used)}"] if used else []
 
 
-def _check_fit(program: RawProgram, target: Target) -> None:
+def _check_fit(program: RawProgram, target: SimulatedChip) -> None:
     available = target.file.chip_config.core_cnt
     if program.core_cnt > available:
         raise UserError(f"{program.source}: {program.core_cnt} cores, but {target.source} has {available}")
@@ -234,13 +234,13 @@ def _missing_widths(words: Words, first: Ints, cores: Ints) -> list[str]:
     ]
 
 
-def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
+def run(machine: CycleModel, *, rounds: int = 0, counting: bool = False) -> Run:
     """Runs the model to the end of all streams, or until each core has begun its stream `rounds` more times.
 
     `counting`: also count accesses of decode, registers and scalar unit, for their energy; this is slower. Raises
     `UserError` for times that 64 bits might not hold.
     """
-    from validator.simulate.kernels import simulate  # pyright: ignore[reportUnknownVariableType] a kernel
+    from validator.simulate.cycle_kernels import simulate  # pyright: ignore[reportUnknownVariableType] a kernel
 
     _check_time(machine, rounds)
     numbers = machine.numbers._replace(counting=int(counting))
@@ -260,7 +260,7 @@ def run(machine: Machine, *, rounds: int = 0, counting: bool = False) -> Run:
     )  # fmt: skip
 
 
-def _check_time(machine: Machine, rounds: int) -> None:
+def _check_time(machine: CycleModel, rounds: int) -> None:
     """Raises `UserError` if times might overflow. The bound is the sum of all times, as if nothing overlapped."""
     total_ps = (rounds + 1) * _longest_ps(machine)
     if total_ps >= state.NEVER:
@@ -271,7 +271,7 @@ def _check_time(machine: Machine, rounds: int) -> None:
         )
 
 
-def _longest_ps(machine: Machine) -> float:
+def _longest_ps(machine: CycleModel) -> float:
     """Returns an upper bound of the time of all instructions one after another, ps.
 
     Each vector or transfer instruction is given all the times that any such instruction with so many bytes can have.
@@ -291,12 +291,12 @@ def _longest_ps(machine: Machine) -> float:
     wire_ns = (size / network.bus_width + 3) * float(machine.network.latency_ns.max(initial=0.0))
     vector_ns = (size / core.vector_width + 1) * core.vector_latency_cycle
     passes = bits * matrix.xbar_size[0] + 1
-    product_ns = products * passes * float(sum(chip.stage_cycles(matrix))) * matrix.period
+    product_ns = products * passes * float(sum(simulated_chip.stage_cycles(matrix))) * matrix.period
     others_ns = np.where(products, 0.0, memory_ns + wire_ns + vector_ns)
     return 1000 * float((local_ns + others_ns + product_ns + _EDGES * core.period).sum())
 
 
-def demands(machine: Machine) -> Ints:
+def demands(machine: CycleModel) -> Ints:
     """Returns the least times of every instruction (columns `Demand`, ps), as if it never waited; scalars have 0.
 
     The time of a receive assumes that its sender sends as many bytes.
@@ -309,13 +309,13 @@ def demands(machine: Machine) -> Ints:
     return out
 
 
-def program_of(machine: Machine) -> Program:
+def program_of(machine: CycleModel) -> Program:
     """Returns the parts of a program that the kernels take."""
     index, flit_ns = index_of(machine.cores), machine.network.latencies
     return Program(RULES, machine.words, index, machine.group_first, machine.xbars, flit_ns)
 
 
-def _tables(machine: Machine, live: Mask, rounds: int) -> Tables:
+def _tables(machine: CycleModel, live: Mask, rounds: int) -> Tables:
     """Makes the tables of a run, in their initial state. `live`: the cores that run."""
     thread, queue_first = _threads(machine), _queues(machine, rounds)
     count, threads, slots = machine.count, len(thread), machine.numbers.rob_size
@@ -337,14 +337,14 @@ def _tables(machine: Machine, live: Mask, rounds: int) -> Tables:
     )
 
 
-def _log(machine: Machine, rounds: int) -> Log:
+def _log(machine: CycleModel, rounds: int) -> Log:
     count = len(machine.words)
     start, end, waited, busy = (np.zeros(count, np.int64) for _ in range(4))
     cause = np.full(count, state.NONE, np.int32)
     return Log(start, end, cause, np.zeros((machine.count, max(rounds, 1)), np.int64), waited, busy)
 
 
-def _cores(machine: Machine, live: npt.NDArray[np.bool_]) -> Ints:
+def _cores(machine: CycleModel, live: npt.NDArray[np.bool_]) -> Ints:
     core = np.zeros((machine.count, len(Core)), np.int64)
     core[:, Core.FIRST], core[:, Core.LAST] = machine.first[:-1], machine.first[1:]
     for column in (Core.FINISH, Core.RECV_FROM, Core.OPEN_TO, Core.WAIT_EVENT, Core.INSERT_AT, Core.HELD_SLOT):
@@ -354,7 +354,7 @@ def _cores(machine: Machine, live: npt.NDArray[np.bool_]) -> Ints:
     return core
 
 
-def _threads(machine: Machine) -> Ints:
+def _threads(machine: CycleModel) -> Ints:
     thread = np.zeros((len(machine.xbars), len(Op)), np.int64)
     last = 1 + state.THREADS_PER_CORE * machine.count
     for unit in (state.VECTOR, state.TRANSFER, state.SWITCH):
@@ -364,7 +364,7 @@ def _threads(machine: Machine) -> Ints:
     return thread
 
 
-def _queues(machine: Machine, rounds: int) -> Ints:
+def _queues(machine: CycleModel, rounds: int) -> Ints:
     """Returns the first row of each switch in the table of messages, and the number of rows.
 
     There is room for all tokens, because they may pile up, and for some messages of the other kinds.

@@ -27,7 +27,7 @@ class LayerComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ValidationReport:
     """Result of a validation as JSON; `version` changes with its fields. NaN and infinity are written as null.
 
     `outputs` and `layers` hold the worst of `samples` inputs; `instructions` are those of one run, `seconds` of all.
@@ -79,11 +79,11 @@ def _sentence(name: str, r: Rounding) -> str:
     return f"{at}: {r.got:.6g} is off by {r.error:.3g} from float64's {r.exact:.6g}; {allowed}"
 
 
-def to_json(report: Report) -> bytes:
+def to_json(report: ValidationReport) -> bytes:
     return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def show(report: Report, console: Console, *, quiet: bool = False) -> None:
+def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> None:
     """Prints a table on a terminal, plain lines in a pipe; `quiet`: only the verdict."""
     if not quiet:
         _show_tensors(report, console)
@@ -100,7 +100,7 @@ def show(report: Report, console: Console, *, quiet: bool = False) -> None:
     _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}, tolerance {report.tolerance:g}")
 
 
-def _show_tensors(report: Report, console: Console) -> None:
+def _show_tensors(report: ValidationReport, console: Console) -> None:
     compared = [(layer.comparison, layer.node) for layer in report.layers]
     compared += [(comparison, "") for comparison in report.outputs]
     if not console.is_terminal:

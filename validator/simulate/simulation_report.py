@@ -41,7 +41,7 @@ class CoreUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SimulationReport:
     """Report of a simulation, also as JSON; `version` changes with its fields. Unknown values are null or empty.
 
     `latency_ns`: time of one sample alone. `interval_ns`: time between samples when cores repeat their streams, and
@@ -73,11 +73,11 @@ class Report:
     warnings: tuple[str, ...] = ()
 
 
-def to_json(report: Report) -> bytes:
+def to_json(report: SimulationReport) -> bytes:
     return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def show(report: Report, console: Console, *, quiet: bool = False) -> None:
+def show(report: SimulationReport, console: Console, *, quiet: bool = False) -> None:
     """Prints the most important figures; with `quiet` in one line."""
     if quiet:
         _line(console, _summary(report))
@@ -93,7 +93,7 @@ def show(report: Report, console: Console, *, quiet: bool = False) -> None:
         console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
 
 
-def _summary(report: Report) -> str:
+def _summary(report: SimulationReport) -> str:
     figures = [f"{report.program}:"]
     if report.latency_ns is not None:
         figures.append(f"latency {time_text(report.latency_ns)},")
@@ -103,12 +103,12 @@ def _summary(report: Report) -> str:
     return " ".join(figures)
 
 
-def _slowest(report: Report) -> list[tuple[str, float]]:
+def _slowest(report: SimulationReport) -> list[tuple[str, float]]:
     """Returns the longest parts of the critical path, those that are shown."""
     return sorted(report.critical_path_ns.items(), key=lambda item: -item[1])[:_LAYERS]
 
 
-def _rows(report: Report, names: Mapping[str, str]) -> list[tuple[str, str]]:
+def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str, str]]:
     rows = [("estimator", report.estimator)]
     if report.latency_ns is not None:
         rows.append(("latency", f"{time_text(report.latency_ns)}  ({report.instructions:,} instructions)"))
