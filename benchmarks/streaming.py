@@ -29,7 +29,7 @@ from raptor.mapping.file import mapping_file
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.rows import map_rows
 from raptor.pipeline import prepare
-from raptor.target.arch import Arch, load
+from raptor.target.arch import Target, load
 from validator.programs import read_program
 from validator.simulate import cycle_model, simulated_chip
 from validator.simulate.work import work_of
@@ -65,7 +65,7 @@ def main() -> None:
     show(found)
 
 
-def rows(name: str, source: onnx.ModelProto, arch: Arch, preset: str) -> list[Row]:
+def rows(name: str, source: onnx.ModelProto, arch: Target, preset: str) -> list[Row]:
     """Returns the results of all four, the slowest first."""
     graph = frontend.load(source, shapes={}).graph
     graph = prepare(graph, arch)
@@ -82,7 +82,7 @@ def rows(name: str, source: onnx.ModelProto, arch: Arch, preset: str) -> list[Ro
 
 
 def measure(
-    source: onnx.ModelProto, decision: Decision, graph: Graph, arch: Arch, preset: str
+    source: onnx.ModelProto, decision: Decision, graph: Graph, arch: Target, preset: str
 ) -> tuple[int, float, float]:
     """Returns the number of cores that multiply, latency in ms, utilisation."""
     with tempfile.TemporaryDirectory() as folder:

@@ -31,7 +31,7 @@ from raptor.output.writer import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.search import EFFORT, search
 from raptor.spatial import Partition
-from raptor.target.arch import Arch, check_network_size
+from raptor.target.arch import Target, check_network_size
 
 if TYPE_CHECKING:
     import onnx
@@ -64,7 +64,7 @@ class Decided:
         return f"{self.decision}{''.join(tried)}"
 
 
-def map(graph: Graph, arch: Arch, choice: Choice) -> Decided:
+def map(graph: Graph, arch: Target, choice: Choice) -> Decided:
     """Decides how each layer is computed, and on which cores.
 
     Raises `UserError` for a stored mapping that is not for this model and chip, and `CapacityError` if the chip is too
@@ -87,7 +87,7 @@ PASS = OneOf("stop_after", tuple(step.__name__ for step in PASSES))
 
 def compile_model(
     source: "str | Path | onnx.ModelProto",
-    arch: Arch,
+    arch: Target,
     driver: Driver,
     *,
     shapes: Mapping[str, Sequence[int]],

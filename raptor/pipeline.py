@@ -18,7 +18,7 @@ from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.fold_relu import fold_relu
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 T = TypeVar("T")
 Pass = Callable[..., Any]
@@ -79,7 +79,7 @@ def takes(step: Pass) -> tuple[type, ...]:
     return tuple(hints[name] for name in inspect.signature(step).parameters if name != "self")
 
 
-def run(graph: Graph, decision: Decision, arch: Arch, *, driver: Driver | None = None, upto: str = "") -> Values:
+def run(graph: Graph, decision: Decision, arch: Target, *, driver: Driver | None = None, upto: str = "") -> Values:
     """Lowers a prepared graph as decided, up to the pass `upto`, or to the end. Returns the last value of each type.
 
     Raises `CapacityError` if the chip is too small.
@@ -87,7 +87,7 @@ def run(graph: Graph, decision: Decision, arch: Arch, *, driver: Driver | None =
     return _run(LOWERING, Values(graph, decision, arch), driver or Driver(), upto)
 
 
-def prepare(graph: Graph, arch: Arch, *, driver: Driver | None = None) -> Graph:
+def prepare(graph: Graph, arch: Target, *, driver: Driver | None = None) -> Graph:
     """Runs the passes before the decision on an imported graph. Returns the graph that a decision is about."""
     return _run(PREPARATION, Values(graph, arch), driver or Driver())[Graph]
 

@@ -29,7 +29,7 @@ from raptor.mapping.trial import Trial
 from raptor.pim import PimProgram
 from raptor.pipeline import run
 from raptor.target import isa
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 EFFORT = 4
 """Default number of mappings that a search tries."""
@@ -38,7 +38,7 @@ SAMPLES = 4
 """Number of samples that a core begins in measurements of throughput and energy."""
 
 
-def search(graph: Graph, arch: Arch, objective: Objective, effort: int) -> tuple[Decision, tuple[Trial, ...]]:
+def search(graph: Graph, arch: Target, objective: Objective, effort: int) -> tuple[Decision, tuple[Trial, ...]]:
     """Returns the best decision (the first of equal ones), and at most `effort` trials in their order.
 
     Raises the `CapacityError` of the first trial if none fits the chip.
@@ -61,7 +61,7 @@ def search(graph: Graph, arch: Arch, objective: Objective, effort: int) -> tuple
 
 
 def _begin(
-    name: str, strategy: Strategy, graph: Graph, arch: Arch, simulated: Callable[[PimProgram, Streams], Future[float]]
+    name: str, strategy: Strategy, graph: Graph, arch: Target, simulated: Callable[[PimProgram, Streams], Future[float]]
 ) -> tuple[Trial, Future[float] | None]:
     """Compiles one candidate and starts its simulation. Does not verify: the best candidate is compiled again."""
     try:
@@ -97,7 +97,7 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
         yield from [products[0], steps[0], *products[1:], *patience, *larger_shares, *steps[1:]]
 
 
-def cost_of(program: PimProgram, streams: Streams, arch: Arch, objective: Objective) -> float:
+def cost_of(program: PimProgram, streams: Streams, arch: Target, objective: Objective) -> float:
     """Simulates a program. Returns the latency or interval in ns, or the energy of a sample in steady state in pJ."""
     require_own("validator")
     from validator.programs import RawProgram

@@ -28,7 +28,7 @@ from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule, SpatialGraph
 from raptor.target import arch as architectures
 from raptor.target import isa
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from tests.frontend.support import Array, make_model, node, random
 from validator.validate import validate
 from validator.validation_report import ValidationReport
@@ -52,7 +52,7 @@ class Recorder(Driver):
 class Passes:
     """Results of the passes for one model, by the names in `_PASS`."""
 
-    arch: Arch
+    arch: Target
     graph: Graph
     chosen: Graph
     decision: Decision
@@ -113,7 +113,7 @@ def line_flow(decision: Decision) -> ByLine:
     return decision.flow
 
 
-def chip(xbar: tuple[int, int] = (4, 4), *, xbars_per_core: int = 8, cores: int = 8, **options: Any) -> Arch:
+def chip(xbar: tuple[int, int] = (4, 4), *, xbars_per_core: int = 8, cores: int = 8, **options: Any) -> Target:
     return architectures.load(xbar=xbar, xbars_per_core=xbars_per_core, cores=cores, **options)
 
 

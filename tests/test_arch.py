@@ -249,7 +249,7 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_the_public_names_stay() -> None:
-    for name in ("Arch", "ArchFile", "MatrixConfig", "MemoryConfig", "load", "presets"):
+    for name in ("Target", "ArchFile", "MatrixConfig", "MemoryConfig", "load", "presets"):
         assert hasattr(architectures, name)
 
 

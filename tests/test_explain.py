@@ -22,7 +22,7 @@ from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.output import files
 from raptor.target import arch as architectures
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from raptor.target.isa import OPCODE
 from raptor.target.timing import mvmul_ns
 from tests.frontend.support import make_model, node, random
@@ -174,7 +174,7 @@ def _explained_by(
     """Decisions by node, and what is said of them: every layer in blocks of `pixels` pixels."""
     made: list[dict[str, LineUnfolding]] = []
 
-    def narrow(graph: Graph, arch: Arch) -> Decision:
+    def narrow(graph: Graph, arch: Target) -> Decision:
         chosen = map_rows(graph, arch)
         lines = {
             key: replace(line, grid=replace(line.grid, height=1, pixels=pixels, outputs=0))

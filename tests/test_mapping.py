@@ -14,7 +14,7 @@ from raptor.common.errors import CapacityError
 from raptor.mapping.decision import Matrix
 from raptor.mapping.kernel_unfolding import tile_channels
 from raptor.mapping.reference import map_raptor
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import chip, conv_model, in_matrices, passes, thesis_model
 
@@ -67,7 +67,7 @@ def test_matrices_fit_and_cover_the_weights_once(
         assert sum(held) <= per_core
 
 
-def _fits(matrix: Matrix, arch: Arch) -> bool:
+def _fits(matrix: Matrix, arch: Target) -> bool:
     """Exactly as many crossbars as the columns need, and a row block within one input tile."""
     rows, cols = (stop - start for start, stop in (matrix.rows, matrix.cols))
     tile = tile_channels(arch)

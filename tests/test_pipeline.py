@@ -12,14 +12,14 @@ from raptor.driver import Driver, Stopped
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.spatial import Partition
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from tests.pipeline import Recorder, conv_model, passes
 
 MODEL = conv_model((1, 3, 6, 6), 4)
 
 
 def test_every_pass_finds_what_it_takes():
-    known = {Graph, Arch}
+    known = {Graph, Target}
     for step in pipeline.PREPARATION:
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from raptor.target.timing import back_cycles, conversion_rounds, front_cycles, mvmul_ns, port_ns, product_bytes
 from validator.simulate.efficiency import OPS_PER_MAC
 from validator.simulate.energy import pass_parts_pj, static_mw
@@ -104,7 +104,7 @@ class ChipFigures:
     not_modelled: tuple[str, ...] = NOT_MODELLED
 
 
-def figures_of(arch: Arch) -> ChipFigures:
+def figures_of(arch: Target) -> ChipFigures:
     """Returns the figures of a chip, at the element width of `arch`."""
     crossbars = arch.core_count * arch.xbars_per_core
     return ChipFigures(
@@ -119,7 +119,7 @@ def figures_of(arch: Arch) -> ChipFigures:
     )
 
 
-def product_of(arch: Arch) -> Product:
+def product_of(arch: Target) -> Product:
     """Returns the figures of a product on one crossbar."""
     converters = arch.core.xbar.converters
     times, energies = dict(_parts_ns(arch)), _parts_pj(arch, 1)
@@ -139,7 +139,7 @@ def product_of(arch: Arch) -> Product:
     )
 
 
-def _parts_ns(arch: Arch) -> Iterator[tuple[str, float]]:
+def _parts_ns(arch: Target) -> Iterator[tuple[str, float]]:
     """Yields the time of each part of a product. If the two stages overlap, the faster one counts only once."""
     converters, rounds = arch.core.xbar.converters, conversion_rounds(arch)
     front, back = front_cycles(arch), back_cycles(arch)
@@ -157,7 +157,7 @@ def _parts_ns(arch: Arch) -> Iterator[tuple[str, float]]:
     yield "local memory", port_ns(arch, 1)
 
 
-def _parts_pj(arch: Arch, xbars: int) -> dict[str, float]:
+def _parts_pj(arch: Target, xbars: int) -> dict[str, float]:
     """Returns the energy by part of a product with `xbars` crossbars side by side, which read their input once."""
     core = arch.file.chip_config.core_config
     memory, rounds = core.local_memory_config, conversion_rounds(arch)
@@ -167,7 +167,7 @@ def _parts_pj(arch: Arch, xbars: int) -> dict[str, float]:
     return found
 
 
-def _peaks(arch: Arch) -> Peaks:
+def _peaks(arch: Target) -> Peaks:
     return Peaks(
         crossbars=_peak(arch, 1, _busy_crossbars(arch, 1)),
         port=_best(_peak(arch, n, _fed(arch, n)) for n in _group_sizes(arch)),
@@ -179,7 +179,7 @@ def _best(peaks: Iterator[Peak]) -> Peak:
     return max(peaks, key=lambda peak: peak.tops)
 
 
-def _group_sizes(arch: Arch) -> Iterator[int]:
+def _group_sizes(arch: Target) -> Iterator[int]:
     """Yields the powers of two, and all crossbars of a core: only a few sizes even for a large core."""
     size = 1
     while size < arch.xbars_per_core:
@@ -191,17 +191,17 @@ def _group_sizes(arch: Arch) -> Iterator[int]:
 # Products per ns of one core, with array groups of `xbars` crossbars.
 
 
-def _busy_crossbars(arch: Arch, xbars: int) -> float:
+def _busy_crossbars(arch: Target, xbars: int) -> float:
     """Returns the rate if every crossbar is always busy."""
     return _per_ns(arch.xbars_per_core // xbars, mvmul_ns(arch, xbars))
 
 
-def _fed(arch: Arch, xbars: int) -> float:
+def _fed(arch: Target, xbars: int) -> float:
     """Returns the rate if the port of local memory is a limit, too."""
     return min(_busy_crossbars(arch, xbars), _per_ns(1, port_ns(arch, xbars)))
 
 
-def _in_flight(arch: Arch, xbars: int) -> float:
+def _in_flight(arch: Target, xbars: int) -> float:
     """Returns the rate if `rob_size` is a limit, too."""
     return min(_fed(arch, xbars), _per_ns(arch.rob_size, mvmul_ns(arch, xbars)))
 
@@ -210,7 +210,7 @@ def _per_ns(count: int, time_ns: float) -> float:
     return count / time_ns if time_ns else math.inf
 
 
-def _peak(arch: Arch, xbars: int, per_core: float) -> Peak:
+def _peak(arch: Target, xbars: int, per_core: float) -> Peak:
     """Returns the peak of a chip whose cores each make `per_core` products per ns."""
     products = arch.core_count * per_core
     energies = _parts_pj(arch, xbars)

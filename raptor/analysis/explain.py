@@ -36,7 +36,7 @@ from raptor.mapping.rows import Knobs, layer_plans
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target import arch as architectures
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import MATRIX, VECTOR
 from validator.programs import read_program
@@ -309,7 +309,7 @@ def _is_alike(grid: LineGrid, other: LineGrid) -> bool:
     return replace(grid, step=0, copies=0) == replace(other, step=0, copies=0)
 
 
-def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Arch]:
+def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Target]:
     """Imports the model of an output again. Returns the graph that the decision is about, and its chip."""
     try:
         options = _Recorded.model_validate(recorded)

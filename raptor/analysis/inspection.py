@@ -38,7 +38,7 @@ from raptor.mapping.decision import Decision, KernelUnfolding, Matrix, filter_ke
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.reference import map_raptor
 from raptor.target import arch as architectures
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 if TYPE_CHECKING:
     import onnx
@@ -134,7 +134,7 @@ def inspect(
     return _inspect(survey, chip)
 
 
-def _inspect(survey: frontend.Survey, arch: Arch) -> Inspection:
+def _inspect(survey: frontend.Survey, arch: Target) -> Inspection:
     decision = map_raptor(survey.graph, arch)
     layers = tuple(_layers(use_vector_unit(survey.graph, decision), decision, arch))
     xbars = sum(layer.xbars for layer in layers)
@@ -172,7 +172,7 @@ def _operators(survey: frontend.Survey) -> Iterator[OperatorInfo]:
         yield OperatorInfo(op_type=op_type, nodes=count, unsupported=refused, status=status)
 
 
-def _layers(graph: Graph, decision: Decision, arch: Arch) -> Iterator[LayerInfo]:
+def _layers(graph: Graph, decision: Decision, arch: Target) -> Iterator[LayerInfo]:
     """Yields the nodes with products, in order. Crossbars that several nodes share count at the first of them."""
     nodes: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in graph.nodes:
@@ -183,7 +183,7 @@ def _layers(graph: Graph, decision: Decision, arch: Arch) -> Iterator[LayerInfo]
         yield _layer(group, graph, decision, arch, seen)
 
 
-def _layer(group: Sequence[Node], graph: Graph, decision: Decision, arch: Arch, seen: set[str]) -> LayerInfo:
+def _layer(group: Sequence[Node], graph: Graph, decision: Decision, arch: Target, seen: set[str]) -> LayerInfo:
     """Makes the entry of nodes of one name. Adds their filters to `seen`, so that each counts once."""
     filters = {filter_key(n): n.operator for n in group if isinstance(n.operator, Filter)}
     fresh = [key for key in filters if key not in seen]
@@ -209,7 +209,7 @@ def _matrices(decision: Decision, key: str) -> tuple[Matrix, ...]:
     return layer.matrices if isinstance(layer, KernelUnfolding) else ()
 
 
-def _utilisation(weights: int, xbars: int, arch: Arch) -> float:
+def _utilisation(weights: int, xbars: int, arch: Target) -> float:
     cells = xbars * arch.xbar_rows * arch.outputs_per_xbar
     return round(weights / cells, 4) if cells else 0.0
 

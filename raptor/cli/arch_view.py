@@ -23,8 +23,8 @@ from raptor.target import arch as architectures
 from raptor.target.arch import (
     NETWORK_FILE,
     SOURCES,
-    Arch,
     ArchFile,
+    Target,
 )
 from raptor.target.arch.schema import field_model
 from validator.simulate.simulation_report import energy_text, time_text
@@ -157,7 +157,7 @@ def _short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def write_files(chip: Arch, output: Path, *, force: bool = False) -> Path:
+def write_files(chip: Target, output: Path, *, force: bool = False) -> Path:
     """Writes the architecture file and its network table, named after it; returns the path of the table.
 
     `chip.json` has its table in `chip.network.json`, so that several chips live in one directory.

@@ -11,7 +11,7 @@ from raptor.codegen.registers import VIRTUAL, Ints, Registers
 from raptor.pim.ir import Buffer, CoreProgram, PimProgram
 from raptor.spatial.operations import Operation
 from raptor.target import isa
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,12 +39,12 @@ def _lines(core: int, stream: Stream) -> Iterator[str]:
     yield "}\n"
 
 
-def generate(program: PimProgram, arch: Arch) -> Streams:
+def generate(program: PimProgram, arch: Target) -> Streams:
     """Returns the stream of each core, with every operation unrolled into instructions."""
     return Streams({i: _stream(core, arch) for i, core in program.cores.items()})
 
 
-def _stream(core: CoreProgram, arch: Arch) -> Stream:
+def _stream(core: CoreProgram, arch: Target) -> Stream:
     if not core.steps:
         return Stream(np.zeros(0, isa.RECORD), np.zeros(1, np.intp))
     emitter = Emitter(core, arch.element_bits, arch.element_bytes)

@@ -9,12 +9,12 @@ from raptor.codegen.generate import Stream, Streams
 from raptor.common.errors import VerifyError
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.target import isa
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 Ints = npt.NDArray[np.int64]
 
 
-def verify_streams(streams: Streams, program: PimProgram, arch: Arch) -> None:
+def verify_streams(streams: Streams, program: PimProgram, arch: Target) -> None:
     """Checks the streams of a program. Raises `VerifyError` that names the core and the instruction."""
     for core, stream in streams.cores.items():
         records = stream.records
@@ -79,7 +79,7 @@ def _first(registers: npt.NDArray[np.integer], pcs: npt.NDArray[np.intp], never:
 
 
 def _check_addresses(
-    core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Arch
+    core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Target
 ) -> None:
     """Checks that every range of local memory that an instruction touches lies inside the core's buffers."""
     limit = program.local_elements * arch.element_bytes
@@ -105,7 +105,7 @@ def _extent(
     pcs: npt.NDArray[np.intp],
     values: "_RegisterValues",
     program: CoreProgram,
-    arch: Arch,
+    arch: Target,
 ) -> Ints:
     """Returns the number of bytes that each instruction touches, from the address of an operand on."""
     width, records = arch.element_bytes, values.records

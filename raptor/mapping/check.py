@@ -39,7 +39,7 @@ from raptor.mapping.line_unfolding import (
 from raptor.mapping.pixelwise import check_operations
 from raptor.mapping.rows import runs_by_line
 from raptor.mapping.streaming import Parts, line_parts
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 MOST = 2**31 - 1
 LONGEST_PATIENCE_NS = 1e9
@@ -54,7 +54,7 @@ def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
         yield f"layer {odd[0]} {fault}; {len(odd)} layers differ"
 
 
-def faults_of(decision: Decision, graph: Graph, arch: Arch) -> Iterator[str]:
+def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     """Yields sentences that name the layer and the field that are wrong. The layers must be those of the graph.
 
     Raises `UserError` if a decision by pixel makes too many operations.
@@ -84,12 +84,12 @@ class _Chip:
     """
 
     graph: Graph
-    arch: Arch
+    arch: Target
     tile: int
     parts: dict[str, Parts]
 
 
-def _settings(decision: Decision, arch: Arch) -> Iterator[str]:
+def _settings(decision: Decision, arch: Target) -> Iterator[str]:
     """Yields what is wrong with the settings that all layers share: strategy, tile, flow."""
     if decision.strategy not in STRATEGY.names:
         yield f"strategy: expected one of: {', '.join(STRATEGY.names)}"

@@ -1,8 +1,8 @@
 """The decision: how each layer is computed, and on which cores (docs/design.md, "Mapping").
 
-A strategy looks at Graph and Arch and returns a `Decision`, a frozen value; later passes only apply it. Each layer has
-one record, and the record's class says how the layer is computed. A mapping file holds the same value: therefore its
-arrays and objects are those of `raptor.common.strict`, and a field `kind` tells a reader the class.
+A strategy looks at Graph and Target and returns a `Decision`, a frozen value; later passes only apply it. Each layer
+has one record, and the record's class says how the layer is computed. A mapping file holds the same value: therefore
+its arrays and objects are those of `raptor.common.strict`, and a field `kind` tells a reader the class.
 """
 
 from collections.abc import Iterator, Sequence

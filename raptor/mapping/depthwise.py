@@ -11,11 +11,11 @@ from raptor.graph.ir import (
 )
 from raptor.mapping.decision import Decision, OnVectorUnit, filter_key, filters_of
 from raptor.mapping.kernel_unfolding import tile_channels
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from raptor.target.timing import mvmul_ns, vector_ns
 
 
-def choose_depthwise(graph: Graph, arch: Arch) -> dict[str, OnVectorUnit]:
+def choose_depthwise(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
     """Returns the depthwise layers, by key, that take less time on the vector unit than on crossbars.
 
     A kernel position costs an MVM with a crossbar of which only a diagonal is used, or a vector product. The additions
@@ -52,7 +52,7 @@ def is_depthwise(operator: Filter) -> bool:
     return alone and operator.groups > 1 and operator.groups == operator.in_channels == operator.weights.shape[2]
 
 
-def _is_faster_as_vectors(operator: Filter, arch: Arch) -> bool:
+def _is_faster_as_vectors(operator: Filter, arch: Target) -> bool:
     """Tells whether one kernel position takes less time as vector products than as MVMs."""
     tile = tile_channels(arch)
     sizes = [min(tile, operator.groups - start) for start in range(0, operator.groups, tile)]
@@ -61,7 +61,7 @@ def _is_faster_as_vectors(operator: Filter, arch: Arch) -> bool:
     return vectors < products
 
 
-def _products_ns(arch: Arch, channels: int) -> float:
+def _products_ns(arch: Target, channels: int) -> float:
     """Returns the time of one kernel position of one tile on crossbars: an MVM per row block, and their additions."""
     blocks = -(-channels // arch.xbar_rows)
     xbars = -(-channels // arch.outputs_per_xbar)

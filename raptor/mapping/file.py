@@ -18,7 +18,7 @@ from raptor.common.strict import Pair, Schema, faults
 from raptor.graph.ir import Graph
 from raptor.mapping.check import faults_of, other_layers
 from raptor.mapping.decision import Decision
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 VERSION = 3
 LIMIT_BYTES = 2**30
@@ -55,7 +55,7 @@ def model_digest(graph: Graph) -> str:
     return hashlib.sha256(str(replace(graph, name="")).encode()).hexdigest()
 
 
-def target_digest(arch: Arch) -> str:
+def target_digest(arch: Target) -> str:
     """Returns a digest of all that a mapping depends on: chip, network, element width; not the simulator's settings."""
     digest = hashlib.sha256(arch.file.chip_config.model_dump_json().encode())
     digest.update(f" {arch.element_bits} ".encode())
@@ -63,7 +63,7 @@ def target_digest(arch: Arch) -> str:
     return digest.hexdigest()
 
 
-def mapping_file(decision: Decision, graph: Graph, arch: Arch) -> MappingFile:
+def mapping_file(decision: Decision, graph: Graph, arch: Target) -> MappingFile:
     """Makes the content of the file. `graph` is the graph for which the decision was made."""
     return MappingFile(
         model=model_digest(graph),
@@ -77,7 +77,7 @@ def mapping_file(decision: Decision, graph: Graph, arch: Arch) -> MappingFile:
     )
 
 
-def read_mapping(path: Path, label: str, graph: Graph, arch: Arch) -> tuple[Decision, tuple[str, ...]]:
+def read_mapping(path: Path, label: str, graph: Graph, arch: Target) -> tuple[Decision, tuple[str, ...]]:
     """Reads a mapping file. Returns its decision, and a note if it was made for another chip of the same sizes.
 
     `label` names the file in messages. Raises `UserError` if the file is not a mapping, or was made for another model
@@ -112,7 +112,7 @@ def _read(path: Path, label: str) -> MappingFile:
         raise UserError(f"{label}: not a mapping that this version can read: {mistakes}") from e
 
 
-def _faults(stored: MappingFile, graph: Graph, arch: Arch) -> Iterator[str]:
+def _faults(stored: MappingFile, graph: Graph, arch: Target) -> Iterator[str]:
     """Yields sentences that say why a stored decision cannot be replayed; the first is the one to report."""
     yield from _other_sizes(stored, arch)
     yield from other_layers(stored.decision, graph)
@@ -121,7 +121,7 @@ def _faults(stored: MappingFile, graph: Graph, arch: Arch) -> Iterator[str]:
     yield from faults_of(stored.decision, graph, arch)
 
 
-def _other_sizes(stored: MappingFile, arch: Arch) -> Iterator[str]:
+def _other_sizes(stored: MappingFile, arch: Target) -> Iterator[str]:
     """Yields a sentence for each size of the chip that is not the size that the decision was made for."""
     wanted = {
         "xbar": (stored.xbar, (arch.xbar_rows, arch.xbar_cols)),

@@ -10,10 +10,10 @@ from raptor.graph.ir import (
     Node,
 )
 from raptor.mapping.kernel_unfolding import tile_channels
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 
-def fold_relu(graph: Graph, arch: Arch) -> Graph:
+def fold_relu(graph: Graph, arch: Target) -> Graph:
     """Returns the graph with a ReLU folded into the layer before it, where one `mvmul` makes each output of that layer.
 
     The ReLU must be the only reader. With several products for an output (kernel positions or input tiles) or a bias,
@@ -36,7 +36,7 @@ def fold_relu(graph: Graph, arch: Arch) -> Graph:
     return replace(graph, nodes=nodes, tensors=tensors)
 
 
-def _single_product(node: Node, arch: Arch) -> bool:
+def _single_product(node: Node, arch: Target) -> bool:
     """Tells whether a node is a filter whose every output is the result of one MVM."""
     if not isinstance(node.operator, Filter):
         return False

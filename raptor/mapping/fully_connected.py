@@ -13,7 +13,7 @@ from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.kernel_unfolding import fill_cores, row_blocks
 from raptor.mapping.streaming import cut_channels
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from raptor.target.timing import message_ns, mvmul_ns, vector_ns
 
 
@@ -32,7 +32,7 @@ def _taps(filter_: Filter) -> list[int]:
     return np.flatnonzero(input_pixels(filter_.window)[0] >= 0).tolist()
 
 
-def dense_unfolding(filter_: Filter, arch: Arch, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
+def dense_unfolding(filter_: Filter, arch: Target, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
     """Returns matrices of the best width: the one that ends on the lowest core, and of those the fastest.
 
     `core` is the first core to fill; it has `free` crossbars left.
@@ -43,7 +43,7 @@ def dense_unfolding(filter_: Filter, arch: Arch, tile: int, core: int, free: int
     return min(found, key=lambda matrices: _cost(matrices, fill_cores(matrices, core, free, arch)[0], arch, tile))
 
 
-def dense_matrices(filter_: Filter, arch: Arch, tile: int, tiles: int) -> Iterator[Matrix]:
+def dense_matrices(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iterator[Matrix]:
     """Yields matrices of `tiles` output tiles each; matrices of the same outputs follow one another."""
     taps = _taps(filter_)
     for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
@@ -52,7 +52,7 @@ def dense_matrices(filter_: Filter, arch: Arch, tile: int, tiles: int) -> Iterat
                 yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.outputs_per_xbar))
 
 
-def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Arch, tile: int) -> tuple[int, float]:
+def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> tuple[int, float]:
     """Returns the last core, and the time in ns until the outputs are complete.
 
     A core multiplies and adds its own products; then the sums of all cores are added.

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from raptor.graph.ir import Filter
 from raptor.mapping.decision import Matrix, Range
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 
-def tile_channels(arch: Arch) -> int:
+def tile_channels(arch: Target) -> int:
     """Returns the number of channels of a tile: the outputs of as many crossbars side by side as fit a crossbar's rows.
 
     These are at least one crossbar and at most those of a core. For a square crossbar whose cell holds a whole weight,
@@ -18,7 +18,7 @@ def tile_channels(arch: Arch) -> int:
     return side_by_side * arch.outputs_per_xbar
 
 
-def kernel_unfolding(filter_: Filter, arch: Arch, tile: int) -> Iterator[Matrix]:
+def kernel_unfolding(filter_: Filter, arch: Target, tile: int) -> Iterator[Matrix]:
     """Yields a matrix for each input tile, output tile and kernel position, in this order (thesis, 4.3.2 and 4.4).
 
     A tile wider than the crossbar's rows is cut into row blocks; a block never crosses a tile. A grouped convolution
@@ -42,7 +42,9 @@ def row_blocks(channels: int, tile: int, xbar_rows: int) -> Iterator[Range]:
         yield from ((row, min(row + xbar_rows, stop)) for row in range(start, stop, xbar_rows))
 
 
-def fill_cores(matrices: Sequence[Matrix], core: int, free: int, arch: Arch) -> tuple[tuple[int, ...], tuple[int, int]]:
+def fill_cores(
+    matrices: Sequence[Matrix], core: int, free: int, arch: Target
+) -> tuple[tuple[int, ...], tuple[int, int]]:
     """Puts matrices on cores one after another, from `core` on, which has `free` crossbars left.
 
     Returns the core of each matrix, and the last core with the crossbars that are left on it.

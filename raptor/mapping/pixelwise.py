@@ -15,13 +15,13 @@ from raptor.mapping.decision import (
 )
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.reference import map_raptor
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 MAX_OPERATIONS = 200_000
 """Largest number of operations of SpatialIR, each on one pixel: they take half a minute to compile."""
 
 
-def map_pixelwise(graph: Graph, arch: Arch) -> Decision:
+def map_pixelwise(graph: Graph, arch: Target) -> Decision:
     """Returns the decision of `map_raptor`, but every pixel of every tile is a value of its own.
 
     Raises `CapacityError` like `map_raptor`, and `UserError` if there would be more than `MAX_OPERATIONS`.

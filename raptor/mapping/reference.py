@@ -14,10 +14,10 @@ from raptor.mapping.decision import (
 )
 from raptor.mapping.depthwise import as_stencils, choose_depthwise
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_channels
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 
-def map_raptor(graph: Graph, arch: Arch) -> Decision:
+def map_raptor(graph: Graph, arch: Target) -> Decision:
     """Returns the baseline: kernel unfolding, one replica, cores filled in order, layers one by one (thesis, 4.4).
 
     Raises `CapacityError` if the chip has too few crossbars or cores.
@@ -31,7 +31,7 @@ def map_raptor(graph: Graph, arch: Arch) -> Decision:
     return Decision("raptor", tile, ByTile(), {key: (layers | vector)[key] for key in filters_of(graph)})
 
 
-def _fill(graph: Graph, arch: Arch, tile: int) -> tuple[dict[str, KernelUnfolding], int]:
+def _fill(graph: Graph, arch: Target, tile: int) -> tuple[dict[str, KernelUnfolding], int]:
     """Puts the matrices of all layers on cores in order. Returns the layers and the number of cores that they take."""
     layers: dict[str, KernelUnfolding] = {}
     core, free = 0, arch.xbars_per_core
@@ -42,7 +42,7 @@ def _fill(graph: Graph, arch: Arch, tile: int) -> tuple[dict[str, KernelUnfoldin
     return layers, core + 1
 
 
-def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Arch, cores: int) -> CapacityError:
+def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Target, cores: int) -> CapacityError:
     """Makes the error for a model that needs more cores than the chip has, with ways out of it."""
     weighted = layer_nodes(graph)
     first_out = next(weighted[key] for key, layer in layers.items() if layer.cores[-1] >= arch.core_count)
@@ -61,7 +61,7 @@ def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Arch, 
     )
 
 
-def _enough_xbars(graph: Graph, arch: Arch) -> int:
+def _enough_xbars(graph: Graph, arch: Target) -> int:
     """Finds a number of crossbars per core with which all layers fit the cores of the chip; not the smallest one."""
     count = arch.xbars_per_core
     while True:

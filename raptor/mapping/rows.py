@@ -62,7 +62,7 @@ from raptor.mapping.streaming import (
 )
 from raptor.target.arch import (
     MESH_FLIT_NS,
-    Arch,
+    Target,
     memory_flit_ns,
     typical_flit_ns,
 )
@@ -78,7 +78,7 @@ from raptor.target.timing import (
 )
 
 
-def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]:
+def layer_plans(graph: Graph, arch: Target, knobs: Knobs) -> dict[str, list[Plan]]:
     """Returns every plan of each layer that can be computed by line, by the key of the layer."""
     parts = line_parts(graph, arch.xbar_rows)
     extra_ns = following_ns(graph, arch)
@@ -92,7 +92,7 @@ def layer_plans(graph: Graph, arch: Arch, knobs: Knobs) -> dict[str, list[Plan]]
     return found
 
 
-def map_rows(graph: Graph, arch: Arch, knobs: Knobs = DEFAULT) -> Decision:
+def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
     """Returns the decision of `rows`; on a chip too small for any layer by line, that of the reference strategy.
 
     Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
@@ -105,7 +105,7 @@ def map_rows(graph: Graph, arch: Arch, knobs: Knobs = DEFAULT) -> Decision:
     return Decision("rows", tile_channels(arch), flow, {key: (layers | vector)[key] for key in filters_of(graph)})
 
 
-def _map_lines(graph: Graph, arch: Arch, knobs: Knobs) -> tuple[dict[str, Layer], ByLine] | None:
+def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small."""
     parts = line_parts(graph, arch.xbar_rows)
     layers = layer_plans(graph, arch, knobs)
@@ -126,7 +126,7 @@ def _map_lines(graph: Graph, arch: Arch, knobs: Knobs) -> tuple[dict[str, Layer]
 
 
 def _fit(
-    graph: Graph, arch: Arch, layers: dict[str, list[Plan]], inputs: dict[str, list[Plan]], share: float
+    graph: Graph, arch: Target, layers: dict[str, list[Plan]], inputs: dict[str, list[Plan]], share: float
 ) -> tuple[dict[str, KernelUnfolding | FullyConnected], dict[str, Placed]] | None:
     """Returns the layers that are not computed by line, and a plan with cores for each of the others.
 
@@ -161,7 +161,7 @@ def runs_by_line(graph: Graph, node: Node, operator: Filter) -> bool:
     return is_streamed(graph.tensors[node.output].image)
 
 
-def following_ns(graph: Graph, arch: Arch) -> dict[str, float]:
+def following_ns(graph: Graph, arch: Target) -> dict[str, float]:
     """Returns by layer the time in ns of all element-wise operations and pools that run on its cores."""
     owner: dict[str, str] = {}
     total: dict[str, float] = {}
@@ -192,7 +192,7 @@ def _passes(operator: Operator) -> float:
             return 0
 
 
-def loading(image: Image, arch: Arch) -> Iterator[Plan]:
+def loading(image: Image, arch: Target) -> Iterator[Plan]:
     """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
 
     A plan without loaders has a grid without cores.
@@ -215,7 +215,7 @@ def loading(image: Image, arch: Arch) -> Iterator[Plan]:
         )
 
 
-def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, knobs: Knobs) -> Iterator[Plan]:
+def plans_of(operator: Filter, parts: Parts, arch: Target, extra_ns: float, knobs: Knobs) -> Iterator[Plan]:
     """Yields a plan for every grid of cores that holds the layer, and for every way to form blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
@@ -241,7 +241,7 @@ def plans_of(operator: Filter, parts: Parts, arch: Arch, extra_ns: float, knobs:
                         yield Plan(grid, xbars, core_ns)
 
 
-def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Arch) -> Iterator[tuple[int, int, int]]:
+def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target) -> Iterator[tuple[int, int, int]]:
     """Yields height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
     most = block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
     for pixels in _halves(most):
@@ -278,7 +278,7 @@ class _Cost:
     """
 
     window: Window
-    arch: Arch
+    arch: Target
     phases: dict[BandShape, int]
     outs: tuple[Range, ...]
     extra_ns: float
@@ -346,7 +346,7 @@ class _Cost:
 
 
 @cache
-def _mvmul_ns(arch: Arch, xbars: int) -> float:
+def _mvmul_ns(arch: Target, xbars: int) -> float:
     return mvmul_ns(arch, xbars)
 
 
@@ -395,7 +395,9 @@ def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) 
     return in_order({key: front[at[key]] for key, front in fronts.items()})
 
 
-def _place_whole(filters: Mapping[str, Filter], arch: Arch) -> tuple[dict[str, KernelUnfolding | FullyConnected], int]:
+def _place_whole(
+    filters: Mapping[str, Filter], arch: Target
+) -> tuple[dict[str, KernelUnfolding | FullyConnected], int]:
     """Puts layers that are not computed by line on cores, one after another from core 0.
 
     Returns the layers, and the number of cores that they take.

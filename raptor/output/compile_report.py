@@ -34,7 +34,7 @@ from raptor.pim.ir import PimProgram
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.operations import Stencil
 from raptor.target import isa
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 
 class LayerReport(Schema):
@@ -123,7 +123,7 @@ def make_report(
     decision: Decision,
     program: PimProgram,
     streams: Streams,
-    arch: Arch,
+    arch: Target,
     warnings: tuple[str, ...],
     trials: tuple[Trial, ...] = (),
 ) -> CompileReport:
@@ -165,7 +165,7 @@ def _layers(
     decision: Decision,
     program: PimProgram,
     by_node: Mapping[str, np.ndarray],
-    arch: Arch,
+    arch: Target,
 ) -> list[LayerReport]:
     """Makes the report of each node, in the order of the model. Nodes of one name are one layer."""
     cores: defaultdict[str, set[int]] = defaultdict(set)

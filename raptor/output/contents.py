@@ -10,27 +10,27 @@ from raptor.codegen import Streams
 from raptor.output import files
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import SpatialGraph
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from raptor.target.timing import longest_ns
 
 Floats = npt.NDArray[np.float32]
 
 
-def timeout_ms(program: PimProgram, streams: Streams, arch: Arch) -> int:
+def timeout_ms(program: PimProgram, streams: Streams, arch: Target) -> int:
     """Returns a timeout in simulated ms: twice the time of all cores one after another, with nothing overlapped."""
     widest = {i: max((g.matrix.xbars for g in core.groups), default=1) for i, core in program.cores.items()}
     total_ns = sum(longest_ns(stream.records, widest[i], arch) for i, stream in streams.cores.items())
     return math.ceil(2 * total_ns / 1e6) + 1
 
 
-def config(program: PimProgram, arch: Arch) -> files.Config:
+def config(program: PimProgram, arch: Target) -> files.Config:
     """Makes `config.json`: the crossbars of each array group of all cores of the chip."""
     groups = {f"core{i}": () for i in range(arch.core_count)}
     groups |= {f"core{i}": tuple(g.matrix.xbars for g in core.groups) for i, core in program.cores.items()}
     return files.Config(core_cnt=arch.core_count, array_group_map=groups)
 
 
-def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Arch) -> files.Memory:
+def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Target) -> files.Memory:
     """Makes `memory.json`: inputs, constants and outputs in global memory; addresses become bytes."""
     width = arch.element_bytes
     used = {i: core.local_elements * width for i, core in program.cores.items()}
@@ -62,7 +62,7 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], el
     )
 
 
-def layers(program: PimProgram, streams: Streams, arch: Arch) -> files.Layers:
+def layers(program: PimProgram, streams: Streams, arch: Target) -> files.Layers:
     """Makes `layers.json`: core, instruction and address at which each tile of each tensor can be read."""
 
     def tile(spot: pim.Spot) -> files.ProbeTile:

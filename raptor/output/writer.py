@@ -27,7 +27,7 @@ from raptor.mapping.file import MappingFile
 from raptor.output import files
 from raptor.output.compile_report import CompileReport
 from raptor.target import arch, encoding, isa
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 Floats = npt.NDArray[np.float32]
 
@@ -43,7 +43,7 @@ class Artifacts:
     """Everything that goes into the files, in memory. `records` and `weights` have no entry for a core without work."""
 
     name: str
-    arch: Arch
+    arch: Target
     options: Mapping[str, Any]
     config: files.Config
     memory: files.Memory

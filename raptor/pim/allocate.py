@@ -9,7 +9,7 @@ from raptor.common.errors import CapacityError
 from raptor.common.spelling import option
 from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Step
 from raptor.spatial.operations import Vector
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 GAP_ELEMENTS = 1
 """Elements left free after each buffer: the simulator counts both ends as inside, so neighbours would overlap."""
@@ -66,7 +66,7 @@ def _reuse_on_core(core: CoreProgram) -> CoreProgram:
     return replace(core, steps=tuple(steps))
 
 
-def allocate(program: PimProgram, arch: Arch) -> PimProgram:
+def allocate(program: PimProgram, arch: Target) -> PimProgram:
     """Returns the program with an address in local memory for every buffer.
 
     Raises `CapacityError` if the architecture file names a `memory_size`, and a core needs more.
@@ -101,7 +101,7 @@ class _Over:
     node: str
 
 
-def _largest(program: PimProgram, arch: Arch) -> _Over | None:
+def _largest(program: PimProgram, arch: Target) -> _Over | None:
     """Finds the cores that need too much local memory; returns None if all fit."""
     sizes = {i: core.local_elements * arch.element_bytes for i, core in program.cores.items()}
     over = {i: size for i, size in sizes.items() if size > arch.memory_size_bytes}
@@ -112,7 +112,7 @@ def _largest(program: PimProgram, arch: Arch) -> _Over | None:
     return _Over(len(over), worst, over[worst], nodes.most_common(1)[0][0])
 
 
-def memory_warnings(program: PimProgram, arch: Arch) -> tuple[str, ...]:
+def memory_warnings(program: PimProgram, arch: Target) -> tuple[str, ...]:
     """Returns a warning if cores need more local memory than `memory_size`; nothing if all fit.
 
     If the architecture file names a size, `allocate` raises instead. The simulator does not enforce its default, 1 MiB.

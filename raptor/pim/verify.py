@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from raptor.common.errors import VerifyError
 from raptor.pim.allocate import GAP_ELEMENTS, lifetimes
 from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Receive, Send, span_of
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 
-def verify(program: PimProgram, arch: Arch) -> None:
+def verify(program: PimProgram, arch: Target) -> None:
     """Checks a program, before or after allocation. Raises `VerifyError` that names core, step and ONNX node."""
     _check_channels(program)
     _check_order(program)
@@ -54,7 +54,7 @@ def _check_order(program: PimProgram) -> None:
             raise VerifyError(f"pim: core {core.core} meets its channels out of the global order")
 
 
-def _check_core(core: CoreProgram, arch: Arch) -> None:
+def _check_core(core: CoreProgram, arch: Target) -> None:
     """Checks that the core exists, has crossbars for its groups, and defines buffers before it reads them."""
     xbars = sum(g.matrix.xbars for g in core.groups)
     if xbars > arch.xbars_per_core or core.core >= arch.core_count:

@@ -13,7 +13,7 @@ from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition, PlacedGraph
 from raptor.spatial.tiles import Tile
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from raptor.target.timing import message_flits
 
 Ints = npt.NDArray[np.int64]
@@ -23,7 +23,7 @@ SWEEPS = 10
 """Largest number of rounds over all cores. Four are enough for 144 cores; for 1000, the tenth still gains 1 %."""
 
 
-def place_cores(partition: Partition, decision: Decision, arch: Arch) -> PlacedGraph:
+def place_cores(partition: Partition, decision: Decision, arch: Target) -> PlacedGraph:
     """Returns the graph with a core of the chip for each virtual core.
 
     The two have the same number, unless the flow is by line: then cores are swapped.
@@ -35,7 +35,7 @@ def place_cores(partition: Partition, decision: Decision, arch: Arch) -> PlacedG
     return PlacedGraph(graph, cores, partition.positions)
 
 
-def traffic(placed: Partition | PlacedGraph, arch: Arch) -> Ints:
+def traffic(placed: Partition | PlacedGraph, arch: Target) -> Ints:
     """Returns [messages, 3]: core of the sender, core of the receiver, flits."""
     found = np.array(list(_messages(placed)), np.int64).reshape(-1, 3)
     found[:, 2] = message_flits(arch, found[:, 2])
@@ -60,7 +60,7 @@ def _messages(placed: Partition | PlacedGraph) -> Iterator[tuple[int, int, int]]
             homes[op.result.name] = core
 
 
-def places_of(messages: Ints, arch: Arch) -> Ints:
+def places_of(messages: Ints, arch: Target) -> Ints:
     """Returns [cores]: the place of each virtual core. `messages`: as `traffic` returns them."""
     from raptor.spatial.mesh_placement_kernel import swap_places  # compiled code is loaded only where it runs
 
@@ -75,7 +75,7 @@ def places_of(messages: Ints, arch: Arch) -> Ints:
     return places
 
 
-def _distances(arch: Arch) -> tuple[Ints, Ints, Floats, Floats]:
+def _distances(arch: Target) -> tuple[Ints, Ints, Floats, Floats]:
     """Returns row and column of each place, and the distances between rows and between columns.
 
     Distances are hops of a mesh. If the chip has a table of latencies, each place is a row of it, and distances are ns

@@ -14,7 +14,7 @@ from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Overlap, Pool, Stencil, Vector
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
 from raptor.spatial.tiles import Tile
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from raptor.target.timing import (
     ISSUE_NS,
     copy_ns,
@@ -25,7 +25,7 @@ from raptor.target.timing import (
 )
 
 
-def schedule(placed: PlacedGraph, decision: Decision, arch: Arch) -> Schedule:
+def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
     """Returns the computes in global order: as they are, or by start time if the flow is by line.
 
     Of computes that can start at the same time, the one with the lowest `urgency` comes first.
@@ -62,7 +62,7 @@ class _ListSchedule:
     make each tile, by name. fetches: number of the fetch of a tile to a core.
     """
 
-    arch: Arch
+    arch: Target
     patience_ns: float
     placed: PlacedGraph
     together: range

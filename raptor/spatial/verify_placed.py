@@ -14,12 +14,12 @@ from raptor.common.errors import VerifyError
 from raptor.spatial.ir import Compute, Copy
 from raptor.spatial.placed import Partition, PlacedGraph, Schedule
 from raptor.spatial.verify_tiles import verify
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 
 Ints = npt.NDArray[np.int64]
 
 
-def verify_partition(partition: Partition, arch: Arch) -> None:
+def verify_partition(partition: Partition, arch: Target) -> None:
     """Raises `VerifyError` for a wrong graph, or if a core is not on the chip or has too few crossbars."""
     verify(partition.graph, arch)
     _check_columns("partition", partition)
@@ -34,7 +34,7 @@ def verify_partition(partition: Partition, arch: Arch) -> None:
             raise VerifyError(f"partition: core {core} needs {needed} crossbars, a core has {arch.xbars_per_core}")
 
 
-def verify_placed(placed: PlacedGraph, partition: Partition, arch: Arch) -> None:
+def verify_placed(placed: PlacedGraph, partition: Partition, arch: Target) -> None:
     """Raises `VerifyError` unless the partition's cores are renamed one to one, to cores that the chip has.
 
     Crossbars are not counted again: all cores are alike, so the same work fits.
@@ -56,7 +56,7 @@ def _check_columns(name: str, placed: Partition | PlacedGraph) -> None:
         raise VerifyError(f"{name}: {len(placed.cores)} cores, {len(placed.positions)} positions, {count} computes")
 
 
-def _check_range(name: str, placed: Partition | PlacedGraph, arch: Arch) -> None:
+def _check_range(name: str, placed: Partition | PlacedGraph, arch: Target) -> None:
     outside = [core for core in placed.cores if not 0 <= core < arch.core_count]
     if outside:
         raise VerifyError(f"{name}: core {outside[0]} of {arch.core_count}")

@@ -14,14 +14,14 @@ from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Ove
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_fully_connected import verify_dense
 from raptor.spatial.verify_lines import verify_lines
-from raptor.target.arch import Arch
+from raptor.target.arch import Target
 from raptor.target.layout import Image, Region
 
 _Product = tuple[int, tuple[int, int], tuple[int, int]]
 """(kernel position, input channels, output channels) of a layer."""
 
 
-def verify(graph: SpatialGraph, arch: Arch) -> None:
+def verify(graph: SpatialGraph, arch: Target) -> None:
     """Checks a graph. Raises `VerifyError` that names the operation and the ONNX node."""
     given = [p.tile for tensor in graph.tensors.values() for p in tensor.parts]
     inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
@@ -59,7 +59,7 @@ def _check_used(graph: SpatialGraph) -> None:
                 raise VerifyError(f"spatial: {compute.node}: {op.result} is computed, and nobody reads it")
 
 
-def _check_compute(compute: Compute, known: dict[str, Tile], arch: Arch) -> None:
+def _check_compute(compute: Compute, known: dict[str, Tile], arch: Target) -> None:
     """Checks matrices and operations of a compute, and adds its tiles to `known`."""
     where = f"spatial: {compute.node}"
     xbars = sum(m.xbars for m in compute.matrices)

@@ -16,14 +16,14 @@ from raptor.spatial import Partition, PlacedGraph
 from raptor.spatial.mesh_placement import SWEEPS, places_of, traffic
 from raptor.target import arch as architectures
 from raptor.target import isa
-from raptor.target.arch import Arch, Table, network_table
+from raptor.target.arch import Table, Target, network_table
 from raptor.target.timing import message_times
 from tests.pipeline import chip, conv_model, passes
 
 Ints = npt.NDArray[np.int64]
 
 
-def way_ns(messages: Ints, places: Ints, arch: Arch) -> int:
+def way_ns(messages: Ints, places: Ints, arch: Target) -> int:
     """Returns the time of all flits, by the table that the simulator reads."""
     table = network_table(arch)["latency"]
     return sum(flits * table[str(places[a])][str(places[b])] for a, b, flits in messages.tolist())
@@ -107,7 +107,7 @@ def test_the_cores_of_a_model_move_together():
     assert _way(after, result.arch) < 0.8 * _way(before, result.arch)
 
 
-def _way(placed: Partition | PlacedGraph, arch: Arch) -> int:
+def _way(placed: Partition | PlacedGraph, arch: Target) -> int:
     return way_ns(traffic(placed, arch), np.arange(arch.core_count), arch)
 
 

@@ -31,15 +31,12 @@ from raptor.target.arch.sources import SOURCES, Source
 from raptor.target.arch.table import Table
 from raptor.target.arch.target import Converters, Core, Crossbar, Device, Memory, Network, Target, Widths
 
-Arch = Target
-
 __all__ = [
     "ARCH_LIMIT_BYTES",
     "GLOBAL_MEMORY_ID",
     "MESH_FLIT_NS",
     "NETWORK_FILE",
     "SOURCES",
-    "Arch",
     "ArchFile",
     "ChipConfig",
     "Converters",
