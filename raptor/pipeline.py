@@ -32,7 +32,7 @@ LOWERING: tuple[Pass, ...] = (
     spatial.place_cores,
     spatial.schedule,
     pim.map_global_memory,
-    pim.place,
+    pim.lower,
     pim.reuse_operands,
     pim.allocate,
     codegen.generate,

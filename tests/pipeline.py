@@ -78,7 +78,7 @@ _PASS = {
     "on_chip": "place_cores",
     "schedule": "schedule",
     "memory": "map_global_memory",
-    "placed": "place",
+    "placed": "lower",
     "reused": "reuse_operands",
     "program": "allocate",
     "streams": "generate",

@@ -3,7 +3,7 @@
 from raptor.pim.allocate import allocate, memory_warnings, reuse_operands
 from raptor.pim.global_memory import GlobalMemory, map_global_memory
 from raptor.pim.ir import PimProgram, Spot
-from raptor.pim.lower import place
+from raptor.pim.lowering import lower
 from raptor.pim.verify import verify
 
 __all__ = [
@@ -11,9 +11,9 @@ __all__ = [
     "PimProgram",
     "Spot",
     "allocate",
+    "lower",
     "map_global_memory",
     "memory_warnings",
-    "place",
     "reuse_operands",
     "verify",
 ]

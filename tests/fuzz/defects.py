@@ -33,7 +33,7 @@ class Defect:
 
 
 EMIT, VIRTUAL = "raptor/codegen/emit.py", "raptor/codegen/registers.py"
-PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lower", "allocate", "global_memory"))
+PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate", "global_memory"))
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
 GRID = "raptor/spatial/line_grid.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))

@@ -18,16 +18,16 @@ from raptor.spatial.placed import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
 
 
-def place(schedule: Schedule, memory: GlobalMemory) -> ir.PimProgram:
+def lower(schedule: Schedule, memory: GlobalMemory) -> ir.PimProgram:
     """Returns the programs of all cores.
 
     Visits computes and fetches in the order of the schedule, and appends operations to the programs of their cores.
     """
-    placer = _Placer(schedule.placed.graph, memory)
+    lowering = _Lowering(schedule.placed.graph, memory)
     for core, step in schedule.steps():
-        placer.place(step, core)
-    placer.store_inputs()
-    return placer.program()
+        lowering.visit(step, core)
+    lowering.store_inputs()
+    return lowering.program()
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Core:
 
 
 @dataclass(slots=True)
-class _Placer:
+class _Lowering:
     """Appends computes and fetches to the programs of their cores, and knows what is on each core so far."""
 
     graph: SpatialGraph
@@ -67,7 +67,7 @@ class _Placer:
         for name in self.graph.literals:
             self.inputs[name] = self.memory.constants[name]
 
-    def place(self, compute: Compute | Fetch, core: int) -> None:
+    def visit(self, compute: Compute | Fetch, core: int) -> None:
         """Appends the operations of a compute or a fetch to the program of `core`, and what they need to others."""
         if isinstance(compute, Fetch):
             self.local(compute.tile, core, compute.node)
