@@ -136,7 +136,7 @@ def _advance(core, limit, rules, cores, memories, weights, probes, scratch, woke
             events[a * _EVENTS + b] += 1
             woken[0] = a
             limit = done  # the last instruction of this turn
-        elif op == _SEND or op == _RECV:  # noqa: SIM109
+        elif op == _SEND or op == _RECV:  # noqa: SIM109 numba makes a loop of `in`
             pc[core] = at
             code = _meet(core, op, a, cores, memories, probes, fault)
             if code == _OK:

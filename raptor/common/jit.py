@@ -13,7 +13,7 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
-import numba  # pyright: ignore[reportMissingTypeStubs]
+import numba  # pyright: ignore[reportMissingTypeStubs] numba has no types, here and below
 
 P = ParamSpec("P")
 R = TypeVar("R")

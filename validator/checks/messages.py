@@ -245,6 +245,7 @@ def _circles(c: Communication) -> Iterator[list[int]]:
             entry.setdefault(group_of[core], core)
     for number, core in entry.items():
         group = waits.subgraph(groups[number])
+        # networkx's stubs do not say the type of a circle's edges.
         edges = cast(Iterator[tuple[int, int]], nx.find_cycle(group, core))  # pyright: ignore[reportUnknownMemberType]
         yield [core for core, _ in edges]
 
