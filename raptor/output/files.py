@@ -8,7 +8,14 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from raptor.common.strict import (
     Items,
@@ -90,7 +97,38 @@ class TilePlace(Schema):
         return Region(self.channels, self.rows, self.cols)
 
 
-class TensorPlace(Schema):
+class Coding(Schema):
+    """The elements that stand on the chip for values of a tensor of the model, whose type is `dtype` (by numpy's name).
+
+    An element is a number of `kind` and `bits`, in whole bytes, the low byte first; integers are in two's complement.
+    If `scale` is empty, value = element + `offset` (uint8 is stored as int8 with offset 128). Otherwise values are
+    float32: value = (element - `zero_point`) * scale, and element = round(value / scale) + zero_point, ties to even,
+    bounded by the range of `bits`. `scale` and `zero_point` have one entry, or one for each index of `axis`.
+    """
+
+    kind: Literal["float", "int"]
+    bits: Annotated[int, Field(ge=1, le=32)]
+    dtype: Annotated[str, Field(pattern="^(float32|u?int(2|4|8|16|32))$")]
+    offset: Annotated[int, Field(ge=-(2**31), le=2**31)] = 0
+    scale: Items[Annotated[float, Field(gt=0)]] = ()
+    zero_point: Items[Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]] = (0,)
+    axis: Count | None = None
+
+
+class Coded(Schema):
+    """A tensor with a `coding`, in programs with integers; in programs of floats the key is left out."""
+
+    coding: Coding | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialise(self)
+        if self.coding is None:
+            del values["coding"]
+        return values
+
+
+class TensorPlace(Coded):
     """A model input or output in global memory.
 
     `shape` is the ONNX shape. `image_shape` has as many elements in the same (C) order. Its axis `channel_axis` is cut
@@ -109,14 +147,20 @@ class TensorPlace(Schema):
 
 
 class ConstantsPlace(Schema):
-    """The constants in global memory. Their values are in `weights/constants.npy`, one float32 per element."""
+    """The constants in global memory. Their values are in `weights/constants.npy`.
+
+    The file holds one float32 for each element; in programs with integers, one uint8 for each byte of memory.
+    """
 
     address: Address
     elements: Count
 
 
 class Memory(Schema):
-    """`memory.json`: the map of global memory. Addresses and sizes are bytes at the modelled element width."""
+    """`memory.json`: the map of global memory. Addresses and sizes are bytes at the modelled element width.
+
+    In programs with integers, memory is counted in bytes: `element_bytes` is 1, and each tensor has a `coding`.
+    """
 
     version: Literal[1] = FORMAT_VERSION
     element_bits: Annotated[int, Field(ge=1, le=32)]
@@ -143,7 +187,7 @@ class ProbeTile(Schema):
         return Region(self.channels, self.rows, self.cols)
 
 
-class Probe(Schema):
+class Probe(Coded):
     """An ONNX tensor, and the places where it can be read while the program runs. Layout as in `TensorPlace`."""
 
     tensor: str
@@ -210,7 +254,10 @@ class Manifest(Schema):
 
     version: Literal[1] = FORMAT_VERSION
     tool: str
-    numbers: Literal["float"] = "float"
+    numbers: Literal["float", "int", "mixed"] = Field(
+        default="float",
+        description="float: float32 values at modelled widths. int: integers, bit for bit. mixed: with float sections",
+    )
     model: str = Field(description="name of the ONNX file compiled")
     options: dict[str, Any]
     streams: Items[Literal["json", "pim"]]

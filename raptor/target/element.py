@@ -1,0 +1,39 @@
+"""The type of an element: what one number in a memory of the chip is."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """A float, or an integer in two's complement, of `bits`. In memory it takes whole bytes, the low byte first.
+
+    `bits` is 0 for the floats of a program of floats: their values are float32, and their size is that of an
+    activation of the target.
+    """
+
+    kind: Literal["float", "int"]
+    bits: int
+
+    @property
+    def low(self) -> int:
+        """The smallest integer."""
+        return -(1 << (self.bits - 1))
+
+    @property
+    def high(self) -> int:
+        """The largest integer."""
+        return (1 << (self.bits - 1)) - 1
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.bits}" if self.bits else self.kind
+
+
+MODELLED = ElementType("float", 0)
+"""A float of the width that the target models."""
+FLOAT32 = ElementType("float", 32)
+
+
+def integer(bits: int) -> ElementType:
+    """Returns the type of signed integers of so many bits."""
+    return ElementType("int", bits)
