@@ -37,3 +37,19 @@ FLOAT32 = ElementType("float", 32)
 def integer(bits: int) -> ElementType:
     """Returns the type of signed integers of so many bits."""
     return ElementType("int", bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """The way in which elements on the chip stand for values of the model's tensor of type `dtype` (numpy's name).
+
+    Without `scale`, value = element + `offset`: unsigned types are stored as signed ones. With `scale`, the model's
+    values are float32: value = (element - zero_point) * scale. `scale` and `zero_point` have one entry, or one for each
+    index of `axis`.
+    """
+
+    dtype: str
+    offset: int = 0
+    scale: tuple[float, ...] = ()
+    zero_point: tuple[int, ...] = (0,)
+    axis: int | None = None
