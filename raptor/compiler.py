@@ -123,7 +123,7 @@ def compile_model(
         options={**options, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
         config=contents.config(program, arch),
         memory=contents.memory_map(tiles, memory, program, arch),
-        layers=contents.layers(program, streams, arch),
+        layers=contents.layers(program, streams),
         steps=contents.steps(program, streams),
         mapping=mapping,
         report=make_report(values[Graph], tiles, decided.decision, program, streams, arch, warnings, decided.trials),

@@ -82,7 +82,7 @@ def _check_addresses(
     core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Target
 ) -> None:
     """Checks that every range of local memory that an instruction touches lies inside the core's buffers."""
-    limit = program.local_elements * arch.element_bytes
+    limit = program.local_bytes
     values = _RegisterValues(records, positions)
     for opcode, uses in positions.items():
         spec = isa.BY_OPCODE[opcode]

@@ -38,7 +38,7 @@ from raptor.target.element import MODELLED, Coding, ElementType
 from raptor.target.layout import Image
 
 Floats = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.float32] | npt.NDArray[np.int16] | npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.float32 | np.int16 | np.int32]
 """Constants: floats, or the integers of an integer tensor."""
 Indices = npt.NDArray[np.int64]
 MapFunction = Literal["add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round"]
@@ -86,7 +86,8 @@ class Filter:
             return self.weights[tap, slice(*rows), slice(*cols)]
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         row, col = np.arange(*rows)[:, None], np.arange(*cols)[None, :]
-        return np.where(row // ins == col // outs, self.weights[tap, row % ins, col], self.weights.dtype.type(0))
+        weights = self.weights[tap, row % ins, col]
+        return np.where(row // ins == col // outs, weights, np.zeros_like(weights))
 
 
 @dataclass(frozen=True, slots=True)

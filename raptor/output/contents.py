@@ -31,22 +31,22 @@ def config(program: PimProgram, arch: Target) -> files.Config:
 
 
 def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Target) -> files.Memory:
-    """Makes `memory.json`: inputs, constants and outputs in global memory; addresses become bytes."""
+    """Makes `memory.json`: inputs, constants and outputs in global memory."""
     width = arch.element_bytes
-    used = {i: core.local_elements * width for i, core in program.cores.items()}
+    used = {i: core.local_bytes for i, core in program.cores.items()}
     return files.Memory(
         element_bits=arch.element_bits,
         element_bytes=width,
-        size_bytes=memory.elements * width,
+        size_bytes=memory.size_bytes,
         local_bytes=tuple(used.get(i, 0) for i in range(arch.core_count)),
-        inputs=tuple(_tensor_place(graph, n, memory.inputs[n], width) for n in graph.inputs),
-        constants=files.ConstantsPlace(address=memory.constants_address * width, elements=memory.constant_values.size),
-        outputs=tuple(_tensor_place(graph, n, memory.outputs[n], width) for n in graph.outputs),
+        inputs=tuple(_tensor_place(graph, n, memory.inputs[n]) for n in graph.inputs),
+        constants=files.ConstantsPlace(address=memory.constants_address, elements=memory.constant_values.size),
+        outputs=tuple(_tensor_place(graph, n, memory.outputs[n]) for n in graph.outputs),
     )
 
 
-def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], element_bytes: int) -> files.TensorPlace:
-    """Makes the place of a model input or output; `addresses` of its tiles count elements."""
+def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) -> files.TensorPlace:
+    """Makes the place of a model input or output, whose tiles have these addresses."""
     tensor = graph.tensors[name]
     return files.TensorPlace(
         name=name,
@@ -55,14 +55,14 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], el
         channel_axis=tensor.image.channel_axis,
         tiles=tuple(
             files.TilePlace(
-                channels=p.region.channels, rows=p.region.rows, cols=p.region.cols, address=at * element_bytes
+                channels=p.region.channels, rows=p.region.rows, cols=p.region.cols, address=at
             )
             for p, at in zip(tensor.parts, addresses, strict=True)
         ),
     )
 
 
-def layers(program: PimProgram, streams: Streams, arch: Target) -> files.Layers:
+def layers(program: PimProgram, streams: Streams) -> files.Layers:
     """Makes `layers.json`: core, instruction and address at which each tile of each tensor can be read."""
 
     def tile(spot: pim.Spot) -> files.ProbeTile:
@@ -74,7 +74,7 @@ def layers(program: PimProgram, streams: Streams, arch: Target) -> files.Layers:
             cols=spot.region.cols,
             core=spot.core,
             pc=int(streams.cores[spot.core].step_ends[spot.step]),
-            address=core.address(buffer) * arch.element_bytes,
+            address=core.address(buffer),
         )
 
     probes = (

@@ -16,14 +16,15 @@ from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph, TensorParts
 from raptor.spatial.operations import Move, Operation, Vector
 from raptor.spatial.placed import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.arch import Target
 
 
-def lower(schedule: Schedule, memory: GlobalMemory) -> ir.PimProgram:
+def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgram:
     """Returns the programs of all cores.
 
     Visits computes and fetches in the order of the schedule, and appends operations to the programs of their cores.
     """
-    lowering = _Lowering(schedule.placed.graph, memory)
+    lowering = _Lowering(schedule.placed.graph, memory, arch)
     for core, step in schedule.steps():
         lowering.visit(step, core)
     lowering.store_inputs()
@@ -48,6 +49,7 @@ class _Lowering:
 
     graph: SpatialGraph
     memory: GlobalMemory
+    arch: Target
     cores: defaultdict[int, _Core] = field(default_factory=lambda: defaultdict(_Core))
     made: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """For each tile computed so far: its core, and the number of steps of that core up to then."""
@@ -85,9 +87,10 @@ class _Lowering:
     def groups_of(self, compute: Compute, core: int) -> int:
         """Returns the number of the compute's first array group on its core. Equal matrices share their groups."""
         groups = self.cores[core].groups
-        wanted = [ir.Group(compute.layer, m) for m in compute.matrices]
-        if not wanted:
+        if not compute.matrices:
             return 0
+        bits = self.graph.filters[compute.layer].weight_bits
+        wanted = [ir.Group(compute.layer, m, bits) for m in compute.matrices]
         key = (core, wanted[0])
         if key not in self.first_group:
             self.first_group[key] = len(groups)
@@ -134,7 +137,8 @@ class _Lowering:
         out = self.cores[core].here.setdefault(op.result.name, _buffer(op.result))
         into, taken = (op.at, op.elements), (op.first, op.elements)
         if op.source.name in self.inputs:
-            self.cores[core].add(ir.Load(out, self.inputs[op.source.name] + op.first, into), node)
+            first_byte = op.first * self.arch.bytes_of(op.source.element)
+            self.cores[core].add(ir.Load(out, self.inputs[op.source.name] + first_byte, into), node)
             return
         source, _ = self.made[op.source.name]
         given = self.cores[source].here[op.source.name]
@@ -198,7 +202,7 @@ class _Lowering:
 
 
 def _buffer(tile: Tile) -> ir.Buffer:
-    return ir.Buffer(tile.name, tile.rows, tile.width, tile.channels)
+    return ir.Buffer(tile.name, tile.rows, tile.width, tile.channels, tile.element)
 
 
 def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:

@@ -51,7 +51,7 @@ class PixelLowering(TileLowering):
     def tiles(self, name: str, index: int, region: Region, image: Image) -> list[Tile]:
         """Makes a tile for each pixel of a channel tile."""
         whole = self.tile(name, index, region, image)
-        return [Tile(f"{whole.name}@{p}", 1, 1, whole.channels) for p in range(whole.pixels)]
+        return [replace(whole, name=f"{whole.name}@{p}", rows=1, width=1) for p in range(whole.pixels)]
 
     def bind_pixels(self, name: str, node: str, pixels: Pixels) -> None:
         """Records that a tensor exists as these pixels.
@@ -79,7 +79,7 @@ class PixelLowering(TileLowering):
         """Puts pixels together into one tile."""
         if len(tiles) == 1:
             return tiles[0]
-        result = Tile(f"{tile_name(name, index)}.whole", image.rows, image.width, tiles[0].channels)
+        result = replace(tiles[0], name=f"{tile_name(name, index)}.whole", rows=image.rows, width=image.width)
         size = tiles[0].channels
         runs = np.array([[i * size, i, 0, 1, size] for i in range(len(tiles))])
         op = MoveTile(result, tuple(tiles), runs)
@@ -90,7 +90,8 @@ class PixelLowering(TileLowering):
         """Cuts a tile into its pixels."""
         if whole.pixels == 1:
             return [whole]
-        tiles = [Tile(f"{whole.name}@{node.output}@{p}", 1, 1, whole.channels) for p in range(whole.pixels)]
+        stem = f"{whole.name}@{node.output}"
+        tiles = [replace(whole, name=f"{stem}@{p}", rows=1, width=1) for p in range(whole.pixels)]
         for p, tile in enumerate(tiles):
             self.add(node, [MoveTile(tile, (whole,), np.array([[0, 0, p * tile.channels, 1, tile.channels]]))])
         return tiles
@@ -185,8 +186,8 @@ class PixelLowering(TileLowering):
         image = self.graph.tensors[node.output].image
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
         for channels, tiles in results.items():
-            values = operator.pixels.reshape(image.pixels, -1)[:, slice(*channels)].astype(np.float32)
-            constants = (ConstantTile.of(t.name, v[None, None]) for t, v in zip(tiles, values, strict=True))
+            values = operator.pixels.reshape(image.pixels, -1)[:, slice(*channels)]
+            constants = (ConstantTile.of(t.name, v[None, None], t.element) for t, v in zip(tiles, values, strict=True))
             self.literals |= {c.name: c for c in constants}
         return results
 

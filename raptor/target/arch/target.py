@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from raptor.target.arch.schema import ArchFile
 from raptor.target.arch.table import Table
+from raptor.target.element import ElementType, bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,14 @@ class Target:
     def element_bytes(self) -> int:
         return bytes_of(self.widths.activations)
 
+    def bits_of(self, element: ElementType) -> int:
+        """Returns the bits of an element of some type."""
+        return element.bits or self.widths.activations
+
+    def bytes_of(self, element: ElementType) -> int:
+        """Returns the bytes of an element of some type in memory."""
+        return bytes_of(self.bits_of(element))
+
     @property
     def accumulator_bytes(self) -> int:
         """Bytes of a result that a crossbar writes."""
@@ -214,8 +223,3 @@ class Target:
     def memory_size_enforced(self) -> bool:
         """True if a program that needs more local memory is refused; else there is only a warning."""
         return self.core.memory.size_given
-
-
-def bytes_of(bits: int) -> int:
-    """Returns the number of bytes that an element of so many bits takes in memory."""
-    return -(-bits // 8)
