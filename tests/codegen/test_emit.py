@@ -263,7 +263,7 @@ def test_global_addresses_have_two_words(address: int):
 
 def test_the_low_word_of_a_global_address():
     stream = generate(
-        PimProgram("tiny", {0: CoreProgram(0, (), (Step(Load(buffer("a", 1), 2**31 - 1), "n"),), {"a": 0}, 2)}, 0, ()),
+        PimProgram("tiny", {0: CoreProgram(0, (), (Step(Load(buffer("a", 1), 2**32 - 2), "n"),), {"a": 0}, 2)}, 0, ()),
         ARCH,
     ).cores[0]
     loads = {int(r["rd"]): int(r["a"]) for r in stream.records if r["opcode"] == 1}
