@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from raptor.codegen.emit_integers import bound, lookup, requantise
 from raptor.codegen.registers import (
     NONE,
     VIRTUAL,
@@ -22,6 +23,7 @@ from raptor.codegen.registers import (
 from raptor.common.errors import VerifyError
 from raptor.graph.window import input_pixels
 from raptor.pim import ir
+from raptor.spatial.integer_operations import Bound, Lookup, Requantise
 from raptor.spatial.operations import (
     UNIT_WEIGHT,
     ZERO_WEIGHT,
@@ -477,6 +479,9 @@ EMIT: dict[type[Operation[ir.Buffer]], Callable[[Emitter, Sequence[Any]], Batch]
     Gather: _each(Emitter.gather),
     Move: Emitter.move,
     Softmax: _each(Emitter.softmax),
+    Requantise: _each(requantise),
+    Bound: _each(bound),
+    Lookup: _each(lookup),
 }
 """Class of operations -> function that emits them."""
 

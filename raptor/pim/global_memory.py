@@ -43,7 +43,10 @@ def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
     graph = schedule.graph
     inputs, position = _place_tensors(graph, graph.inputs, 0, arch)
     pool = _Pool(position, arch.element_bytes)
-    constants = {c.name: pool.place(c) for c in _constants(graph)}
+    constants: dict[str, int] = {}
+    for constant in _constants(graph):
+        if constant.name not in constants:
+            constants[constant.name] = pool.place(constant)
     outputs, end = _place_tensors(graph, graph.outputs, position + pool.size, arch)
     values = np.concatenate(pool.chunks) if pool.chunks else np.zeros(0, np.float32)
     return GlobalMemory(inputs, outputs, constants, values, position, end)

@@ -12,11 +12,13 @@ import numpy as np
 
 from raptor.pim import ir
 from raptor.pim.global_memory import GlobalMemory
+from raptor.spatial.integer_operations import Requantise
 from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph, TensorParts
 from raptor.spatial.operations import Move, Operation, Vector
 from raptor.spatial.placed import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
+from raptor.target.element import MODELLED
 
 
 def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgram:
@@ -110,7 +112,7 @@ class _Lowering:
         def row_of(tile: Tile) -> ir.Buffer:
             return self.repeated(buffer_of(tile), tile, op.result, core, node)
 
-        lowered = op.map_operands(row_of if isinstance(op, Vector) else buffer_of)
+        lowered = op.map_operands(row_of if isinstance(op, Vector | Requantise) else buffer_of)
         return lowered.shift_matrices(first_group) if first_group else lowered
 
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
@@ -157,7 +159,7 @@ class _Lowering:
         here = self.cores[core].here
         constant = isinstance(tile, ConstantTile)
         name = f"{buffer.name}.row{row_elements}" if constant else f"{result.name}.{tile.name}.row"
-        row = ir.Buffer(name, 1, result.width, result.channels)
+        row = ir.Buffer(name, 1, result.width, result.channels, tile.element)
         if constant and name in here:
             return row
         if constant:
@@ -168,7 +170,7 @@ class _Lowering:
     def constant(self, tile: ConstantTile, core: int, node: str) -> ir.Buffer:
         """Returns the buffer of a constant, which equal constants share; loads it if it is not there yet."""
         address = self.memory.constants[tile.name]
-        buffer = replace(_buffer(tile), name=f"const@{address}")
+        buffer = replace(_buffer(tile), name=_constant_name(address, tile))
         here = self.cores[core].here
         if buffer.name not in here:
             here[buffer.name] = buffer
@@ -203,6 +205,12 @@ class _Lowering:
 
 def _buffer(tile: Tile) -> ir.Buffer:
     return ir.Buffer(tile.name, tile.rows, tile.width, tile.channels, tile.element)
+
+
+def _constant_name(address: int, tile: ConstantTile) -> str:
+    """Names the buffer of a constant. Equal bytes may be constants of different types and lengths."""
+    stem = f"const@{address}"
+    return stem if tile.element == MODELLED else f"{stem}.{tile.elements}x{tile.element}"
 
 
 def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:

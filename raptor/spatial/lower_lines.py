@@ -13,12 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import (
+    Bound,
     Concat,
+    Elementwise,
     Filter,
+    Lookup,
     Map,
     Node,
     Pool,
     Rename,
+    Requantise,
     Stencil,
 )
 from raptor.graph.window import Window
@@ -35,7 +39,7 @@ from raptor.spatial.ir import Compute, Copy, Part
 from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
-from raptor.spatial.lower_tiles import Placed, TileLowering, map_op, stencil_op
+from raptor.spatial.lower_tiles import Placed, TileLowering, op_of, stencil_op
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
 from raptor.spatial.operations import Stencil as StencilTile
@@ -72,7 +76,7 @@ class LineLowering(TileLowering):
         match node.operator:
             case Filter() as operator:
                 self.lower_weights(node, operator)
-            case Map() as operator if self.maps_lines(node):
+            case Map() | Requantise() | Bound() | Lookup() as operator if self.maps_lines(node):
                 self.map_lines(node, operator)
             case Pool() as operator if node.inputs[0] in self.grids and is_global(operator.window):
                 self.pool_image(node, operator)
@@ -301,13 +305,13 @@ class LineLowering(TileLowering):
             return False
         return all(self.same_pixels(n, node.output) or self.graph.tensors[n].image.pixels == 1 for n in node.inputs)
 
-    def map_lines(self, node: Node, operator: Map) -> None:
+    def map_lines(self, node: Node, operator: Elementwise) -> None:
         """Emits an element-wise function, cell by cell."""
         image = self.graph.tensors[node.output].image
         lead = self.lead(node)
         assert lead is not None
         parts = self.parts_of[node.output]
-        make = map_op(operator)
+        make = op_of(operator)
         made: Made = {}
         for y, p, cell in self.grids[self.as_parts(lead, parts)].cells():
             shape = 1, cell.tile.width, cell.tile.channels

@@ -8,21 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import (
+    Bound,
     Concat,
     Constant,
     ConstantTensor,
     Dot,
     Filter,
     Graph,
+    Lookup,
     Map,
     Move,
     Node,
     Pool,
     Rename,
+    Requantise,
     Softmax,
     Stencil,
 )
 from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
+from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
 from raptor.spatial.ir import BodyOp, Compute, Part, TensorParts
 from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Gather, Piece, Vector
 from raptor.spatial.operations import Dot as DotTile
@@ -39,8 +43,6 @@ from raptor.target.layout import Image, Region, channel_tiles
 
 Ints = npt.NDArray[np.int64]
 
-_MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
-"""(result, operands, region of the result) -> the operation that computes one tile."""
 
 
 class Placed(NamedTuple):
@@ -83,8 +85,8 @@ class TileLowering:
                 self.lower_filter(node, operator)
             case Dot() as operator:
                 self.lower_dot(node, operator)
-            case Stencil() | Pool() | Map() as operator:
-                self.lower_tiles(node, _op_of(operator))
+            case Stencil() | Pool() | Map() | Requantise() | Bound() | Lookup() as operator:
+                self.lower_tiles(node, op_of(operator))
             case Concat():
                 self.lower_concat(node)
             case Move() as operator:
@@ -138,7 +140,7 @@ class TileLowering:
         parts = self.parts(node.inputs[0])
         self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
 
-    def lower_tiles(self, node: Node, make: _MakeOp) -> None:
+    def lower_tiles(self, node: Node, make: MakeOp) -> None:
         """Emits one compute for each tile of the result, from operand tiles of the same channels."""
         image = self.graph.tensors[node.output].image
         parts: list[tuple[Region, Tile]] = []
@@ -289,7 +291,8 @@ class TileLowering:
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 
 
-def _op_of(operator: Stencil | Pool | Map) -> _MakeOp:
+def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup) -> MakeOp:
+    """Returns a function that makes the operation of one tile."""
     match operator:
         case Stencil():
             return stencil_op(operator)
@@ -297,9 +300,15 @@ def _op_of(operator: Stencil | Pool | Map) -> _MakeOp:
             return _pool_op(operator)
         case Map():
             return map_op(operator)
+        case Requantise():
+            return requantise_op(operator)
+        case Bound():
+            return bound_op(operator)
+        case Lookup():
+            return lookup_op(operator)
 
 
-def map_op(operator: Map) -> _MakeOp:
+def map_op(operator: Map) -> MakeOp:
     """Returns a function that makes the `Vector` of one tile."""
 
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
@@ -315,14 +324,14 @@ def map_op(operator: Map) -> _MakeOp:
     return make
 
 
-def _pool_op(operator: Pool) -> _MakeOp:
+def _pool_op(operator: Pool) -> MakeOp:
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         return PoolTile(result, ((0, operands[0]),), operator.function, operator.window)
 
     return make
 
 
-def stencil_op(operator: Stencil) -> _MakeOp:
+def stencil_op(operator: Stencil) -> MakeOp:
     """Returns a function that makes the `Stencil` of one tile; equal weight vectors are stored once."""
 
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
