@@ -215,7 +215,9 @@ class Emitter:
         counts = np.array([len(op.products) for op in ops])
         group, line, source, target = np.concatenate([op.products for op in ops]).T
         out = np.repeat([self.at(op.result) for op in ops], counts)
-        size_in, size_out = (np.repeat(self.sizes(b), counts) for b in zip(*((o.lines[0], o.result) for o in ops)))
+        size_in, size_out = (
+            np.repeat(self.sizes(of), counts) for of in ([op.lines[0] for op in ops], [op.result for op in ops])
+        )
         block = virtual("mvmul", len(group))
         block["widths"] = np.repeat([self.widths(op.lines[0], op.result) for op in ops], counts)
         set_operand(block, 0, OUT, out + target * size_out)

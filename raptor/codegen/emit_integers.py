@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from raptor.codegen.registers import NONE, Ints, Virtual, virtual, width_code
 from raptor.graph.steps import Recipe
@@ -48,7 +47,7 @@ _NOTHING = _Operand(NONE, -1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Template:
-    """Instructions without addresses. value: [instruction, operand] -> number of a value, or the last one, which is 0."""
+    """Instructions without addresses. value: [instruction, operand] -> number of a value; -1 for none."""
 
     block: Virtual
     value: Ints
@@ -140,8 +139,8 @@ class _RowWriter:
 
     def write(self) -> None:
         for k, n in enumerate(self.shape.widened):
-            element = self.shape.sources[n]
-            self.bound("max", element.low, (element.bits, WORD.bits), self.shape.word(k), self.shape.source(n, self.row))
+            element, source = self.shape.sources[n], self.shape.source(n, self.row)
+            self.bound("max", element.low, (element.bits, WORD.bits), self.shape.word(k), source)
         for number in range(len(self.recipe.steps)):
             self.step(number)
         self.finish()
@@ -169,8 +168,8 @@ class _RowWriter:
 
     @property
     def last_bits(self) -> int:
-        """Bits of the last step's value. Half a word halves the time of what follows; sums have the width of operands."""
-        fits = -(2**15) <= self.recipe.result_low and self.recipe.result_high < 2**15
+        """Bits of the last step's value: half a word takes half the time. A sum has the width of its operands."""
+        fits = self.recipe.result_low >= -(2**15) and self.recipe.result_high < 2**15
         return 16 if fits and self.recipe.steps[-1].op not in ("add", "sub") else WORD.bits
 
     def finish(self) -> None:

@@ -25,8 +25,8 @@ VIRTUAL = np.dtype(
 )
 """A virtual instruction. `register` and `value`: of the operands rd, rs1, rs2; register `NONE` for an unused operand.
 
-widths: the widths that must be set, as `width_code` gives them; 0 for an instruction that does not depend on them. a, b,
-c, d: the other fields, as in `isa.RECORD`.
+widths: the widths that must be set, as `width_code` gives them; 0 for an instruction that does not depend on them.
+a, b, c, d: the other fields, as in `isa.RECORD`.
 """
 
 NONE = 255

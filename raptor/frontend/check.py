@@ -16,9 +16,9 @@ from raptor.graph.ir import (
     Constant,
     ConstantTensor,
     Filter,
-    Floats,
     Graph,
     Map,
+    Numbers,
     Operator,
     Stencil,
 )
@@ -171,7 +171,7 @@ def check_finite(graph: Graph) -> None:
             raise UserError(f"{node.name} ({node.op_type}): its weights give numbers beyond the range of float32")
 
 
-def _constants(operator: Operator) -> Iterator[Floats]:
+def _constants(operator: Operator) -> Iterator[Numbers]:
     match operator:
         case Filter() | Stencil():
             yield operator.weights

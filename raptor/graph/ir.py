@@ -1,7 +1,7 @@
 """The Graph: a model as typed operators on static shapes.
 
-ONNX has hundreds of operators; a crossbar machine needs a dozen. The importers in `raptor.frontend.operators` express the
-former in the latter, so that every level below knows only these:
+ONNX has hundreds of operators; a crossbar machine needs a dozen. The importers in `raptor.frontend.operators` express
+the former in the latter, so that every level below knows only these:
 
 `Filter`   products with constant matrices, one per kernel position (convolution, fully connected layers)
 `Dot`      products of two computed matrices, as dot products of the vector unit
@@ -20,7 +20,8 @@ Three more exist for integers only:
 `Bound`       integers between two bounds, in another width
 `Lookup`      one entry of a table for each integer
 
-A tensor holds floats or integers (`Tensor.element`; which types go together: `raptor.graph.types`). It has an `Image`: its elements in C order, seen as pixels with channels (`raptor.target.layout`).
+A tensor holds floats or integers (`Tensor.element`; which types go together: `raptor.graph.types`). It has an `Image`:
+its elements in C order, seen as pixels with channels (`raptor.target.layout`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,10 +39,12 @@ from raptor.target.element import MODELLED, Coding, ElementType
 from raptor.target.layout import Image
 
 Floats = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.float32 | np.int16 | np.int32]
+Numbers = npt.NDArray[np.float32 | np.int8 | np.int16 | np.int32]
 """Constants: floats, or the integers of an integer tensor."""
 Indices = npt.NDArray[np.int64]
-MapFunction = Literal["add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round"]
+MapFunction = Literal[
+    "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round"
+]
 EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round"})
 """Functions that the published instruction set cannot compute (docs/design.md, 5)."""
 
@@ -86,8 +89,9 @@ class Filter:
             return self.weights[tap, slice(*rows), slice(*cols)]
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         row, col = np.arange(*rows)[:, None], np.arange(*cols)[None, :]
-        weights = self.weights[tap, row % ins, col]
-        return np.where(row // ins == col // outs, weights, np.zeros_like(weights))
+        inside: npt.NDArray[np.bool_] = row // ins == col // outs
+        found: Numbers = np.where(inside, self.weights[tap, row % ins, col], np.zeros((), self.weights.dtype))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

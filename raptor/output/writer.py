@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from raptor.output.compile_report import CompileReport
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Target
 
-Numbers = npt.NDArray[np.float32 | np.int16 | np.int32]
+Numbers = npt.NDArray[np.float32 | np.int8 | np.int16 | np.int32]
 Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 
 _TOOL = "raptor"
@@ -44,6 +44,7 @@ class Artifacts:
     """Everything that goes into the files, in memory. `records` and `weights` have no entry for a core without work."""
 
     name: str
+    numbers: Literal["float", "int", "mixed"]
     arch: Target
     options: Mapping[str, Any]
     config: files.Config
@@ -80,6 +81,7 @@ def write(
             entries = dict(sorted(written))
         manifest = files.Manifest(
             tool=f"{_TOOL} {version}",
+            numbers=artifacts.numbers,
             model=artifacts.name,
             options=dict(artifacts.options),
             streams=("json", "pim") if stream_format == "both" else (stream_format,),

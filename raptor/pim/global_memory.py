@@ -56,8 +56,8 @@ def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
 class _Pool:
     """Constants in global memory; equal ones are stored once.
 
-    base: address of the first. modelled_bytes: size of a float of a program of floats. known: bytes of a constant -> its
-    address.
+    base: address of the first. modelled_bytes: size of a float of a program of floats. known: bytes of a constant
+    -> its address.
     """
 
     base: int

@@ -11,6 +11,7 @@ from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.operations import OneResult, Operation, V, W
 from raptor.spatial.tiles import Value
+from raptor.target.element import MODELLED, Coding, ElementType
 from raptor.target.layout import Image, Region
 
 
@@ -205,6 +206,8 @@ class Trace:
     node: str
     image: Image
     spots: tuple[Spot, ...]
+    element: ElementType = MODELLED
+    coding: Coding | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,8 @@ class _Lowering:
     def trace(self, tensor: TensorParts) -> ir.Trace:
         """Returns the places where the parts of a tensor can be seen."""
         spots = (ir.Spot(p.region, *self.made[p.tile.name]) for p in tensor.parts)
-        return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots))
+        element = tensor.parts[0].tile.element
+        return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots), element, tensor.coding)
 
 
 def _buffer(tile: Tile) -> ir.Buffer:

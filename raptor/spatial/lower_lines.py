@@ -260,7 +260,8 @@ class LineLowering(TileLowering):
         parts = self.parts_of[node.output]
         made: Made = {}
         element = self.element(node.output)
-        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, element, self.flow.xbar)
+        xbar = self.flow.xbar[0], self.arch.outputs_of(operator.weight_bits)
+        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, element, xbar)
 
         def on_core(lines: Range, p: int, cols: Range, core: int) -> tuple[Tile, int]:
             if lines[1] - lines[0] > 1:

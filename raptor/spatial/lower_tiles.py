@@ -1,6 +1,6 @@
 """Graph to SpatialIR by channel tiles: layers become computes that fit a core (thesis, 4.2 to 4.5)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -38,11 +38,11 @@ from raptor.spatial.residency import Residency
 from raptor.spatial.runs import find_runs
 from raptor.spatial.tile_filter import Cascade
 from raptor.spatial.tiles import ConstantTile, Tile, tile_name
+from raptor.target.arch import Target
 from raptor.target.element import ElementType
 from raptor.target.layout import Image, Region, channel_tiles
 
 Ints = npt.NDArray[np.int64]
-
 
 
 class Placed(NamedTuple):
@@ -62,6 +62,7 @@ class TileLowering:
 
     graph: Graph
     decision: Decision
+    arch: Target
     tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
     computes: list[Placed] = field(default_factory=list[Placed])
     literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
@@ -124,7 +125,9 @@ class TileLowering:
         """Records the tiles that hold a tensor."""
         tensor = self.graph.tensors[name]
         shown = tuple(Part(region, tile) for region, tile in parts)
-        self.tensors[name] = TensorParts(name, node, tensor.shape, tensor.image, tensor.in_model, shown)
+        self.tensors[name] = TensorParts(
+            name, node, tensor.shape, tensor.image, tensor.in_model, shown, coding=tensor.coding
+        )
 
     def bind_input_tiles(self, name: str) -> None:
         image = self.graph.tensors[name].image
@@ -285,7 +288,8 @@ class TileLowering:
         assert isinstance(chosen, KernelUnfolding), "the other unfoldings are of other lowerings"
         element = self.element(node.output)
         xbar_rows = flow.xbar[0] if isinstance(flow, ByLine) else None
-        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, element, self.decision.tile, xbar_rows)
+        source, tile = self.parts(node.inputs[0]), self.decision.tile
+        layer = Cascade(node, operator, chosen, source, image, element, tile, xbar_rows)
         for compute, core in layer.computes():
             self.emit(compute, core)
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
@@ -362,9 +366,7 @@ def _whole_tile(runs: Ints, sources: list[Part], result: Tile) -> Tile | None:
     return tile if (tile.pixels, tile.channels) == (result.pixels, result.channels) else None
 
 
-def _constant_tile(
-    name: str, constant: Constant, result: Tile, element: ElementType, region: Region
-) -> ConstantTile:
+def _constant_tile(name: str, constant: Constant, result: Tile, element: ElementType, region: Region) -> ConstantTile:
     """Cuts out the part of a constant for one tile: a pixel, a row or the whole tile, the shortest that repeats."""
     rows, width, channels = constant.pixels.shape
     values = constant.pixels[:, :, slice(*region.channels)] if channels > 1 else constant.pixels

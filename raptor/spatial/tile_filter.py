@@ -23,8 +23,9 @@ from raptor.target.layout import Image
 class Cascade:
     """A layer to lower, with the partial sum of each output tile so far.
 
-    source: parts of the layer's input. image: its output, of `element`, cut into tiles of `tile` channels. By channel range of the
-    output, partial: the sum so far; remaining: number of matrices still to come; stages: number of values so far.
+    source: parts of the layer's input. image: its output, cut into tiles of `tile` channels; element: type of its
+    elements. By channel range of the output, partial: the sum so far; remaining: number of matrices still to come;
+    stages: number of values so far.
 
     With `xbar_rows`, the products of all output tiles are added in the same order, so that equal columns of weights
     give equal results. Wherever the products of one tile with some input rows continue on another core, the products of
