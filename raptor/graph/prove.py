@@ -163,8 +163,10 @@ class _Form:
 
     def plus(self, other: "_Form") -> "_Form":
         """Adds a form without a shift."""
-        terms = {v: c << self.shift for v, c in other.coefficients.items()}
-        sums = {v: self.coefficients.get(v, 0) + terms.get(v, 0) for v in {*self.coefficients, *terms}}
+        sums = dict(self.coefficients)
+        for variable, coefficient in other.coefficients.items():
+            own = sums.get(variable, np.zeros_like(coefficient))
+            sums[variable] = own + (coefficient << self.shift)
         return _Form(sums, self.constant + (other.constant << self.shift), self.shift)
 
 
@@ -255,7 +257,7 @@ class _Follower:
 
     def _parity(self, used: dict[int, Ints]) -> _NormalForm | None:
         """Takes q - 2 * (q >> 1) out of the variables, and returns q; None if it is not there."""
-        for i, step in enumerate(self.steps):
+        for step in self.steps:
             bits = remainder_bits(self.steps, self.inputs, step)
             if bits is None or (bits != 1).any():
                 continue

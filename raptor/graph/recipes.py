@@ -1,8 +1,8 @@
 """Recipes of requantisations: the cheapest programs on 32-bit integers that give exactly the definition's results.
 
-A multiplier is factor / 2^shift with whole numbers, so the result is floor((sum x * factor + constant) / 2^shift), where
-the constant holds the offsets, the zero point and the half that rounds. Horner's scheme (`raptor.graph.horner`) computes
-it in 32 bits. Two facts make it cheap:
+A multiplier is factor / 2^shift with whole numbers, so the result is floor((sum x * factor + constant) / 2^shift). The
+constant holds the offsets, the zero point and the half that rounds. Horner's scheme (`raptor.graph.horner`) computes it
+in 32 bits. Two facts make it cheap:
 
 - Operands are whole numbers in a known range, so a whole interval of constants gives the same results
   (`raptor.graph.slack`). The one with most trailing zeros needs no addition in the lower stages, and often a shorter
@@ -39,7 +39,7 @@ _bit_length = np.frompyfunc(int.bit_length, 1, 1)
 
 
 class NoRecipeError(UserError):
-    """No recipe of 32-bit integers computes a requantisation. The message has the numbers; the caller names the node."""
+    """No recipe of 32-bit integers computes a requantisation. The message has the numbers, but no node."""
 
 
 def exact(requantise: Requantise) -> Recipe:
@@ -67,19 +67,21 @@ def short(requantise: Requantise) -> Recipe:
     Returns the exact recipe if that has no more steps.
     """
     best, given = exact(requantise), problem(requantise)
-    found = [(clamp, *_one_limb(given, clamp)) for clamp in _clamps(given)]
-    fitting = [(clamp, bits, recipe) for clamp, bits, recipe in found if recipe is not None]
-    chosen = [recipe for clamp, bits, recipe in fitting if clamp is not None or bits >= FEW_BITS or len(fitting) == 1]
+    found = [(clamp, *_one_limb(given, clamp)) for clamp in _clamps(given, margin=True)]
+    fitting = [(clamp, good, recipe) for clamp, good, recipe in found if recipe is not None]
+    chosen = [recipe for clamp, good, recipe in fitting if clamp is not None or good or len(fitting) == 1]
     if not chosen or len(best.steps) <= len(chosen[0].steps):
         return best
     return replace(chosen[0], flips=differences(requantise, chosen[0]))
 
 
-def _one_limb(given: Problem, clamp: tuple[int, int] | None) -> tuple[int, Recipe | None]:
-    """Returns the bits of the shortest multiplier that is rounded to fit, and the recipe if it does fit."""
+def _one_limb(given: Problem, clamp: tuple[int, int] | None) -> tuple[bool, Recipe | None]:
+    """Returns whether the multipliers, rounded to one limb, are right or long, and the recipe if it fits."""
     scaled = _rounded(given, _room(given, clamp or given.operands[0]))
-    bits = min(int(factor.max()).bit_length() for factor in scaled.factors)
-    return bits, _fitting(given, _steady(given, scaled), Shape((), clamp))
+    recipe = _fitting(given, _steady(given, scaled), Shape((), clamp))
+    both = zip(scaled.factors, given.factors, strict=True)
+    good = [(_bit_length(a) >= FEW_BITS) | (a << _flat(given.shift) == _flat(b) << scaled.shift) for a, b in both]
+    return all(g.all() for g in good), recipe
 
 
 def _candidates(given: Problem) -> Iterator[tuple[Scaled, Shape]]:
@@ -102,14 +104,19 @@ def _candidates(given: Problem) -> Iterator[tuple[Scaled, Shape]]:
         yield from ((wide, Shape(w, split=bits // 2)) for w in cuts)
 
 
-def _clamps(given: Problem) -> list[tuple[int, int] | None]:
-    """Returns None, and the range outside of which no result changes if it is narrower than the operand's."""
+def _clamps(given: Problem, margin: bool = False) -> list[tuple[int, int] | None]:
+    """Returns None, and the range outside of which no result changes if it is narrower than the operand's.
+
+    margin: the range is wide enough also for thresholds that are moved a little.
+    """
     ends = given.ends() if len(given.operands) == 1 else np.zeros((1, 2))
     moving = ends[:, 0] < ends[:, 1]
     if not moving.any():
         return [None]
     thresholds = edges(given.select(moving))
-    clamp = int(thresholds[:, 0].min()) - 1, int(thresholds[:, 1].max())
+    low, high = int(thresholds[:, 0].min()) - 1, int(thresholds[:, 1].max())
+    more = 2 + ((high - low) >> 6) if margin else 0
+    clamp = max(low - more, given.operands[0][0]), min(high + more, given.operands[0][1])
     return [None] if clamp == given.operands[0] else [None, clamp]
 
 
@@ -190,14 +197,15 @@ def _room(given: Problem, operand: tuple[int, int]) -> Ints:
     return np.clip(np.floor(30.999 - np.log2(np.maximum(products, sums))), 0, 31).astype(np.int64)
 
 
-def _rounded(given: Problem, shift: Ints, turns: Sequence[int] = (0,)) -> Scaled:
+def _rounded(given: Problem, shift: Ints, turns: Sequence[int] = ()) -> Scaled:
     """Returns the multipliers rounded to multiples of 2^-shift, then turned by so many units, and at least one unit."""
-    factors = [
-        _flat(np.maximum(np.rint(np.ldexp(factor[:, 0].astype(np.float64), shift - given.shift[:, 0])) + turn, 1))
-        for factor, turn in zip(given.factors, turns * (len(given.factors) // len(turns)), strict=True)
-    ]
-    factors = [factor.astype(np.int64).astype(object) for factor in factors]
-    exponent = shift.astype(object)
+    scaled = [np.ldexp(factor[:, 0].astype(np.float64), shift - given.shift[:, 0]) for factor in given.factors]
+    turned = [np.rint(s) + turn for s, turn in zip(scaled, turns or [0] * len(scaled), strict=True)]
+    whole = [np.maximum(t, 1).astype(np.int64) for t in turned]
+    # Where nothing is lost, the factors stay as they are: a factor of 1 needs no product.
+    kept = (shift >= given.shift[:, 0]) & np.logical_and.reduce([w == s for w, s in zip(whole, scaled, strict=True)])
+    factors = [np.where(kept, _flat(f), w.astype(object)) for f, w in zip(given.factors, whole, strict=True)]
+    exponent = np.where(kept, _flat(given.shift), shift.astype(object))
     return Scaled(factors, _base(given, factors, exponent) + _half(exponent), exponent)
 
 
@@ -228,8 +236,8 @@ def _widths(given: Problem, scaled: Scaled, limbs: int, clamp: tuple[int, int] |
         yield ()
         return
     sizes = [max(-low, high, 1) for low, high in [clamp or given.operands[0], *given.operands[1:]]]
-    largest = max(sum(int(f) * size for f, size in zip(factors, sizes, strict=True)) for factors in zip(*scaled.factors))
-    least = max(largest.bit_length() - 32, limbs - 1, int(max(scaled.shift)) - 31)
+    largest = np.sum([factor * size for factor, size in zip(scaled.factors, sizes, strict=True)], axis=0)
+    least = max(int(max(largest)).bit_length() - 32, limbs - 1, int(max(scaled.shift)) - 31)
     most = (limbs - 1) * (33 - sum(sizes).bit_length())
     yield from _cuts(limbs, range(least, min(most, least + 8) + 1))
 

@@ -51,7 +51,7 @@ def evaluate(requantise: Requantise, inputs: Sequence[Ints]) -> npt.NDArray[np.i
 
 
 def rounded(factors: Sequence[Ints], shift: Ints, operands: Sequence[Ints]) -> Ints:
-    """Returns the sum of factor * operand / 2^shift, rounded, ties to even. Uses Python's integers if 64 bits are few."""
+    """Returns the sum of factor * operand / 2^shift, rounded, ties to even; in Python's integers if 64 bits are few."""
     largest = sum(_magnitude(f) * _magnitude(x) for f, x in zip(factors, operands, strict=True))
     if largest < 2**59:
         # NOTE: below 2^59, a shift by 61 already rounds everything to 0, as any larger one.
@@ -91,7 +91,7 @@ def _odd(multiplier: Ints) -> tuple[Ints, Ints]:
 
 
 def distinct(arrays: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Returns the index, in the flat broadcast of all arrays, of one element of each kind, and the kind of each element.
+    """Returns the index, in the flat broadcast of all arrays, of one element of each kind, and each element's kind.
 
     Two elements are of one kind if all arrays have equal values there. Kinds: an array of the broadcast shape.
     """

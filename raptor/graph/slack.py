@@ -88,7 +88,7 @@ def staircase(given: Problem, most: int | None = None) -> tuple[Ints, Ints, Ints
 
 def edges(given: Problem) -> Ints:
     """Returns the lowest and the highest threshold [S, 2] of sets that all have more than one result, for one term."""
-    return given.thresholds(given.ends() + [1, 0]).astype(np.int64)
+    return given.thresholds(given.ends() + np.array([1, 0])).astype(np.int64)
 
 
 def ties(given: Problem) -> Ints:

@@ -162,9 +162,7 @@ def by_row(constants: Ints, row_class: Ints | None) -> Ints:
 
 def run(recipe: Recipe, inputs: Sequence[Ints], row_class: Ints | None = None) -> Ints:
     """Executes a recipe on images [rows, width, channels] and clamps. Raises RangeError if a value leaves 32 bits."""
-    steps = [
-        s if isinstance(s.right, int) else Step(s.op, s.left, by_row(s.right, row_class)) for s in recipe.steps
-    ]
+    steps = [s if isinstance(s.right, int) else Step(s.op, s.left, by_row(s.right, row_class)) for s in recipe.steps]
     values = execute(steps, [x.astype(np.int64) for x in inputs])
     for i, value in enumerate(values):
         _refuse_outside(value, *INT32, i - len(inputs))
