@@ -55,7 +55,7 @@ def constant_pixels(array: Floats, shape: Shape, image: Image) -> Floats:
     dimensions of the image are different, and only a scalar stays small.
     """
     if array.size == 1:
-        return scalar(array.item())
+        return owned(array).reshape(1, 1, 1)
     if shape == image.shape:
         aligned = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
     else:

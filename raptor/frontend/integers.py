@@ -67,7 +67,7 @@ def settled(node: NodeView, ctx: ImportContext, name: str) -> Affine | None:
     if term is None or term.tensor.shape != view.shape:
         return None
     element = term.tensor.element
-    ends = [_exact_code(term, b) for b in (view.low, view.high)]
+    ends = [exact_code(term, b) for b in (view.low, view.high)]
     if any(e is None for e in ends):
         return None
     low, high = (None if e is None or abs(e) == np.inf else int(e) for e in ends)
@@ -86,7 +86,7 @@ def settled(node: NodeView, ctx: ImportContext, name: str) -> Affine | None:
     return settled_view
 
 
-def _exact_code(term: Term, bound: float) -> float | None:
+def exact_code(term: Term, bound: float) -> float | None:
     """Returns the element that stands for a bound, if one does exactly."""
     if abs(bound) == np.inf:
         return bound

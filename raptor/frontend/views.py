@@ -160,7 +160,7 @@ class Affine:
             raise UserError(f"{node.name} ({node.op_type}): {wrong}")
         found = ctx.range(term.tensor)
         return requantise.Term(
-            _by_pixel(multiplier, self.shape, image), _by_pixel(term.offset, self.shape, image), found.low, found.high
+            broadcast_pixels(multiplier, self.shape, image), broadcast_pixels(term.offset, self.shape, image), found.low, found.high
         )
 
     def _laid(self, node: NodeView, ctx: ImportContext, tensor: Tensor, image: Image) -> Tensor:
@@ -183,6 +183,12 @@ class Affine:
             return None
         coding = Coding("float32", 0, tuple(map(float, scale.ravel())), zeros, wide[0] if wide else None)
         return term.tensor, coding
+
+
+def integers_as_they_are(node: NodeView, tensor: Tensor) -> Affine:
+    """Returns the view of the numbers of an integer tensor of the model."""
+    offset = np.asarray(tensor.coding.offset if tensor.coding else 0, np.int64)
+    return Affine(node, tensor.shape, (Term(tensor, np.ones((), np.float32), offset),))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,7 +253,7 @@ def _importer(node: NodeView):  # noqa: ANN202 (ImportFunction)
     return found.function
 
 
-def _by_pixel(values: npt.NDArray[np.generic], shape: Shape, image: Image) -> npt.NDArray[np.generic]:
+def broadcast_pixels(values: npt.NDArray[np.generic], shape: Shape, image: Image) -> npt.NDArray[np.generic]:
     """Returns parameters of a view of `shape` as [rows or 1, width or 1, channels or 1] of its image."""
     if values.size == 1:
         return values.reshape(1, 1, 1)

@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 import numpy as np
+from onnx import TensorProto
 
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.integers import affine, run
+from raptor.frontend.integers import affine, exact_code, run
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import MOVES, rule
 from raptor.frontend.views import Affine, Joined, TableView
 
+_FIRST_WITH_INPUTS = 11
+"""Version from which Pad has its value as an input."""
 _OWN_RULES = frozenset({"Concat", "Pad", "Cast", "ScatterND"})
 _MAXIMA = frozenset({"MaxPool", "GlobalMaxPool"})
 
@@ -83,4 +86,38 @@ def _bounded(node: NodeView, ctx: ImportContext, low: float, high: float) -> boo
     if view is None or np.isnan(low) or np.isnan(high):
         return False
     ctx.views[node.output] = replace(view.bounded(low, high), node=node)
+    return True
+
+
+@rule("Pad")
+def pad(node: NodeView, ctx: ImportContext) -> bool:
+    """Puts the integer of the value around the integers, if there is one."""
+    view = affine(ctx, node.inputs[0])
+    term = None if view is None else view.only
+    if view is None or term is None or term.tensor.shape != view.shape or node.version < _FIRST_WITH_INPUTS:
+        return False
+    value = ctx.constant(node.input(2))
+    if node.input(2) is not None and value is None:
+        return False
+    element = exact_code(term, 0.0 if value is None else float(value.item()))
+    tensor = term.tensor
+    if element is None or not tensor.element.low <= element <= tensor.element.high:
+        return False
+    # The importer takes a value of the integer type of the model.
+    code = int(element) + (tensor.coding.offset if tensor.coding else 0)
+    filling = ctx.add_constant(f"{node.output}.value", np.full((), code, np.int32))
+    given = (*node.inputs, "", "")[:4]
+    padded = replace(node, inputs=(given[0], given[1], filling, *(i for i in given[3:] if i)))
+    moved = run(padded, ctx, {node.inputs[0]: tensor.name})[node.output]
+    ctx.views[node.output] = replace(view, node=node, shape=moved.shape, terms=(replace(term, tensor=moved),))
+    return True
+
+
+@rule("Cast")
+def cast(node: NodeView, ctx: ImportContext) -> bool:
+    """Keeps the view: floats are cast to floats."""
+    view = ctx.views[node.inputs[0]]
+    if node.integer("to", TensorProto.FLOAT) != TensorProto.FLOAT:
+        return False
+    ctx.views[node.output] = view
     return True

@@ -9,7 +9,7 @@ from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import CONTRIBUTED, Refusal, importer
-from raptor.frontend.views import Affine, Term
+from raptor.frontend.views import Affine, Term, integers_as_they_are
 from raptor.graph.ir import Bound, Map, Rename, Tensor
 from raptor.target.element import integer
 
@@ -66,8 +66,7 @@ def quantise(node: NodeView, ctx: ImportContext, name: str, by: Steps, result: s
         # The host has done it.
         ctx.emit(node, (tensor.name,), tensor.image, Rename(), result)
     elif tensor.element.kind == "int":
-        view = Affine(node, tensor.shape, (Term(tensor, np.ones((), np.float32), np.zeros((), np.int64)),))
-        view.quantise(node, ctx, by, result)
+        integers_as_they_are(node, tensor).quantise(node, ctx, by, result)
     else:
         _quantise_floats(node, ctx, tensor, by, result)
 
