@@ -459,11 +459,12 @@ def _quantised_by_host(graph: GraphProto, context: ImportContext, version: int) 
     found: dict[str, Steps] = {}
     for name in (v.name for v in graph.input if v.name not in outputs and v.name not in context.codes):
         if all(n.op_type == "QuantizeLinear" for n in readers[name]) and readers[name]:
-            # A scale that is not constant, or a type that is not an integer: the importer says so.
+            # Scales in blocks are a matter for the chip. Scales that are not constant: the importer says so.
             with suppress(Refusal):
                 views = [NodeView.of(n, label(n), version) for n in readers[name]]
                 all_steps = [quantiser(v, context, context.shape(name)) for v in views]
                 if all(_are_equal(s, all_steps[0]) for s in all_steps):
+                    host_coding(all_steps[0])
                     found[name] = all_steps[0]
     return found
 

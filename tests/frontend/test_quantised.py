@@ -102,7 +102,7 @@ INTEGER_CASES = {
     "silu": wrapped([node("Sigmoid", "a", "t"), node("Mul", "a t", "r")], IMAGE),
     "leaky relu": wrapped([node("LeakyRelu", "a", "r", alpha=0.1)], IMAGE),
     "gelu": wrapped(
-        [node("Div", "a c", "t"), node("Erf", "t", "u"), node("Add", "u one", "v"), node("Mul", "a v", "w")]
+        [node("Div", "a c", "t"), node("Erf", "t", "u"), node("Add", "u one", "v"), node("Mul", "a v", "w", name="times")]
         + [node("Mul", "w half", "r")],
         IMAGE,
         {"c": np.float32(1.4142135), "one": np.float32(1), "half": np.float32(0.5)},
