@@ -239,13 +239,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A model: nodes in topological order; `tensors` holds every tensor by name."""
+    """A model: nodes in topological order; `tensors` holds every tensor by name.
+
+    float_nodes: in a model of integers, the ONNX nodes that are computed in floats.
+    """
 
     name: str
     tensors: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    float_nodes: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> Literal["float", "int", "mixed"]:
