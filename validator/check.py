@@ -33,6 +33,7 @@ _NOT_FLOAT = {
     "sld": "registers hold integers, global memory floats",
     "vvsll": "shifts have no meaning in a program of floats",
     "vvsra": "shifts have no meaning in a program of floats",
+    **dict.fromkeys(("vlut", "vrequant", "setfp", "vfloat", "vround"), "a program of floats has no integers"),
 }
 
 
