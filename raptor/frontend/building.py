@@ -29,7 +29,6 @@ from raptor.graph.ir import (
 from raptor.graph.window import Window
 from raptor.target.layout import Image
 
-
 _BITS = 8
 """Bits of the ones of a sum over channels."""
 

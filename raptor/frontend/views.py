@@ -246,7 +246,7 @@ def _replay(node: NodeView, ctx: ImportContext) -> None:
     _importer(node)(node, ctx)
 
 
-def _importer(node: NodeView):  # noqa: ANN202 (ImportFunction)
+def _importer(node: NodeView):
     found = find_importer(node.op_type, node.version)
     if found is None:
         raise Refusal("not supported")

@@ -35,7 +35,6 @@ from raptor.graph.ir import (
 from raptor.graph.requantise import Requantise
 from raptor.target.layout import Image
 
-
 Values = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 
 
