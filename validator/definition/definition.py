@@ -1,6 +1,6 @@
 """Computes every integer tensor of a model, node by node, by exact operators, tables and float sections."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from validator.definition.elementwise import wanted
 from validator.definition.nodes import Node, Result, where
 from validator.definition.operators import EXACT
 from validator.definition.qlinear import QLINEAR
-from validator.definition.rounding import quantised
+from validator.definition.rounding import Target, quantised
 from validator.definition.sections import ELEMENTWISE, Section, all_codes
 from validator.definition.values import BITS, Array, Doubles, Real, Rounded, Singles, Value, is_codes, limits
 from validator.widen import inlined
@@ -25,7 +25,7 @@ _BY_CODE = ("QLinearLeakyRelu", "QLinearSigmoid")
 """Functions of a quantised tensor, for which onnxruntime makes a table itself."""
 _FUNCTION_DOUBT = 2.0**-16
 """How far onnxruntime's functions of one element may differ by place in a vector, in units of the result's scale."""
-NOTHING: Mapping[str, Array] = MappingProxyType({})
+Force = Callable[[str, Array], Array]
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -39,11 +39,20 @@ class Known:
     codes: Mapping[str, Array]
     values: Mapping[str, Array]
     outputs: Mapping[str, Value]
+    kept: Mapping[str, Value]
+
+    def value(self, name: str) -> Value | None:
+        """Returns an integer tensor, an output, or a tensor that was to be kept."""
+        return next((known[name] for known in (self.codes, self.outputs, self.kept) if name in known), None)
 
 
 @dataclass(slots=True, eq=False)
 class Definition:
-    """A model. `constants` are values that do not depend on inputs; `inexact`: tensors of float sections."""
+    """A model. `constants` are values that do not depend on inputs.
+
+    The runs fill `inexact`: float tensors without an exact form; `tables`: those of them that are functions of one
+    quantised tensor; `by_floats`: integer tensors that are rounded from float sections.
+    """
 
     model: ModelProto
     producers: Mapping[str, NodeProto]
@@ -51,21 +60,47 @@ class Definition:
     constants: dict[str, Value]
     inexact: set[str] = field(default_factory=set[str])
     tables: set[str] = field(default_factory=set[str])
+    by_floats: set[str] = field(default_factory=set[str])
     _sections: dict[str, Section] = field(default_factory=dict[str, Section])
     _entries: dict[str, tuple[str, Singles]] = field(default_factory=dict[str, tuple[str, Singles]])
 
-    def run(self, inputs: Mapping[str, Array], forced: Mapping[str, Array] = NOTHING) -> Known:
-        """Computes all tensors. Those of `forced` take the place of the ones computed, for the nodes behind them."""
-        run = _Run(self, {name: np.asarray(array) for name, array in inputs.items()}, forced)
+    def run(self, inputs: Mapping[str, Array], forced: Force | None = None, keep: Collection[str] = ()) -> Known:
+        """Computes all tensors. `forced` returns the integers that nodes read in place of those computed.
+
+        Of other tensors, `keep` names those to return.
+        """
+        ends = [o.name for o in self.model.graph.output]
+        run = _Run(self, {name: np.asarray(array) for name, array in inputs.items()}, {*ends, *keep}, forced)
         run.compute(self.model.graph.node)
-        outputs = {o.name: run.output(o.name) for o in self.model.graph.output}
-        return Known(run.codes, run.arrays, outputs)
+        kept = {name: run.result(name) for name in keep if name in self.producers and name not in run.codes}
+        return Known(run.codes, run.arrays, {name: run.result(name) for name in ends}, kept)
+
+    def input_type(self, name: str) -> "np.dtype[Any]":
+        """Returns the type of an input of the model."""
+        found = next(i for i in self.model.graph.input if i.name == name)
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(found.type.tensor_type.elem_type))
+
+    def steps_of(self, name: str, shape: Sequence[int]) -> Target | None:
+        """Returns how the model quantises an input of this shape, if it does so at once and by constants."""
+        readers = [n for n in self.model.graph.node if name in n.input]
+        if not readers or any(n.op_type != "QuantizeLinear" for n in readers):
+            return None
+        node = readers[0]
+        operands = [None, *(self.constants.get(other) for other in node.input[1:])]
+        if operands[1] is None:
+            return None
+        return wanted(Node(node, operands, [True] * len(operands), self.model.opset_import), shape)
 
     def rounded(self, name: str, values: Mapping[str, Array]) -> Rounded | None:
         """Computes one integer tensor again from known ones; None if it is only moved."""
-        run = _Run(self, {n: a for n, a in values.items() if n != name}, NOTHING)
+        run = _Run(self, {n: a for n, a in values.items() if n != name}, {name})
         run.compute(self.behind(name, run.arrays)[0])
         return run.rounded.get(name)
+
+    def inner(self, name: str, values: Mapping[str, Array]) -> set[str]:
+        """Returns the tensors between an integer tensor and those before it."""
+        nodes, _ = self.behind(name, {n: a for n, a in values.items() if n != name})
+        return {output for node in nodes for output in node.output} - {name}
 
     def floats(self, name: str, values: Mapping[str, Array]) -> Array:
         """Returns a tensor of a float section as onnxruntime computes it from known tensors."""
@@ -115,30 +150,27 @@ class _Run:
 
     definition: Definition
     arrays: dict[str, Array]
-    forced: Mapping[str, Array]
+    ends: Collection[str]
+    forced: Force | None = None
     reals: dict[str, Real] = field(default_factory=dict[str, Real])
     codes: dict[str, Array] = field(default_factory=dict[str, Array])
     rounded: dict[str, Rounded] = field(default_factory=dict[str, Rounded])
 
     def compute(self, nodes: Sequence[NodeProto]) -> None:
         last = {name: k for k, node in enumerate(nodes) for name in node.input}
-        ends = {o.name for o in self.definition.model.graph.output}
         for k, node in enumerate(nodes):
             constants = self.definition.constants
             if not all(name in constants for name in node.output if name):
                 self._node(node)
             for name in node.input:
-                if last[name] == k and name not in ends:
+                if last[name] == k and name not in self.ends:
                     self.reals.pop(name, None)
                     self.rounded.pop(name, None)
 
-    def output(self, name: str) -> Value:
-        """Returns an output of the model: integers, exact numbers that are floats, or float32."""
+    def result(self, name: str) -> Value:
+        """Returns integers, exact numbers, or float32."""
         value = self._value(name)
-        if value is None or (isinstance(value, Real) and value.kind != "plain"):
-            self.definition.inexact.add(name)
-            return self.definition.floats(name, self.arrays)
-        return value
+        return self.definition.floats(name, self.arrays) if value is None else value
 
     def _node(self, proto: NodeProto) -> None:
         fixed = [name in self.definition.constants for name in proto.input]
@@ -173,10 +205,8 @@ class _Run:
         else:
             if is_codes(value):
                 self.codes[name] = value
-            self.arrays[name] = self._forced(name, value)
-
-    def _forced(self, name: str, value: Array) -> Array:
-        return self.forced.get(name, value)
+                value = self.forced(name, value) if self.forced else value
+            self.arrays[name] = value
 
     def _value(self, name: str) -> Value | None:
         for known in (self.definition.constants, self.arrays, self.reals):
@@ -231,6 +261,7 @@ class _Run:
         entries = self.definition.table(name, self.arrays)
         if entries is None:
             floats = self.definition.floats(name, self.arrays)
+            self.definition.by_floats.add(node.proto.output[0])
         else:
             source, numbers = entries
             x = self.arrays[source]
@@ -272,9 +303,9 @@ def first(node: NodeProto) -> str:
     return next(name for name in node.output if name)
 
 
-def load_definition(model: ModelProto) -> Definition:
-    """Prepares a model; constants are computed with the first run."""
-    model = inlined(model)
+def load_definition(model: ModelProto, fixed: Mapping[str, Array] = MappingProxyType({})) -> Definition:
+    """Prepares a model, some inputs of which are `fixed`; constants are computed with the first run."""
+    model = _with_constants(inlined(model), fixed)
     producers = {name: node for node in model.graph.node for name in node.output if name}
     order = {name: k for k, node in enumerate(model.graph.node) for name in node.output if name}
     constants: dict[str, Value] = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
@@ -282,6 +313,17 @@ def load_definition(model: ModelProto) -> Definition:
         if node.op_type == "Constant":
             constants[node.output[0]] = _constant(node)
     return Definition(model, producers, order, constants)
+
+
+def _with_constants(model: ModelProto, fixed: Mapping[str, Array]) -> ModelProto:
+    if not fixed:
+        return model
+    model = ModelProto.FromString(model.SerializeToString())
+    kept = [value for value in model.graph.input if value.name not in fixed]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in fixed.items())
+    return model
 
 
 def _constant(node: NodeProto) -> Array:

@@ -119,9 +119,14 @@ class Rounded:
     zero: Ints
     near: Callable[[], tuple[Doubles, Doubles]]
 
-    def explains(self, got: Array, at: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Tells where other codes are as near as onnxruntime's arithmetic can be; only at the elements `at`."""
-        exact, doubt = (np.broadcast_to(a, self.codes.shape)[at] for a in self.near())
+    def explains(self, got: Array, at: npt.NDArray[np.bool_], allowed: Doubles | None = None) -> npt.NDArray[np.bool_]:
+        """Tells where other codes are as near as onnxruntime's arithmetic can be; only at the elements `at`.
+
+        `allowed` takes the place of what onnxruntime may be off.
+        """
+        exact, doubt = self.near()
+        doubt = doubt if allowed is None else allowed
+        exact, doubt = (np.broadcast_to(a, self.codes.shape)[at] for a in (exact, doubt))
         zero = np.broadcast_to(self.zero, self.codes.shape)[at]
         low, high = limits(self.codes.dtype)
         apart = np.abs(got[at].astype(np.int64) - zero - np.clip(exact, low - zero, high - zero))

@@ -17,30 +17,10 @@ from raptor.common.errors import UserError
 from validator.definition.definition import Definition, Known, first
 from validator.definition.sections import entrance, fed, narrow
 from validator.definition.values import Array, Rounded, first_index
+from validator.difference import Difference
 from validator.session import session
 
 _GIVEN = ".as_defined"
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """An integer tensor of `total` elements, of which onnxruntime has `count` others; `explained` of them by a tie.
-
-    `at`, `got` (of onnxruntime) and `want` belong to the first element that is not explained, else to the first.
-    """
-
-    tensor: str
-    node: str
-    total: int
-    count: int = 0
-    explained: int = 0
-    at: tuple[int, ...] = ()
-    got: int = 0
-    want: int = 0
-
-    @property
-    def unexplained(self) -> int:
-        return self.count - self.explained
 
 
 @dataclass(frozen=True, slots=True, eq=False)
