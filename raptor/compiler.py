@@ -119,11 +119,12 @@ def compile_model(
     warnings = (*model.notes, *arch.notes, *decided.notes, *pim.memory_warnings(program, arch))
     return Artifacts(
         name=model.name,
-        arch=arch.with_timeout_ms(contents.timeout_ms(program, streams, arch)),
+        numbers=tiles.numbers,
+        arch=arch.with_timeout_ms(contents.timeout_ms(tiles, program, streams, arch)),
         options={**options, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
         config=contents.config(program, arch),
         memory=contents.memory_map(tiles, memory, program, arch),
-        layers=contents.layers(program, streams, arch),
+        layers=contents.layers(program, streams),
         steps=contents.steps(program, streams),
         mapping=mapping,
         report=make_report(values[Graph], tiles, decided.decision, program, streams, arch, warnings, decided.trials),

@@ -13,6 +13,7 @@ from raptor import codegen, pim, spatial
 from raptor.codegen import Streams
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
+from raptor.mapping.choose_recipes import choose_recipes, verify_graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.fold_relu import fold_relu
@@ -23,7 +24,7 @@ from raptor.target.arch import Target
 T = TypeVar("T")
 Pass = Callable[..., Any]
 
-PREPARATION: tuple[Pass, ...] = (fold_relu,)
+PREPARATION: tuple[Pass, ...] = (fold_relu, choose_recipes)
 """Passes before the decision, which is about the graph that they return."""
 
 LOWERING: tuple[Pass, ...] = (
@@ -40,7 +41,7 @@ LOWERING: tuple[Pass, ...] = (
 """Passes after the decision."""
 
 INVARIANTS: Mapping[type, Pass] = {
-    Graph: Graph.verify,
+    Graph: verify_graph,
     Partition: spatial.verify_partition,
     PlacedGraph: spatial.verify_placed,
     Schedule: spatial.verify_schedule,

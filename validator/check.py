@@ -13,15 +13,15 @@ from raptor.target import isa
 from raptor.target.arch import ArchFile
 from raptor.target.isa import (
     BY_OPCODE,
-    INSTRUCTIONS,
     OPCODE,
     REGISTER_COUNT,
     Kind,
     Records,
-    Unit,
 )
+from raptor.target.opcode_tables import NEEDS_WIDTH, SETS_WIDTH, mask
 from validator.errors import ProgramError
-from validator.program import Indices, Program
+from validator.integer_meanings import CONVERSIONS, FLOAT_BITS, FLOATS, INTEGERS, TABLE_BITS
+from validator.program import Indices, Matrix, Program
 
 Mask = npt.NDArray[np.bool_]
 Rule = Callable[[Program, ArchFile, int, Records], None]
@@ -33,6 +33,7 @@ _NOT_FLOAT = {
     "sld": "registers hold integers, global memory floats",
     "vvsll": "shifts have no meaning in a program of floats",
     "vvsra": "shifts have no meaning in a program of floats",
+    **dict.fromkeys(("vlut", "vrequant", "setfp", "vfloat", "vround"), "a program of floats has no integers"),
 }
 
 
@@ -75,16 +76,60 @@ def _first_use(first: Indices, registers: npt.NDArray[np.integer], where: Indice
 
 
 def _widths(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
-    bits = program.memory.element_bits
-    sets = _is(records, "setbw")
-    wrong = sets & ((records["b"] != bits) | (records["c"] != bits))
-    _refuse(core, records, np.flatnonzero(wrong), f"elements of this program have {bits} bits")
-    needs = np.flatnonzero(_NEEDS_WIDTH[records["opcode"]])
+    sets = SETS_WIDTH[records["opcode"]]
+    if not program.has_integers:
+        bits = program.memory.element_bits
+        wrong = sets & ((records["b"] != bits) | (records["c"] != bits))
+        _refuse(core, records, np.flatnonzero(wrong), f"elements of this program have {bits} bits")
+    needs = np.flatnonzero(NEEDS_WIDTH[records["opcode"]])
     if len(needs) and not sets[: needs[0]].any():
         _fail(core, records, int(needs[0]), "no setbw before it: the simulator would count no bytes")
 
 
-def _floats(_program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+def _integers(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    """Refuses instructions that have no meaning at the widths set before them."""
+    if not program.has_integers:
+        return
+    _refuse(core, records, np.flatnonzero(_is(records, "sld")), "registers are loaded by sldi only")
+    if program.manifest.numbers == "int":
+        _refuse(core, records, np.flatnonzero(_is(records, "setfp")), "the numbers of this program are int")
+    setters = np.flatnonzero(SETS_WIDTH[records["opcode"]])
+    at = np.flatnonzero(NEEDS_WIDTH[records["opcode"]])
+    last = setters[np.searchsorted(setters, at) - 1] if len(at) else at
+    code, bits, out = records["opcode"][at], records["b"][last], records["c"][last]
+    floats = _is(records, "setfp")[last]
+    for faulty, reason in (
+        (~floats & ~_AFTER_SETBW[code], "it has no meaning for integers; use setfp before it"),
+        (~floats & (code == OPCODE["vlut"]) & (bits > TABLE_BITS), f"a table has inputs of at most {TABLE_BITS} bits"),
+        (floats & ~_AFTER_SETFP[code], "it has no meaning for floats; use setbw before it"),
+        (floats & (code == OPCODE["vfloat"]) & (out != FLOAT_BITS), "its result is a float32, but obiw is not 32"),
+        (floats & (code == OPCODE["vround"]) & (bits != FLOAT_BITS), "its operand is a float32, but ibiw is not 32"),
+        (
+            floats & ~_CONVERTS[code] & ((bits != FLOAT_BITS) | (out != FLOAT_BITS)),
+            "it is for float32, but ibiw and obiw are not both 32",
+        ),
+    ):
+        _refuse(core, records, at[faulty], reason)
+
+
+def _weights(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    """Refuses products whose weights do not fit `mbiw` bits."""
+    if not program.has_integers:
+        return
+    products = np.flatnonzero(_is(records, "mvmul"))
+    highest = [_most_bits(program.weights.matrix(core, g)) for g in range(len(program.config.groups(core)))]
+    needed = np.array(highest, np.int64)[records["c"][products]] if len(products) else products
+    _refuse(core, records, products[needed > records["a"][products]], "the group has weights of more than mbiw bits")
+
+
+def _most_bits(matrix: Matrix) -> int:
+    """Returns the bits of the largest integer of a matrix, with its sign."""
+    return 1 + max(int(matrix.max()).bit_length(), (-int(matrix.min()) - 1).bit_length() if matrix.min() < 0 else 0)
+
+
+def _floats(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    if program.has_integers:
+        return
     for name, reason in _NOT_FLOAT.items():
         _refuse(core, records, np.flatnonzero(_is(records, name)), reason)
     filled = _is(records, "lldi") & (records["a"] != 0)
@@ -117,9 +162,22 @@ def _offsets(_program: Program, _arch: ArchFile, core: int, records: Records) ->
         _refuse(core, records, np.flatnonzero(unclear), reason if bits else f"{name} takes no offset")
 
 
-_RULES: tuple[Rule, ...] = (_ranges, _pairs, _registers, _widths, _floats, _groups, _partners, _offsets)
-_NEEDS_WIDTH = np.zeros(256, np.bool_)
-_NEEDS_WIDTH[[i.opcode for i in INSTRUCTIONS if i.unit in (Unit.MATRIX, Unit.VECTOR)]] = True
+_RULES: tuple[Rule, ...] = (
+    _ranges,
+    _pairs,
+    _registers,
+    _widths,
+    _integers,
+    _floats,
+    _groups,
+    _weights,
+    _partners,
+    _offsets,
+)
+_AFTER_SETBW, _AFTER_SETFP, _CONVERTS = (
+    mask(lambda row, names=names: row.name in names) for names in (INTEGERS, FLOATS | CONVERSIONS, CONVERSIONS)
+)
+"""Masks of opcodes that have a meaning after each, and of those that have one with other widths than 32 after setfp."""
 
 
 def _is(records: Records, name: str) -> Mask:

@@ -1,9 +1,13 @@
 """Typed interface of the compiled engine."""
 
+from typing import Any, Literal
+
 import numpy as np
+import numpy.typing as npt
 
 from raptor.target.opcode_tables import RULES
 from validator.machine import Fault, Machine, Stop
+from validator.program import Values
 
 
 def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
@@ -14,10 +18,28 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
     from validator.engine_kernels import run  # numba takes a while to import
 
     m, w, p = machine, machine.weights, machine.probes
-    fault = np.zeros(3, np.int64)
+    fault = np.zeros(6, np.int64)
     cores = (m.words, m.pc, m.first, m.registers, m.events)
-    memories = (m.local, m.local_first, m.memory, m.element_bytes, m.owners)
+    memories = (_planes(m, "local"), m.local_first, m.local_size, _planes(m, "memory"), m.element_bytes, m.owners)
     weights = (w.values, w.offset, w.rows, w.cols, w.first)
-    probes = (p.pc, p.first, p.next, p.address, p.size, p.offset, p.captured)
-    stop = Stop(run(block, max_steps, RULES, cores, memories, weights, probes, fault))
+    captured = (p.captured,) if m.written is None else (p.captured, m.written.captured)
+    probes = (p.pc, p.first, p.next, p.address, p.size, p.offset, captured)
+    stop = Stop(run(block, max_steps, RULES, cores, memories, weights, probes, _integers(m), fault))
     return Fault(stop, *(int(value) for value in fault))
+
+
+def _planes(machine: Machine, name: Literal["local", "memory"]) -> tuple[Values, ...]:
+    values: Values = getattr(machine, name)
+    return (values,) if machine.written is None else (values, getattr(machine.written, name))
+
+
+def _integers(machine: Machine) -> tuple[npt.NDArray[Any], ...] | None:
+    """Returns what `integer_kernels` need: widths, views of local memory, and space for operands and results."""
+    if machine.written is None:
+        return None
+    from validator.integer_kernels import CHUNK
+
+    views = [machine.local.view(kind) for kind in (np.int8, np.int16, np.int32, np.float32)]
+    rows, cols = (int(sizes.max(initial=1)) for sizes in (machine.weights.rows, machine.weights.cols))
+    chunks = (np.zeros(CHUNK, np.int64), np.zeros(CHUNK, np.int64))
+    return machine.widths, *views, *chunks, np.zeros(rows, np.int32), np.zeros(cols, np.int32), np.zeros(cols, np.int64)

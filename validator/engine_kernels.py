@@ -1,5 +1,8 @@
 """Compiled engine. It does what `reference` does, in the same order of float operations, with the same checks.
 
+A memory is a tuple of planes: its values, and with integers also a byte for each, 1 if it was written. Moves
+copy all planes. `integers` is None in a program of floats; numba then leaves out what is behind the test for it.
+
 Import it only where it runs (`raptor.common.jit`). Positions in memories are unsigned. Indexing then needs no test for
 negative positions, so the compiler turns the small loops into vector code. Slices would have the same effect, but they
 take long to make. NOTE: in numba, an operation of a signed and an unsigned integer gives a float.
@@ -12,7 +15,6 @@ here.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,9 @@ import numpy as np
 from raptor.common.jit import helper, kernel
 from raptor.target.isa import OPCODE, Timing
 from raptor.target.opcode_tables import ONE, VECTOR, Rule
+from validator.address_kernels import apart, place, within
+from validator.float_kernels import binary, product, rectify, unary
+from validator.integer_kernels import integer_product, integer_vector
 from validator.machine import EVENT_COUNT, UNUSED, Stop
 from validator.scalar_kernels import scalar_result
 
@@ -33,19 +38,24 @@ _U = np.uint64
 
 _SLDI, _SLD, _MVMUL, _LMV, _LD, _ST, _LLDI = (OPCODE[n] for n in ("sldi", "sld", "mvmul", "lmv", "ld", "st", "lldi"))
 _SEND, _RECV, _WAIT, _SYNC, _NOP, _SETBW = (OPCODE[n] for n in ("send", "recv", "wait", "sync", "nop", "setbw"))
-_VVADD, _VVSUB, _VVMUL, _VVDMUL, _VVMAX = (OPCODE[n] for n in ("vvadd", "vvsub", "vvmul", "vvdmul", "vvmax"))
-_VAVG, _VRELU, _VTANH, _VSIGM, _VSOFTMAX = (OPCODE[n] for n in ("vavg", "vrelu", "vtanh", "vsigm", "vsoftmax"))
-_VMV, _VRSU, _VRSL, _VEXP, _VLOG = (OPCODE[n] for n in ("vmv", "vrsu", "vrsl", "vexp", "vlog"))
-_VSQRT, _VERF, _VVDIV = (OPCODE[n] for n in ("vsqrt", "verf", "vvdiv"))
+_SETFP = OPCODE["setfp"]
 
 
 @kernel
 def run(
-    block: bool, max_steps: int, rules: Any, cores: Any, memories: Any, weights: Any, probes: Any, fault: Any
+    block: bool,
+    max_steps: int,
+    rules: Any,
+    cores: Any,
+    memories: Any,
+    weights: Any,
+    probes: Any,
+    integers: Any,
+    fault: Any,
 ) -> int:
     """Runs all cores until they have finished, none can continue, or there is a fault. Returns a `Stop`.
 
-    `fault` receives core, address and size (bytes). A blocked core is woken by the core that it waits for, through a
+    `fault` receives the entries of `Fault`. A blocked core is woken by the core that it waits for, through a
     queue. `block`: run each core until it blocks, else one instruction of each core in turn.
     """
     pc, first = cores[1], cores[2]
@@ -71,7 +81,7 @@ def run(
                 return _STEPS
             woken[0] = -1
             limit = max_steps - steps if block else np.int64(1)
-            code, done = _advance(core, limit, rules, cores, memories, weights, probes, scratch, woken, fault)
+            code, done = _advance(core, limit, rules, cores, memories, weights, probes, integers, scratch, woken, fault)
             steps += done
             if code > 0:
                 return code
@@ -90,13 +100,15 @@ def run(
 
 
 @helper
-def _advance(core, limit, rules, cores, memories, weights, probes, scratch, woken, fault):  # noqa: C901 the dispatch
+def _advance(  # noqa: C901 the dispatch
+    core, limit, rules, cores, memories, weights, probes, integers, scratch, woken, fault
+):
     """Executes up to `limit` instructions of a core, but none after an instruction that may wake another core.
 
     Returns a code (0, blocked, or a fault) and the number of instructions executed, including that of a partner.
     """
     words, pc, first, all_registers, events = cores
-    local, local_first, width = memories[0], memories[1], memories[3]
+    local, local_first, width = memories[0], memories[1], memories[4]
     registers = all_registers[core]
     at, end = pc[core], first[core + 1]
     due = _capture(core, at, local, local_first, probes)
@@ -111,22 +123,29 @@ def _advance(core, limit, rules, cores, memories, weights, probes, scratch, woke
         if op == _SLDI:
             registers[rd] = a
         elif op == _MVMUL:
-            code = _mvmul(core, registers[rd], registers[rs1], b, c, memories, weights, scratch, fault)
+            if integers is None:
+                code = _mvmul(core, registers[rd], registers[rs1], b, c, memories, weights, scratch, fault)
+            else:
+                code = integer_product(core, registers[rd], registers[rs1], b, c, memories, weights, integers, fault)
         elif op == _LMV:
             target = registers[rd] + (c if b & 1 else 0)
             code = _lmv(core, target, registers[rs1] + (c if b & 2 else 0), d, memories, fault)
         elif rules[op, Rule.UNIT] == VECTOR:
             second = np.int64(registers[a]) if rules[op, Rule.READS_RS2] == 1 else np.int64(0)
-            code = _vector(core, op, rules[op], registers[rd], registers[rs1], second, b, c, d, memories, fault)
+            rule, x, y = rules[op], registers[rd], registers[rs1]
+            if integers is None:
+                code = _vector(core, op, rule, x, y, second, b, c, d, memories, fault)
+            else:
+                code = integer_vector(core, op, rule, x, y, second, b, c, d, memories, integers, fault)
         elif rules[op, Rule.TIMING] == Timing.REGISTER and op != _SLD:
             second = np.int64(registers[a]) if rules[op, Rule.READS_RS2] == 1 else np.int64(0)
             registers[rd] = np.int32(scalar_result(op, np.int64(registers[rs1]), second, a))
         elif op == _LD or op == _ST:  # noqa: SIM109 numba makes a loop of `in`
             code = _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault)
         elif op == _LLDI:
-            code, y = _place(core, registers[rd] + (c if b & 1 else 0), d, memories, fault)
+            code, y = place(core, registers[rd] + (c if b & 1 else 0), d, memories, fault)
             if code == _OK:
-                _fill(local, y, _U(d // width))
+                _fill(local, y, a & 255, _U(d // width))
         elif op == _WAIT:
             if events[core * _EVENTS + b] < c:
                 code = _BLOCKED
@@ -143,7 +162,9 @@ def _advance(core, limit, rules, cores, memories, weights, probes, scratch, woke
                 woken[0] = a
                 done += 1  # the partner's instruction
                 limit = done
-        elif op != _NOP and op != _SETBW:
+        elif op == _SETBW or op == _SETFP:  # noqa: SIM109 numba makes a loop of `in`
+            code = _set_widths(core, op, b, c, integers)
+        elif op != _NOP:
             code = _NO_MEANING
         if code != _OK:
             break
@@ -154,6 +175,16 @@ def _advance(core, limit, rules, cores, memories, weights, probes, scratch, woke
     if code > 0 and op != _SEND and op != _RECV:
         fault[0] = core
     return code, done
+
+
+@helper
+def _set_widths(core, op, ibiw, obiw, integers):
+    """Executes `setbw` or `setfp`. A program of floats has one width only (`check`), and no `setfp`."""
+    if integers is None:
+        return _OK if op == _SETBW else _NO_MEANING
+    widths = integers[0]
+    widths[core, 0], widths[core, 1], widths[core, 2] = ibiw, obiw, op == _SETFP
+    return _OK
 
 
 @helper
@@ -169,87 +200,28 @@ def _capture(core, at, local, local_first, probes):
 
 
 @helper
-def _place(core, address, size, memories, fault):
-    """Returns a code (0 or a fault) and the position in `local` of `size` bytes at `address` of a core."""
-    local_first, width = memories[1], memories[3]
-    length = local_first[core + 1] - local_first[core]
-    code, index = _within(np.int64(address), size, length, width, fault)
-    return code, _U(local_first[core] + index)
-
-
-@helper
-def _within(address, size, length, width, fault):
-    """Returns a code (0 or a fault) and the first element of a span. `length`: elements of the memory."""
-    if width > 1 and (address % width != 0 or size % width != 0):
-        code = _UNALIGNED
-    elif address < 0 or size < 0 or address + size > length * width:
-        code = _LOCAL
-    else:
-        return _OK, address // width if width > 1 else address
-    fault[1], fault[2] = address, size
-    return code, np.int64(0)
-
-
-@helper
-def _apart(target, count, source, source_count, exact, memories, core, fault):
-    """Returns a fault code if a target overlaps a source. `exact`: a target that is equal to the source is allowed."""
-    if target + count <= source or source + source_count <= target or (exact and target == source):
-        return _OK
-    width = np.int64(memories[3])
-    fault[1], fault[2] = (np.int64(target) - memories[1][core]) * width, np.int64(count) * width
-    return _OVERLAP
-
-
-@helper
 def _mvmul(core, target, source, relu, group, memories, weights, scratch, fault):
     values, offset, rows, cols, first_group = weights
-    local, width = memories[0], memories[3]
+    local, width = memories[0][0], memories[4]
     g, y = first_group[core] + group, _U(0)
-    code, x = _place(core, source, rows[g] * width, memories, fault)
+    code, x = place(core, source, rows[g] * width, memories, fault)
     if code == _OK:
-        code, y = _place(core, target, cols[g] * width, memories, fault)
+        code, y = place(core, target, cols[g] * width, memories, fault)
     if code != _OK:
         return code
-    _product(local, x, _U(rows[g]), values, _U(offset[g]), _U(cols[g]), scratch)
+    product(local, x, _U(rows[g]), values, _U(offset[g]), _U(cols[g]), scratch)
     if relu:
-        _relu(local, y, scratch, _U(0), _U(cols[g]))
+        rectify(local, y, scratch, _U(0), _U(cols[g]))
     else:
-        _copy(local, y, scratch, _U(0), _U(cols[g]))
+        for j in range(_U(cols[g])):
+            local[y + j] = scratch[j]
     return _OK
-
-
-@helper
-def _product(v, x, n, w, o, m, t):
-    """Computes t = v[x : x + n] @ w[o :]. A row has `m` weights; rows are added in order, eight in one pass."""
-    for j in range(m):
-        t[j] = 0
-    end = x + n
-    while x + _U(8) <= end:
-        x0, x1, x2, x3 = v[x], v[x + _U(1)], v[x + _U(2)], v[x + _U(3)]
-        x4, x5, x6, x7 = v[x + _U(4)], v[x + _U(5)], v[x + _U(6)], v[x + _U(7)]
-        o1 = o + m
-        o2 = o1 + m
-        o3 = o2 + m
-        o4 = o3 + m
-        o5 = o4 + m
-        o6 = o5 + m
-        o7 = o6 + m
-        for j in range(m):
-            half = (((t[j] + x0 * w[o + j]) + x1 * w[o1 + j]) + x2 * w[o2 + j]) + x3 * w[o3 + j]
-            t[j] = (((half + x4 * w[o4 + j]) + x5 * w[o5 + j]) + x6 * w[o6 + j]) + x7 * w[o7 + j]
-        o = o7 + m
-        x += _U(8)
-    while x < end:
-        for j in range(m):
-            t[j] += v[x] * w[o + j]
-        o += m
-        x += _U(1)
 
 
 @helper
 def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
     """Executes a vector instruction. `rule`: its row in `rules`. `rd`, `rs1`, `rs2`: values of the registers."""
-    local, width = memories[0], memories[3]
+    local, width = memories[0][0], memories[4]
     single, strided = rule[Rule.COUNT_RD] == ONE, rule[Rule.STRIDED] == 1
     if strided and rs2 < 0:
         fault[1], fault[2] = rs1, rs2
@@ -258,161 +230,50 @@ def _vector(core, op, rule, rd, rs1, rs2, b, c, d, memories, fault):
     result = np.int64(1) if single else d
     span = (d - 1) * rs2 + 1 if strided else d
     moved = step if b & 1 and not single and not strided else 0
-    code, y = _place(core, rd + moved, result * width, memories, fault)
+    code, y = place(core, rd + moved, result * width, memories, fault)
     if code != _OK:
         return code
-    code, x = _place(core, rs1 + (step if b & 2 else 0), span * width, memories, fault)
+    code, x = place(core, rs1 + (step if b & 2 else 0), span * width, memories, fault)
     if code == _OK and not single:
-        code = _apart(y, _U(result), x, _U(span), not strided, memories, core, fault)
+        code = apart(y, _U(result), x, _U(span), not strided, memories, core, fault)
     if code != _OK:
         return code
     if rule[Rule.SOURCES] == 1:
-        return _unary(op, local, y, x, rs2, _U(d))
-    code, z = _place(core, rs2 + (step if b & 4 else 0), span * width, memories, fault)
+        return unary(op, local, y, x, rs2, _U(d))
+    code, z = place(core, rs2 + (step if b & 4 else 0), span * width, memories, fault)
     if code == _OK and not single:
-        code = _apart(y, _U(result), z, _U(span), True, memories, core, fault)
-    return _binary(op, local, y, x, z, _U(d)) if code == _OK else code
+        code = apart(y, _U(result), z, _U(span), True, memories, core, fault)
+    return binary(op, local, y, x, z, _U(d)) if code == _OK else code
 
 
 @helper
-def _binary(op, v, y, p, q, n):  # noqa: C901 one branch for each loop that is worth its own vector code
-    """Computes an instruction of two vectors, at `p` and `q`, with `n` elements; the result goes to `y`."""
-    if op == _VVADD and y == p:
+def _copy(target, y, source, x, n):
+    """Copies `n` elements of all planes."""
+    for k in range(len(target)):
+        v, u = target[k], source[k]
         for i in range(n):
-            v[y + i] += v[q + i]
-    elif op == _VVADD:
-        for i in range(n):
-            v[y + i] = v[p + i] + v[q + i]
-    elif op == _VVSUB:
-        for i in range(n):
-            v[y + i] = v[p + i] - v[q + i]
-    elif op == _VVMUL and y == p:
-        for i in range(n):
-            v[y + i] *= v[q + i]
-    elif op == _VVMUL:
-        for i in range(n):
-            v[y + i] = v[p + i] * v[q + i]
-    elif op == _VVMAX and y == p:
-        for i in range(n):
-            v[y + i] = v[y + i] if (v[y + i] >= v[q + i]) | (v[y + i] != v[y + i]) else v[q + i]
-    elif op == _VVMAX:
-        for i in range(n):
-            v[y + i] = v[p + i] if (v[p + i] >= v[q + i]) | (v[p + i] != v[p + i]) else v[q + i]
-    elif op == _VVDIV:
-        for i in range(n):
-            v[y + i] = v[p + i] / v[q + i]
-    elif op == _VVDMUL:
-        total = 0.0
-        for i in range(n):
-            total += np.float64(v[p + i]) * np.float64(v[q + i])
-        v[y] = total
-    else:
-        return _NO_MEANING
-    return _OK
+            v[y + i] = u[x + i]
 
 
 @helper
-def _unary(op, v, y, x, register, n):  # noqa: C901 one branch for each function
-    """Computes an instruction of one vector, at `x`. `register`: value of rs2, which is a stride or a bound."""
-    if op == _VRELU:
-        _relu(v, y, v, x, n)
-    elif op == _VAVG:
-        v[y] = _mean(v, x, _U(register), n)
-    elif op == _VMV:
-        _gather(v, y, x, _U(register), n)
-    elif op == _VRSU:
-        _bound(v, y, x, np.float32(register), True, n)
-    elif op == _VRSL:
-        _bound(v, y, x, np.float32(register), False, n)
-    elif op == _VTANH:
+def _fill(planes, y, value, n):
+    """Writes `n` elements. A program of floats fills with 0 only."""
+    for k in range(len(planes)):
+        v, content = planes[k], value if k == 0 else np.int64(1)
         for i in range(n):
-            v[y + i] = math.tanh(np.float64(v[x + i]))
-    elif op == _VSIGM:
-        for i in range(n):
-            u = np.float64(v[x + i])
-            v[y + i] = 1 / (1 + math.exp(-u)) if u >= 0 else math.exp(u) / (1 + math.exp(u))
-    elif op == _VSOFTMAX:
-        _softmax(v, y, x, n)
-    elif op == _VEXP:
-        for i in range(n):
-            v[y + i] = math.exp(np.float64(v[x + i]))
-    elif op == _VLOG:
-        for i in range(n):
-            v[y + i] = math.log(np.float64(v[x + i]))
-    elif op == _VSQRT:
-        for i in range(n):
-            v[y + i] = math.sqrt(np.float64(v[x + i]))
-    elif op == _VERF:
-        for i in range(n):
-            v[y + i] = math.erf(np.float64(v[x + i]))
-    else:
-        return _NO_MEANING
-    return _OK
-
-
-@helper
-def _relu(v, y, u, x, n):
-    for i in range(n):
-        v[y + i] = np.float32(0) if u[x + i] < 0 else u[x + i]
-
-
-@helper
-def _bound(v, y, x, bound, upper, n):
-    for i in range(n):
-        within = v[x + i] <= bound if upper else v[x + i] >= bound
-        v[y + i] = v[x + i] if within or v[x + i] != v[x + i] else bound
-
-
-@helper
-def _mean(v, x, stride, n):
-    total = 0.0
-    for i in range(n):
-        total += np.float64(v[x + i * stride])
-    return total / np.float64(n)
-
-
-@helper
-def _gather(v, y, x, stride, n):
-    for i in range(n):
-        v[y + i] = v[x + i * stride]
-
-
-@helper
-def _softmax(v, y, x, n):
-    largest = v[x]
-    for i in range(n):
-        largest = v[x + i] if v[x + i] > largest or v[x + i] != v[x + i] else largest
-    powers = np.empty(n, np.float64)
-    total = 0.0
-    for i in range(n):
-        powers[i] = math.exp(np.float64(v[x + i]) - np.float64(largest))
-        total += powers[i]
-    for i in range(n):
-        v[y + i] = powers[i] / total
-
-
-@helper
-def _copy(v, y, u, x, n):
-    for i in range(n):
-        v[y + i] = u[x + i]
-
-
-@helper
-def _fill(v, y, n):
-    for i in range(n):
-        v[y + i] = 0
+            v[y + i] = content
 
 
 @helper
 def _lmv(core, target, source, size, memories, fault):
-    local, width = memories[0], memories[3]
-    code, y = _place(core, target, size, memories, fault)
+    local, width = memories[0], memories[4]
+    code, y = place(core, target, size, memories, fault)
     if code != _OK:
         return code
-    code, x = _place(core, source, size, memories, fault)
+    code, x = place(core, source, size, memories, fault)
     count = _U(size // width)
     if code == _OK:
-        code = _apart(y, count, x, count, False, memories, core, fault)
+        code = apart(y, count, x, count, False, memories, core, fault)
     if code == _OK:
         _copy(local, y, local, x, count)
     return code
@@ -421,14 +282,14 @@ def _lmv(core, target, source, size, memories, fault):
 @helper
 def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
     """Executes `ld` or `st`. The address in global memory: high word in an even register, low word in the next."""
-    local, _local_first, memory, width, owners = memories
+    local, _local_first, _local_size, memory, width, owners = memories
     near, far = (rd, rs1) if op == _LD else (rs1, rd)
     near_bit, far_bit = (1, 2) if op == _LD else (2, 1)
-    code, x = _place(core, registers[near] + (c if b & near_bit else 0), d, memories, fault)
+    code, x = place(core, registers[near] + (c if b & near_bit else 0), d, memories, fault)
     if code != _OK:
         return code
     address = (np.int64(registers[far]) << 32) + (np.int64(registers[far + 1]) & 0xFFFFFFFF)
-    code, g = _within(address + (c if b & far_bit else 0), d, memory.size, width, fault)
+    code, g = within(address + (c if b & far_bit else 0), d, owners.size, width, fault)
     if code != _OK:
         return _GLOBAL if code == _LOCAL else code
     start, count = _U(g), _U(d // width)
@@ -461,7 +322,7 @@ def _meet(core, op, partner, cores, memories, probes, fault):
     Returns 0, blocked if the partner is not at the matching instruction, or a fault code.
     """
     words, pc, first, registers = cores[0], cores[1], cores[2], cores[3]
-    local, local_first, width = memories[0], memories[1], memories[3]
+    local, local_first, width = memories[0], memories[1], memories[4]
     there = pc[partner]
     if there == first[partner + 1]:
         return _BLOCKED
@@ -475,12 +336,12 @@ def _meet(core, op, partner, cores, memories, probes, fault):
     if address != registers[sender, (words[send, 0] >> 16) & 255]:
         return _REGISTERS
     size, recv_size = np.int64(words[send, 4]), np.int64(words[recv, 4])
-    code, x = _place(sender, address + (words[send, 3] if words[send, 2] & 3 else 0), size, memories, fault)
+    code, x = place(sender, address + (words[send, 3] if words[send, 2] & 3 else 0), size, memories, fault)
     if code != _OK:
         return code
     fault[0] = receiver
     address = np.int64(registers[receiver, (words[recv, 0] >> 8) & 255])
-    code, y = _place(receiver, address + (words[recv, 3] if words[recv, 2] & 1 else 0), recv_size, memories, fault)
+    code, y = place(receiver, address + (words[recv, 3] if words[recv, 2] & 1 else 0), recv_size, memories, fault)
     if code != _OK:
         return code
     if size != recv_size:

@@ -12,6 +12,7 @@ from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import (
+    Coding,
     Config,
     Layers,
     Manifest,
@@ -21,21 +22,26 @@ from raptor.output.files import (
 from raptor.target import encoding
 from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile
 from raptor.target.isa import Records
-from raptor.target.layout import Floats, Image, Region
+from raptor.target.layout import Image, Region
 from validator import check
-from validator.npy import parse_npy
-from validator.program import Program
+from validator.coding import check_coding, element_bytes
+from validator.npy import BYTES, FLOATS, parse_npy
+from validator.program import Program, Values
 from validator.weights import GroupLimit, load_weights
 
 MEMORY_LIMIT_BYTES = 8 * 2**30
 _FILE_LIMIT_BYTES = 16 * 2**30
 _FLOAT_BYTES = 4
+_BYTES_PER_LOCAL, _BYTES_PER_GLOBAL = 2, 6
+"""Bytes that the machine has for a byte of memory in a program with integers: its value, whether it was written, and in
+global memory its owner."""
 
 
 def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Program:
     """Reads the directory and checks everything that can be checked without running the program.
 
-    `memory_limit_bytes` bounds the memory that the run allocates for the memories of the chip (4 bytes an element).
+    `memory_limit_bytes` bounds the memory that the run allocates for the memories of the chip (4 bytes an element,
+    or some bytes for each byte in a program with integers).
     Raises `UserError` naming the file and the field, or `ProgramError` naming the instruction.
     """
     folder = Path(path)
@@ -47,7 +53,7 @@ def load(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int
     memory = storage.read(Memory, folder, _listed(manifest, files.MEMORY))
     layers = storage.read(Layers, folder, files.LAYERS) if files.LAYERS in manifest.files else None
     arch = storage.read(ArchFile, folder, _listed(manifest, files.ARCH), limit_bytes=ARCH_LIMIT_BYTES)
-    _check_memory(memory, config, memory_limit_bytes)
+    _check_memory(memory, config, manifest, memory_limit_bytes)
     program = Program(
         folder=folder,
         manifest=manifest,
@@ -127,32 +133,57 @@ def _group_limits(config: Config, arch: ArchFile) -> list[list[GroupLimit]]:
     return limits
 
 
-def _load_constants(folder: Path, manifest: Manifest, memory: Memory) -> Floats:
-    elements = memory.constants.elements
+def _load_constants(folder: Path, manifest: Manifest, memory: Memory) -> Values:
+    elements, floats = memory.constants.elements, manifest.numbers == "float"
     if elements == 0 and files.CONSTANTS not in manifest.files:
-        return np.zeros(0, np.float32)
+        return np.zeros(0, np.float32 if floats else np.uint8)
     name = _listed(manifest, files.CONSTANTS)
-    content = storage.read_bytes(folder, name, limit_bytes=elements * _FLOAT_BYTES + 2**16)
-    return parse_npy(content, (elements,), str(folder / name))
+    content = storage.read_bytes(folder, name, limit_bytes=elements * (_FLOAT_BYTES if floats else 1) + 2**16)
+    return parse_npy(content, (elements,), str(folder / name), FLOATS if floats else BYTES)
 
 
-def _check_memory(memory: Memory, config: Config, limit_bytes: int) -> None:
-    width = memory.element_bytes
-    if width != -(-memory.element_bits // 8):
-        raise _bad(f"element_bytes {width} does not hold element_bits {memory.element_bits}")
+def _check_memory(memory: Memory, config: Config, manifest: Manifest, limit_bytes: int) -> None:
+    floats = manifest.numbers == "float"
+    _check_width(memory, floats=floats)
     if len(memory.local_bytes) != config.core_cnt:
         raise _bad(f"local_bytes has {len(memory.local_bytes)} entries for {config.core_cnt} cores")
-    needed = (2 * memory.size_bytes + sum(memory.local_bytes)) // width * _FLOAT_BYTES  # global memory with its owners
-    _check_size(needed, limit_bytes)
-    _check_span("constants", memory.constants.address, memory.constants.elements, memory)
+    _check_size(_needed(memory, floats=floats), limit_bytes)
+    _check_span("constants", memory.constants.address, memory.constants.elements * memory.element_bytes, memory)
     for kind, places in (("input", memory.inputs), ("output", memory.outputs)):
         repeated = [name for name, count in Counter(p.name for p in places).items() if count > 1]
         if repeated:
             raise _bad(f"two {kind}s are called {repeated[0]!r}")
         for place in places:
-            _check_place(f"{kind} {place.name!r}", place, memory, limit_bytes)
+            what = f"{kind} {place.name!r}"
+            _check_place(what, place, memory, limit_bytes)
+            _check_coding(f"{files.MEMORY}: {what}", place.coding, place.shape, manifest)
     for place in memory.outputs:
         _check_cover(f"output {place.name!r}", place.image, [t.region for t in place.tiles])
+
+
+def _check_width(memory: Memory, *, floats: bool) -> None:
+    width = memory.element_bytes
+    if floats and width != -(-memory.element_bits // 8):
+        raise _bad(f"element_bytes {width} does not hold element_bits {memory.element_bits}")
+    if not floats and width != 1:
+        raise _bad(f"element_bytes is {width}, but a program with integers counts bytes: expected 1")
+
+
+def _needed(memory: Memory, *, floats: bool) -> int:
+    """Returns the bytes of the memories of the machine; global memory has owners."""
+    if floats:
+        return (2 * memory.size_bytes + sum(memory.local_bytes)) // memory.element_bytes * _FLOAT_BYTES
+    return _BYTES_PER_GLOBAL * memory.size_bytes + _BYTES_PER_LOCAL * sum(memory.local_bytes)
+
+
+def _check_coding(what: str, coding: Coding | None, shape: tuple[int, ...], manifest: Manifest) -> None:
+    """Raises `UserError` unless there is a coding, that fits, exactly in programs with integers."""
+    if (coding is None) != (manifest.numbers == "float"):
+        fault = "no coding, in a program with integers" if coding is None else "a coding, in a program of floats"
+        raise UserError(f"{what}: {fault}")
+    fault = check_coding(coding, shape, mixed=manifest.numbers == "mixed") if coding else None
+    if fault:
+        raise UserError(f"{what}: coding: {fault}")
 
 
 def _check_size(needed_bytes: int, limit_bytes: int) -> None:
@@ -168,8 +199,13 @@ def _check_place(what: str, place: TensorPlace, memory: Memory, limit_bytes: int
     if math.prod(place.shape) != place.image.elements:
         raise _bad(f"{what}: shape {place.shape} and image_shape {place.image_shape} differ in size")
     for tile in place.tiles:
-        elements = _tile_elements(what, place.image, tile.region)
-        _check_span(what, tile.address, elements, memory)
+        size = _tile_elements(what, place.image, tile.region) * _width(memory, place.coding)
+        _check_span(what, tile.address, size, memory)
+
+
+def _width(memory: Memory, coding: Coding | None) -> int:
+    """Returns the bytes of an element of a tensor."""
+    return element_bytes(coding) if coding else memory.element_bytes
 
 
 def _check_image(what: str, shape: tuple[int, ...], channel_axis: int, limit_bytes: int) -> None:
@@ -187,10 +223,11 @@ def _tile_elements(what: str, image: Image, region: Region) -> int:
     return region.elements(image)
 
 
-def _check_span(what: str, address: int, elements: int, memory: Memory) -> None:
+def _check_span(what: str, address: int, size: int, memory: Memory) -> None:
     if address % memory.element_bytes:
         raise _bad(f"{what}: address {address} is not a multiple of element_bytes {memory.element_bytes}")
-    if address + elements * memory.element_bytes > memory.size_bytes:
+    if address + size > memory.size_bytes:
+        elements = size // memory.element_bytes
         raise _bad(f"{what}: {elements} elements at {address} leave the global memory of {memory.size_bytes} bytes")
 
 
@@ -210,18 +247,21 @@ def _check_layers(program: Program, limit_bytes: int) -> None:
     """Checks layers.json. Tiles of a probe may overlap: neighbouring cores may both need a row."""
     if program.layers is None:
         return
-    memory, total = program.memory, program.memory.size_bytes + sum(program.memory.local_bytes)
+    memory, floats = program.memory, not program.has_integers
+    total = memory.size_bytes + sum(memory.local_bytes) if floats else _needed(memory, floats=False)
+    scale = _FLOAT_BYTES if floats else 1
     for probe in program.layers.probes:
         what = f"{files.LAYERS}, tensor {probe.tensor!r}"
         _check_image(what, probe.image_shape, probe.channel_axis, limit_bytes)
+        _check_coding(what, probe.coding, probe.image_shape, program.manifest)
         for tile in probe.tiles:
             if tile.core >= program.core_count or tile.pc > len(program.streams[tile.core]):
                 raise UserError(f"{what}: no instruction {tile.pc} of core {tile.core}")
-            size = _tile_elements(what, probe.image, tile.region) * memory.element_bytes
+            size = _tile_elements(what, probe.image, tile.region) * _width(memory, probe.coding)
             if tile.address % memory.element_bytes or tile.address + size > memory.local_bytes[tile.core]:
                 raise UserError(f"{what}: {size} bytes at {tile.address} leave the local memory of core {tile.core}")
-            total += size
-            _check_size(total // memory.element_bytes * _FLOAT_BYTES, limit_bytes)
+            total += size if floats else _BYTES_PER_LOCAL * size
+            _check_size(total // memory.element_bytes * scale, limit_bytes)
         _check_cover(what, probe.image, [t.region for t in probe.tiles], once=False)
 
 

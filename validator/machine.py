@@ -1,7 +1,8 @@
-"""State of a running chip for both engines: plain arrays, one float32 for every modelled element.
+"""State of a running chip for both engines: plain arrays.
 
-Addresses in streams count bytes of elements of the modelled width; here they count elements. Local memory starts as
-NaN, so that the use of an element before it is written shows in the outputs.
+A program of floats has one float32 for every modelled element. Addresses in streams count bytes of elements of the
+modelled width; here they count elements. Local memory starts as NaN, so that the use of an element before it is written
+shows in the outputs. A program with integers has bytes, and `Written` remembers which of them were written.
 
 The result of a program must not depend on the order in which cores run. Messages and events guarantee this if no core
 reads what another core writes in global memory. So the elements that are there at the start may be read by all cores,
@@ -19,10 +20,11 @@ from raptor.common.errors import InternalError, RaptorError
 from raptor.output.files import ProbeTile
 from raptor.target import isa
 from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
-from raptor.target.layout import Floats
 from validator.errors import Blocked, DeadlockError, ProgramError
-from validator.program import Indices, Program, Weights
+from validator.program import Bytes, Indices, Program, Values, Weights
 
+ALIGNMENT = 4
+"""In a program with integers, each local memory starts at a multiple of so many bytes, for aligned access."""
 EVENT_COUNT = 32
 SHARED, UNUSED = -2, -1
 """Owners of an element of global memory: all cores, which may read it, or nobody yet. Any other owner is a core."""
@@ -43,19 +45,30 @@ class Stop(IntEnum):
     NOT_OWNED = 9
     NO_MEANING = 10
     """The engine does not know the instruction: an internal error, because `check` refuses unknown instructions."""
+    OVERFLOW = 11
+    """A number does not fit its width: an operand or a result."""
+    UNWRITTEN = 12
+    """Arithmetic on a byte that was never written."""
+    SHIFT = 13
+    NOT_A_NUMBER = 14
+    """A NaN that should become an integer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Reason why an engine stopped, the core and the wrong span (bytes).
 
-    The program counter of `core` stays at the instruction.
+    The program counter of `core` stays at the instruction. In programs with integers also the index of the element in
+    its vector, its value (as near as 64 bits hold it), and the bits that it should fit.
     """
 
     stop: Stop
     core: int = 0
     address: int = 0
     size: int = 0
+    element: int = 0
+    value: int = 0
+    bits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +76,7 @@ class Probes:
     """Spans of local memory that are copied to `captured` when a core reaches `pc`, sorted by core and pc.
 
     `first[core]` is the first entry of a core, `next[core]` the next one to be copied. `offset`: place in `captured`.
-    Addresses, sizes and offsets are in elements.
+    Addresses, sizes and offsets are in elements; in bytes if the program has integers.
     """
 
     pc: Indices
@@ -72,7 +85,16 @@ class Probes:
     address: Indices
     size: Indices
     offset: Indices
-    captured: Floats
+    captured: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Bytes of the memories of `Machine`, and of those captured: 1 if the byte was written, else 0."""
+
+    local: Bytes
+    memory: Bytes
+    captured: Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +102,9 @@ class Machine:
     """Memories, registers and program counters of all cores. The arrays are changed in place.
 
     `words`: the records of all streams, core after core, as five int32; those of core c are `first[c]` to
-    `first[c + 1]`, and `pc[c]` is an index of the same kind. The local memory of core c is `local[local_first[c]:...]`.
+    `first[c + 1]`, and `pc[c]` is an index of the same kind. The local memory of core c has `local_size[c]` elements
+    from `local[local_first[c]]` on. `written` is None in a program of floats. `widths`: for each core, bits of an input
+    and an output element (0 before the first `setbw`), and 1 after `setfp`; only used with integers.
     """
 
     words: npt.NDArray[np.int32]
@@ -88,9 +112,12 @@ class Machine:
     pc: Indices
     registers: npt.NDArray[np.int32]
     events: Indices
-    local: Floats
+    widths: Indices
+    local: Values
     local_first: Indices
-    memory: Floats
+    local_size: Indices
+    memory: Values
+    written: Written | None
     owners: npt.NDArray[np.int32]
     weights: Weights
     element_bytes: int
@@ -107,14 +134,25 @@ class Machine:
 
 
 def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[int] = ()) -> Machine:
-    """Makes a chip with the program's constants in global memory. `sizes`: elements of each tile of `probes`."""
+    """Makes a chip with the program's constants in global memory.
+
+    `sizes`: elements (bytes if there are integers) of each tile of `probes`.
+    """
     cores, width = program.core_count, program.memory.element_bytes
-    local_first = np.cumsum([0, *(size // width for size in program.memory.local_bytes)], dtype=np.int64)
-    memory = np.full(program.memory.size_bytes // width, np.nan, np.float32)
-    start = program.memory.constants.address // width
-    memory[start : start + len(program.constants)] = program.constants
+    local_size = np.array([size // width for size in program.memory.local_bytes], np.int64)
+    step = ALIGNMENT if program.has_integers else 1
+    local_first = np.cumsum([0, *(-(-local_size // step) * step)], dtype=np.int64)
+    local, memory, captured = (
+        _empty(program, int(size)) for size in (local_first[-1], program.memory.size_bytes // width, sum(sizes))
+    )
+    written = (
+        Written(*(np.zeros(len(m), np.uint8) for m in (local, memory, captured))) if program.has_integers else None
+    )
     owners = np.full(len(memory), UNUSED, np.int32)
-    owners[start : start + len(program.constants)] = SHARED
+    constants = slice(start := program.memory.constants.address // width, start + len(program.constants))
+    memory[constants], owners[constants] = program.constants, SHARED
+    if written is not None:
+        written.memory[constants] = 1
     first = np.cumsum([0, *map(len, program.streams)], dtype=np.int64)
     words = [np.ascontiguousarray(s).view("<i4").reshape(-1, 5) for s in program.streams]
     return Machine(
@@ -123,17 +161,24 @@ def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[i
         pc=first[:-1].copy(),
         registers=np.zeros((cores, REGISTER_COUNT), np.int32),
         events=np.zeros(cores * EVENT_COUNT, np.int64),
-        local=np.full(int(local_first[-1]), np.nan, np.float32),
+        widths=np.zeros((cores, 3), np.int64),
+        local=local,
         local_first=local_first,
+        local_size=local_size,
         memory=memory,
+        written=written,
         owners=owners,
         weights=program.weights,
         element_bytes=width,
-        probes=_probes(first, probes, sizes, width),
+        probes=_probes(first, probes, sizes, width, captured),
     )
 
 
-def _probes(first: Indices, tiles: Sequence[ProbeTile], sizes: Sequence[int], width: int) -> Probes:
+def _empty(program: Program, size: int) -> Values:
+    return np.zeros(size, np.uint8) if program.has_integers else np.full(size, np.nan, np.float32)
+
+
+def _probes(first: Indices, tiles: Sequence[ProbeTile], sizes: Sequence[int], width: int, captured: Values) -> Probes:
     lengths = np.array(sizes, np.int64)
     core = np.array([t.core for t in tiles], np.int64)
     pc = np.array([t.pc for t in tiles], np.int64)
@@ -147,7 +192,7 @@ def _probes(first: Indices, tiles: Sequence[ProbeTile], sizes: Sequence[int], wi
         address=address[order],
         size=lengths[order],
         offset=(np.cumsum(lengths) - lengths)[order],
-        captured=np.full(int(lengths.sum()), np.nan, np.float32),
+        captured=captured,
     )
 
 
@@ -157,21 +202,29 @@ def explain(machine: Machine, fault: Fault) -> RaptorError:
         return DeadlockError(tuple(_blocked(machine, core) for core in range(machine.core_count) if _at(machine, core)))
     width, core = machine.element_bytes, fault.core
     span = f"{fault.size} bytes at {fault.address}"
-    local = int(machine.local_first[core + 1] - machine.local_first[core]) * width
+    local = int(machine.local_size[core]) * width
     reasons = {
         Stop.STEPS: "stopped here: the limit of instructions is reached",
-        Stop.UNALIGNED: f"{span}: not a multiple of the {width} bytes of an element",
+        Stop.UNALIGNED: f"{span}: not a multiple of the {fault.bits // 8 or width} bytes of an element",
         Stop.LOCAL_RANGE: f"{span} leave the {local} bytes of local memory of core {core}",
         Stop.GLOBAL_RANGE: f"{span} leave the {len(machine.memory) * width} bytes of global memory",
         Stop.OVERLAP: f"the result, {span}, overlaps a source in part",
         Stop.SEND_REGISTERS: "rd and rs1 differ: the simulator times rd and checks rs1",
         Stop.SIZES_DIFFER: f"the partner's size is {fault.size} bytes",
         Stop.NOT_OWNED: f"{span} of global memory {_not_owned(machine, fault)}",
+        Stop.OVERFLOW: f"element {fault.element} is {fault.value}, which does not fit {fault.bits} bits",
+        Stop.UNWRITTEN: f"element {fault.element}, {span}, was never written",
+        Stop.SHIFT: f"the shift amount of element {fault.element} is {fault.value}, allowed are {_shifts(fault)}",
+        Stop.NOT_A_NUMBER: f"element {fault.element} is not a number, so there is no integer for it",
     }
     pc, instruction = _at(machine, core) or (0, "nothing")
     if fault.stop is Stop.NO_MEANING:
         return InternalError(f"core {core}, instruction {pc} ({instruction}): the engine has no meaning for it")
     return ProgramError(core, pc, instruction, reasons[fault.stop])
+
+
+def _shifts(fault: Fault) -> str:
+    return f"0 to {fault.bits}" if fault.bits else "0 and more"
 
 
 def _not_owned(machine: Machine, fault: Fault) -> str:

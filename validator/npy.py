@@ -3,12 +3,18 @@
 import io
 import math
 import re
-from typing import IO
+from collections.abc import Sequence
+from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.target.layout import Floats
+
+Array = npt.NDArray[Any]
+FLOATS, BYTES, INTEGERS = ("<f4",), ("|u1",), ("|i1", "<i2")
+"""Types of elements, by numpy's name: of a program of floats, of bytes, of integer weights."""
+_NAMES = {"<f4": "float32", "|u1": "uint8", "|i1": "int8", "<i2": "int16"}
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
@@ -18,8 +24,11 @@ _HEADER = re.compile(
 )
 
 
-def read_header(stream: IO[bytes], where: str) -> tuple[int, ...]:
-    """Returns the shape of the float32 array in C order whose data follow in `stream`. Raises `UserError` otherwise."""
+def read_header(stream: IO[bytes], where: str, wanted: Sequence[str] = FLOATS) -> tuple[tuple[int, ...], str]:
+    """Returns shape and type of the array in C order whose data follow in `stream`.
+
+    Raises `UserError` for anything else, and for a type that is not in `wanted`.
+    """
     start = stream.read(len(_MAGIC) + 2)
     width = _LENGTH_BYTES.get(start[len(_MAGIC)]) if len(start) == len(_MAGIC) + 2 else None
     if not start.startswith(_MAGIC) or width is None:
@@ -28,29 +37,30 @@ def read_header(stream: IO[bytes], where: str) -> tuple[int, ...]:
     header = _HEADER.fullmatch(stream.read(length)) if length <= _MAX_HEADER_BYTES else None
     if header is None:
         raise UserError(f"{where}: a .npy header of another kind than numpy writes for plain arrays")
-    dtype, order, shape = header.groups()
-    if dtype != b"<f4" or order == b"True":
-        found = dtype.decode(errors="replace") + (" in Fortran order" if order == b"True" else "")
-        raise UserError(f"{where}: expected <f4 (float32) in C order, found {found}")
-    return tuple(int(n) for n in shape.split(b",") if n.strip())
+    dtype, order, shape = (group.decode(errors="replace") for group in header.groups())
+    if dtype not in wanted or order == "True":
+        expected = " or ".join(f"{name} ({_NAMES[name]})" for name in wanted)
+        found = dtype + (" in Fortran order" if order == "True" else "")
+        raise UserError(f"{where}: expected {expected} in C order, found {found}")
+    return tuple(int(n) for n in shape.split(",") if n.strip()), dtype
 
 
-def read_data(stream: IO[bytes], shape: tuple[int, ...], where: str) -> Floats:
+def read_data(stream: IO[bytes], shape: tuple[int, ...], dtype: str, where: str) -> Array:
     """Reads the array after its header. The caller has checked `shape`. Refuses missing bytes and bytes left over."""
-    size = math.prod(shape) * 4
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     content = stream.read(size + 1)
     if len(content) != size:
         raise UserError(f"{where}: shape {shape} takes {size} bytes, found {'more' if len(content) > size else 'less'}")
-    return np.frombuffer(content, "<f4").reshape(shape)
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
-def parse_npy(content: bytes, shape: tuple[int, ...], where: str) -> Floats:
-    """Returns the finite float32 array of `shape` in `content`. Raises `UserError` for anything else."""
+def parse_npy(content: bytes, shape: tuple[int, ...], where: str, wanted: Sequence[str] = FLOATS) -> Array:
+    """Returns the array of `shape` in `content`; floats are finite. Raises `UserError` for anything else."""
     stream = io.BytesIO(content)
-    found = read_header(stream, where)
+    found, dtype = read_header(stream, where, wanted)
     if found != shape:
         raise UserError(f"{where}: expected shape {shape}, found {found}")
-    array = read_data(stream, shape, where)
+    array = read_data(stream, shape, dtype, where)
     if not np.isfinite(array).all():
         raise UserError(f"{where}: holds NaN or infinity")
     return array

@@ -16,22 +16,26 @@ from raptor.target.isa import Records
 from raptor.target.layout import Floats
 
 Indices = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Values = Floats | Bytes
+"""Content of a memory: float32 numbers, or bytes in a program with integers."""
+Matrix = Floats | npt.NDArray[np.int8] | npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The matrices of all array groups, row-major one after another in `values`.
+    """The matrices of all array groups, row-major one after another in `values`: int8 or int16 if it has integers.
 
     Group g of core c is entry `first[c] + g` of `offset`, `rows` and `cols`.
     """
 
-    values: Floats
+    values: Matrix
     offset: Indices
     rows: Indices
     cols: Indices
     first: Indices
 
-    def matrix(self, core: int, group: int) -> Floats:
+    def matrix(self, core: int, group: int) -> Matrix:
         """Returns the matrix [rows, cols] of one group as a view."""
         i = int(self.first[core]) + group
         rows, cols, offset = int(self.rows[i]), int(self.cols[i]), int(self.offset[i])
@@ -49,11 +53,16 @@ class Program:
     layers: Layers | None
     streams: tuple[Records, ...]
     weights: Weights
-    constants: Floats
+    constants: Values
 
     @property
     def core_count(self) -> int:
         return self.config.core_cnt
+
+    @property
+    def has_integers(self) -> bool:
+        """True if memories are bytes, whose elements are integers (and, in a mixed program, float32)."""
+        return self.manifest.numbers != "float"
 
     @property
     def instruction_count(self) -> int:

@@ -1,33 +1,54 @@
 """Runs a loaded program: inputs in ONNX shapes in, outputs in ONNX shapes out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.output.files import Probe, TensorPlace
+from raptor.output.files import Coding, Probe, TensorPlace
 from raptor.target.layout import Floats, Image, Region
 from validator import engine as compiled
 from validator import machine, reference
+from validator.coding import decode, element_bytes, encode, from_bytes, to_bytes
 from validator.inputs import named_arrays
 from validator.machine import Machine, Stop
 from validator.options import Engine, Schedule
-from validator.program import Program
+from validator.program import Bytes, Program, Values
 
 UNLIMITED = 2**62
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """Results of a run: outputs by name in ONNX shapes, probed tensors (float32) by name in their image shapes."""
+class Elements:
+    """A tensor as it is on the chip: float32, or int64 for integers, with its coding in programs with integers."""
 
-    outputs: dict[str, Floats]
-    probes: dict[str, Floats]
+    values: Array
+    coding: Coding | None
+    what: str
+
+    def decoded(self) -> Array:
+        """Returns the values of the model, in its type. Raises `UserError` for an element that has none."""
+        return self.values if self.coding is None else decode(self.values, self.coding, self.what)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Results of a run: outputs by name in ONNX shapes, probed tensors by name in their image shapes.
+
+    Values are those of the model, in its type; float32 in a program of floats. In programs with integers,
+    `output_elements` and `probe_elements` are the same tensors as they are on the chip: int64, float32 in float
+    sections. In a program of floats they are equal to the values.
+    """
+
+    outputs: dict[str, Array]
+    probes: dict[str, Array]
+    output_elements: dict[str, Array]
+    probe_elements: dict[str, Array]
     instructions: int
 
 
@@ -48,9 +69,13 @@ def run(
     wanted = program.layers.probes if probes and program.layers else ()
     state = prepare(program, inputs, wanted)
     execute(state, engine=engine, schedule=schedule, max_steps=max_steps)
+    outputs = {place.name: _unpack(state, place) for place in program.memory.outputs}
+    captured = _captured(state, wanted)
     return Result(
-        outputs={place.name: _unpack(program, state, place) for place in program.memory.outputs},
-        probes=_captured(state, wanted),
+        outputs={name: elements.decoded() for name, elements in outputs.items()},
+        probes={name: elements.decoded() for name, elements in captured.items()},
+        output_elements={name: elements.values for name, elements in outputs.items()},
+        probe_elements={name: elements.values for name, elements in captured.items()},
         instructions=state.executed,
     )
 
@@ -58,14 +83,14 @@ def run(
 def prepare(program: Program, inputs: Mapping[str, Array], probes: Sequence[Probe] = ()) -> Machine:
     """Returns the machine at start: constants and inputs are in global memory."""
     tiles = [tile for probe in probes for tile in probe.tiles]
-    sizes = [tile.region.elements(probe.image) for probe in probes for tile in probe.tiles]
+    sizes = [t.region.elements(probe.image) * element_bytes(probe.coding) for probe in probes for t in probe.tiles]
     arrays = named_arrays(program.memory.inputs, inputs)
     for place in program.memory.inputs:
         if place.name not in arrays:
             raise UserError(f"input {place.name!r} is missing")
     state = machine.create(program, tiles, sizes)
     for place in program.memory.inputs:
-        _pack(program, state, place, arrays[place.name])
+        _pack(state, place, arrays[place.name])
     return state
 
 
@@ -77,15 +102,23 @@ def execute(state: Machine, *, engine: Engine, schedule: Schedule, max_steps: in
         raise machine.explain(state, fault)
 
 
-def _pack(program: Program, state: Machine, place: TensorPlace, array: Array) -> None:
+def _pack(state: Machine, place: TensorPlace, array: Array) -> None:
+    what = f"input {place.name!r}"
     if array.shape != place.shape:
-        raise UserError(f"input {place.name!r}: expected shape {list(place.shape)}, got {list(array.shape)}")
-    pixels = place.image.to_pixels(_rounded(array))
+        raise UserError(f"{what}: expected shape {list(place.shape)}, got {list(array.shape)}")
+    pixels = _to_pixels(place.image, encode(array, place.coding, what) if place.coding else _rounded(array))
     for tile in place.tiles:
-        start = tile.address // program.memory.element_bytes
-        content = pixels[tile.region.index()]
-        state.memory[start : start + content.size] = content.ravel()
-        state.owners[start : start + content.size] = machine.SHARED
+        elements = pixels[tile.region.index()]
+        content = to_bytes(elements, place.coding) if place.coding else elements.ravel()
+        start = tile.address // state.element_bytes
+        part = slice(start, start + content.size)
+        state.memory[part], state.owners[part] = content, machine.SHARED
+        if state.written is not None:
+            state.written.memory[part] = 1
+
+
+def _to_pixels(image: Image, elements: Array) -> Array:
+    return cast(Array, image.to_pixels(cast(Any, elements)))
 
 
 def _rounded(array: Array) -> Floats:
@@ -93,29 +126,56 @@ def _rounded(array: Array) -> Floats:
         return array.astype(np.float32, copy=False)
 
 
-def _unpack(program: Program, state: Machine, place: TensorPlace) -> Floats:
+def _unpack(state: Machine, place: TensorPlace) -> Elements:
     regions = [tile.region for tile in place.tiles]
-    starts = [tile.address // program.memory.element_bytes for tile in place.tiles]
-    return _gather(place.image, regions, starts, state.memory).reshape(place.shape)
+    starts = [tile.address // state.element_bytes for tile in place.tiles]
+    found = _gather(f"output {place.name!r}", place.image, regions, starts, place.coding, _global(state))
+    return replace(found, values=found.values.reshape(place.shape))
 
 
-def _captured(state: Machine, probes: Sequence[Probe]) -> dict[str, Floats]:
-    found: dict[str, Floats] = {}
-    start = 0
+def _global(state: Machine) -> tuple[Values, Bytes | None]:
+    return state.memory, None if state.written is None else state.written.memory
+
+
+def _captured(state: Machine, probes: Sequence[Probe]) -> dict[str, Elements]:
+    found: dict[str, Elements] = {}
+    start, captured = 0, None if state.written is None else state.written.captured
     for probe in probes:
         regions = [tile.region for tile in probe.tiles]
-        sizes = [region.elements(probe.image) for region in regions]
+        sizes = [region.elements(probe.image) * element_bytes(probe.coding) for region in regions]
         starts = list(accumulate(sizes[:-1], initial=start))
-        found[probe.tensor] = _gather(probe.image, regions, starts, state.probes.captured)
+        source = state.probes.captured, captured
+        found[probe.tensor] = _gather(f"tensor {probe.tensor!r}", probe.image, regions, starts, probe.coding, source)
         start += sum(sizes)
     return found
 
 
-def _gather(image: Image, regions: Sequence[Region], starts: Sequence[int], source: Floats) -> Floats:
+def _gather(
+    what: str,
+    image: Image,
+    regions: Sequence[Region],
+    starts: Sequence[int],
+    coding: Coding | None,
+    source: tuple[Values, Bytes | None],
+) -> Elements:
     """Assembles a tensor in its image shape from the tiles that start at `starts`."""
-    pixels = np.full((image.rows, image.width, image.channels), np.nan, np.float32)
+    kind = np.float32 if coding is None or coding.kind == "float" else np.int64
+    pixels = np.full((image.rows, image.width, image.channels), np.nan if kind is np.float32 else 0, kind)
     for region, start in zip(regions, starts, strict=True):
-        content = source[start : start + region.elements(image)]
-        tile = content.reshape(region.row_count, region.width(image), region.channel_count)
-        pixels[region.index()] = tile
-    return np.ascontiguousarray(image.from_pixels(pixels))
+        part = slice(start, start + region.elements(image) * element_bytes(coding))
+        content = source[0][part]
+        if coding is not None:
+            content = _read(what, content, source[1], part, coding)
+        pixels[region.index()] = content.reshape(region.row_count, region.width(image), region.channel_count)
+    return Elements(np.ascontiguousarray(image.from_pixels(cast(Any, pixels))), coding, what)
+
+
+def _read(what: str, content: Values, written: Bytes | None, part: slice, coding: Coding) -> Array:
+    """Returns elements from bytes. Raises `UserError` if one was never written: an integer cannot say so itself."""
+    assert written is not None  # a tensor has a coding only in programs with integers
+    missing = np.flatnonzero(written[part] == 0)
+    if len(missing):
+        raise UserError(
+            f"{what}: the program has not written {len(missing)} of its bytes, the first at {part.start + missing[0]}"
+        )
+    return from_bytes(content.astype(np.uint8, copy=False), coding, what)

@@ -1,7 +1,7 @@
 """PimIR to virtual instructions, as columns of arrays: one function for each class of operations."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from raptor.codegen.emit_integers import bound, lookup, requantise
 from raptor.codegen.registers import (
     NONE,
     VIRTUAL,
@@ -17,10 +18,12 @@ from raptor.codegen.registers import (
     Virtual,
     set_operand,
     virtual,
+    width_code,
 )
 from raptor.common.errors import VerifyError
 from raptor.graph.window import input_pixels
 from raptor.pim import ir
+from raptor.spatial.integer_operations import Bound, Lookup, Requantise
 from raptor.spatial.operations import (
     UNIT_WEIGHT,
     ZERO_WEIGHT,
@@ -38,6 +41,7 @@ from raptor.spatial.operations import (
     Vector,
 )
 from raptor.target import isa
+from raptor.target.arch import Target
 
 # Registers by purpose, so that a value stays where it is for as long as possible.
 ZERO = 0
@@ -77,18 +81,23 @@ class Emitter:
     """Emits the instructions of one core. Their addresses and sizes are in bytes."""
 
     core: ir.CoreProgram
-    element_bits: int
-    element_bytes: int
+    target: Target
 
     def at(self, buffer: ir.Buffer) -> int:
         """Returns the byte address of a buffer."""
-        return self.core.address(buffer) * self.element_bytes
+        return self.core.address(buffer)
 
-    def prologue(self) -> Virtual:
-        """Emits `setbw`, which sets the bits of an element. Without it, MVMs cost next to nothing in the simulator."""
-        block = virtual("setbw", 1)
-        block["b"] = block["c"] = self.element_bits
-        return block
+    def size(self, buffer: ir.Buffer) -> int:
+        """Returns the bytes of an element of a buffer."""
+        return self.target.bytes_of(buffer.element)
+
+    def widths(self, given: ir.Buffer, result: ir.Buffer) -> int:
+        """Returns the widths (see `width_code`) of an instruction that reads and writes elements of these buffers."""
+        return width_code(self.target.bits_of(given.element), self.target.bits_of(result.element))
+
+    def sizes(self, buffers: Iterable[ir.Buffer]) -> Ints:
+        """Returns the bytes of an element of each buffer."""
+        return np.array([self.size(buffer) for buffer in buffers], np.intp)
 
     def emit(self, operations: Sequence[Operation[ir.Buffer]]) -> tuple[Virtual, Ints]:
         """Returns the instructions of operations, in order, and the number of instructions of each.
@@ -124,12 +133,13 @@ class Emitter:
         block = virtual("st", 1)
         self._global(block, 0, op.address)
         set_operand(block, 1, ZERO, 0)
-        block["b"], block["c"], block["d"] = 2, self.at(op.source), op.source.elements * self.element_bytes
+        block["b"] = 2
+        block["c"], block["d"] = self._bytes_of(op.source, None)
         return block
 
     def _global(self, block: Virtual, slot: int, address: int) -> None:
         """Sets the register pair of a global address; the low word takes the third slot, which is free."""
-        high, low = divmod(address * self.element_bytes, 2**32)
+        high, low = divmod(address, 2**32)
         set_operand(block, slot, GLOBAL_HIGH, high)
         set_operand(block, 2, GLOBAL_LOW, np.uint32(low).astype(np.int32))
 
@@ -150,8 +160,8 @@ class Emitter:
 
     def _bytes_of(self, buffer: ir.Buffer, span: ir.Span | None) -> tuple[int, int]:
         """Returns address and size of a span of a buffer, in bytes."""
-        first, elements = ir.span_of(buffer, span)
-        return self.at(buffer) + first * self.element_bytes, elements * self.element_bytes
+        (first, elements), size = ir.span_of(buffer, span), self.size(buffer)
+        return self.at(buffer) + first * size, elements * size
 
     def apply_filters(self, op: ApplyFilters[ir.Buffer]) -> Virtual:
         """Emits an MVM for each output pixel and each matrix whose input pixel is not padding (thesis, algorithm 4.2).
@@ -164,19 +174,21 @@ class Emitter:
         # A product takes one instruction, and one more to add it unless it is the first.
         product = np.arange(len(pixel)) + np.concatenate([[0], np.cumsum(~first)])[:-1]
         block = virtual("mvmul", len(pixel) + int((~first).sum()))
-        out_address = self.at(op.result) + pixel * op.result.channels * self.element_bytes
-        in_address = (inputs[pixel, index] * op.input.channels + op.channel) * self.element_bytes + self.at(op.input)
+        block["widths"] = self.widths(op.input, op.result)
+        out_address = self.at(op.result) + pixel * op.result.channels * self.size(op.result)
+        in_address = (inputs[pixel, index] * op.input.channels + op.channel) * self.size(op.input) + self.at(op.input)
         scratch = self.at(op.scratch[0]) if op.scratch else 0
 
         block["register"][product, 0] = np.where(first, OUT, SCRATCH)
         block["value"][product, 0] = np.where(first, out_address, scratch)
         block["register"][product, 1] = IN
         block["value"][product, 1] = in_address
-        block["a"][product] = self.element_bits
         block["b"][product] = op.relu
         block["c"][product] = np.array(op.weights)[index]
+        block["a"][product] = self.weight_bits(block["c"][product])
         add = product[~first] + 1
-        block["opcode"][add] = virtual("vvadd", 1)["opcode"]
+        block["opcode"][add] = isa.OPCODE["vvadd"]
+        block["widths"][add] = self.widths(op.result, op.result)
         block["register"][add] = (OUT, OUT, SCRATCH)
         block["value"][add, 0] = block["value"][add, 1] = out_address[~first]
         block["value"][add, 2] = scratch
@@ -184,12 +196,18 @@ class Emitter:
         untouched = np.flatnonzero((inputs < 0).all(axis=1))
         return np.concatenate([self._zeros(op.result, untouched, op.result.channels), block])
 
+    def weight_bits(self, groups: Ints) -> Ints:
+        """Returns the bits of a weight of each array group."""
+        bits = [group.weight_bits or self.target.widths.weights for group in self.core.groups]
+        return np.array(bits, np.intp)[groups]
+
     def _zeros(self, out: ir.Buffer, pixels: Ints, channels: int) -> Virtual:
         """Emits zeros for pixels that no product or tap reaches."""
         starts, lengths = runs(pixels)
         block = virtual("lldi", len(starts))
-        set_operand(block, 0, OUT, self.at(out) + starts * channels * self.element_bytes)
-        block["d"] = lengths * channels * self.element_bytes
+        pixel_bytes = channels * self.size(out)
+        set_operand(block, 0, OUT, self.at(out) + starts * pixel_bytes)
+        block["d"] = lengths * pixel_bytes
         return block
 
     def apply_line(self, ops: Sequence[ApplyLine[ir.Buffer]]) -> Batch:
@@ -197,10 +215,14 @@ class Emitter:
         counts = np.array([len(op.products) for op in ops])
         group, line, source, target = np.concatenate([op.products for op in ops]).T
         out = np.repeat([self.at(op.result) for op in ops], counts)
+        size_in, size_out = (
+            np.repeat(self.sizes(of), counts) for of in ([op.lines[0] for op in ops], [op.result for op in ops])
+        )
         block = virtual("mvmul", len(group))
-        set_operand(block, 0, OUT, out + target * self.element_bytes)
-        set_operand(block, 1, IN, self._bases([op.lines for op in ops], counts, line) + source * self.element_bytes)
-        block["a"], block["c"] = self.element_bits, group
+        block["widths"] = np.repeat([self.widths(op.lines[0], op.result) for op in ops], counts)
+        set_operand(block, 0, OUT, out + target * size_out)
+        set_operand(block, 1, IN, self._bases([op.lines for op in ops], counts, line) + source * size_in)
+        block["a"], block["c"] = self.weight_bits(group), group
         return block, counts
 
     def overlap(self, ops: Sequence[Overlap[ir.Buffer]]) -> Batch:
@@ -212,16 +234,19 @@ class Emitter:
         counts = np.array([len(table) for table in tables])
         kind, target, elements, left, left_at, right, right_at = np.concatenate(tables).T
         sources = [op.sources for op in ops]
-        out = np.repeat([self.at(op.result) for op in ops], counts) + target * self.element_bytes
+        size = np.repeat(self.sizes(op.result for op in ops), counts)
+        out = np.repeat([self.at(op.result) for op in ops], counts) + target * size
         block = virtual("vvadd", len(kind))
+        added = np.repeat([self.widths(op.result, op.result) for op in ops], counts)
+        block["widths"] = np.where(kind <= COPY, 0, added)
         block["opcode"] = np.array([isa.OPCODE[name] for name in ("lldi", "lmv", "vvadd", "vvadd")])[kind]
-        block["d"] = np.where(kind <= COPY, elements * self.element_bytes, elements)
+        block["d"] = np.where(kind <= COPY, elements * size, elements)
         set_operand(block, 0, OUT, out)
         more = kind == ADD_MORE
         block["register"][:, 1] = np.where(kind == CLEAR, NONE, np.where(more, OUT, IN))
-        block["value"][:, 1] = np.where(more, out, self._bases(sources, counts, left) + left_at * self.element_bytes)
+        block["value"][:, 1] = np.where(more, out, self._bases(sources, counts, left) + left_at * size)
         block["register"][:, 2] = np.where(kind >= ADD_TWO, SCRATCH, NONE)
-        block["value"][:, 2] = self._bases(sources, counts, right) + right_at * self.element_bytes
+        block["value"][:, 2] = self._bases(sources, counts, right) + right_at * size
         return block, counts
 
     def _bases(self, sources: Sequence[Sequence[ir.Buffer]], counts: Ints, index: npt.NDArray[np.integer]) -> Ints:
@@ -241,13 +266,15 @@ class Emitter:
         block = virtual("vvadd", len(owner))
         block["opcode"] = np.array([isa.OPCODE[VECTOR_OPCODE[op.function]] for op in ops])[owner]
         block["d"] = lengths[owner]
-        step = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]) * block["d"] * self.element_bytes
+        block["widths"] = np.array([self.widths(op.operands[0], op.result) for op in ops])[owner]
+        step = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]) * block["d"]
         for slot, register in enumerate((OUT, IN, SCRATCH)):
             used = np.array([slot <= len(op.operands) for op in ops])
             buffers = [(op.result, *op.operands)[slot] for op in ops if slot <= len(op.operands)]
             address, advances = np.zeros(len(ops), np.intp), np.zeros(len(ops), np.intp)
             address[used] = [self.at(buffer) for buffer in buffers]
-            advances[used] = np.array([buffer.elements for buffer in buffers]) > lengths[used]
+            longer = np.array([buffer.elements for buffer in buffers]) > lengths[used]
+            advances[used] = self.sizes(buffers) * longer
             block["register"][:, slot] = np.where(used, register, NONE)[owner]
             block["value"][:, slot] = address[owner] + step * advances[owner]
         return block, counts
@@ -257,11 +284,11 @@ class Emitter:
         done = [0, op.source.elements]
         while done[-1] < op.result.elements:
             done.append(min(2 * done[-1], op.result.elements))
-        starts = np.array(done[:-1])
+        starts, size = np.array(done[:-1]), self.size(op.result)
         block = virtual("lmv", len(starts))
-        set_operand(block, 0, OUT, self.at(op.result) + starts * self.element_bytes)
+        set_operand(block, 0, OUT, self.at(op.result) + starts * size)
         set_operand(block, 1, IN, np.where(starts == 0, self.at(op.source), self.at(op.result)))
-        block["d"] = np.diff(done) * self.element_bytes
+        block["d"] = np.diff(done) * size
         return block
 
     def pool(self, op: Pool[ir.Buffer]) -> Virtual:
@@ -286,7 +313,7 @@ class Emitter:
         starts, lengths = joint_runs([pixel, left, right], [tap, *rows])
         block = self._pool_runs(op, tap[starts], pixel[starts], left[starts], right[starts])
         copies = tap[starts] == 0
-        block["d"] = lengths * op.result.channels * np.where(copies, self.element_bytes, 1)
+        block["d"] = lengths * op.result.channels * np.where(copies, self.size(op.result), 1)
         return np.concatenate([self._zeros(op.result, empty, op.result.channels), block])
 
     def _pool_runs(self, op: Pool[ir.Buffer], tap: Ints, pixel: Ints, left: Ints, right: Ints) -> Virtual:
@@ -295,8 +322,10 @@ class Emitter:
         `right` is a pixel of the input; `left` too at the second tap (`tap` 1), later it is a pixel of the result.
         """
         block = virtual(VECTOR_OPCODE[op.function], len(tap))
+        block["widths"] = np.where(tap == 0, 0, self.widths(op.result, op.result))
         block["opcode"][tap == 0] = isa.OPCODE["lmv"]
-        out, source = self.at(op.result) + pixel * op.result.channels * self.element_bytes, self._pool_source(op, right)
+        out = self.at(op.result) + pixel * op.result.channels * self.size(op.result)
+        source = self._pool_source(op, right)
         first = self._pool_source(op, np.where(tap == 1, left, 0))
         set_operand(block, 0, OUT, out)
         block["register"][:, 1] = np.choose(np.minimum(tap, 2), (IN, SCRATCH, OUT))
@@ -312,7 +341,7 @@ class Emitter:
         width = op.inputs[0][1].width
         which = np.searchsorted(rows, pixel // width, side="right") - 1
         inside = pixel.astype(np.intp) - rows[which] * width
-        return bases[which] + inside * op.result.channels * self.element_bytes
+        return bases[which] + inside * op.result.channels * self.size(op.result)
 
     def gather(self, op: Gather[ir.Buffer]) -> Virtual:
         """Emits copies of the pieces: pixel by pixel, or at once if a piece is all channels on both sides."""
@@ -324,9 +353,10 @@ class Emitter:
         pixel = np.arange(len(block))
         target = pixel * result.channels + piece.target
         source = pixel * piece.value.channels + piece.source
-        set_operand(block, 0, OUT, self.at(result) + target * self.element_bytes)
-        set_operand(block, 1, IN, self.at(piece.value) + source * self.element_bytes)
-        block["d"] = piece.channels * (result.pixels if whole else 1) * self.element_bytes
+        size = self.size(result)
+        set_operand(block, 0, OUT, self.at(result) + target * size)
+        set_operand(block, 1, IN, self.at(piece.value) + source * size)
+        block["d"] = piece.channels * (result.pixels if whole else 1) * size
         return block
 
     def stencil(self, op: Stencil[ir.Buffer]) -> Virtual:
@@ -343,10 +373,11 @@ class Emitter:
         count = np.where(first | unit, 1, 2)
         ends = np.cumsum(count)
         block = virtual("vvmul", int(ends[-1]) if len(ends) else 0)
-        pixel_bytes = op.result.channels * self.element_bytes
+        pixel_bytes = op.result.channels * self.size(op.result)
+        given_bytes = op.result.channels * self.size(op.input)
         out = self.at(op.result) + pixel * pixel_bytes
-        source = self.at(op.input) + inputs[pixel, tap].astype(np.intp) * pixel_bytes
-        weight = (self.at(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(np.intp) * pixel_bytes
+        source = self.at(op.input) + inputs[pixel, tap].astype(np.intp) * given_bytes
+        weight = (self.at(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(np.intp) * given_bytes
         accum = self.at(op.scratch[0])
         block["d"] = op.result.channels
         weighted = np.flatnonzero(~unit)
@@ -358,7 +389,9 @@ class Emitter:
             (IN, source[weighted]),
             (WEIGHT, weight[weighted]),
         )
+        block["widths"][ends[weighted] - count[weighted]] = self.widths(op.input, op.result)
         added = np.flatnonzero(~first)
+        block["widths"][ends[added] - 1] = self.widths(op.result, op.result)
         addend = (np.where(unit, IN, SCRATCH)[added], np.where(unit, source, accum)[added])
         self._binary(block, ends[added] - 1, "add", (OUT, out[added]), (OUT, out[added]), addend)
         copied = np.flatnonzero(first & unit)
@@ -382,8 +415,9 @@ class Emitter:
         rows = op.result.pixels // op.batch
         batch, row, col = (a.reshape(-1) for a in np.indices((op.batch, rows, op.result.channels)))
         block = virtual("vvdmul", len(batch))
-        pixel_bytes = op.left.channels * self.element_bytes
-        set_operand(block, 0, OUT, self.at(op.result) + np.arange(len(batch)) * self.element_bytes)
+        block["widths"] = self.widths(op.left, op.result)
+        pixel_bytes = op.left.channels * self.size(op.left)
+        set_operand(block, 0, OUT, self.at(op.result) + np.arange(len(batch)) * self.size(op.result))
         set_operand(block, 1, IN, self.at(op.left) + (batch * rows + row) * pixel_bytes)
         set_operand(block, 2, SCRATCH, self.at(op.right) + (batch * op.cols + op.first + col) * pixel_bytes)
         block["d"] = op.left.channels
@@ -394,15 +428,17 @@ class Emitter:
         counts = np.array([len(op.runs) for op in ops])
         target, source, first, stride, elements = np.concatenate([op.runs for op in ops]).T
         out = np.repeat([self.at(op.result) for op in ops], counts)
+        size = np.repeat(self.sizes(op.result for op in ops), counts)
         block = virtual("lmv", len(target))
-        set_operand(block, 0, OUT, out + target * self.element_bytes)
-        set_operand(block, 1, IN, self._bases([op.sources for op in ops], counts, source) + first * self.element_bytes)
-        block["d"] = elements * self.element_bytes
+        set_operand(block, 0, OUT, out + target * size)
+        set_operand(block, 1, IN, self._bases([op.sources for op in ops], counts, source) + first * size)
+        block["d"] = elements * size
         strided = np.flatnonzero((source >= 0) & (stride != 1) & (elements > 1))
         block["opcode"][strided] = isa.OPCODE["vmv"]
         block["register"][strided, 2] = STRIDE
         block["value"][strided, 2] = stride[strided]
         block["d"][strided] = elements[strided]
+        block["widths"][strided] = np.repeat([self.widths(op.result, op.result) for op in ops], counts)[strided]
         zeros = np.flatnonzero(source < 0)
         block["opcode"][zeros] = isa.OPCODE["lldi"]
         block["register"][zeros, 1] = NONE
@@ -411,7 +447,8 @@ class Emitter:
     def softmax(self, op: Softmax[ir.Buffer]) -> Virtual:
         """Emits one softmax for each pixel."""
         block = virtual("vsoftmax", op.result.pixels)
-        steps = np.arange(len(block)) * op.result.channels * self.element_bytes
+        block["widths"] = self.widths(op.input, op.result)
+        steps = np.arange(len(block)) * op.result.channels * self.size(op.result)
         set_operand(block, 0, OUT, self.at(op.result) + steps)
         set_operand(block, 1, IN, self.at(op.input) + steps)
         block["d"] = op.result.channels
@@ -444,6 +481,9 @@ EMIT: dict[type[Operation[ir.Buffer]], Callable[[Emitter, Sequence[Any]], Batch]
     Gather: _each(Emitter.gather),
     Move: Emitter.move,
     Softmax: _each(Emitter.softmax),
+    Requantise: _each(requantise),
+    Bound: _each(bound),
+    Lookup: _each(lookup),
 }
 """Class of operations -> function that emits them."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raptor.codegen.emit import Emitter
-from raptor.codegen.registers import VIRTUAL, Ints, Registers
+from raptor.codegen.registers import VIRTUAL, Ints, Registers, Virtual, set_widths, width_code
 from raptor.pim.ir import Buffer, CoreProgram, PimProgram
 from raptor.spatial.operations import Operation
 from raptor.target import isa
@@ -47,11 +47,19 @@ def generate(program: PimProgram, arch: Target) -> Streams:
 def _stream(core: CoreProgram, arch: Target) -> Stream:
     if not core.steps:
         return Stream(np.zeros(0, isa.RECORD), np.zeros(1, np.intp))
-    emitter = Emitter(core, arch.element_bits, arch.element_bytes)
-    prologue = emitter.prologue()
-    body, counts = emitter.emit([step.operation for step in core.steps])
-    records, ends = Registers().materialise(np.concatenate([prologue, body], dtype=VIRTUAL))
-    return Stream(records, ends[len(prologue) + np.cumsum([0, *counts])])
+    body, counts = Emitter(core, arch).emit([step.operation for step in core.steps])
+    widths = first_widths(body, arch)
+    records, ends = Registers(widths=widths).materialise(np.concatenate([set_widths(widths), body], dtype=VIRTUAL))
+    return Stream(records, ends[1 + np.cumsum([0, *counts])])
+
+
+def first_widths(body: Virtual, arch: Target) -> int:
+    """Returns the widths that a core sets at the start: those of its first instruction that depends on widths.
+
+    Every stream begins with a `setbw`. Without it, MVMs cost next to nothing in the simulator.
+    """
+    wanted = body["widths"][body["widths"] > 0]
+    return int(wanted[0]) if len(wanted) else width_code(arch.element_bits, arch.element_bits)
 
 
 def operation_name(operation: Operation[Buffer]) -> str:

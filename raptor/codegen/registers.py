@@ -16,6 +16,7 @@ VIRTUAL = np.dtype(
         ("opcode", "u1"),
         ("register", "u1", (3,)),
         ("value", "<i4", (3,)),
+        ("widths", "<u4"),
         ("a", "<i4"),
         ("b", "<i4"),
         ("c", "<i4"),
@@ -24,6 +25,7 @@ VIRTUAL = np.dtype(
 )
 """A virtual instruction. `register` and `value`: of the operands rd, rs1, rs2; register `NONE` for an unused operand.
 
+widths: the widths that must be set, as `width_code` gives them; 0 for an instruction that does not depend on them.
 a, b, c, d: the other fields, as in `isa.RECORD`.
 """
 
@@ -32,10 +34,15 @@ NONE = 255
 Virtual = npt.NDArray[np.void]
 Ints = npt.NDArray[np.intp]
 
-_SLDI = isa.OPCODE["sldi"]
+_SLDI, _SETBW = isa.OPCODE["sldi"], isa.OPCODE["setbw"]
 _RS2_OPCODES = np.array(
     [i.opcode for i in isa.INSTRUCTIONS if any(o.name == "rs2" for o in i.operands)], dtype=np.uint8
 )
+
+
+def width_code(input_bits: int, output_bits: int) -> int:
+    """Returns the number that stands for widths of an instruction."""
+    return input_bits << 8 | output_bits
 
 
 def virtual(name: str, count: int) -> Virtual:
@@ -43,6 +50,13 @@ def virtual(name: str, count: int) -> Virtual:
     block = np.zeros(count, VIRTUAL)
     block["opcode"] = isa.OPCODE[name]
     block["register"] = NONE
+    return block
+
+
+def set_widths(widths: int) -> Virtual:
+    """Makes the instruction that sets widths."""
+    block = virtual("setbw", 1)
+    block["b"], block["c"] = widths >> 8, widths & 255
     return block
 
 
@@ -54,26 +68,44 @@ def set_operand(block: Virtual, slot: int, register: int, value: npt.ArrayLike) 
 
 @dataclass(slots=True)
 class Registers:
-    """Values of a core's registers. A register that has not been written yet is not in `values`."""
+    """Values of a core's registers, and its widths. A register that has not been written yet is not in `values`."""
 
     values: dict[int, int] = field(default_factory=dict[int, int])
+    widths: int = 0
 
     def materialise(self, block: Virtual) -> tuple[isa.Records, Ints]:
-        """Returns the instructions with the register loads that they need; updates `values`.
+        """Returns the instructions with the `setbw` and the register loads that they need; updates the state.
 
         The second result has an entry for each k: the number of records that the first k instructions take.
         """
-        needed = self._changes(block)
+        needed = self._needed(block)
         loads = np.concatenate([[0], np.cumsum(needed.sum(axis=1))])
         ends = loads + np.arange(len(block) + 1)
         records = np.zeros(int(ends[-1]), isa.RECORD)
-        which, slot = np.nonzero(needed)
+        which, state = np.nonzero(needed)
         at = which + np.arange(len(which))
+        sets = state == 0
+        _fill_widths(records, at[sets], block["widths"][which[sets]])
+        at, which, slot = at[~sets], which[~sets], state[~sets] - 1
         records["opcode"][at] = _SLDI
         records["rd"][at] = block["register"][which, slot]
         records["a"][at] = block["value"][which, slot]
         self._fill(records, ends[1:] - 1, block)
         return records, ends
+
+    def _needed(self, block: Virtual) -> npt.NDArray[np.bool_]:
+        """Returns [instruction, 1 + slot]: True if the widths must be set, or the register loaded, first."""
+        return np.column_stack([self._new_widths(block["widths"]), self._changes(block)])
+
+    def _new_widths(self, widths: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Returns a mask of the instructions whose widths are not those that are set."""
+        uses = np.flatnonzero(widths)
+        needed = np.zeros(len(widths), np.bool_)
+        if len(uses):
+            wanted = widths[uses]
+            needed[uses] = wanted != np.append(np.uint32(self.widths), wanted[:-1])
+            self.widths = int(wanted[-1])
+        return needed
 
     def _changes(self, block: Virtual) -> npt.NDArray[np.bool_]:
         """Returns [instruction, slot]: True if the register must be loaded first."""
@@ -100,3 +132,9 @@ class Registers:
         records["a"][at] = np.where(np.isin(block["opcode"], _RS2_OPCODES), register[:, 2], block["a"])
         for name in ("b", "c", "d"):
             records[name][at] = block[name]
+
+
+def _fill_widths(records: isa.Records, at: Ints, widths: npt.NDArray[np.uint32]) -> None:
+    """Writes a `setbw` for each of the `widths` into `records`, at the indices `at`."""
+    records["opcode"][at] = _SETBW
+    records["b"][at], records["c"][at] = widths >> 8 & 255, widths & 255

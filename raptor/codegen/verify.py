@@ -29,7 +29,7 @@ def verify_streams(streams: Streams, program: PimProgram, arch: Target) -> None:
         _check_ends(core, records)
         _check_groups(core, records, program.cores[core])
         _check_registers(core, records, positions)
-        _check_addresses(core, records, positions, program.cores[core], arch)
+        _check_addresses(core, records, positions, program.cores[core])
     _check_messages(streams.cores)
 
 
@@ -78,12 +78,10 @@ def _first(registers: npt.NDArray[np.integer], pcs: npt.NDArray[np.intp], never:
     return first
 
 
-def _check_addresses(
-    core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Target
-) -> None:
+def _check_addresses(core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram) -> None:
     """Checks that every range of local memory that an instruction touches lies inside the core's buffers."""
-    limit = program.local_elements * arch.element_bytes
-    values = _RegisterValues(records, positions)
+    limit = program.local_bytes
+    values, widths = _RegisterValues(records, positions), _widths(records)
     for opcode, uses in positions.items():
         spec = isa.BY_OPCODE[opcode]
         for operand in spec.operands:
@@ -92,7 +90,7 @@ def _check_addresses(
             start = values.before(uses, operand.slot)
             if spec.name in ("ld", "st"):
                 start = start + records["c"][uses]
-            stop = start + _extent(spec, operand, uses, values, program, arch)
+            stop = start + _extent(operand, uses, values, widths, program)
             outside = uses[(start < 0) | (stop > limit)]
             if len(outside):
                 where = f"stream of core {core}, pc {outside[0]}"
@@ -100,27 +98,34 @@ def _check_addresses(
 
 
 def _extent(
-    spec: isa.Instruction,
-    operand: isa.Operand,
-    pcs: npt.NDArray[np.intp],
-    values: "_RegisterValues",
-    program: CoreProgram,
-    arch: Target,
+    operand: isa.Operand, pcs: npt.NDArray[np.intp], values: "_RegisterValues", widths: Ints, program: CoreProgram
 ) -> Ints:
-    """Returns the number of bytes that each instruction touches, from the address of an operand on."""
-    width, records = arch.element_bytes, values.records
-    if spec.unit is isa.Unit.TRANSFER:
-        return records["d"][pcs].astype(np.int64)
-    if spec.unit is isa.Unit.MATRIX:
-        side = "rows" if operand.kind is isa.Kind.SOURCE else "cols"
-        spans = (getattr(group.matrix, side) for group in program.groups)
-        return np.array([stop - start for start, stop in spans], np.int64)[records["c"][pcs]] * width
-    if spec.name == "vvdmul" and operand.kind is isa.Kind.TARGET:
-        return np.full(len(pcs), width, np.int64)
-    length = records["d"][pcs].astype(np.int64)
-    if spec.name == "vmv" and operand.kind is isa.Kind.SOURCE:
-        length = (length - 1) * values.before(pcs, "a") + 1
-    return length * width
+    """Returns the number of bytes that each instruction touches, from the address of an operand on.
+
+    widths: [instructions of the stream, 2], bytes of an element read and written.
+    """
+    access, records = operand.access, values.records
+    assert access is not None, "the operand has no address"
+    match access.count:
+        case isa.Count.LENGTH:
+            count = records["d"][pcs].astype(np.int64)
+        case isa.Count.ONE:
+            count = np.ones(len(pcs), np.int64)
+        case _:
+            side = "rows" if access.count is isa.Count.ROWS else "cols"
+            spans = (getattr(group.matrix, side) for group in program.groups)
+            count = np.array([stop - start for start, stop in spans], np.int64)[records["c"][pcs]]
+    if access.strided:
+        count = (count - 1) * values.before(pcs, "a") + 1
+    return count if access.width is isa.Width.BYTE else count * widths[pcs, int(access.width is isa.Width.OUTPUT)]
+
+
+def _widths(records: isa.Records) -> Ints:
+    """Returns [instructions, 2]: bytes of an element that each instruction reads and writes, by the last `setbw`."""
+    sets = np.flatnonzero(records["opcode"] == isa.OPCODE["setbw"])
+    bits = np.stack([records["b"][sets], records["c"][sets]], axis=1).astype(np.int64)
+    last = np.searchsorted(sets, np.arange(len(records)), side="right") - 1
+    return -(-bits // 8)[last]
 
 
 class _RegisterValues:

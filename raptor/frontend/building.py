@@ -30,6 +30,10 @@ from raptor.graph.window import Window
 from raptor.target.layout import Image
 
 
+_BITS = 8
+"""Bits of the ones of a sum over channels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Builder:
     """Adds operators whose results have no name in ONNX; `finish` gives the last one its name."""
@@ -77,7 +81,10 @@ class Builder:
         """Multiplies every pixel by a matrix [channels, new channels]."""
         axis = x.image.channel_axis
         image = Image((*x.image.shape[:axis], weights.shape[1], *x.image.shape[axis + 1 :]), axis)
-        return self.add(Filter(owned(weights[None]), Window.point((x.image.pixels,))), image, x)
+        bits = 0
+        if x.element.kind == "int":
+            weights, bits = weights.astype(np.int16), _BITS
+        return self.add(Filter(owned(weights[None]), Window.point((x.image.pixels,)), weight_bits=bits), image, x)
 
     def constant(self, array: Floats, shape: Shape, image: Image) -> Constant:
         """Makes a constant that is broadcast against a result of `shape`, as small as the image allows."""

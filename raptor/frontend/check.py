@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -11,14 +11,14 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
 from raptor.frontend.libraries import InvalidModel, check_standard
 from raptor.frontend.reading import Source
-from raptor.frontend.registry import is_supported_op, op_reason
+from raptor.frontend.registry import MOVES, QUANTISED, is_supported_op, op_reason
 from raptor.graph.ir import (
     Constant,
     ConstantTensor,
     Filter,
-    Floats,
     Graph,
     Map,
+    Numbers,
     Operator,
     Stencil,
 )
@@ -39,6 +39,10 @@ INDICES = frozenset(
     )
 )
 """Types of inputs that are not data: lengths, flags, names. (Integers of 8 bits are images, or quantised data.)"""
+INTEGERS = frozenset(
+    TensorProto.DataType.Value(f"{sign}INT{bits}") for sign in ("", "U") for bits in (2, 4, 8, 16)
+) | {TensorProto.INT32}
+"""Types of data that operators of integers read."""
 _CHOOSING: Mapping[str, tuple[int, ...]] = MappingProxyType({"Gather": (1,), "OneHot": (0,)})
 """Operators, and which of their inputs are indices of rows."""
 _MOVES = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "Clip", "Slice"))
@@ -106,7 +110,7 @@ def model_inputs(proto: ModelProto) -> dict[str, ValueInfoProto]:
 def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
     """Says why an input cannot be fed: its type, and what to do. Empty if it can."""
     kind = value.type.tensor_type.elem_type
-    if kind in FLOATS - {TensorProto.BFLOAT16}:
+    if kind in FLOATS - {TensorProto.BFLOAT16} or _is_quantised(proto, value):
         return ""
     if kind in INDICES and _are_token_ids(proto, value):
         advice = "feed the embedding's output, or one-hot rows (docs/faq.md#token-ids)"
@@ -118,7 +122,35 @@ def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
 def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
     """Tells whether an input is a flag or a size, which can only be a constant."""
     kind, rank = value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
-    return kind in INDICES and rank <= 1 and not _are_token_ids(proto, value)
+    is_data = _are_token_ids(proto, value) or _is_quantised(proto, value)
+    return kind in INDICES and rank <= 1 and not is_data
+
+
+def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:
+    """Tells whether an input is of integers that an operator of integers reads as its data."""
+    if value.type.tensor_type.elem_type not in INTEGERS:
+        return False
+    same = {value.name}
+    for node in proto.graph.node:
+        if node.op_type in QUANTISED and any(node.input[i] in same for i in _data_of(node)):
+            return True
+        if node.op_type in MOVES and node.input and node.input[0] in same:
+            same.update(node.output)
+    return False
+
+
+def _data_of(node: NodeProto) -> Iterable[int]:
+    """Returns which inputs of an operator of integers are data, neither scales nor zero points."""
+    count = len(node.input)
+    match node.op_type:
+        case "QLinearConcat":
+            return range(2, count, 3)
+        case "MatMulInteger" | "ConvInteger":
+            return range(min(2, count))
+        case "QLinearConv" | "QLinearMatMul" | "QGemm" | "QLinearAdd" | "QLinearMul":
+            return (i for i in (0, 3) if i < count)
+        case _:
+            return (0,)
 
 
 def _are_token_ids(proto: ModelProto, value: ValueInfoProto) -> bool:
@@ -171,7 +203,7 @@ def check_finite(graph: Graph) -> None:
             raise UserError(f"{node.name} ({node.op_type}): its weights give numbers beyond the range of float32")
 
 
-def _constants(operator: Operator) -> Iterator[Floats]:
+def _constants(operator: Operator) -> Iterator[Numbers]:
     match operator:
         case Filter() | Stencil():
             yield operator.weights

@@ -23,13 +23,21 @@ _LINE = 16
 """Number of float32 values in a cache line."""
 
 
+_INTEGERS = (np.dtype(np.int16), np.dtype(np.int32))
+"""Types of the constants of integer operators."""
+
+
 def owned(values: npt.ArrayLike) -> Floats:
-    """Returns a contiguous float32 copy. (Constants come as views of a file that will be deleted.)"""
+    """Returns a contiguous copy in float32. (Constants come as views of a file that will be deleted.)
+
+    Integers of 16 and 32 bits stay what they are.
+    """
     source = np.asarray(values)
+    dtype = source.dtype if source.dtype in _INTEGERS else np.dtype(np.float32)
     if source.flags.c_contiguous or source.ndim < 2:
-        return np.array(source, np.float32, order="C")
+        return np.array(source, dtype, order="C")
     # Weights are transposed here: a cache line at a time reads each line of the source once, in a third of the time.
-    out = np.empty(source.shape, np.float32)
+    out = np.empty(source.shape, dtype)
     for first in range(0, source.shape[-1], _LINE):
         out[..., first : first + _LINE] = source[..., first : first + _LINE]
     return out
@@ -47,7 +55,7 @@ def constant_pixels(array: Floats, shape: Shape, image: Image) -> Floats:
     dimensions of the image are different, and only a scalar stays small.
     """
     if array.size == 1:
-        return scalar(array.item())
+        return owned(array).reshape(1, 1, 1)
     if shape == image.shape:
         aligned = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
     else:

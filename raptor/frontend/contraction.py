@@ -14,7 +14,7 @@ Dimensions of 1 have no name: they change neither the order of elements nor the 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -200,7 +200,7 @@ class Contraction:
         if isinstance(x.value, np.ndarray):
             return einsum_arrays([(x.names, x.value)], order).reshape(shape)
         turned = self.permuted(x.names, x.value, order)
-        return Tensor(turned.name, shape, turned.image)
+        return replace(turned, shape=shape)
 
     def permuted(self, names: Names, x: Tensor, out: Names) -> Tensor:
         """Permutes the dimensions of the tensor; no element moves if the pixels keep their order."""

@@ -1,11 +1,14 @@
 """Translates a canonical ONNX model to a Graph: every node goes through its importer."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -18,10 +21,21 @@ from raptor.common.errors import (
     UserError,
 )
 from raptor.frontend.check import label
+from raptor.frontend.codes import CODES, Coded, CodeType, Steps, host_coding, quantiser
 from raptor.frontend.constants import natural_image, owned
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
-from raptor.frontend.registry import STANDARD_DOMAINS, NeedsConstantError, Refusal, find_importer, op_reason
+from raptor.frontend.ranges import OverflowFault, Range, result_of
+from raptor.frontend.registry import (
+    QUANTISED,
+    STANDARD_DOMAINS,
+    Importer,
+    NeedsConstantError,
+    Refusal,
+    find_importer,
+    find_rule,
+    op_reason,
+)
 from raptor.graph.ir import (
     ConstantTensor,
     Filter,
@@ -34,7 +48,11 @@ from raptor.graph.ir import (
     Rename,
     Tensor,
 )
+from raptor.target.element import FLOAT32, MODELLED, ElementType
 from raptor.target.layout import Image
+
+if TYPE_CHECKING:
+    from raptor.frontend.views import View
 
 Shape = tuple[int, ...]
 
@@ -50,7 +68,7 @@ class Origin:
     """First output of a node -> reason why it cannot be lowered, if it is known already."""
 
     @classmethod
-    def of(cls, proto: ModelProto, reasons: Mapping[str, str]) -> "Origin":
+    def of(cls, proto: ModelProto, reasons: Mapping[str, str]) -> Origin:
         nodes = proto.graph.node
         names = frozenset(n.name for n in nodes if n.name)
         return cls(names, {output: label(n) for n in nodes for output in n.output if output}, reasons)
@@ -63,58 +81,144 @@ class Origin:
 class ImportContext:
     """The model as an importer sees it, and the place where it adds its nodes."""
 
-    def __init__(self, shapes: Mapping[str, Shape], constants: Constants, in_model: frozenset[str]) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, Shape],
+        constants: Constants,
+        in_model: frozenset[str],
+        codes: Mapping[str, CodeType],
+        floats: ElementType,
+    ) -> None:
+        """Takes the types of the integer tensors of the model, and the type of the floats."""
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
+        self.views: dict[str, View] = {}
+        """Float tensors of the model that integers stand for; they are not computed unless `tensor` asks."""
         self.used: frozenset[str] = frozenset()
         """Tensors that a node or an output of the model reads."""
+        self.codes, self.floats = codes, floats
+        self._coded: dict[str, Coded] = {}
+        self._ranges: dict[str, Range] = {}
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
         """Tensor -> results of `as_image` for it."""
-        self._shapes, self._constants, self._in_model = shapes, constants, in_model
+        self._shapes, self._constants, self._in_model = dict(shapes), constants, in_model
 
     def shape(self, name: str) -> Shape:
-        """Returns the ONNX shape of a float32 tensor. Raises `Refusal` if it is not known."""
+        """Returns the ONNX shape of a float32 or integer tensor. Raises `Refusal` if it is not known."""
         if name not in self._shapes:
             raise Refusal(f"the shape of '{name}' depends on values, or it is not float32")
         return self._shapes[name]
 
     def tensor(self, name: str) -> Tensor:
-        """Returns a tensor computed on the chip, or an input. Raises `Refusal` for a constant."""
-        if name in self._constants:
+        """Returns a tensor computed on the chip, or an input. Raises `Refusal` for a constant.
+
+        A view is computed in floats, once.
+        """
+        if self.is_constant(name):
             raise Refusal(f"'{name}' must not be a constant")
+        if name not in self.tensors and name in self.views:
+            view = self.views[name]
+            view.as_floats(view.node, self, name)
         return self.tensors[name]
+
+    def shape_of(self, name: str) -> Shape:
+        """Returns the shape of a tensor, view or constant."""
+        if name in self.views:
+            return self.views[name].shape
+        value = self.constant(name)
+        return self.tensors[name].shape if value is None else value.shape
+
+    def range(self, tensor: Tensor) -> Range:
+        """Returns the proved range of a tensor of integers."""
+        return self._ranges.get(tensor.name) or Range.of(tensor.element)
+
+    def declare(self, stem: str, shape: Shape) -> str:
+        """Returns a name that begins with `stem` for a tensor of this shape that the ONNX model does not have."""
+        name = self._unused_name(stem)
+        self._shapes[name] = shape
+        self.used |= {name}
+        return name
+
+    def add_constant(self, stem: str, values: Array) -> str:
+        """Adds a constant that was computed here, and returns its name."""
+        name = self._unused_name(stem)
+        self._constants.add(name, values)
+        return name
+
+    def set_constant(self, name: str, values: Array) -> None:
+        """Makes a tensor of the model a constant that was computed here."""
+        self._constants.add(name, values)
+
+    def add_coded(self, name: str, value: Coded) -> None:
+        """Adds a constant of integers that stand for real numbers."""
+        self._coded[name] = value
+
+    def coded(self, name: str | None) -> Coded | None:
+        """Returns a constant of integers that stand for real numbers; None for everything else."""
+        return None if name is None else self._coded.get(name)
+
+    def is_constant(self, name: str) -> bool:
+        return name in self._constants or name in self._coded
 
     def is_known(self, name: str) -> bool:
         """Tells whether a tensor is known: False for outputs of a refused node, unless their shape is known."""
-        return name in self.tensors or name in self._constants
+        return name in self.tensors or name in self.views or self.is_constant(name)
 
     def constant(self, name: str | None) -> Array | None:
         """Returns the value of a constant; None if `name` is computed or absent."""
+        if name in self._coded:
+            return self._coded[name].real
         return self._constants[name] if name is not None and name in self._constants else None
 
     def weights(self, name: str) -> Floats:
-        """Returns the value of a float32 constant. Raises `Refusal` for computed tensors and other types."""
+        """Returns the value of a float32 constant, or of one that was computed here.
+
+        Raises `Refusal` for computed tensors and other types.
+        """
         value = self.constant(name)
         if value is None:
             raise NeedsConstantError(name)
-        if value.dtype != np.float32:
+        if value.dtype != np.float32 and not self._constants.is_computed(name):
             raise Refusal(f"'{name}' is {value.dtype}, must be float32")
         return value
 
-    def input(self, name: str) -> None:
-        """Adds an input of the model. Raises `Refusal` if its shape is not known, or it is not float32."""
-        self._define(name, self.shape(name), natural_image(self.shape(name)))
+    def input(self, name: str, by: Steps | None = None) -> None:
+        """Adds an input of the model. Raises `Refusal` if its shape is not known, or it is not float32 nor an integer.
+
+        `by`: scale and zero point by which the host turns it into integers.
+        """
+        shape = self.shape(name)
+        code = self.codes.get(name)
+        element = self.floats if code is None else code.element
+        coding = None if code is None else code.coding
+        if by is not None:
+            element, coding = by.code.element, host_coding(by)
+        self.tensors[name] = Tensor(name, shape, natural_image(shape), name in self._in_model, element, coding)
 
     def output(self, name: str) -> None:
-        """Adds a node for an output of the model that is a constant."""
+        """Adds a node for an output of the model that is a constant or a view."""
         constant = self.constant(name)
-        if constant is None or name in self.tensors:
+        if name in self.tensors:
             return
-        if constant.dtype != np.float32:
-            raise UserError(f"output '{name}' is a constant of {constant.dtype}, must be float32")
-        image = natural_image(constant.shape)
-        self.nodes.append(Node(name, "Constant", ConstantTensor(owned(image.to_pixels(constant))), (), name))
-        self._define(name, constant.shape, image)
+        if name in self.views:
+            self._output_view(name, self.views[name])
+        elif constant is not None:
+            if constant.dtype != np.float32:
+                raise UserError(f"output '{name}' is a constant of {constant.dtype}, must be float32")
+            image = natural_image(constant.shape)
+            operator = ConstantTensor(owned(image.to_pixels(constant)))
+            self.nodes.append(Node(name, "Constant", operator, (), name))
+            self._define(name, constant.shape, image, self.floats, None)
+
+    def _output_view(self, name: str, view: View) -> None:
+        """Adds the output: integers that the host turns into real numbers, if it can, else floats."""
+        found = view.coded()
+        if found is None:
+            self.tensor(name)
+            return
+        source, coding = found
+        self.emit(view.node, (source.name,), source.image, Rename(), name)
+        self.tensors[name] = replace(self.tensors[name], coding=coding)
 
     def lower(self, node: NodeView, inputs: Sequence[str], image: Image, *operators: Operator) -> None:
         """Adds a chain of operators with results of the same image; the last computes the node's output.
@@ -126,12 +230,21 @@ class ImportContext:
         self.emit(node, inputs, image, operators[-1] if operators else Rename())
 
     def emit(
-        self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator, output: str | None = None
+        self,
+        node: NodeView,
+        inputs: Sequence[str],
+        image: Image,
+        operator: Operator,
+        output: str | None = None,
+        element: ElementType | None = None,
+        found: Range | None = None,
     ) -> None:
-        """Adds the operator that computes the node's output: the first, or the named one."""
+        """Adds the operator that computes the node's output: the first, or the named one.
+
+        element, found: type and range of the integers, where the operator alone does not tell them.
+        """
         name = output or node.output
-        self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
-        self._define(name, self.shape(name), image)
+        self._append(node, inputs, self.shape(name), image, operator, name, element, found)
 
     def take_back(self, tensor: Tensor) -> tuple[Operator, tuple[str, ...]]:
         """Removes the node that produced `tensor` if it was the last one and nothing reads it. Else makes an alias.
@@ -155,7 +268,9 @@ class ImportContext:
                 stem = f"{node.output}.{function}"
             case _:
                 stem = f"{node.output}.{type(operator).__name__.lower()}"
-        return self._add(node, inputs, image, operator, self._unused_name(stem))
+        name = self._unused_name(stem)
+        self._append(node, inputs, self.shape(node.output), image, operator, name)
+        return name
 
     def as_image(self, node: NodeView, tensor: Tensor, image: Image) -> Tensor:
         """Returns the tensor laid out as `image`: itself, an alias, or a copy that is made once.
@@ -176,28 +291,67 @@ class ImportContext:
         return laid
 
     def inner(
-        self, node: NodeView, inputs: Sequence[str], shape: Shape, image: Image, operator: Operator, stem: str
+        self,
+        node: NodeView,
+        inputs: Sequence[str],
+        shape: Shape,
+        image: Image,
+        operator: Operator,
+        stem: str,
+        element: ElementType | None = None,
+        found: Range | None = None,
     ) -> Tensor:
         """Adds an operator whose result, of `shape`, is not in the ONNX model; its name begins with `stem`."""
         name = self._unused_name(stem)
-        self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
-        self.tensors[name] = Tensor(name, shape, image, in_model=False)
+        self._append(node, inputs, shape, image, operator, name, element, found)
         return self.tensors[name]
 
     def _unused_name(self, stem: str) -> str:
         name, count = stem, 1
-        while name in self.tensors or name in self._in_model or name in self._shapes:
+        while name in self.tensors or name in self._in_model or name in self._shapes or self.is_known(name):
             count += 1
             name = f"{stem}.{count}"
         return name
 
-    def _add(self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator, output: str) -> str:
-        self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), output))
-        self._define(output, self.shape(node.output), image)
-        return output
+    def _append(
+        self,
+        node: NodeView,
+        inputs: Sequence[str],
+        shape: Shape,
+        image: Image,
+        operator: Operator,
+        name: str,
+        element: ElementType | None = None,
+        found: Range | None = None,
+    ) -> None:
+        if element is None:
+            element, found = self._type_of(node, inputs, operator)
+        self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
+        self._define(name, shape, image, element, found)
 
-    def _define(self, name: str, shape: Shape, image: Image) -> None:
-        self.tensors[name] = Tensor(name, shape, image, name in self._in_model)
+    def _type_of(
+        self, node: NodeView, inputs: Sequence[str], operator: Operator
+    ) -> tuple[ElementType, Range | None]:
+        """Returns type and range of a result. Raises `UserError` for sums that 32 bits do not hold."""
+        if self.floats == MODELLED:
+            return MODELLED, None
+        sources = [self.tensors[i] for i in inputs]
+        if isinstance(operator, Filter) and operator.weights.dtype.kind == "f":
+            raise Refusal("its weights are floats, but the model is of integers: quantise them too")
+        try:
+            pairs = [(t, self.range(t) if t.element.kind == "int" else None) for t in sources]
+            return result_of(operator, pairs, self.floats)
+        except OverflowFault as fault:
+            raise UserError(f"{node.name} ({node.op_type}): {fault}") from None
+
+    def _define(self, name: str, shape: Shape, image: Image, element: ElementType, found: Range | None) -> None:
+        in_model, code = name in self._in_model, self.codes.get(name)
+        if in_model and (code.element if code else self.floats) != element and element.kind != "int":
+            raise Refusal(f"'{name}' is {code.name if code else 'float32'}, computed as {element}")
+        coding = code.coding if code and element == code.element else None
+        self.tensors[name] = Tensor(name, shape, image, in_model, element, coding)
+        if found is not None:
+            self._ranges[name] = found
 
 
 def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
@@ -214,18 +368,22 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
     inputs = [v.name for v in graph.input]
     in_model = frozenset(origin.producers) | frozenset(inputs)
-    context = ImportContext(_shapes(graph), Constants(graph.initializer, folder), in_model)
+    constants = Constants(graph.initializer, folder)
+    floats = FLOAT32 if _has_integers(graph, constants) else MODELLED
+    codes = {} if floats == MODELLED else _codes(graph)
+    context = ImportContext(_shapes(graph, codes), constants, in_model, codes, floats)
     read = {i for n in graph.node for i in n.input if i}
     context.used = frozenset(read) | frozenset(v.name for v in graph.output)
+    by_host = _quantised_by_host(graph, context, version)
     for value in inputs:
-        with suppress(Refusal):  # an input that is not float32; `survey` reports it
-            context.input(value)
+        with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
+            context.input(value, by_host.get(value))
     inputs = [value for value in inputs if value in context.tensors]
     refused = _import_nodes(graph, context, origin, version)
     outputs = tuple(dict.fromkeys(v.name for v in graph.output))
     for output in outputs:
         context.output(output)
-    return Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs), refused
+    return Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context)), refused
 
 
 def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, version: int) -> list[UnsupportedNode]:
@@ -252,7 +410,7 @@ def _import_node(node: NodeView, domain: str, context: ImportContext, reason: st
 
     `reason`: why the node cannot be lowered, if that is known already.
     """
-    found = find_importer(node.op_type, node.version) if domain in STANDARD_DOMAINS else None
+    found = find_importer(node.op_type, node.version, domain)
     if found is None:
         raise Refusal(reason or op_reason(domain, node.op_type))
     if not all(context.is_known(i) for i in node.inputs if i):
@@ -261,11 +419,66 @@ def _import_node(node: NodeView, domain: str, context: ImportContext, reason: st
     if unneeded and not found.all_outputs:
         raise Refusal(f"its output '{unneeded[0]}' is used, only the first output is supported")
     try:
-        found.function(node, context)
+        apply(node, context, found)
     except (Refusal, RaptorError, MemoryError, OSError):
         raise
     except Exception as error:  # a bug of an importer: it names the node, and keeps the cause
         raise InternalError(f"import of {node.name} ({node.op_type}) failed: {error!r}") from error
+
+
+def apply(node: NodeView, context: ImportContext, found: Importer) -> None:
+    """Adds a node: in integers if its inputs stand for some and a rule says how, else by its importer."""
+    if any(i in context.views for i in node.inputs):
+        rule = find_rule(node.op_type)
+        if rule is not None and rule(node, context):
+            return
+    integers = [i for i in node.inputs if i in context.tensors and context.tensors[i].element.kind == "int"]
+    if integers and not found.integers and not all(i in context.views for i in integers):
+        raise Refusal(f"its input '{integers[0]}' is of integers; only moves, pools and quantised operators take them")
+    found.function(node, context)
+
+
+def _has_integers(graph: GraphProto, constants: Constants) -> bool:
+    """Tells whether the model computes with integers. Constants that stand for real numbers do not count."""
+    computed = {v.name for v in graph.input if v.name not in constants}
+    for node in graph.node:
+        if not computed.isdisjoint(node.input):
+            if node.op_type in QUANTISED:
+                return True
+            computed.update(node.output)
+    return False
+
+
+def _quantised_by_host(graph: GraphProto, context: ImportContext, version: int) -> dict[str, Steps]:
+    """Returns the float inputs that only one way of quantising reads: the host does it, and the chip gets integers."""
+    readers: defaultdict[str, list[NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    outputs = {v.name for v in graph.output}
+    found: dict[str, Steps] = {}
+    for name in (v.name for v in graph.input if v.name not in outputs and v.name not in context.codes):
+        if all(n.op_type == "QuantizeLinear" for n in readers[name]) and readers[name]:
+            # Scales in blocks are a matter for the chip. Scales that are not constant: the importer says so.
+            with suppress(Refusal):
+                views = [NodeView.of(n, label(n), version) for n in readers[name]]
+                all_steps = [quantiser(v, context, context.shape(name)) for v in views]
+                if all(_are_equal(s, all_steps[0]) for s in all_steps):
+                    host_coding(all_steps[0])
+                    found[name] = all_steps[0]
+    return found
+
+
+def _are_equal(a: Steps, b: Steps) -> bool:
+    return a.code == b.code and np.array_equal(a.scale, b.scale) and np.array_equal(a.zero_point, b.zero_point)
+
+
+def _float_nodes(context: ImportContext) -> tuple[str, ...]:
+    """Returns the nodes of the model that are computed in floats, if others are computed in integers."""
+    if context.floats == MODELLED:
+        return ()
+    floats = (n.name for n in context.nodes if context.tensors[n.output].element.kind == "float")
+    return tuple(dict.fromkeys(floats))
 
 
 def _assume_outputs(node: NodeView, context: ImportContext) -> None:
@@ -275,11 +488,19 @@ def _assume_outputs(node: NodeView, context: ImportContext) -> None:
             context.input(output)
 
 
-def _shapes(graph: GraphProto) -> dict[str, Shape]:
-    """Returns the shapes of all float32 tensors that are static and not empty."""
+def _shapes(graph: GraphProto, codes: Container[str]) -> dict[str, Shape]:
+    """Returns the shapes of all float32 tensors, and those in `codes`, that are static and not empty."""
     values = (*graph.input, *graph.value_info, *graph.output)
-    shapes = {v.name: _static_shape(v) for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
+    data = [v for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT or v.name in codes]
+    shapes = {v.name: _static_shape(v) for v in data}
     return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+def _codes(graph: GraphProto) -> dict[str, CodeType]:
+    """Returns the types of all tensors of integers."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    kinds = {v.name: v.type.tensor_type.elem_type for v in values}
+    return {name: CODES[kind] for name, kind in kinds.items() if kind in CODES}
 
 
 def _static_shape(value: ValueInfoProto) -> Shape | None:

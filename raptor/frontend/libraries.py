@@ -11,6 +11,8 @@ import onnx
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto
 
+from raptor.frontend.contributed import has_contributed, stand_in
+
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 InvalidModel = onnx.checker.ValidationError
 InvalidTypes = onnx.shape_inference.InferenceError
@@ -28,7 +30,12 @@ def read_without_weights(path: Path) -> ModelProto:
 
 def infer_shapes(proto: ModelProto) -> ModelProto:
     """Returns a copy with the shape of every tensor that follows from those of the inputs."""
-    return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    if not has_contributed(proto):
+        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    inferred = onnx.shape_inference.infer_shapes(stand_in(proto), data_prop=True)
+    del inferred.graph.node[:]
+    inferred.graph.node.extend(proto.graph.node)
+    return inferred
 
 
 def check_operand_types(proto: ModelProto) -> None:

@@ -50,6 +50,15 @@ class NodeView:
         return value.decode() if isinstance(value, bytes) else str(value)
 
 
+PACKED = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2})
+"""Types of which several elements share a byte."""
+
+
+def _unpacked(tensor: TensorProto, data: npt.NDArray[np.uint8]) -> Array:
+    packed = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=data.tobytes())
+    return numpy_helper.to_array(packed)
+
+
 class Constants:
     """Constants of a model by name, read from their file when asked for."""
 
@@ -57,15 +66,29 @@ class Constants:
         self._tensors = {t.name: t for t in tensors}
         self._folder = folder
 
+        self._computed: dict[str, Array] = {}
+
+    def add(self, name: str, values: Array) -> None:
+        """Adds a constant that an importer has computed."""
+        self._computed[name] = values
+
+    def is_computed(self, name: str) -> bool:
+        """Tells whether an importer has computed the constant."""
+        return name in self._computed
+
     def __contains__(self, name: str) -> bool:
-        return name in self._tensors
+        return name in self._tensors or name in self._computed
 
     def __getitem__(self, name: str) -> Array:
         """Returns an array, or a view of the weights file; copy it if it must outlive the import."""
+        if name in self._computed:
+            return self._computed[name]
         tensor = self._tensors[name]
         if tensor.data_location != TensorProto.EXTERNAL:
             return numpy_helper.to_array(tensor)
         entries = {e.key: e.value for e in tensor.external_data}
         path, offset = self._folder / entries["location"], int(entries.get("offset", 0))
+        if tensor.data_type in PACKED:
+            return _unpacked(tensor, np.memmap(path, np.uint8, "r", offset, int(entries["length"])))
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         return np.memmap(path, dtype, mode="r", offset=offset, shape=tuple(tensor.dims))

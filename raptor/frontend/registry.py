@@ -4,8 +4,9 @@ To add an operator, write a function in `raptor.frontend.operators` and decorate
 operators in the documentation follow.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +14,26 @@ if TYPE_CHECKING:
     from raptor.frontend.nodes import NodeView
 
 ImportFunction = Callable[["NodeView", "ImportContext"], None]
+RuleFunction = Callable[["NodeView", "ImportContext"], bool]
 STANDARD_DOMAINS = ("", "ai.onnx")
+CONTRIBUTED = "com.microsoft"
+"""Domain of the operators that onnxruntime's quantiser writes."""
+QUANTISED = frozenset(
+    (
+        *("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),
+        *("QGemm", "QLinearAdd", "QLinearMul", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConcat"),
+        *("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "DynamicQuantizeLinear"),
+    )
+)
+"""Operators between real numbers and integers, or of integers."""
+MOVES = frozenset(
+    (
+        *("DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
+        *("MaxPool", "Pad", "Reshape", "Resize", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze"),
+        *("Tile", "Transpose", "Unsqueeze", "Upsample", "GlobalMaxPool", "Concat", "Cast", "ScatterND"),
+    )
+)
+"""Operators whose results are elements of their operands: they do the same to integers and to real numbers."""
 
 
 class Refusal(Exception):  # noqa: N818 (an answer, not a failure)
@@ -32,7 +52,8 @@ class NeedsConstantError(Refusal):
 class Importer:
     """A registered importer. `since`: first version of the operator it reads. `limits`: cases it refuses, for the docs.
 
-    `all_outputs`: True if it computes every output of the node that is used, False if only the first.
+    `all_outputs`: True if it computes every output of the node that is used, False if only the first. `domain`: empty
+    for the operators of the standard.
     """
 
     op_type: str
@@ -40,6 +61,12 @@ class Importer:
     limits: str
     function: ImportFunction
     all_outputs: bool = False
+    domain: str = ""
+
+    @property
+    def integers(self) -> bool:
+        """True if the operator takes integers as they are."""
+        return self.op_type in QUANTISED or self.op_type in MOVES
 
     @property
     def summary(self) -> str:
@@ -47,22 +74,46 @@ class Importer:
         return (self.function.__doc__ or "").partition("\n")[0]
 
 
-_IMPORTERS: dict[tuple[str, int], Importer] = {}
+_IMPORTERS: dict[tuple[str, str, int], Importer] = {}
+_RULES: dict[str, RuleFunction] = {}
+_REFUSED: Mapping[str, str] = MappingProxyType(
+    {"DynamicQuantizeLinear": "its scale is known only at run time; quantise the model statically (raptor quantize)"}
+)
+"""Operators that have no importer, and why."""
 
 
 def importer(
-    op_type: str, *, since: int, limits: str = "", all_outputs: bool = False
+    op_type: str, *, since: int, limits: str = "", all_outputs: bool = False, domain: str = ""
 ) -> Callable[[ImportFunction], ImportFunction]:
     """Registers the function for `op_type` from operator version `since` up to the next registered version."""
 
     def register(function: ImportFunction) -> ImportFunction:
-        key = (op_type, since)
+        key = (op_type, domain, since)
         if key in _IMPORTERS:
             raise ValueError(f"{op_type} version {since} has two importers")
-        _IMPORTERS[key] = Importer(op_type, since, limits, function, all_outputs)
+        _IMPORTERS[key] = Importer(op_type, since, limits, function, all_outputs, domain)
         return function
 
     return register
+
+
+def rule(*op_types: str) -> Callable[[RuleFunction], RuleFunction]:
+    """Registers a function that computes operators of the standard in integers, where their inputs stand for integers.
+
+    It returns False, and has added nothing, where it cannot; then the importer computes the node in floats.
+    """
+
+    def register(function: RuleFunction) -> RuleFunction:
+        _RULES.update(dict.fromkeys(op_types, function))
+        return function
+
+    return register
+
+
+def find_rule(op_type: str) -> RuleFunction | None:
+    """Returns the rule for an operator whose inputs stand for integers; None without one."""
+    importers()
+    return _RULES.get(op_type)
 
 
 def importers() -> tuple[Importer, ...]:
@@ -73,23 +124,27 @@ def importers() -> tuple[Importer, ...]:
     return tuple(_IMPORTERS[key] for key in sorted(_IMPORTERS))
 
 
-def find_importer(op_type: str, version: int) -> Importer | None:
+def find_importer(op_type: str, version: int, domain: str = "") -> Importer | None:
     """Returns the importer for an operator as the given version of the standard defines it; None without one."""
-    return max((i for i in _of(op_type) if i.since <= version), key=lambda i: i.since, default=None)
+    found = (i for i in _of(op_type, domain) if i.domain or i.since <= version)
+    return max(found, key=lambda i: i.since, default=None)
 
 
 def is_supported_op(domain: str, op_type: str) -> bool:
     """Tells whether some version of an operator has an importer."""
-    return domain in STANDARD_DOMAINS and any(_of(op_type))
+    return any(_of(op_type, domain))
 
 
 def op_reason(domain: str, op_type: str) -> str:
     """Says why `find_importer` found nothing."""
-    if domain not in STANDARD_DOMAINS:
+    if domain not in (*STANDARD_DOMAINS, CONTRIBUTED):
         return f"operators of the domain {domain} are not supported"
-    oldest = min((i.since for i in _of(op_type)), default=None)
+    oldest = min((i.since for i in _of(op_type, domain)), default=None)
+    if op_type in _REFUSED:
+        return _REFUSED[op_type]
     return "not supported" if oldest is None else f"only supported from operator version {oldest} on"
 
 
-def _of(op_type: str) -> Iterator[Importer]:
-    return (i for i in importers() if i.op_type == op_type)
+def _of(op_type: str, domain: str) -> Iterator[Importer]:
+    wanted = "" if domain in STANDARD_DOMAINS else domain
+    return (i for i in importers() if (i.op_type, i.domain) == (op_type, wanted))

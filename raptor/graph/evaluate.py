@@ -1,11 +1,18 @@
-"""Evaluates a Graph in numpy: the oracle of this level's tests. Short rather than fast."""
+"""Evaluates a Graph in numpy: the oracle of this level's tests. Short rather than fast.
+
+Integers are int64 and exact; a result beyond its type is an error.
+"""
 
 import math
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 
+from raptor.common.errors import VerifyError
 from raptor.graph.ir import (
+    Bound,
     Concat,
     Constant,
     ConstantTensor,
@@ -13,20 +20,27 @@ from raptor.graph.ir import (
     Filter,
     Floats,
     Graph,
+    Lookup,
     Map,
     MapFunction,
     Move,
+    Numbers,
     Operator,
     Pool,
     Rename,
     Softmax,
     Stencil,
+    Tensor,
 )
+from raptor.graph.requantise import Requantise
 from raptor.target.layout import Image
 
 
-def _relu(x: Floats) -> Floats:
-    return np.maximum(x, np.float32(0))
+Values = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+
+
+def _relu(x: Values) -> Values:
+    return np.maximum(x, x.dtype.type(0))
 
 
 def _sigmoid(x: Floats) -> Floats:
@@ -46,21 +60,42 @@ MAP_FUNCTIONS: dict[MapFunction, Callable[..., Floats]] = {
     "log": np.log,
     "sqrt": np.sqrt,
     "erf": np.vectorize(math.erf, otypes=[np.float32]),
+    "float": lambda x: x.astype(np.float32),
+    "round": np.rint,
 }
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Returns every tensor of the graph by name, in its ONNX shape."""
-    values = {name: np.asarray(inputs[name], np.float32) for name in graph.inputs}
+def evaluate(graph: Graph, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Values]:
+    """Returns every tensor of the graph by name, in its ONNX shape: floats, or the elements of integer tensors.
+
+    inputs: floats, or the elements of integer inputs.
+    """
+    values = {name: np.asarray(inputs[name], _dtype(graph.tensors[name])) for name in graph.inputs}
     for node in graph.nodes:
         operands = [graph.tensors[i].image.to_pixels(values[i]) for i in node.inputs]
         output = graph.tensors[node.output]
-        pixels = _apply(node.operator, operands, output.image)
+        pixels = _typed(_apply(node.operator, operands, output.image), output)
         values[node.output] = output.image.from_pixels(pixels).reshape(output.shape)
     return values
 
 
-def _apply(operator: Operator, operands: list[Floats], image: Image) -> Floats:
+def _dtype(tensor: Tensor) -> type[np.float32] | type[np.int64]:
+    return np.int64 if tensor.element.kind == "int" else np.float32
+
+
+def _typed(pixels: Values, output: Tensor) -> Values:
+    """Returns the result in the type of the tensor. Rounding saturates; nothing else may leave the type."""
+    if output.element.kind == "float":
+        return pixels
+    low, high = output.element.low, output.element.high
+    if pixels.dtype.kind == "f":
+        return np.clip(pixels, low, high).astype(np.int64)
+    if pixels.min() < low or pixels.max() > high:
+        raise VerifyError(f"graph: {output.name} reaches {pixels.min()} to {pixels.max()}, beyond {output.element}")
+    return pixels
+
+
+def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
     """Applies one operator. Operands and result are [rows, width, channels]."""
     full = (image.rows, image.width, image.channels)
     match operator:
@@ -69,33 +104,60 @@ def _apply(operator: Operator, operands: list[Floats], image: Image) -> Floats:
         case Dot():
             result = _dot(operator, *operands)
         case Map(function, maps):
-            chosen = (m.pixels if isinstance(m, Constant) else operands[m] for m in maps)
+            chosen = (_constant(m.pixels) if isinstance(m, Constant) else operands[m] for m in maps)
             result = np.broadcast_to(MAP_FUNCTIONS[function](*chosen), full)
         case Concat():
             result = np.concatenate(operands, axis=-1)
         case Move(sources):
             # The last element, index -1, is the zero.
-            result = np.concatenate([*(o.ravel() for o in operands), np.zeros(1, np.float32)])[sources]
+            result = np.concatenate([*(o.ravel() for o in operands), np.zeros(1, operands[0].dtype)])[sources]
         case Softmax():
             raised = np.exp(operands[0] - operands[0].max(axis=-1, keepdims=True))
             result = raised / raised.sum(axis=-1, keepdims=True)
         case Rename():
             result = operands[0]
         case ConstantTensor(pixels):
-            result = pixels
+            result = _constant(pixels)
+        case Bound(low, high):
+            result = np.clip(operands[0], low, high) if (low, high) != (None, None) else operands[0]
+        case Lookup(table):
+            result = table.astype(np.int64)[operands[0] + len(table) // 2]
+        case Requantise():
+            result = _requantise(operator, operands)
     return result.reshape(full)
 
 
-def _dot(operator: Dot, left: Floats, right: Floats) -> Floats:
+def _constant(pixels: Numbers) -> Values:
+    return pixels if pixels.dtype.kind == "f" else pixels.astype(np.int64)
+
+
+def _requantise(operator: Requantise, operands: list[Values]) -> Values:
+    """Sums in Python's integers, in units of the smallest part of any multiplier."""
+    denominators = [Fraction(float(m)).denominator for t in operator.terms for m in np.unique(t.multiplier)]
+    unit = max(denominators)
+    total = np.zeros(1, object)
+    for term, x in zip(operator.terms, operands, strict=True):
+        factor = np.vectorize(lambda m: int(Fraction(float(m)) * unit), otypes=[object])(term.multiplier)
+        rows = operator.row_class if factor.shape[0] > 1 else slice(None)
+        offsets = term.offset[operator.row_class if term.offset.shape[0] > 1 else slice(None)]
+        total = total + (x + offsets).astype(object) * factor[rows]
+    # Ties to even: up from above one half, or from one half of an odd number.
+    floor, rest = total // unit, total % unit
+    rounded = floor + ((2 * rest > unit) | ((2 * rest == unit) & (floor % 2 == 1)))
+    return np.clip(rounded + operator.zero_point, operator.low, operator.high).astype(np.int64)
+
+
+def _dot(operator: Dot, left: Values, right: Values) -> Values:
     rows = left.reshape(operator.batch, operator.rows, -1)
     cols = right.reshape(operator.batch, operator.cols, -1)
     return rows @ cols.swapaxes(1, 2)
 
 
-def _window(operator: Filter | Pool | Stencil, pixels: Floats, image: Image) -> Floats:
+def _window(operator: Filter | Pool | Stencil, pixels: Values, image: Image) -> Values:
     """Applies an operator with a window, tap by tap. Returns [output pixels, channels]."""
     is_max = isinstance(operator, Pool) and operator.function == "max"
-    start = np.float32(-np.inf if is_max else 0)
+    smallest = -np.inf if pixels.dtype.kind == "f" else np.iinfo(np.int64).min
+    start = pixels.dtype.type(smallest if is_max else 0)
     channels = pixels.shape[-1]
     # One pixel more at the end: padding reads it with index -1.
     padded = np.vstack([pixels.reshape(-1, channels), np.full((1, channels), start)])

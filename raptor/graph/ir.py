@@ -1,7 +1,7 @@
 """The Graph: a model as typed operators on static shapes.
 
-ONNX has hundreds of operators; a crossbar machine needs ten. The importers in `raptor.frontend.operators` express the
-former in the latter, so that every level below knows only these:
+ONNX has hundreds of operators; a crossbar machine needs a dozen. The importers in `raptor.frontend.operators` express
+the former in the latter, so that every level below knows only these:
 
 `Filter`   products with constant matrices, one per kernel position (convolution, fully connected layers)
 `Dot`      products of two computed matrices, as dot products of the vector unit
@@ -14,7 +14,14 @@ former in the latter, so that every level below knows only these:
 `Rename`   the same elements in the same order under another shape (no instruction)
 `ConstantTensor`
 
-Every tensor has an `Image`: its elements in C order, seen as pixels with channels (`raptor.target.layout`).
+Three more exist for integers only:
+
+`Requantise`  weighted sum of integers, rounded to an integer of fewer bits (`raptor.graph.requantise`)
+`Bound`       integers between two bounds, in another width
+`Lookup`      one entry of a table for each integer
+
+A tensor holds floats or integers (`Tensor.element`; which types go together: `raptor.graph.types`). It has an `Image`:
+its elements in C order, seen as pixels with channels (`raptor.target.layout`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,13 +32,20 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
+from raptor.graph.requantise import Requantise
+from raptor.graph.types import Signature, type_fault
 from raptor.graph.window import Table, Window
+from raptor.target.element import MODELLED, Coding, ElementType
 from raptor.target.layout import Image
 
 Floats = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float32 | np.int8 | np.int16 | np.int32]
+"""Constants: floats, or the integers of an integer tensor."""
 Indices = npt.NDArray[np.int64]
-MapFunction = Literal["add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf"]
-EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf"})
+MapFunction = Literal[
+    "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round"
+]
+EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round"})
 """Functions that the published instruction set cannot compute (docs/design.md, 5)."""
 
 _BINARY: frozenset[MapFunction] = frozenset({"add", "sub", "mul", "max", "div"})
@@ -48,14 +62,16 @@ class Filter:
 
     weights: [taps, input channels / groups, output channels]; with `groups`, output channel m reads only the input
     channels of its group. `key`: filters of equal key share their crossbars (the steps of a recurrent layer); empty
-    for a filter of its own. `relu`: negative sums become 0; set by `raptor.mapping.fold_relu` only.
+    for a filter of its own. `relu`: negative sums become 0; set by `raptor.mapping.fold_relu` only. `weight_bits`: bits
+    of a weight that is an integer; 0 for floats, whose width is that of the target.
     """
 
-    weights: Floats
+    weights: Numbers
     window: Window
     groups: int = 1
     key: str = ""
     relu: bool = False
+    weight_bits: int = 0
 
     @property
     def in_channels(self) -> int:
@@ -67,13 +83,15 @@ class Filter:
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         return cols[0] // outs * ins, (-(-cols[1] // outs)) * ins
 
-    def matrix(self, tap: int, rows: tuple[int, int], cols: tuple[int, int]) -> Floats:
+    def matrix(self, tap: int, rows: tuple[int, int], cols: tuple[int, int]) -> Numbers:
         """Returns [rows, cols] of the matrix at one kernel position; zero where the channels' groups differ."""
         if self.groups == 1:
             return self.weights[tap, slice(*rows), slice(*cols)]
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         row, col = np.arange(*rows)[:, None], np.arange(*cols)[None, :]
-        return np.where(row // ins == col // outs, self.weights[tap, row % ins, col], np.float32(0))
+        inside: npt.NDArray[np.bool_] = row // ins == col // outs
+        found: Numbers = np.where(inside, self.weights[tap, row % ins, col], np.zeros((), self.weights.dtype))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +110,7 @@ class Stencil:
     weights: [output pixels or 1, taps, channels or 1].
     """
 
-    weights: Floats
+    weights: Numbers
     window: Window | Table
 
 
@@ -108,7 +126,7 @@ class Pool:
 class Constant:
     """A constant operand: [rows or 1, width or 1, channels or 1], broadcast against the image of the result."""
 
-    pixels: Floats
+    pixels: Numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,7 +160,7 @@ class Move:
 class ConstantTensor:
     """A constant tensor: [rows, width, channels]."""
 
-    pixels: Floats
+    pixels: Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +173,57 @@ class Rename:
     """The input's elements in the same C order and at the same pixels, under another name and ONNX shape."""
 
 
-Operator = Filter | Dot | Stencil | Pool | Map | Concat | Move | Softmax | Rename | ConstantTensor
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """y = min(max(x, low), high) of integers, in the type of the result; a bound that is None is left out.
+
+    With `low` alone, the smallest number of the input's type, it makes integers wider.
+    """
+
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookup:
+    """y = table[x - smallest x]: a function of one integer of at most 8 bits. table: [2 ** bits of the input]."""
+
+    table: npt.NDArray[np.int32]
+
+
+Elementwise = Map | Requantise | Bound | Lookup
+"""Operators whose result has the pixels and channels of their operands."""
+Operator = (
+    Filter
+    | Dot
+    | Stencil
+    | Pool
+    | Map
+    | Concat
+    | Move
+    | Softmax
+    | Rename
+    | ConstantTensor
+    | Requantise
+    | Bound
+    | Lookup
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the model. `shape` is the ONNX shape; `image` has as many elements in the same C order."""
+    """A tensor of the model. `shape` is the ONNX shape; `image` has as many elements in the same C order.
+
+    in_model: True if the ONNX model has a tensor of this name, so that the two can be compared. `coding`: how integers
+    stand for the values of that tensor.
+    """
 
     name: str
     shape: tuple[int, ...]
     image: Image
     in_model: bool = True
-    """True if the ONNX model has a tensor of this name, so that the two can be compared."""
+    element: ElementType = MODELLED
+    coding: Coding | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,16 +239,28 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A model: nodes in topological order; `tensors` holds every tensor by name."""
+    """A model: nodes in topological order; `tensors` holds every tensor by name.
+
+    float_nodes: in a model of integers, the ONNX nodes that are computed in floats.
+    """
 
     name: str
     tensors: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    float_nodes: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> Literal["float", "int", "mixed"]:
+        """The kind of program: of floats, of integers, or of integers with sections of floats."""
+        kinds = {tensor.element.kind for tensor in self.tensors.values()}
+        if "int" not in kinds:
+            return "float"
+        return "mixed" if "float" in kinds else "int"
 
     def verify(self) -> None:
-        """Raises `VerifyError` unless every node follows its operands, and shapes agree with operators."""
+        """Raises `VerifyError` unless every node follows its operands, and shapes and types agree with operators."""
         known = set(self.inputs)
         for node in self.nodes:
             missing = [i for i in node.inputs if i not in known]
@@ -199,7 +268,8 @@ class Graph:
                 raise VerifyError(f"graph: {node.name}: {missing[0]} is used before it is defined")
             if node.output in known:
                 raise VerifyError(f"graph: {node.name}: {node.output} is defined twice")
-            fault = _operator_fault(node.operator, [self.tensors[i] for i in node.inputs], self.tensors[node.output])
+            inputs, output = [self.tensors[i] for i in node.inputs], self.tensors[node.output]
+            fault = _operator_fault(node.operator, inputs, output) or _type_fault(node.operator, inputs, output)
             if fault:
                 raise VerifyError(f"graph: {node.name} ({node.op_type}): {fault}")
             known.add(node.output)
@@ -221,6 +291,14 @@ def _operator_fault(operator: Operator, inputs: list[Tensor], output: Tensor) ->
     if isinstance(operator, Map):
         return _map_fault(operator, sources, output.image)
     return None if found == wanted else f"shapes disagree: {found} and {wanted}"
+
+
+def _type_fault(operator: Operator, inputs: list[Tensor], output: Tensor) -> str | None:
+    return type_fault(_signature(operator), [i.element for i in inputs], output.element)
+
+
+def _signature(operator: Operator) -> Signature:
+    return operator.function if isinstance(operator, Map) else type(operator).__name__
 
 
 def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) -> tuple[object, object]:
@@ -247,8 +325,10 @@ def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) ->
             return (moved.shape, inside), ((image.pixels, image.channels), True)
         case ConstantTensor(pixels):
             return pixels.shape, (image.rows, image.width, image.channels)
-        case Softmax():
+        case Softmax() | Bound() | Lookup():
             return sources[0], image
+        case Requantise(terms):
+            return [image] * len(terms), sources
         case _:
             return None, None
 
@@ -284,7 +364,8 @@ def _lines(graph: Graph) -> Iterator[str]:
 
 
 def _dims(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "scalar"
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    return shape if tensor.element == MODELLED else f"{shape} {tensor.element}"
 
 
 def _operator_text(operator: Operator) -> str:
@@ -301,6 +382,10 @@ def _operator_text(operator: Operator) -> str:
             constants = [o for o in operands if isinstance(o, Constant)]
             shown = "".join(f" const {'x'.join(map(str, c.pixels.shape))}" for c in constants)
             return f"map.{function}{shown}"
+        case Bound(low, high):
+            return f"bound {low}..{high}"
+        case Requantise():
+            return f"requantise {operator.low}..{operator.high}"
         case _:
             return type(operator).__name__.lower()
 

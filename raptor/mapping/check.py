@@ -236,15 +236,15 @@ def _xbars(chip: _Chip, layer: Layer, node: Node) -> Counter[int]:
                 found[core] += matrix.xbars
         case LineUnfolding():
             assert isinstance(node.operator, Filter)
-            found.update(_line_xbars(chip, layer, node.operator.window))
+            found.update(_line_xbars(chip, layer, node.operator))
         case OnVectorUnit():
             pass
     return found
 
 
-def _line_xbars(chip: _Chip, layer: LineUnfolding, window: Window) -> dict[int, int]:
+def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter) -> dict[int, int]:
     """Counts the crossbars of a line layer by core. Blocks and bands of equal shape share a matrix and its copies."""
-    grid = layer.grid
+    grid, window, most = layer.grid, filter_.window, chip.arch.outputs_of(filter_.weight_bits)
     phases = {band_shape(window, band) for band in bands(window, grid.height)}
     found: dict[int, int] = {}
     for s, cols in enumerate(grid.cols):
@@ -256,7 +256,7 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, window: Window) -> dict[int, 
             )
             for p, (low, high) in enumerate(grid.outs):
                 found[layer.core(s, g, p)] = sum(
-                    min(grid.copies, uses) * -(-len(band.outs) * count * (high - low) // chip.arch.outputs_per_xbar)
+                    min(grid.copies, uses) * -(-len(band.outs) * count * (high - low) // most)
                     for band in phases
                     for (_, (_, _, count)), uses in shapes.items()
                 )

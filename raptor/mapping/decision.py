@@ -21,9 +21,9 @@ from raptor.common.strict import (
 )
 from raptor.graph.ir import (
     Filter,
-    Floats,
     Graph,
     Node,
+    Numbers,
 )
 
 Range = Pair[int, int]
@@ -42,7 +42,7 @@ class Matrix(Known):
     cols: Range
     xbars: int
 
-    def values(self, filter_: Filter) -> Floats:
+    def values(self, filter_: Filter) -> Numbers:
         """Returns the weights as [rows, cols], with zeros where channels are of different groups."""
         return filter_.matrix(self.tap, self.rows, self.cols)
 

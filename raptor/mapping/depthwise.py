@@ -9,8 +9,9 @@ from raptor.graph.ir import (
     Node,
     Stencil,
 )
-from raptor.mapping.decision import Decision, OnVectorUnit, filter_key, filters_of
+from raptor.mapping.decision import Decision, OnVectorUnit, filter_key, filters_of, layer_nodes
 from raptor.mapping.kernel_unfolding import tile_channels
+from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
 from raptor.target.timing import mvmul_ns, vector_ns
 
@@ -22,8 +23,10 @@ def choose_depthwise(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
     over the positions cost the same in both cases. Filters that share their crossbars, or that have a ReLU folded into
     them, stay on crossbars.
     """
+    layers = layer_nodes(graph)
     depthwise = {key: f for key, f in filters_of(graph).items() if is_depthwise(f)}
-    return {key: OnVectorUnit() for key, f in depthwise.items() if _is_faster_as_vectors(f, arch)}
+    chips = {key: layer_target(graph, layers[key], arch) for key in depthwise}
+    return {key: OnVectorUnit() for key, f in depthwise.items() if _is_faster_as_vectors(f, chips[key])}
 
 
 def use_vector_unit(graph: Graph, decision: Decision) -> Graph:

@@ -13,6 +13,7 @@ from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.kernel_unfolding import fill_cores, row_blocks
 from raptor.mapping.streaming import cut_channels
+from raptor.mapping.widths import accumulating
 from raptor.target.arch import Target
 from raptor.target.timing import message_ns, mvmul_ns, vector_ns
 
@@ -35,9 +36,9 @@ def _taps(filter_: Filter) -> list[int]:
 def dense_unfolding(filter_: Filter, arch: Target, tile: int, core: int, free: int) -> tuple[Matrix, ...]:
     """Returns matrices of the best width: the one that ends on the lowest core, and of those the fastest.
 
-    `core` is the first core to fill; it has `free` crossbars left.
+    `arch` has the widths of the layer. `core` is the first core to fill; it has `free` crossbars left.
     """
-    most = max(1, arch.xbars_per_core // -(-tile // arch.outputs_per_xbar))
+    most = max(1, arch.xbars_per_core // -(-tile // arch.outputs_of(filter_.weight_bits)))
     tiles = -(-filter_.weights.shape[2] // tile)
     found = (tuple(dense_matrices(filter_, arch, tile, n)) for n in range(1, min(most, tiles) + 1))
     return min(found, key=lambda matrices: _cost(matrices, fill_cores(matrices, core, free, arch)[0], arch, tile))
@@ -49,7 +50,7 @@ def dense_matrices(filter_: Filter, arch: Target, tile: int, tiles: int) -> Iter
     for cols in cut_channels(filter_.weights.shape[2], tiles * tile):
         for rows in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
             for tap in taps:
-                yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.outputs_per_xbar))
+                yield Matrix(tap, rows, cols, -(-(cols[1] - cols[0]) // arch.outputs_of(filter_.weight_bits)))
 
 
 def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, tile: int) -> tuple[int, float]:
@@ -58,8 +59,9 @@ def _cost(matrices: tuple[Matrix, ...], cores: tuple[int, ...], arch: Target, ti
     A core multiplies and adds its own products; then the sums of all cores are added.
     """
     count, width = max(Counter(cores).values()), matrices[0].cols[1] - matrices[0].cols[0]
-    own = count * mvmul_ns(arch, matrices[0].xbars) + (count - 1) * vector_ns(arch, width, 2)
+    sums = accumulating(arch)
+    own = count * mvmul_ns(arch, matrices[0].xbars) + (count - 1) * vector_ns(sums, width, 2)
     met = len({c for c, m in zip(cores, matrices, strict=True) if m.cols == matrices[0].cols})
     messages = (met - 1) * -(-width // tile) / met
-    added = max(messages, met - 1) * (message_ns(arch, tile) + vector_ns(arch, tile, 2))
+    added = max(messages, met - 1) * (message_ns(sums, tile) + vector_ns(sums, tile, 2))
     return cores[-1], own + added

@@ -25,12 +25,13 @@ def kernel_unfolding(filter_: Filter, arch: Target, tile: int) -> Iterator[Matri
     has matrices only for the blocks that hold weights of some group.
     """
     taps, _, outs = filter_.weights.shape
+    most = arch.outputs_of(filter_.weight_bits)
     for block in row_blocks(filter_.in_channels, tile, arch.xbar_rows):
         for col in range(0, outs, tile):
             cols = (col, min(col + tile, outs))
             needed = filter_.needed(cols)
             rows = (max(block[0], needed[0]), min(block[1], needed[1]))
-            xbars = -(-(cols[1] - cols[0]) // arch.outputs_per_xbar)
+            xbars = -(-(cols[1] - cols[0]) // most)
             for tap in range(taps if rows[0] < rows[1] else 0):
                 yield Matrix(tap, rows, cols, xbars)
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Filter
+from raptor.graph.ir import Filter, Numbers
 from raptor.graph.window import Window
 
-Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
 
@@ -89,7 +88,7 @@ class LineMatrix:
         """Range of all columns, which begins at 0, as in `Matrix`."""
         return 0, len(self.band.outs) * self.count * (self.outs[1] - self.outs[0])
 
-    def values(self, filter_: Filter) -> Floats:
+    def values(self, filter_: Filter) -> Numbers:
         """Returns the weights as [rows, cols], with zeros where an output does not read a pixel."""
         window, band = filter_.window, self.band
         weights = filter_.weights[:, slice(*self.ins), slice(*self.outs)]
@@ -98,8 +97,8 @@ class LineMatrix:
         # [lines, output lines, pixels, output pixels]
         tap = row[:, :, None, None] * window.kernel[1] + col
         inside = in_y[:, :, None, None] & in_x
-        chosen = np.where(inside[..., None, None], weights[np.where(inside, tap, 0)], np.float32(0))
-        return np.ascontiguousarray(chosen.transpose(0, 2, 4, 1, 3, 5), np.float32).reshape(self.rows[1], self.cols[1])
+        chosen = np.where(inside[..., None, None], weights[np.where(inside, tap, 0)], weights.dtype.type(0))
+        return np.ascontiguousarray(chosen.transpose(0, 2, 4, 1, 3, 5)).reshape(self.rows[1], self.cols[1])
 
 
 def _taps(window: Window, axis: int, inputs: int, shift: int, outs: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

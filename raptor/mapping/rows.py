@@ -5,17 +5,20 @@ takes longest gets its next faster grid of cores, as long as cores are left.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
 from raptor.graph.ir import (
+    Bound,
     Filter,
     Graph,
+    Lookup,
     Map,
     Node,
     Operator,
     Pool,
+    Requantise,
     Stencil,
 )
 from raptor.graph.window import Window
@@ -29,6 +32,7 @@ from raptor.mapping.decision import (
     LineUnfolding,
     filter_key,
     filters_of,
+    layer_nodes,
 )
 from raptor.mapping.depthwise import as_stencils, choose_depthwise
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
@@ -60,6 +64,7 @@ from raptor.mapping.streaming import (
     is_streamed,
     line_parts,
 )
+from raptor.mapping.widths import accumulating, layer_target, recipe_ns
 from raptor.target.arch import (
     MESH_FLIT_NS,
     Target,
@@ -86,7 +91,8 @@ def layer_plans(graph: Graph, arch: Target, knobs: Knobs) -> dict[str, list[Plan
     for node in graph.nodes:
         if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator) and node.inputs[0] in parts:
             extra = extra_ns.get(filter_key(node), 0.0)
-            plans = list(plans_of(node.operator, parts[node.inputs[0]], arch, extra, knobs))
+            chip = layer_target(graph, node, arch)
+            plans = list(plans_of(node.operator, parts[node.inputs[0]], chip, extra, knobs))
             if plans:
                 found[filter_key(node)] = plans
     return found
@@ -135,7 +141,7 @@ def _fit(
     """
     fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
     while True:
-        whole, used = _place_whole({k: f for k, f in filters_of(graph).items() if k not in layers}, arch)
+        whole, used = _place_whole(graph, layers, arch)
         placed = _choose(fronts, arch.core_count, used, share)
         if placed is None and used < arch.core_count:
             single = {k: [_without_copies(p) for p in plans] for k, plans in (layers | inputs).items()}
@@ -172,15 +178,23 @@ def following_ns(graph: Graph, arch: Target) -> dict[str, float]:
         key = next((owner[n] for n in node.inputs if n in owner), None)
         if key is not None:
             owner[node.output] = key
-            elements = graph.tensors[node.output].image.elements
-            total[key] = total.get(key, 0.0) + _passes(node.operator) * vector_ns(arch, elements, 2)
+            total[key] = total.get(key, 0.0) + _work_ns(graph, node, arch)
     return total
+
+
+def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
+    """Returns the time in ns of the vector operations of a node."""
+    result, elements = graph.tensors[node.output].element, graph.tensors[node.output].image.elements
+    if isinstance(node.operator, Requantise):
+        assert node.operator.recipe is not None, "recipes are chosen before the mapping"
+        return recipe_ns(node.operator.recipe, result, elements, arch)
+    return _passes(node.operator) * vector_ns(arch.holding(result), elements, 2)
 
 
 def _passes(operator: Operator) -> float:
     """Returns the number of vector operations for each element of the result."""
     match operator:
-        case Map():
+        case Map() | Bound() | Lookup():
             return 1
         case Pool() if len(operator.window.kernel) == 2:
             # First down the columns of whole lines, then along them (`raptor.spatial.line_pools`).
@@ -312,25 +326,26 @@ class _Cost:
         groups: int,
     ) -> float:
         """Returns the working time of a core for a sample: products, reductions, messages and `extra_ns`."""
-        arch, middle = self.arch, len(cols) // 2
+        arch, sums, middle = self.arch, accumulating(self.arch), len(cols) // 2
         products = sum(self.part_ns(blocks[part][middle]) for part in group)
         pixels = sum(self.pixels(blocks[part][middle]) * (part[1] - part[0]) for part in group)
         width = max(b - a for a, b in cols)
         results = self.window.out_dims[0] * width * self.widest
         moved = message_element_ns(arch)
-        reduced = (groups - 1) / groups * results * (vector_element_ns(arch) + 2 * moved) if groups > 1 else 0.0
+        added = vector_element_ns(sums) + 2 * message_element_ns(sums)
+        reduced = (groups - 1) / groups * results * added if groups > 1 else 0.0
         received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_NS)
         sent = SENDINGS * results / groups * moved
         return products + reduced + received + sent + self.extra_ns
 
     def part_ns(self, blocks: tuple[Block, ...]) -> float:
         """Returns the time of the MVMs of some blocks and of their additions, for all lines of a sample."""
-        total = 0.0
+        total, sums = 0.0, accumulating(self.arch)
         for band, count in self.phases.items():
             for block in blocks:
                 elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
                 product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
-                total += count * (product + elements * vector_element_ns(self.arch))
+                total += count * (product + elements * vector_element_ns(sums))
         return total
 
     def block_ns(self, blocks: dict[Range, list[tuple[Block, ...]]], part: Range) -> float:
@@ -396,17 +411,19 @@ def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) 
 
 
 def _place_whole(
-    filters: Mapping[str, Filter], arch: Target
+    graph: Graph, by_line: Container[str], arch: Target
 ) -> tuple[dict[str, KernelUnfolding | FullyConnected], int]:
-    """Puts layers that are not computed by line on cores, one after another from core 0.
+    """Puts layers that are not computed `by_line` on cores, one after another from core 0.
 
     Returns the layers, and the number of cores that they take.
     """
     layers: dict[str, KernelUnfolding | FullyConnected] = {}
     core, free, tile = -1, 0, tile_channels(arch)
-    for key, filter_ in filters.items():
-        wide = is_dense(filter_)
-        matrices = dense_unfolding(filter_, arch, tile, core, free) if wide else kernel_unfolding(filter_, arch, tile)
+    for key, filter_ in filters_of(graph).items():
+        if key in by_line:
+            continue
+        wide, chip = is_dense(filter_), layer_target(graph, layer_nodes(graph)[key], arch)
+        matrices = dense_unfolding(filter_, chip, tile, core, free) if wide else kernel_unfolding(filter_, chip, tile)
         matrices = tuple(matrices)
         cores, (core, free) = fill_cores(matrices, core, free, arch)
         layers[key] = FullyConnected(matrices, cores) if wide else KernelUnfolding(matrices, cores)

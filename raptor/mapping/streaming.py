@@ -4,8 +4,8 @@ from itertools import accumulate
 
 from raptor.graph.ir import (
     Concat,
+    Elementwise,
     Graph,
-    Map,
     Node,
     Pool,
     Rename,
@@ -52,7 +52,7 @@ def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
     """Returns the channel ranges of the operand if the node leaves channels where they are, else None."""
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
-    if isinstance(node.operator, Map | Pool | Rename | Stencil):
+    if isinstance(node.operator, Elementwise | Pool | Rename | Stencil):
         same = (n for n in node.inputs if n in parts and keeps_channels(graph, n, node.output))
         return next((parts[name] for name in same), None)
     return None

@@ -133,7 +133,7 @@ def make_report(
         CoreReport(
             core=i,
             xbars=sum(g.matrix.xbars for g in core.groups),
-            local_bytes=core.local_elements * arch.element_bytes,
+            local_bytes=core.local_bytes,
             instructions=_named(_count(streams.cores[i].records)),
         )
         for i, core in program.cores.items()

@@ -3,21 +3,22 @@
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from raptor import codegen, pim
 from raptor.codegen import Streams
+from raptor.graph.ir import Numbers
 from raptor.output import files
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import SpatialGraph
-from raptor.target.arch import Target
+from raptor.target.arch import Target, Widths
+from raptor.target.element import MODELLED, Coding, ElementType
 from raptor.target.timing import longest_ns
 
-Floats = npt.NDArray[np.float32]
 
-
-def timeout_ms(program: PimProgram, streams: Streams, arch: Target) -> int:
+def timeout_ms(graph: SpatialGraph, program: PimProgram, streams: Streams, arch: Target) -> int:
     """Returns a timeout in simulated ms: twice the time of all cores one after another, with nothing overlapped."""
+    if graph.numbers != "float":  # no element is wider than a word
+        arch = arch.with_widths(Widths(arch.widths.weights, 32, 32))
     widest = {i: max((g.matrix.xbars for g in core.groups), default=1) for i, core in program.cores.items()}
     total_ns = sum(longest_ns(stream.records, widest[i], arch) for i, stream in streams.cores.items())
     return math.ceil(2 * total_ns / 1e6) + 1
@@ -31,38 +32,54 @@ def config(program: PimProgram, arch: Target) -> files.Config:
 
 
 def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, arch: Target) -> files.Memory:
-    """Makes `memory.json`: inputs, constants and outputs in global memory; addresses become bytes."""
-    width = arch.element_bytes
-    used = {i: core.local_elements * width for i, core in program.cores.items()}
+    """Makes `memory.json`: inputs, constants and outputs in global memory."""
+    # Memory of integers is counted in bytes.
+    bits, width = (arch.element_bits, arch.element_bytes) if graph.numbers == "float" else (8, 1)
+    used = {i: core.local_bytes for i, core in program.cores.items()}
     return files.Memory(
-        element_bits=arch.element_bits,
+        element_bits=bits,
         element_bytes=width,
-        size_bytes=memory.elements * width,
+        size_bytes=memory.size_bytes,
         local_bytes=tuple(used.get(i, 0) for i in range(arch.core_count)),
-        inputs=tuple(_tensor_place(graph, n, memory.inputs[n], width) for n in graph.inputs),
-        constants=files.ConstantsPlace(address=memory.constants_address * width, elements=memory.constant_values.size),
-        outputs=tuple(_tensor_place(graph, n, memory.outputs[n], width) for n in graph.outputs),
+        inputs=tuple(_tensor_place(graph, n, memory.inputs[n]) for n in graph.inputs),
+        constants=files.ConstantsPlace(address=memory.constants_address, elements=memory.constant_values.size),
+        outputs=tuple(_tensor_place(graph, n, memory.outputs[n]) for n in graph.outputs),
     )
 
 
-def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...], element_bytes: int) -> files.TensorPlace:
-    """Makes the place of a model input or output; `addresses` of its tiles count elements."""
+def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) -> files.TensorPlace:
+    """Makes the place of a model input or output, whose tiles have these addresses."""
     tensor = graph.tensors[name]
     return files.TensorPlace(
         name=name,
+        coding=_coding(tensor.parts[0].tile.element, tensor.coding),
         shape=tensor.shape,
         image_shape=tensor.image.shape,
         channel_axis=tensor.image.channel_axis,
         tiles=tuple(
-            files.TilePlace(
-                channels=p.region.channels, rows=p.region.rows, cols=p.region.cols, address=at * element_bytes
-            )
+            files.TilePlace(channels=p.region.channels, rows=p.region.rows, cols=p.region.cols, address=at)
             for p, at in zip(tensor.parts, addresses, strict=True)
         ),
     )
 
 
-def layers(program: PimProgram, streams: Streams, arch: Target) -> files.Layers:
+def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
+    """Makes the coding of a tensor; None in a program of floats. A tensor without a coding has the model's values."""
+    if element == MODELLED:
+        return None
+    given = coding or Coding("float32" if element.kind == "float" else f"int{element.bits}")
+    return files.Coding(
+        kind=element.kind,
+        bits=element.bits,
+        dtype=given.dtype,
+        offset=given.offset,
+        scale=given.scale,
+        zero_point=given.zero_point,
+        axis=given.axis,
+    )
+
+
+def layers(program: PimProgram, streams: Streams) -> files.Layers:
     """Makes `layers.json`: core, instruction and address at which each tile of each tensor can be read."""
 
     def tile(spot: pim.Spot) -> files.ProbeTile:
@@ -74,13 +91,14 @@ def layers(program: PimProgram, streams: Streams, arch: Target) -> files.Layers:
             cols=spot.region.cols,
             core=spot.core,
             pc=int(streams.cores[spot.core].step_ends[spot.step]),
-            address=core.address(buffer) * arch.element_bytes,
+            address=core.address(buffer),
         )
 
     probes = (
         files.Probe(
             tensor=t.tensor,
             node=t.node,
+            coding=_coding(t.element, t.coding),
             image_shape=t.image.shape,
             channel_axis=t.image.channel_axis,
             tiles=tuple(map(tile, t.spots)),
@@ -108,9 +126,16 @@ def steps(program: PimProgram, streams: Streams) -> files.Steps:
     return files.Steps(nodes=tuple(nodes), operations=tuple(operations), cores=tuple(cores))
 
 
-def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Floats]]:
+def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Numbers]]:
     """Returns the matrix of each array group, by core.
 
     Matrices of `kernel` unfolding without groups are views of the weights; others are made here, which takes memory.
     """
-    return {i: [g.matrix.values(graph.filters[g.layer]) for g in c.groups] for i, c in program.cores.items()}
+    return {
+        i: [_stored(g.matrix.values(graph.filters[g.layer]), g) for g in c.groups] for i, c in program.cores.items()
+    }
+
+
+def _stored(values: Numbers, group: pim.Group) -> Numbers:
+    """Returns weights as they are stored: integers of up to 8 bits in a byte."""
+    return values.astype(np.int8) if 0 < group.weight_bits <= 8 else values

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,8 @@ from raptor.output.compile_report import CompileReport
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Target
 
-Floats = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float32 | np.int8 | np.int16 | np.int32]
+Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 
 _TOOL = "raptor"
 _REMOVALS = 100
@@ -43,6 +44,7 @@ class Artifacts:
     """Everything that goes into the files, in memory. `records` and `weights` have no entry for a core without work."""
 
     name: str
+    numbers: Literal["float", "int", "mixed"]
     arch: Target
     options: Mapping[str, Any]
     config: files.Config
@@ -52,8 +54,8 @@ class Artifacts:
     mapping: MappingFile
     report: CompileReport
     records: Mapping[int, isa.Records]
-    weights: Mapping[int, Sequence[Floats]]
-    constants: Floats
+    weights: Mapping[int, Sequence[Numbers]]
+    constants: Constants
     onnx_bytes: bytes
 
 
@@ -79,6 +81,7 @@ def write(
             entries = dict(sorted(written))
         manifest = files.Manifest(
             tool=f"{_TOOL} {version}",
+            numbers=artifacts.numbers,
             model=artifacts.name,
             options=dict(artifacts.options),
             streams=("json", "pim") if stream_format == "both" else (stream_format,),
@@ -219,14 +222,14 @@ def _streams(artifacts: Artifacts, stream_format: StreamFormat) -> Iterator[_Con
             yield files.stream_name(core, "pim"), encoding.pim_chunks(records)
 
 
-def _weights(weights: Mapping[int, Sequence[Floats]], weight_format: WeightFormat) -> Iterator[_Content]:
+def _weights(weights: Mapping[int, Sequence[Numbers]], weight_format: WeightFormat) -> Iterator[_Content]:
     chunks = _weights_json if weight_format == "json" else _weights_npz
     for core, matrices in weights.items():
         if matrices:
             yield files.weights_name(core, weight_format), chunks(matrices)
 
 
-def _weights_json(matrices: Sequence[Floats]) -> Iterator[bytes]:
+def _weights_json(matrices: Sequence[Numbers]) -> Iterator[bytes]:
     """Yields `{"0": [[...], ...], ...}`: the matrix of each array group, one group per line."""
     for group, matrix in enumerate(matrices):
         yield b'%s"%d": ' % (b",\n" if group else b"{", group)
@@ -234,14 +237,14 @@ def _weights_json(matrices: Sequence[Floats]) -> Iterator[bytes]:
     yield b"}\n"
 
 
-def _weights_npz(matrices: Sequence[Floats]) -> Iterator[bytes]:
+def _weights_npz(matrices: Sequence[Numbers]) -> Iterator[bytes]:
     buffer = BytesIO()
     # NOTE: numpy stamps members with a constant date, so equal weights give equal bytes.
     np.savez(buffer, **{str(g): np.ascontiguousarray(m) for g, m in enumerate(matrices)})  # pyright: ignore
     yield buffer.getvalue()
 
 
-def _npy(values: Floats) -> bytes:
+def _npy(values: Constants) -> bytes:
     buffer = BytesIO()
     np.save(buffer, values, allow_pickle=False)
     return buffer.getvalue()

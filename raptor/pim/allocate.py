@@ -10,9 +10,24 @@ from raptor.common.spelling import option
 from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Step
 from raptor.spatial.operations import Vector
 from raptor.target.arch import Target
+from raptor.target.element import MODELLED
 
-GAP_ELEMENTS = 1
-"""Elements left free after each buffer: the simulator counts both ends as inside, so neighbours would overlap."""
+ALIGNMENT = 4
+"""Integers of up to 4 bytes begin at multiples of this: memories read aligned words faster."""
+
+
+def granule(buffer: Buffer, arch: Target) -> int:
+    """Returns the bytes of which the address of a buffer is a multiple."""
+    return arch.element_bytes if buffer.element == MODELLED else ALIGNMENT
+
+
+def room(buffer: Buffer, arch: Target) -> int:
+    """Returns the bytes that a buffer takes: more than it has, up to a multiple of `granule`.
+
+    The simulator counts both ends of a range as inside, so neighbours would overlap.
+    """
+    step = granule(buffer, arch)
+    return buffer.elements * arch.bytes_of(buffer.element) // step * step + step
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +72,7 @@ def _reuse_on_core(core: CoreProgram) -> CoreProgram:
     for i, step in enumerate(core.steps):
         op = step.operation
         if isinstance(op, Vector):
-            dying = (b for b in op.operands if last[b.name] == i and b.elements == op.result.elements)
+            dying = (b for b in op.operands if last[b.name] == i and _same_size(b, op.result))
             operand = next(dying, None)
             if operand is not None:
                 home[op.result.name] = moved(operand).name
@@ -66,12 +81,16 @@ def _reuse_on_core(core: CoreProgram) -> CoreProgram:
     return replace(core, steps=tuple(steps))
 
 
+def _same_size(a: Buffer, b: Buffer) -> bool:
+    return a.elements == b.elements and a.element == b.element
+
+
 def allocate(program: PimProgram, arch: Target) -> PimProgram:
     """Returns the program with an address in local memory for every buffer.
 
     Raises `CapacityError` if the architecture file names a `memory_size`, and a core needs more.
     """
-    cores = {i: _allocate_core(core) for i, core in program.cores.items()}
+    cores = {i: _allocate_core(core, arch) for i, core in program.cores.items()}
     placed = replace(program, cores=cores)
     if arch.memory_size_enforced and (over := _largest(placed, arch)):
         raise CapacityError(
@@ -103,7 +122,7 @@ class _Over:
 
 def _largest(program: PimProgram, arch: Target) -> _Over | None:
     """Finds the cores that need too much local memory; returns None if all fit."""
-    sizes = {i: core.local_elements * arch.element_bytes for i, core in program.cores.items()}
+    sizes = {i: core.local_bytes for i, core in program.cores.items()}
     over = {i: size for i, size in sizes.items() if size > arch.memory_size_bytes}
     if not over:
         return None
@@ -126,14 +145,14 @@ def memory_warnings(program: PimProgram, arch: Target) -> tuple[str, ...]:
     )
 
 
-def _allocate_core(core: CoreProgram) -> CoreProgram:
+def _allocate_core(core: CoreProgram, arch: Target) -> CoreProgram:
     """Gives each buffer of a core an address: the largest first, at the lowest address that is free during its life."""
     from raptor.pim.allocate_kernel import first_fit  # compiled code is loaded only where it runs
 
     lives = lifetimes(core)
     first = np.array([life.first for life in lives], np.int64)
     last = np.array([life.last for life in lives], np.int64)
-    size = np.array([life.buffer.elements + GAP_ELEMENTS for life in lives], np.int64)
+    size = np.array([room(life.buffer, arch) for life in lives], np.int64)
     start = first_fit(np.argsort(-size, kind="stable"), first, last, size)
     addresses = {life.buffer.name: int(at) for life, at in zip(lives, start, strict=True)}
-    return replace(core, addresses=addresses, local_elements=int((start + size).max(initial=0)))
+    return replace(core, addresses=addresses, local_bytes=int((start + size).max(initial=0)))

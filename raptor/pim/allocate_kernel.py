@@ -10,7 +10,7 @@ Ints = npt.NDArray[np.int64]
 
 @kernel
 def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
-    """Returns the start of each range of `size` elements.
+    """Returns the start of each range of `size` bytes.
 
     Ranges are placed in `order`, each at the lowest start that is free from step `first` to step `last`.
     """

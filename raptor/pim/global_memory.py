@@ -6,41 +6,48 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from raptor.pim.allocate import ALIGNMENT
 from raptor.spatial.ir import SpatialGraph
 from raptor.spatial.placed import Schedule
-from raptor.spatial.tiles import ConstantTile
+from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.arch import Target
+from raptor.target.element import MODELLED, Bytes, to_bytes
 
-Floats = npt.NDArray[np.float32]
+Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GlobalMemory:
-    """Map of global memory. Addresses and sizes are in elements.
+    """Map of global memory. Addresses and sizes are in bytes.
 
     inputs, outputs: by tensor, an address for each of its parts. constants: an address by name of the ConstantTile.
-    constant_values: the values of all constants, which lie from `constants_address` on.
+    constant_values: all constants, which lie from `constants_address` on: the values of the elements in a program of
+    floats, else bytes.
     """
 
     inputs: Mapping[str, tuple[int, ...]]
     outputs: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, int]
-    constant_values: Floats
+    constant_values: Constants
     constants_address: int
-    elements: int
+    size_bytes: int
 
     def __str__(self) -> str:
         places = [("input", self.inputs), ("output", self.outputs), ("constant", self.constants)]
         lines = (f"  {kind} %{name}: {address}\n" for kind, table in places for name, address in table.items())
-        return f"global memory of {self.elements} elements\n{''.join(lines)}"
+        return f"global memory of {self.size_bytes} bytes\n{''.join(lines)}"
 
 
-def map_global_memory(schedule: Schedule) -> GlobalMemory:
+def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
     """Returns a map with an address for every input tile, constant and output tile; constants in order of first use."""
     graph = schedule.graph
-    inputs, position = _place_tensors(graph, graph.inputs, 0)
-    pool = _Pool(position)
-    constants = {c.name: pool.place(c.values) for c in _constants(graph)}
-    outputs, end = _place_tensors(graph, graph.outputs, position + pool.size)
+    inputs, position = _place_tensors(graph, graph.inputs, 0, arch)
+    pool = _Pool(position, arch.element_bytes)
+    constants: dict[str, int] = {}
+    for constant in _constants(graph):
+        if constant.name not in constants:
+            constants[constant.name] = pool.place(constant)
+    outputs, end = _place_tensors(graph, graph.outputs, position + pool.size, arch)
     values = np.concatenate(pool.chunks) if pool.chunks else np.zeros(0, np.float32)
     return GlobalMemory(inputs, outputs, constants, values, position, end)
 
@@ -49,22 +56,31 @@ def map_global_memory(schedule: Schedule) -> GlobalMemory:
 class _Pool:
     """Constants in global memory; equal ones are stored once.
 
-    base: address of the first. known: bytes of a constant -> its address.
+    base: address of the first. modelled_bytes: size of a float of a program of floats. known: bytes of a constant
+    -> its address.
     """
 
     base: int
-    chunks: list[Floats] = field(default_factory=list[Floats])
+    modelled_bytes: int
+    chunks: list[Constants] = field(default_factory=list[Constants])
     known: dict[bytes, int] = field(default_factory=dict[bytes, int])
     size: int = 0
 
-    def place(self, values: Floats) -> int:
+    def place(self, constant: ConstantTile) -> int:
         """Returns the address of a constant; adds it if no equal one is there."""
+        modelled = constant.element == MODELLED
+        values: Constants = constant.values if modelled else _padded(to_bytes(constant.values, constant.element))
         key = values.tobytes()
         if key not in self.known:
             self.known[key] = self.base + self.size
             self.chunks.append(values)
-            self.size += values.size
+            self.size += values.size * (self.modelled_bytes if modelled else 1)
         return self.known[key]
+
+
+def _padded(values: Bytes) -> Bytes:
+    """Returns the bytes with zeros after them, so that the next constant begins at a multiple of `ALIGNMENT`."""
+    return np.concatenate([values, np.zeros(-len(values) % ALIGNMENT, np.uint8)])
 
 
 def _constants(graph: SpatialGraph) -> Iterator[ConstantTile]:
@@ -77,12 +93,18 @@ def _constants(graph: SpatialGraph) -> Iterator[ConstantTile]:
 
 
 def _place_tensors(
-    graph: SpatialGraph, names: tuple[str, ...], position: int
+    graph: SpatialGraph, names: tuple[str, ...], position: int, arch: Target
 ) -> tuple[dict[str, tuple[int, ...]], int]:
     """Places tensors from `position` on. Returns the addresses of their parts, and the first free address."""
     places: dict[str, tuple[int, ...]] = {}
     for name in names:
-        sizes = [part.tile.elements for part in graph.tensors[name].parts]
+        sizes = [_size(part.tile, arch) for part in graph.tensors[name].parts]
         starts = np.cumsum([position, *sizes]).tolist()
         places[name], position = tuple(starts[:-1]), starts[-1]
     return places, position
+
+
+def _size(tile: Tile, arch: Target) -> int:
+    """Returns the bytes of a tile in global memory, where integers begin at multiples of `ALIGNMENT`."""
+    size = tile.elements * arch.bytes_of(tile.element)
+    return size if tile.element == MODELLED else size + -size % ALIGNMENT

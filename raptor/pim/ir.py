@@ -1,7 +1,7 @@
 """PimIR: one straight-line program per core, on named buffers of local memory.
 
 Every operation names the buffers that it reads and writes (destination passing; thesis, listings 4.2 and 4.3).
-After `allocate` each buffer has an address. Sizes are in elements here; bytes appear when instructions are emitted.
+After `allocate` each buffer has an address. Addresses count bytes; shapes and spans count elements.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +11,7 @@ from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.operations import OneResult, Operation, V, W
 from raptor.spatial.tiles import Value
+from raptor.target.element import MODELLED, Coding, ElementType
 from raptor.target.layout import Image, Region
 
 
@@ -38,7 +39,7 @@ def span_text(buffer: Value, span: Span | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load(OneResult[V]):
-    """Loads global memory from `address` (elements) on into `result`; with `span`, into those elements only."""
+    """Loads global memory from `address` (bytes) on into `result`; with `span`, into those elements only."""
 
     address: int
     span: Span | None = None
@@ -61,7 +62,7 @@ class Load(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation[V]):
-    """Stores `source` in global memory, from `address` (elements) on."""
+    """Stores `source` in global memory, from `address` (bytes) on."""
 
     source: V
     address: int
@@ -162,27 +163,28 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An array group: crossbars side by side that hold one matrix of a layer."""
+    """An array group: crossbars side by side that hold one matrix of a layer. `weight_bits`: see `Filter`."""
 
     layer: str
     matrix: Matrix | LineMatrix
+    weight_bits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CoreProgram:
     """Program of one core.
 
-    addresses: in elements, by name of the buffer; None before allocation. local_elements: local memory that is used.
+    addresses: in bytes, by name of the buffer; None before allocation. local_bytes: local memory that is used.
     """
 
     core: int
     groups: tuple[Group, ...]
     steps: tuple[Step, ...]
     addresses: Mapping[str, int] | None = None
-    local_elements: int = 0
+    local_bytes: int = 0
 
     def address(self, buffer: Buffer) -> int:
-        """Returns the address of a buffer, in elements."""
+        """Returns the address of a buffer, in bytes."""
         assert self.addresses is not None, "buffers have no addresses before allocation"
         return self.addresses[buffer.name]
 
@@ -204,6 +206,8 @@ class Trace:
     node: str
     image: Image
     spots: tuple[Spot, ...]
+    element: ElementType = MODELLED
+    coding: Coding | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,21 @@ import numpy as np
 
 from raptor.pim import ir
 from raptor.pim.global_memory import GlobalMemory
+from raptor.spatial.integer_operations import Requantise
 from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph, TensorParts
 from raptor.spatial.operations import Move, Operation, Vector
 from raptor.spatial.placed import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.arch import Target
+from raptor.target.element import MODELLED
 
 
-def lower(schedule: Schedule, memory: GlobalMemory) -> ir.PimProgram:
+def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgram:
     """Returns the programs of all cores.
 
     Visits computes and fetches in the order of the schedule, and appends operations to the programs of their cores.
     """
-    lowering = _Lowering(schedule.placed.graph, memory)
+    lowering = _Lowering(schedule.placed.graph, memory, arch)
     for core, step in schedule.steps():
         lowering.visit(step, core)
     lowering.store_inputs()
@@ -48,6 +51,7 @@ class _Lowering:
 
     graph: SpatialGraph
     memory: GlobalMemory
+    arch: Target
     cores: defaultdict[int, _Core] = field(default_factory=lambda: defaultdict(_Core))
     made: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """For each tile computed so far: its core, and the number of steps of that core up to then."""
@@ -85,9 +89,10 @@ class _Lowering:
     def groups_of(self, compute: Compute, core: int) -> int:
         """Returns the number of the compute's first array group on its core. Equal matrices share their groups."""
         groups = self.cores[core].groups
-        wanted = [ir.Group(compute.layer, m) for m in compute.matrices]
-        if not wanted:
+        if not compute.matrices:
             return 0
+        bits = self.graph.filters[compute.layer].weight_bits
+        wanted = [ir.Group(compute.layer, m, bits) for m in compute.matrices]
         key = (core, wanted[0])
         if key not in self.first_group:
             self.first_group[key] = len(groups)
@@ -107,7 +112,7 @@ class _Lowering:
         def row_of(tile: Tile) -> ir.Buffer:
             return self.repeated(buffer_of(tile), tile, op.result, core, node)
 
-        lowered = op.map_operands(row_of if isinstance(op, Vector) else buffer_of)
+        lowered = op.map_operands(row_of if isinstance(op, Vector | Requantise) else buffer_of)
         return lowered.shift_matrices(first_group) if first_group else lowered
 
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
@@ -134,7 +139,8 @@ class _Lowering:
         out = self.cores[core].here.setdefault(op.result.name, _buffer(op.result))
         into, taken = (op.at, op.elements), (op.first, op.elements)
         if op.source.name in self.inputs:
-            self.cores[core].add(ir.Load(out, self.inputs[op.source.name] + op.first, into), node)
+            first_byte = op.first * self.arch.bytes_of(op.source.element)
+            self.cores[core].add(ir.Load(out, self.inputs[op.source.name] + first_byte, into), node)
             return
         source, _ = self.made[op.source.name]
         given = self.cores[source].here[op.source.name]
@@ -153,7 +159,7 @@ class _Lowering:
         here = self.cores[core].here
         constant = isinstance(tile, ConstantTile)
         name = f"{buffer.name}.row{row_elements}" if constant else f"{result.name}.{tile.name}.row"
-        row = ir.Buffer(name, 1, result.width, result.channels)
+        row = ir.Buffer(name, 1, result.width, result.channels, tile.element)
         if constant and name in here:
             return row
         if constant:
@@ -164,7 +170,7 @@ class _Lowering:
     def constant(self, tile: ConstantTile, core: int, node: str) -> ir.Buffer:
         """Returns the buffer of a constant, which equal constants share; loads it if it is not there yet."""
         address = self.memory.constants[tile.name]
-        buffer = replace(_buffer(tile), name=f"const@{address}")
+        buffer = replace(_buffer(tile), name=_constant_name(address, tile))
         here = self.cores[core].here
         if buffer.name not in here:
             here[buffer.name] = buffer
@@ -194,11 +200,18 @@ class _Lowering:
     def trace(self, tensor: TensorParts) -> ir.Trace:
         """Returns the places where the parts of a tensor can be seen."""
         spots = (ir.Spot(p.region, *self.made[p.tile.name]) for p in tensor.parts)
-        return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots))
+        element = tensor.parts[0].tile.element
+        return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots), element, tensor.coding)
 
 
 def _buffer(tile: Tile) -> ir.Buffer:
-    return ir.Buffer(tile.name, tile.rows, tile.width, tile.channels)
+    return ir.Buffer(tile.name, tile.rows, tile.width, tile.channels, tile.element)
+
+
+def _constant_name(address: int, tile: ConstantTile) -> str:
+    """Names the buffer of a constant. Equal bytes may be constants of different types and lengths."""
+    stem = f"const@{address}"
+    return stem if tile.element == MODELLED else f"{stem}.{tile.elements}x{tile.element}"
 
 
 def _tile_addresses(graph: SpatialGraph, places: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:

@@ -3,22 +3,23 @@
 from collections.abc import Mapping
 
 from raptor.common.errors import VerifyError
-from raptor.pim.allocate import GAP_ELEMENTS, lifetimes
-from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Receive, Send, span_of
+from raptor.pim.allocate import granule, lifetimes, room
+from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Receive, Send, Span, span_of
 from raptor.target.arch import Target
+from raptor.target.element import ElementType
 
 
 def verify(program: PimProgram, arch: Target) -> None:
     """Checks a program, before or after allocation. Raises `VerifyError` that names core, step and ONNX node."""
-    _check_channels(program)
+    _check_channels(program, arch)
     _check_order(program)
     for core in program.cores.values():
         _check_core(core, arch)
         if core.addresses is not None:
-            _check_addresses(core, core.addresses)
+            _check_addresses(core, core.addresses, arch)
 
 
-def _check_channels(program: PimProgram) -> None:
+def _check_channels(program: PimProgram, arch: Target) -> None:
     """Checks that each channel has one send and one receive, of one size, on different cores that name each other."""
     sends: dict[int, tuple[int, int, int]] = {}
     receives: dict[int, tuple[int, int, int]] = {}
@@ -26,9 +27,9 @@ def _check_channels(program: PimProgram) -> None:
         for step in core.steps:
             op = step.operation
             if isinstance(op, Send):
-                _add_end(sends, op.channel, (core.core, op.core, span_of(op.source, op.span)[1]), step.node)
+                _add_end(sends, op.channel, (core.core, op.core, _size(op.source, op.span, arch)), step.node)
             elif isinstance(op, Receive):
-                _add_end(receives, op.channel, (op.core, core.core, span_of(op.result, op.span)[1]), step.node)
+                _add_end(receives, op.channel, (op.core, core.core, _size(op.result, op.span, arch)), step.node)
     for channel in sorted(sends.keys() | receives.keys()):
         send, receive = sends.get(channel), receives.get(channel)
         if send != receive:
@@ -38,6 +39,11 @@ def _check_channels(program: PimProgram) -> None:
     for channel, (source, target, _) in sends.items():
         if source == target:
             raise VerifyError(f"pim: channel {channel} goes from core {source} to itself")
+
+
+def _size(buffer: Buffer, span: Span | None, arch: Target) -> int:
+    """Returns the bytes of a span of a buffer."""
+    return span_of(buffer, span)[1] * arch.bytes_of(buffer.element)
 
 
 def _add_end(ends: dict[int, tuple[int, int, int]], channel: int, end: tuple[int, int, int], node: str) -> None:
@@ -61,20 +67,20 @@ def _check_core(core: CoreProgram, arch: Target) -> None:
         raise VerifyError(
             f"pim: core {core.core} of {arch.core_count} holds {xbars} of {arch.xbars_per_core} crossbars"
         )
-    defined: dict[str, int] = {}
-    """Elements of each buffer, by name."""
+    defined: dict[str, tuple[int, ElementType]] = {}
+    """Number and type of the elements of each buffer, by name."""
     for i, step in enumerate(core.steps):
         for buffer in step.operation.operands:
-            if defined.get(buffer.name) != buffer.elements:
+            if defined.get(buffer.name) != (buffer.elements, buffer.element):
                 raise VerifyError(
                     f"pim: core {core.core} step {i} ({step.node}): {buffer} is used before it is defined"
                 )
         for buffer in step.operation.results:
-            defined[buffer.name] = buffer.elements
+            defined[buffer.name] = buffer.elements, buffer.element
 
 
-def _check_addresses(core: CoreProgram, addresses: Mapping[str, int]) -> None:
-    """Checks that buffers alive together are `GAP_ELEMENTS` apart, and that all lie inside the memory used."""
+def _check_addresses(core: CoreProgram, addresses: Mapping[str, int], arch: Target) -> None:
+    """Checks that buffers alive together are apart and aligned, and that all lie inside the memory used."""
     lives = lifetimes(core)
     starting: dict[int, list[Buffer]] = {}
     ending: dict[int, list[Buffer]] = {}
@@ -85,10 +91,12 @@ def _check_addresses(core: CoreProgram, addresses: Mapping[str, int]) -> None:
     for i, step in enumerate(core.steps):
         for buffer in starting.get(i, ()):
             low = addresses[buffer.name]
-            high = low + buffer.elements + GAP_ELEMENTS
+            high = low + room(buffer, arch)
             clash = next((name for name, (a, b) in alive.items() if a < high and low < b), None)
-            if clash or low < 0 or high > core.local_elements:
-                where = f"pim: core {core.core} step {i} ({step.node})"
+            where = f"pim: core {core.core} step {i} ({step.node})"
+            if low % granule(buffer, arch):
+                raise VerifyError(f"{where}: {buffer} at {low} is not aligned")
+            if clash or low < 0 or high > core.local_bytes:
                 raise VerifyError(f"{where}: {buffer} at {low} overlaps {clash or 'the end of local memory'}")
             alive[buffer.name] = (low, high)
         for buffer in ending.get(i, ()):

@@ -18,6 +18,7 @@ from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import ApplyLine, Overlap
 from raptor.spatial.residency import Emit
 from raptor.spatial.tiles import Tile, tile_name
+from raptor.target.element import ElementType
 from raptor.target.layout import Region
 
 
@@ -55,7 +56,8 @@ class _Partial:
 class DenseLayer:
     """A fully connected layer to lower.
 
-    mapping: its matrices. Their columns are whole output tiles; those of equal columns follow one another.
+    mapping: its matrices. Their columns are whole output tiles; those of equal columns follow one another. given,
+    result: types of the elements of input and output.
     """
 
     node: Node
@@ -63,6 +65,8 @@ class DenseLayer:
     mapping: FullyConnected
     emit: Emit
     find: FindSource
+    given: ElementType
+    result: ElementType
 
     def lower(self, regions: list[tuple[int, Region]]) -> Iterator[tuple[Region, Tile]]:
         """Emits the layer. Yields each region of the output, numbered in `regions`, and the tile that holds it."""
@@ -92,10 +96,10 @@ class DenseLayer:
         sizes = [m.rows[1] - m.rows[0] for m in matrices]
         ends = np.cumsum([0, *sizes]).tolist()
         name, width = f"{self.node.output}.n{cols[0]}.k{core}", cols[1] - cols[0]
-        given = Tile(f"{name}.in", 1, 1, ends[-1])
+        given = Tile(f"{name}.in", 1, 1, ends[-1], self.given)
         self.copy(given, core, [self.find(pixels[m.tap], m.rows) for m in matrices], sizes)
         products = np.array([(i, 0, ends[i], i * width) for i in range(len(matrices))])
-        result = Tile(f"{name}.products", 1, 1, len(matrices) * width)
+        result = Tile(f"{name}.products", 1, 1, len(matrices) * width, self.result)
         self.add(tuple(matrices), core, ApplyLine(result, (given,), products))
         return _Partial(core, result, len(matrices), first)
 
@@ -118,7 +122,7 @@ class DenseLayer:
         if len(cuts) == partial.count + 1:
             return partial
         width = partial.width
-        result = Tile(f"{partial.tile.name}.sum", 1, 1, (len(cuts) - 1) * width)
+        result = Tile(f"{partial.tile.name}.sum", 1, 1, (len(cuts) - 1) * width, self.result)
         products = [(n, at - partial.first) for n, run in enumerate(pairwise(cuts)) for at in range(*run)]
         runs = np.array([[n * width, 0, at * width, width] for n, at in products])
         self.add((), partial.core, Overlap(result, (partial.tile,), runs))
@@ -131,8 +135,9 @@ class DenseLayer:
         """
         size, at = region.channel_count, region.channels[0] - first
         own, core = partials[home], partials[home].core
-        result = Tile(tile_name(self.node.output, index), 1, 1, size)
-        met = Tile(f"{result.name}.partial", 1, sum(p.count for p in partials if p is not own), size)
+        result = Tile(tile_name(self.node.output, index), 1, 1, size, self.result)
+        others = sum(p.count for p in partials if p is not own)
+        met = Tile(f"{result.name}.partial", 1, others, size, self.result)
         sources = (own.tile, met) if met.elements else (own.tile,)
         runs: list[tuple[int, int, int, int]] = []
         copied = 0

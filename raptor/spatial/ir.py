@@ -7,13 +7,14 @@ no addresses and no protocol. A graph prints in the style of the thesis, listing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from raptor.graph.ir import Filter
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.operations import OneResult, V, W
 from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.element import Coding
 from raptor.target.layout import Image, Region
 
 
@@ -82,7 +83,7 @@ class Part:
 class TensorParts:
     """The tiles that hold a tensor of the Graph. Several tensors may share tiles (Rename, aligned Concat).
 
-    `whole`: the tensor once more, as tiles of all rows, if an operation asked for them.
+    `whole`: the tensor once more, as tiles of all rows, if an operation asked for them. `coding`: see `Tensor`.
     """
 
     name: str
@@ -92,6 +93,7 @@ class TensorParts:
     in_model: bool
     parts: tuple[Part, ...]
     whole: tuple[Part, ...] = ()
+    coding: Coding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,11 @@ class SpatialGraph:
     """A model as computes, in topological order.
 
     tensors: by name. filters: by key of the layer in the decision. filter_of: by name of a tensor that a filter
-    computes. literals: the tiles that are constants, by name.
+    computes. literals: the tiles that are constants, by name. numbers: the kind of program, as in `Graph`.
     """
 
     name: str
+    numbers: Literal["float", "int", "mixed"]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tensors: Mapping[str, TensorParts]

@@ -25,6 +25,7 @@ from raptor.spatial.ir import BodyOp, Compute
 from raptor.spatial.operations import ApplyLine, Overlap
 from raptor.spatial.residency import Emit
 from raptor.spatial.tiles import Tile
+from raptor.target.element import ElementType
 
 Ints = npt.NDArray[np.int64]
 
@@ -62,7 +63,8 @@ class _Work:
 class LayerLines:
     """A layer to lower line by line.
 
-    ins, outs: channel ranges of the tiles of input and output. xbar: rows and outputs of a crossbar.
+    ins, outs: channel ranges of the tiles of input and output. element: type of the output's elements. xbar: rows and
+    outputs of a crossbar.
     """
 
     node: Node
@@ -70,6 +72,7 @@ class LayerLines:
     chosen: LineUnfolding
     ins: Parts
     outs: Parts
+    element: ElementType
     xbar: tuple[int, int]
 
     @property
@@ -101,7 +104,7 @@ class LayerLines:
         """
         part = next(n for n, r in enumerate(self.chosen.grid.outs) if r[0] <= self.outs[p][0] < r[1])
         core = self.chosen.core(s, p % len(tiles), part)
-        result = Tile(self.name(y, p, s), 1, tiles[0].width, tiles[0].channels)
+        result = replace(tiles[0], name=self.name(y, p, s))
         runs = np.array([[0, i, 0, result.elements] for i in range(len(tiles))])
         position = y / self.operator.window.out_dims[0]
         emit(self.compute((), Overlap(result, tuple(tiles), runs)), core, position)
@@ -212,7 +215,7 @@ class _CoreLines:
                 (q.weight, lines[q.part][0], (q.block.pixels[0] - lines[q.part][2]) * lines[q.part][1].channels, q.at)
                 for q in products
             ]
-            result = Tile(f"{stem}.{step}", 1, 1, size)
+            result = Tile(f"{stem}.{step}", 1, 1, size, self.layer.element)
             op = ApplyLine(result, tuple(tile for _, tile, _ in lines.values()), np.array(table))
             emit(self.layer.compute(tuple(self.matrices), op), self.core, position)
             yield result
@@ -230,7 +233,7 @@ class _CoreLines:
             self.runs[p, met] = self.find_runs(p, met)
         suffix = "" if len(layer.chosen.grid.ins) == 1 else f".g{self.group}"
         channels = layer.outs[p][1] - layer.outs[p][0]
-        result = Tile(layer.name(y, p, self.segment) + suffix, 1, self.cols[1] - self.cols[0], channels)
+        result = Tile(layer.name(y, p, self.segment) + suffix, 1, self.cols[1] - self.cols[0], channels, layer.element)
         op = Overlap(result, sources, self.runs[p, met])
         emit(layer.compute((), op), self.core, y / layer.operator.window.out_dims[0])
         return result

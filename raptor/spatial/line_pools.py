@@ -22,7 +22,7 @@ def pool_ops(pool: Pool[Tile]) -> Iterator[Pool[Tile]]:
     if 1 in window.kernel:
         yield pool
         return
-    column = Tile(f"{pool.result.name}.columns", 1, first.width, pool.result.channels)
+    column = replace(pool.result, name=f"{pool.result.name}.columns", rows=1, width=first.width)
     down = replace(
         window,
         out_dims=(window.out_dims[0], window.in_dims[1]),

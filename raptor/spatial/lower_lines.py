@@ -13,12 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import (
+    Bound,
     Concat,
+    Elementwise,
     Filter,
+    Lookup,
     Map,
     Node,
     Pool,
     Rename,
+    Requantise,
     Stencil,
 )
 from raptor.graph.window import Window
@@ -35,7 +39,7 @@ from raptor.spatial.ir import Compute, Copy, Part
 from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
-from raptor.spatial.lower_tiles import Placed, TileLowering, map_op, stencil_op
+from raptor.spatial.lower_tiles import Placed, TileLowering, op_of, stencil_op
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
 from raptor.spatial.operations import Stencil as StencilTile
@@ -72,7 +76,7 @@ class LineLowering(TileLowering):
         match node.operator:
             case Filter() as operator:
                 self.lower_weights(node, operator)
-            case Map() as operator if self.maps_lines(node):
+            case Map() | Requantise() | Bound() | Lookup() as operator if self.maps_lines(node):
                 self.map_lines(node, operator)
             case Pool() as operator if node.inputs[0] in self.grids and is_global(operator.window):
                 self.pool_image(node, operator)
@@ -108,10 +112,10 @@ class LineLowering(TileLowering):
             self.bind_input_tiles(name)
             return
         image, parts = self.graph.tensors[name].image, self.parts_of[name]
-        cols = (0, image.width)
+        cols, element = (0, image.width), self.element(name)
         lines = (
             tuple(
-                (Cell(cols, Tile(cell_name(name, y, p, cols), 1, image.width, b - a)),)
+                (Cell(cols, Tile(cell_name(name, y, p, cols), 1, image.width, b - a, element)),)
                 for p, (a, b) in enumerate(parts)
             )
             for y in range(image.rows)
@@ -135,7 +139,7 @@ class LineLowering(TileLowering):
         channels, position = whole.tile.channels, y / len(self.grids[name].lines)
         for cols, core in loaders:
             width = cols[1] - cols[0]
-            tile = Tile(f"{cell_name(name, y, p, cols)}.loaded", 1, width, channels)
+            tile = Tile(f"{cell_name(name, y, p, cols)}.loaded", 1, width, channels, whole.tile.element)
             op = Copy(tile, whole.tile, cols[0] * channels, 0, width * channels)
             self.emit(Compute(reader.name, reader.op_type, "", (), (op,), (tile,)), core, position)
             yield Cell(cols, tile)
@@ -168,7 +172,7 @@ class LineLowering(TileLowering):
     def together(self, name: str, index: int, region: Region) -> Tile:
         """Puts all lines of a range of channels together into one tile."""
         image, grid = self.graph.tensors[name].image, self.grids[name]
-        tile = Tile(f"{name}.whole{index}", image.rows, image.width, region.channel_count)
+        tile = Tile(f"{name}.whole{index}", image.rows, image.width, region.channel_count, self.element(name))
         cells = [(y, grid.parts[p], c) for y, p, c in grid.cells() if overlap(grid.parts[p], region.channels)]
         runs = [whole_runs(i, y, part, cell, region.channels, image.width) for i, (y, part, cell) in enumerate(cells)]
         self.move(name, tile, tuple(c.tile for *_, c in cells), np.concatenate(runs))
@@ -194,7 +198,8 @@ class LineLowering(TileLowering):
         for y in range(image.rows):
             line: list[tuple[Cell, ...]] = []
             for p, part in enumerate(parts):
-                tile = Tile(f"{cell_name(grid, y, p, cols)}.cut", 1, image.width, part[1] - part[0])
+                stem = f"{cell_name(grid, y, p, cols)}.cut"
+                tile = Tile(stem, 1, image.width, part[1] - part[0], self.element(name))
                 sources = [w for w in whole if overlap(w.region.channels, part)]
                 runs = [line_runs(i, y, w, part, image.width) for i, w in enumerate(sources)]
                 self.move(name, tile, tuple(w.tile for w in sources), np.concatenate(runs))
@@ -226,7 +231,7 @@ class LineLowering(TileLowering):
         channels, width = grid.parts[p][1] - grid.parts[p][0], cols[1] - cols[0]
         last = "" if lines[1] - lines[0] == 1 else f"-r{lines[1]}"
         stem = f"{cell_name(name, lines[0], p, cols)}-{cols[1]}{last}"
-        tile = Tile(f"{stem}@{core}", lines[1] - lines[0], width, channels)
+        tile = Tile(f"{stem}@{core}", lines[1] - lines[0], width, channels, grid.lines[0][p][0].tile.element)
         if self.residency.core_of(tile) is not None:  # copied for another layer on this core
             return tile
         for y in range(*lines):
@@ -254,7 +259,9 @@ class LineLowering(TileLowering):
         (name,) = node.inputs
         parts = self.parts_of[node.output]
         made: Made = {}
-        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, self.flow.xbar)
+        element = self.element(node.output)
+        xbar = self.flow.xbar[0], self.arch.outputs_of(operator.weight_bits)
+        layer = LayerLines(node, operator, chosen, self.grid(name).parts, parts, element, xbar)
 
         def on_core(lines: Range, p: int, cols: Range, core: int) -> tuple[Tile, int]:
             if lines[1] - lines[0] > 1:
@@ -268,7 +275,8 @@ class LineLowering(TileLowering):
 
     def dense(self, node: Node, operator: Filter, chosen: FullyConnected) -> None:
         """Lowers a layer of one output pixel."""
-        layer = DenseLayer(node, operator, chosen, self.emit, partial(self.source, node.inputs[0]))
+        types = self.element(node.inputs[0]), self.element(node.output)
+        layer = DenseLayer(node, operator, chosen, self.emit, partial(self.source, node.inputs[0]), *types)
         self.bind(node.output, node.name, list(layer.lower(self.regions(self.graph.tensors[node.output].image))))
 
     def source(self, name: str, pixel: int, channels: Range) -> Source:
@@ -298,16 +306,17 @@ class LineLowering(TileLowering):
             return False
         return all(self.same_pixels(n, node.output) or self.graph.tensors[n].image.pixels == 1 for n in node.inputs)
 
-    def map_lines(self, node: Node, operator: Map) -> None:
+    def map_lines(self, node: Node, operator: Elementwise) -> None:
         """Emits an element-wise function, cell by cell."""
         image = self.graph.tensors[node.output].image
         lead = self.lead(node)
         assert lead is not None
         parts = self.parts_of[node.output]
-        make = map_op(operator)
+        make = op_of(operator)
         made: Made = {}
         for y, p, cell in self.grids[self.as_parts(lead, parts)].cells():
-            tile = Tile(cell_name(node.output, y, p, cell.cols), 1, cell.tile.width, cell.tile.channels)
+            shape = 1, cell.tile.width, cell.tile.channels
+            tile = Tile(cell_name(node.output, y, p, cell.cols), *shape, self.element(node.output))
             core = self.residency.core_of(cell.tile)
             operands = [cell.tile if n == lead else self.operand(node, n, y, p, cell, core, parts) for n in node.inputs]
             op = make(tile, operands, Region(parts[p], (y, y + 1), cell.cols))
@@ -349,7 +358,7 @@ class LineLowering(TileLowering):
         same = next((w.tile for w in whole if w.region.channels == part), None)
         if same is not None:
             return same
-        tile = Tile(f"{name}.c{p}.{part[0]}-{part[1]}", 1, 1, part[1] - part[0])
+        tile = Tile(f"{name}.c{p}.{part[0]}-{part[1]}", 1, 1, part[1] - part[0], self.element(name))
         if tile.name not in self.residency.homes:
             sources = [w for w in whole if overlap(w.region.channels, part)]
             runs = [line_runs(i, 0, w, part, 1) for i, w in enumerate(sources)]
@@ -409,7 +418,7 @@ class LineLowering(TileLowering):
             pads=(window.pads[0], pixels[0] - cols[0] * window.strides[1] + window.pads[1]),
         )
         channels = grid.parts[p][1] - grid.parts[p][0]
-        tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], channels)
+        tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], channels, self.element(node.output))
         body = tuple(pool_ops(PoolTile(tile, inputs, operator.function, local, y)))
         position = y / window.out_dims[0]
         self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core or 0, position)
@@ -455,7 +464,8 @@ class LineLowering(TileLowering):
                 pads=(lines[0] - first, pixels[0] - cols[0] * window.strides[1] + window.pads[1]),
             )
             given = self.band_on(node, name, lines, p, pixels, core)
-            tile = Tile(cell_name(node.output, y, p, cols), 1, cols[1] - cols[0], given.channels)
+            shape = 1, cols[1] - cols[0], given.channels
+            tile = Tile(cell_name(node.output, y, p, cols), *shape, self.element(node.output))
             if local not in known:
                 op = stencil_op(replace(operator, window=local))(tile, [given], Region(part, (0, 1)))
                 assert isinstance(op, StencilTile)

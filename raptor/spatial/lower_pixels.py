@@ -12,18 +12,21 @@ from itertools import groupby
 import numpy as np
 
 from raptor.graph.ir import (
-    Constant,
+    Bound,
     ConstantTensor,
+    Elementwise,
     Filter,
+    Lookup,
     Map,
     Node,
     Pool,
     Rename,
+    Requantise,
 )
 from raptor.graph.window import Table, Window
 from raptor.mapping.decision import KernelUnfolding, Matrix, Range, filter_key
 from raptor.spatial.ir import BodyOp, Compute, Part
-from raptor.spatial.lower_tiles import TileLowering, map_op
+from raptor.spatial.lower_tiles import TileLowering, op_of
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
@@ -51,7 +54,7 @@ class PixelLowering(TileLowering):
     def tiles(self, name: str, index: int, region: Region, image: Image) -> list[Tile]:
         """Makes a tile for each pixel of a channel tile."""
         whole = self.tile(name, index, region, image)
-        return [Tile(f"{whole.name}@{p}", 1, 1, whole.channels) for p in range(whole.pixels)]
+        return [replace(whole, name=f"{whole.name}@{p}", rows=1, width=1) for p in range(whole.pixels)]
 
     def bind_pixels(self, name: str, node: str, pixels: Pixels) -> None:
         """Records that a tensor exists as these pixels.
@@ -79,7 +82,7 @@ class PixelLowering(TileLowering):
         """Puts pixels together into one tile."""
         if len(tiles) == 1:
             return tiles[0]
-        result = Tile(f"{tile_name(name, index)}.whole", image.rows, image.width, tiles[0].channels)
+        result = replace(tiles[0], name=f"{tile_name(name, index)}.whole", rows=image.rows, width=image.width)
         size = tiles[0].channels
         runs = np.array([[i * size, i, 0, 1, size] for i in range(len(tiles))])
         op = MoveTile(result, tuple(tiles), runs)
@@ -90,7 +93,8 @@ class PixelLowering(TileLowering):
         """Cuts a tile into its pixels."""
         if whole.pixels == 1:
             return [whole]
-        tiles = [Tile(f"{whole.name}@{node.output}@{p}", 1, 1, whole.channels) for p in range(whole.pixels)]
+        stem = f"{whole.name}@{node.output}"
+        tiles = [replace(whole, name=f"{stem}@{p}", rows=1, width=1) for p in range(whole.pixels)]
         for p, tile in enumerate(tiles):
             self.add(node, [MoveTile(tile, (whole,), np.array([[0, 0, p * tile.channels, 1, tile.channels]]))])
         return tiles
@@ -100,7 +104,7 @@ class PixelLowering(TileLowering):
         match node.operator:
             case Filter() as operator:
                 pixels = self.filter_pixels(node, operator)
-            case Map() as operator if self.maps_pixels(node):
+            case Map() | Requantise() | Bound() | Lookup() as operator if self.maps_pixels(node):
                 pixels = self.map_pixels(node, operator)
             case Pool() as operator if all(_pixels_read(operator.window)):
                 pixels = self.pool_pixels(node, operator)
@@ -156,17 +160,18 @@ class PixelLowering(TileLowering):
         wanted = {r.channels for _, r in self.regions(self.graph.tensors[node.output].image)}
         return all(set(self.pixels[name]) == wanted for name in node.inputs)
 
-    def map_pixels(self, node: Node, operator: Map) -> Pixels:
+    def map_pixels(self, node: Node, operator: Elementwise) -> Pixels:
         """Emits an element-wise function of each pixel. An operand of one pixel is used for all."""
         image = self.graph.tensors[node.output].image
-        make = map_op(replace(operator, operands=tuple(_by_pixel(o, image) for o in operator.operands)))
+        make = op_of(operator)
         results: Pixels = {}
         for i, region in self.regions(image):
             results[region.channels] = self.tiles(node.output, i, region, image)
             sources = [self.pixels[name][region.channels] for name in node.inputs]
             for p, tile in enumerate(results[region.channels]):
                 operands = [source[p % len(source)] for source in sources]
-                self.add(node, [make(tile, operands, Region(region.channels, (p, p + 1)))])
+                y, x = divmod(p, image.width)
+                self.add(node, [make(tile, operands, Region(region.channels, (y, y + 1), (x, x + 1)))])
         return results
 
     def pool_pixels(self, node: Node, operator: Pool) -> Pixels:
@@ -185,8 +190,8 @@ class PixelLowering(TileLowering):
         image = self.graph.tensors[node.output].image
         results = {r.channels: self.tiles(node.output, i, r, image) for i, r in self.regions(image)}
         for channels, tiles in results.items():
-            values = operator.pixels.reshape(image.pixels, -1)[:, slice(*channels)].astype(np.float32)
-            constants = (ConstantTile.of(t.name, v[None, None]) for t, v in zip(tiles, values, strict=True))
+            values = operator.pixels.reshape(image.pixels, -1)[:, slice(*channels)]
+            constants = (ConstantTile.of(t.name, v[None, None], t.element) for t, v in zip(tiles, values, strict=True))
             self.literals |= {c.name: c for c in constants}
         return results
 
@@ -250,12 +255,3 @@ def one_wide(image: Image) -> Image:
     axis = image.channel_axis
     at = axis if axis == len(image.shape) - 1 else len(image.shape)
     return Image((*image.shape[:at], 1, *image.shape[at:]), axis + (at <= axis))
-
-
-def _by_pixel(operand: int | Constant, image: Image) -> int | Constant:
-    """Reshapes a constant operand to pixels one below the other; a single pixel, for all, stays as it is."""
-    if isinstance(operand, int) or operand.pixels.shape[:2] == (1, 1):
-        return operand
-    channels = operand.pixels.shape[2]
-    full = np.broadcast_to(operand.pixels, (image.rows, image.width, channels))
-    return Constant(full.reshape(image.pixels, 1, channels))

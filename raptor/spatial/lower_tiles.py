@@ -1,6 +1,6 @@
 """Graph to SpatialIR by channel tiles: layers become computes that fit a core (thesis, 4.2 to 4.5)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -8,21 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.ir import (
+    Bound,
     Concat,
     Constant,
     ConstantTensor,
     Dot,
     Filter,
     Graph,
+    Lookup,
     Map,
     Move,
     Node,
     Pool,
     Rename,
+    Requantise,
     Softmax,
     Stencil,
 )
 from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
+from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
 from raptor.spatial.ir import BodyOp, Compute, Part, TensorParts
 from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Gather, Piece, Vector
 from raptor.spatial.operations import Dot as DotTile
@@ -34,12 +38,11 @@ from raptor.spatial.residency import Residency
 from raptor.spatial.runs import find_runs
 from raptor.spatial.tile_filter import Cascade
 from raptor.spatial.tiles import ConstantTile, Tile, tile_name
+from raptor.target.arch import Target
+from raptor.target.element import ElementType
 from raptor.target.layout import Image, Region, channel_tiles
 
 Ints = npt.NDArray[np.int64]
-
-_MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
-"""(result, operands, region of the result) -> the operation that computes one tile."""
 
 
 class Placed(NamedTuple):
@@ -59,6 +62,7 @@ class TileLowering:
 
     graph: Graph
     decision: Decision
+    arch: Target
     tensors: dict[str, TensorParts] = field(default_factory=dict[str, TensorParts])
     computes: list[Placed] = field(default_factory=list[Placed])
     literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
@@ -82,8 +86,8 @@ class TileLowering:
                 self.lower_filter(node, operator)
             case Dot() as operator:
                 self.lower_dot(node, operator)
-            case Stencil() | Pool() | Map() as operator:
-                self.lower_tiles(node, _op_of(operator))
+            case Stencil() | Pool() | Map() | Requantise() | Bound() | Lookup() as operator:
+                self.lower_tiles(node, op_of(operator))
             case Concat():
                 self.lower_concat(node)
             case Move() as operator:
@@ -109,16 +113,21 @@ class TileLowering:
         """Returns the regions of an image's tiles, numbered."""
         return list(enumerate(channel_tiles(image, self.decision.tile)))
 
-    @staticmethod
-    def tile(name: str, index: int, region: Region, image: Image) -> Tile:
+    def element(self, name: str) -> ElementType:
+        """Returns the type of the elements of a tensor."""
+        return self.graph.tensors[name].element
+
+    def tile(self, name: str, index: int, region: Region, image: Image) -> Tile:
         """Makes tile `index` of a tensor."""
-        return Tile(tile_name(name, index), region.row_count, image.width, region.channel_count)
+        return Tile(tile_name(name, index), region.row_count, image.width, region.channel_count, self.element(name))
 
     def bind(self, name: str, node: str, parts: list[tuple[Region, Tile]]) -> None:
         """Records the tiles that hold a tensor."""
         tensor = self.graph.tensors[name]
         shown = tuple(Part(region, tile) for region, tile in parts)
-        self.tensors[name] = TensorParts(name, node, tensor.shape, tensor.image, tensor.in_model, shown)
+        self.tensors[name] = TensorParts(
+            name, node, tensor.shape, tensor.image, tensor.in_model, shown, coding=tensor.coding
+        )
 
     def bind_input_tiles(self, name: str) -> None:
         image = self.graph.tensors[name].image
@@ -134,7 +143,7 @@ class TileLowering:
         parts = self.parts(node.inputs[0])
         self.bind(node.output, node.name, [(Region(p.region.channels, (0, image.rows)), p.tile) for p in parts])
 
-    def lower_tiles(self, node: Node, make: _MakeOp) -> None:
+    def lower_tiles(self, node: Node, make: MakeOp) -> None:
         """Emits one compute for each tile of the result, from operand tiles of the same channels."""
         image = self.graph.tensors[node.output].image
         parts: list[tuple[Region, Tile]] = []
@@ -153,9 +162,8 @@ class TileLowering:
         parts = self.parts(name)
         if index < len(parts) and parts[index].region.channels == region.channels:
             return parts[index].tile
-        result = Tile(
-            f"{tile_name(node.output, index)}.{name}", parts[0].tile.rows, parts[0].tile.width, region.channel_count
-        )
+        stem, channels = f"{tile_name(node.output, index)}.{name}", region.channel_count
+        result = replace(parts[0].tile, name=stem, channels=channels)
         self.add(node, [Gather(result, tuple(_pieces(parts, region.channels)))])
         return result
 
@@ -253,7 +261,9 @@ class TileLowering:
         parts: list[tuple[Region, Tile]] = []
         for i, region in self.regions(image):
             tile = self.tile(node.output, i, region, image)
-            self.literals[tile.name] = ConstantTile.of(tile.name, operator.pixels[:, :, slice(*region.channels)])
+            self.literals[tile.name] = ConstantTile.of(
+                tile.name, operator.pixels[:, :, slice(*region.channels)], tile.element
+            )
             parts.append((region, tile))
         self.bind(node.output, node.name, parts)
 
@@ -265,7 +275,7 @@ class TileLowering:
         body: list[BodyOp] = []
         source = parts[0].tile
         if len(parts) > 1:
-            source = Tile(f"{node.output}.gathered", image.rows, image.width, image.channels)
+            source = replace(source, name=f"{node.output}.gathered", channels=image.channels)
             body.append(Gather(source, tuple(_pieces(parts, region.channels))))
         result = self.tile(node.output, 0, region, image)
         self.add(node, [*body, SoftmaxTile(result, source)])
@@ -276,14 +286,17 @@ class TileLowering:
         image = self.graph.tensors[node.output].image
         chosen, flow = self.decision.layers[filter_key(node)], self.decision.flow
         assert isinstance(chosen, KernelUnfolding), "the other unfoldings are of other lowerings"
+        element = self.element(node.output)
         xbar_rows = flow.xbar[0] if isinstance(flow, ByLine) else None
-        layer = Cascade(node, operator, chosen, self.parts(node.inputs[0]), image, self.decision.tile, xbar_rows)
+        source, tile = self.parts(node.inputs[0]), self.decision.tile
+        layer = Cascade(node, operator, chosen, source, image, element, tile, xbar_rows)
         for compute, core in layer.computes():
             self.emit(compute, core)
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 
 
-def _op_of(operator: Stencil | Pool | Map) -> _MakeOp:
+def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup) -> MakeOp:
+    """Returns a function that makes the operation of one tile."""
     match operator:
         case Stencil():
             return stencil_op(operator)
@@ -291,14 +304,23 @@ def _op_of(operator: Stencil | Pool | Map) -> _MakeOp:
             return _pool_op(operator)
         case Map():
             return map_op(operator)
+        case Requantise():
+            return requantise_op(operator)
+        case Bound():
+            return bound_op(operator)
+        case Lookup():
+            return lookup_op(operator)
 
 
-def map_op(operator: Map) -> _MakeOp:
+def map_op(operator: Map) -> MakeOp:
     """Returns a function that makes the `Vector` of one tile."""
 
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+        element = operands[0].element if operands else result.element
         chosen = tuple(
-            _constant_tile(f"{result.name}.const{i}", o, result, region) if isinstance(o, Constant) else operands[o]
+            _constant_tile(f"{result.name}.const{i}", o, result, element, region)
+            if isinstance(o, Constant)
+            else operands[o]
             for i, o in enumerate(operator.operands)
         )
         return Vector(result, operator.function, chosen)
@@ -306,25 +328,28 @@ def map_op(operator: Map) -> _MakeOp:
     return make
 
 
-def _pool_op(operator: Pool) -> _MakeOp:
+def _pool_op(operator: Pool) -> MakeOp:
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         return PoolTile(result, ((0, operands[0]),), operator.function, operator.window)
 
     return make
 
 
-def stencil_op(operator: Stencil) -> _MakeOp:
+def stencil_op(operator: Stencil) -> MakeOp:
     """Returns a function that makes the `Stencil` of one tile; equal weight vectors are stored once."""
 
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         pixels, taps, channels = operator.weights.shape
         weights = operator.weights[:, :, slice(*region.channels)] if channels > 1 else operator.weights
         vectors, index = np.unique(weights.reshape(pixels * taps, -1), axis=0, return_inverse=True)
-        zero, unit = (vectors == 0).all(axis=1), (vectors == 1).all(axis=1)
+        # A product has the width of the result; adding an integer to it without a product would need its width.
+        exact = operands[0].element == result.element
+        zero, unit = (vectors == 0).all(axis=1), exact & (vectors == 1).all(axis=1)
         special = np.where(zero, ZERO_WEIGHT, np.where(unit, UNIT_WEIGHT, 0))
         number = np.where(special < 0, special, np.cumsum(special == 0) - 1)
         kept = np.broadcast_to(vectors[special == 0], (int((special == 0).sum()), result.channels))
-        constant = ConstantTile.of(f"{result.name}.weights", kept[None]) if kept.size else None
+        element = operands[0].element
+        constant = ConstantTile.of(f"{result.name}.weights", kept[None], element) if kept.size else None
         numbered = number[index.reshape(-1)].reshape(pixels, taps).astype(np.int32)
         return StencilTile(result, operands[0], constant, numbered, operator.window)
 
@@ -341,7 +366,7 @@ def _whole_tile(runs: Ints, sources: list[Part], result: Tile) -> Tile | None:
     return tile if (tile.pixels, tile.channels) == (result.pixels, result.channels) else None
 
 
-def _constant_tile(name: str, constant: Constant, result: Tile, region: Region) -> ConstantTile:
+def _constant_tile(name: str, constant: Constant, result: Tile, element: ElementType, region: Region) -> ConstantTile:
     """Cuts out the part of a constant for one tile: a pixel, a row or the whole tile, the shortest that repeats."""
     rows, width, channels = constant.pixels.shape
     values = constant.pixels[:, :, slice(*region.channels)] if channels > 1 else constant.pixels
@@ -352,7 +377,7 @@ def _constant_tile(name: str, constant: Constant, result: Tile, region: Region) 
         values = values[slice(*region.rows)]
     else:
         shape = (1, result.width if width > 1 else 1, result.channels)
-    return ConstantTile.of(name, np.broadcast_to(values, shape))
+    return ConstantTile.of(name, np.broadcast_to(values, shape), element)
 
 
 def _pieces(parts: Sequence[Part], channels: tuple[int, int]) -> Iterator[Piece[Tile]]:

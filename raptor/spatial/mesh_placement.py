@@ -37,13 +37,13 @@ def place_cores(partition: Partition, decision: Decision, arch: Target) -> Place
 
 def traffic(placed: Partition | PlacedGraph, arch: Target) -> Ints:
     """Returns [messages, 3]: core of the sender, core of the receiver, flits."""
-    found = np.array(list(_messages(placed)), np.int64).reshape(-1, 3)
+    found = np.array(list(_messages(placed, arch)), np.int64).reshape(-1, 3)
     found[:, 2] = message_flits(arch, found[:, 2])
     return found
 
 
-def _messages(placed: Partition | PlacedGraph) -> Iterator[tuple[int, int, int]]:
-    """Yields sender, receiver and elements of each message. A tile that is not copied in pieces goes to a core once."""
+def _messages(placed: Partition | PlacedGraph, arch: Target) -> Iterator[tuple[int, int, int]]:
+    """Yields sender, receiver and bytes of each message. A tile that is not copied in pieces goes to a core once."""
     homes: dict[str, int] = {}
     there: set[tuple[int, Tile]] = set()
     for core, compute in zip(placed.cores, placed.graph.computes, strict=True):
@@ -53,10 +53,10 @@ def _messages(placed: Partition | PlacedGraph) -> Iterator[tuple[int, int, int]]
                 if home == core or (core, tile) in there:
                     continue
                 if isinstance(op, Copy):
-                    yield home, core, op.elements
+                    yield home, core, op.elements * arch.bytes_of(op.source.element)
                 else:
                     there.add((core, tile))
-                    yield home, core, tile.elements
+                    yield home, core, tile.elements * arch.bytes_of(tile.element)
             homes[op.result.name] = core
 
 

@@ -7,11 +7,12 @@ from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_pixels import PixelLowering
 from raptor.spatial.lower_tiles import TileLowering
 from raptor.spatial.placed import Partition
+from raptor.target.arch import Target
 
 
-def partition(graph: Graph, decision: Decision) -> Partition:
+def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
     """Cuts every tensor into tiles and every layer into computes, each on the virtual core that was decided."""
-    lowering = _lowering(graph, decision)
+    lowering = _lowering(graph, decision, arch)
     for name in graph.inputs:
         lowering.bind_input(name)
     for node in graph.nodes:
@@ -20,6 +21,7 @@ def partition(graph: Graph, decision: Decision) -> Partition:
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
     cut = SpatialGraph(
         graph.name,
+        graph.numbers,
         graph.inputs,
         graph.outputs,
         lowering.tensors,
@@ -31,11 +33,11 @@ def partition(graph: Graph, decision: Decision) -> Partition:
     return Partition(cut, tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
 
 
-def _lowering(graph: Graph, decision: Decision) -> TileLowering:
+def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:
     match decision.flow:
         case ByTile():
-            return TileLowering(graph, decision)
+            return TileLowering(graph, decision, arch)
         case ByLine():
-            return LineLowering(graph, decision)
+            return LineLowering(graph, decision, arch)
         case ByPixel():
-            return PixelLowering(graph, decision)
+            return PixelLowering(graph, decision, arch)

@@ -10,11 +10,13 @@ from itertools import accumulate, groupby, pairwise
 import numpy as np
 
 from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.widths import recipe_ns
+from raptor.spatial.integer_operations import Bound, Lookup, Requantise
 from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Overlap, Pool, Stencil, Vector
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
 from raptor.spatial.tiles import Tile
-from raptor.target.arch import Target
+from raptor.target.arch import Target, Widths
 from raptor.target.timing import (
     ISSUE_NS,
     copy_ns,
@@ -71,7 +73,7 @@ class _ListSchedule:
     positions: list[float] = field(init=False)
     makers: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     fetches: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
-    products: dict[int, float] = field(default_factory=dict[int, float])
+    products: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
     """Time of an MVM in ns, by number of crossbars."""
 
     def __post_init__(self) -> None:
@@ -101,8 +103,8 @@ class _ListSchedule:
         rank = np.empty(count, np.int64)
         rank[by_rank] = np.arange(count)
         core = np.array(self.cores, np.int64)
-        peer, elements, local_ns = (np.array(column) for column in zip(*map(self.message, range(count)), strict=True))
-        times = message_times(self.arch, peer, core, elements)
+        peer, sizes, local_ns = (np.array(column) for column in zip(*map(self.message, range(count)), strict=True))
+        times = message_times(self.arch, peer, core, sizes)
         order, _ = list_schedule(
             int(core.max()) + 1,
             core,
@@ -152,51 +154,59 @@ class _ListSchedule:
         return self.positions[i], isinstance(work, Compute) and not _copies(work), -i
 
     def message(self, i: int) -> tuple[int, int, float]:
-        """Returns the transfer before work: sending core (-1: none), elements, and its time in ns if no core sends."""
+        """Returns the transfer before work: sending core (-1: none), bytes, and its time in ns if no core sends."""
         tile, elements = _taken(self.work[i])
         if tile is None:
             return -1, 0, 0.0
-        made = self.makers.get(tile.name)
+        arch = self.arch.holding(tile.element)
+        size, made = elements * arch.element_bytes, self.makers.get(tile.name)
         if made is None:
-            return -1, elements, load_ns(self.arch, elements, self.cores[i])
+            return -1, size, load_ns(arch, elements, self.cores[i])
         source = self.cores[made[0]]
         if source == self.cores[i]:
-            return -1, elements, copy_ns(self.arch, elements)
-        return source, elements, 0.0
+            return -1, size, copy_ns(arch, elements)
+        return source, size, 0.0
 
     def work_ns(self, work: Compute | Fetch) -> float:
         """Estimates the time of work on its core in ns, without the transfer before it."""
         return sum(self.op_ns(op, work) for op in work.body) if isinstance(work, Compute) else 0.0
 
-    def product_ns(self, xbars: int) -> float:
-        """Returns the time of an MVM in ns."""
-        if xbars not in self.products:
-            self.products[xbars] = mvmul_ns(self.arch, xbars) + ISSUE_NS
-        return self.products[xbars]
+    def product_ns(self, layer: str, given: Tile, result: Tile, xbars: int) -> float:
+        """Returns the time of an MVM of a layer in ns."""
+        key = layer, xbars
+        if key not in self.products:
+            bits = self.placed.graph.filters[layer].weight_bits or self.arch.widths.weights
+            widths = Widths(bits, self.arch.bits_of(given.element), self.arch.bits_of(result.element))
+            self.products[key] = mvmul_ns(self.arch.with_widths(widths), xbars) + ISSUE_NS
+        return self.products[key]
 
     def op_ns(self, op: BodyOp, compute: Compute) -> float:
         """Estimates the time of an operation on its core in ns; roughly if it hardly matters."""
+        arch = self.arch.holding(op.result.element)
         match op:
             case ApplyLine():
                 weights: list[int] = op.products[:, 0].tolist()
-                return sum(self.product_ns(compute.matrices[w].xbars) for w in weights)
+                given = op.lines[0], op.result
+                return sum(self.product_ns(compute.layer, *given, compute.matrices[w].xbars) for w in weights)
             case Overlap():
                 added = max(int(op.runs[:, 3].sum()) - op.result.elements, 1)
-                return vector_ns(self.arch, added, 2) + len(op.runs) * ISSUE_NS
+                return vector_ns(arch, added, 2) + len(op.runs) * ISSUE_NS
             case Copy():
                 return 0.0
             case ApplyFilters():
-                product = mvmul_ns(self.arch, compute.matrices[0].xbars) + vector_ns(self.arch, op.result.channels, 2)
-                return op.result.pixels * len(op.weights) * product
-            case Vector():
-                return vector_ns(self.arch, op.result.elements, 2)
+                product = self.product_ns(compute.layer, op.input, op.result, compute.matrices[0].xbars) - ISSUE_NS
+                return op.result.pixels * len(op.weights) * (product + vector_ns(arch, op.result.channels, 2))
+            case Vector() | Bound() | Lookup():
+                return vector_ns(arch, op.result.elements, 2)
+            case Requantise():
+                return recipe_ns(op.recipe, op.result.element, op.result.elements, self.arch)
             case Stencil():
                 taps = 2 * op.window.tap_count
-                return op.result.pixels * taps * (vector_ns(self.arch, op.result.channels, 2) + ISSUE_NS)
+                return op.result.pixels * taps * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
             case Pool():
-                return op.result.pixels * op.window.tap_count * (vector_ns(self.arch, op.result.channels, 2) + ISSUE_NS)
+                return op.result.pixels * op.window.tap_count * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
             case _:
-                return copy_ns(self.arch, op.result.elements)
+                return copy_ns(arch, op.result.elements)
 
 
 def _copies(compute: Compute) -> bool:

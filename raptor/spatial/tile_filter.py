@@ -15,6 +15,7 @@ from raptor.mapping.decision import (
 from raptor.spatial.ir import BodyOp, Compute, Part
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.tiles import Tile, tile_name
+from raptor.target.element import ElementType
 from raptor.target.layout import Image
 
 
@@ -22,8 +23,9 @@ from raptor.target.layout import Image
 class Cascade:
     """A layer to lower, with the partial sum of each output tile so far.
 
-    source: parts of the layer's input. image: its output, cut into tiles of `tile` channels. By channel range of the
-    output, partial: the sum so far; remaining: number of matrices still to come; stages: number of values so far.
+    source: parts of the layer's input. image: its output, cut into tiles of `tile` channels; element: type of its
+    elements. By channel range of the output, partial: the sum so far; remaining: number of matrices still to come;
+    stages: number of values so far.
 
     With `xbar_rows`, the products of all output tiles are added in the same order, so that equal columns of weights
     give equal results. Wherever the products of one tile with some input rows continue on another core, the products of
@@ -35,6 +37,7 @@ class Cascade:
     mapping: KernelUnfolding
     source: tuple[Part, ...]
     image: Image
+    element: ElementType
     tile: int
     xbar_rows: int | None = None
     partial: dict[tuple[int, int], Tile] = field(default_factory=dict[tuple[int, int], Tile])
@@ -113,4 +116,4 @@ class Cascade:
         stage = self.stages.get(cols, 0)
         self.stages[cols] = stage + 1
         name = tile_name(self.node.output, index) + ("" if last else f".{stage}")
-        return Tile(name, self.image.rows, self.image.width, cols[1] - cols[0])
+        return Tile(name, self.image.rows, self.image.width, cols[1] - cols[0], self.element)

@@ -1,9 +1,12 @@
 """Values that operations read and write: tiles in SpatialIR. Buffers of PimIR are values of the same form."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from raptor.target.element import MODELLED, ElementType
 
 
 def tile_name(tensor: str, index: int) -> str:
@@ -20,6 +23,7 @@ class Value:
     rows: int
     width: int
     channels: int
+    element: ElementType = field(default=MODELLED, compare=False)  # names are unique, and comparing takes time
 
     @property
     def elements(self) -> int:
@@ -34,8 +38,9 @@ class Value:
 
     @property
     def type(self) -> str:
-        """The shape in the text of a program: `14x14x64`."""
-        return f"{self.rows}x{self.width}x{self.channels}"
+        """The shape in the text of a program, `14x14x64`, and the type of the elements, if it is not that of all."""
+        shape = f"{self.rows}x{self.width}x{self.channels}"
+        return shape if self.element is MODELLED else f"{shape} {self.element}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +52,16 @@ class Tile(Value):
 class ConstantTile(Tile):
     """A constant operand: a pixel, a row or a whole tile. It repeats until the result ends."""
 
-    values: npt.NDArray[np.float32]
-    """[elements], pixel by pixel."""
+    values: npt.NDArray[np.float32 | np.int32] = field(kw_only=True)
+    """[elements], pixel by pixel: float32, or int32 for integers of any width."""
 
     @classmethod
-    def of(cls, name: str, pixels: npt.NDArray[np.float32]) -> "ConstantTile":
+    def of(cls, name: str, pixels: npt.NDArray[Any], element: ElementType = MODELLED) -> "ConstantTile":
         """Makes the constant of `pixels`: [rows, width, channels]."""
         rows, width, channels = pixels.shape
-        return cls(name, rows, width, channels, np.ascontiguousarray(pixels, np.float32).reshape(-1))
+        kind = np.float32 if element.kind == "float" else np.int32
+        values = np.ascontiguousarray(pixels, kind).reshape(-1)
+        return cls(name, rows, width, channels, element, values=values)
 
     @property
     def period(self) -> int:

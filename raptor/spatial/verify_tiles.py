@@ -28,7 +28,8 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     known: dict[str, Tile] = {t.name: t for t in given if t.name in inputs or t.name in graph.literals}
     sums: dict[Tile, Counter[_Product]] = {}
     for compute in graph.computes:
-        _check_compute(compute, known, arch)
+        bits = graph.filters[compute.layer].weight_bits if compute.matrices else 0
+        _check_compute(compute, known, arch, bits)
         if compute.matrices:
             _collect_products(compute, sums)
     by_line = {c.layer for c in graph.computes if any(isinstance(op, ApplyLine) for op in c.body)}
@@ -59,15 +60,16 @@ def _check_used(graph: SpatialGraph) -> None:
                 raise VerifyError(f"spatial: {compute.node}: {op.result} is computed, and nobody reads it")
 
 
-def _check_compute(compute: Compute, known: dict[str, Tile], arch: Target) -> None:
+def _check_compute(compute: Compute, known: dict[str, Tile], arch: Target, weight_bits: int) -> None:
     """Checks matrices and operations of a compute, and adds its tiles to `known`."""
     where = f"spatial: {compute.node}"
     xbars = sum(m.xbars for m in compute.matrices)
     if xbars > arch.xbars_per_core:
         raise VerifyError(f"{where}: a compute needs {xbars} crossbars, a core has {arch.xbars_per_core}")
+    most = arch.outputs_of(weight_bits)
     for matrix in compute.matrices:
         rows, cols = matrix.rows[1] - matrix.rows[0], matrix.cols[1] - matrix.cols[0]
-        if rows > arch.xbar_rows or cols > matrix.xbars * arch.outputs_per_xbar:
+        if rows > arch.xbar_rows or cols > matrix.xbars * most:
             raise VerifyError(f"{where}: a matrix of {rows}x{cols} does not fit {matrix.xbars} crossbars")
     for op in compute.body:
         undefined = [t for t in op.reads if known.get(t.name) != t]

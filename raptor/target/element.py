@@ -1,7 +1,12 @@
 """The type of an element: what one number in a memory of the chip is."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +42,33 @@ FLOAT32 = ElementType("float", 32)
 def integer(bits: int) -> ElementType:
     """Returns the type of signed integers of so many bits."""
     return ElementType("int", bits)
+
+
+def bytes_of(bits: int) -> int:
+    """Returns the number of bytes that an element of so many bits takes in memory."""
+    return -(-bits // 8)
+
+
+def to_bytes(values: npt.NDArray[Any], element: ElementType) -> Bytes:
+    """Returns the bytes of elements in memory. A number that does not fit its type is an error of ours."""
+    if element.kind == "float":
+        return np.ascontiguousarray(values, "<f4").view(np.uint8).reshape(-1)
+    assert values.size == 0 or (element.low <= values.min() and values.max() <= element.high), "constant out of range"
+    wide = np.ascontiguousarray(values, "<i4").reshape(-1, 1).view(np.uint8)
+    return np.ascontiguousarray(wide[:, : bytes_of(element.bits)]).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """The way in which elements on the chip stand for values of the model's tensor of type `dtype` (numpy's name).
+
+    Without `scale`, value = element + `offset`: unsigned types are stored as signed ones. With `scale`, the model's
+    values are float32: value = (element - zero_point) * scale. `scale` and `zero_point` have one entry, or one for each
+    index of `axis`.
+    """
+
+    dtype: str
+    offset: int = 0
+    scale: tuple[float, ...] = ()
+    zero_point: tuple[int, ...] = (0,)
+    axis: int | None = None

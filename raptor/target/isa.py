@@ -70,7 +70,7 @@ class Timing(IntEnum):
     REGISTER = 2
     """Is computed in decode, in one cycle."""
     SET_WIDTHS = 3
-    """Is done in decode, too; sets the widths for all instructions after it."""
+    """Is done in decode, too; sets the widths (`ibiw`, `obiw`) for all instructions after it."""
     PRODUCT = 4
     """Reads local memory, uses the crossbars of an array group, writes local memory."""
     VECTOR = 5
@@ -99,8 +99,9 @@ class Width(StrEnum):
     """Size of one element in local memory."""
 
     BYTE = "a byte"
-    INPUT = "ibiw bits, by the last setbw of the core, in whole bytes"
+    INPUT = "ibiw bits, by the last setbw or setfp of the core, in whole bytes"
     OUTPUT = "obiw bits, likewise"
+    PARAMETERS = "the 16 bytes of the parameters of a channel"
 
 
 class Count(StrEnum):
@@ -110,6 +111,7 @@ class Count(StrEnum):
     LENGTH = "the operand len or size"
     ROWS = "rows of the matrix of the array group"
     COLUMNS = "columns of the matrix of the array group"
+    TABLE = "one for each of the 2^ibiw input elements"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ def _seen(operand: Operand, seen: Access | None) -> Operand:
 
 _BYTES = Access(Count.LENGTH, Width.BYTE)
 _INPUTS, _OUTPUTS = (Access(Count.LENGTH, width) for width in (Width.INPUT, Width.OUTPUT))
+_PARAMETERS, _TABLE = Access(Count.LENGTH, Width.PARAMETERS), Access(Count.TABLE, Width.OUTPUT)
 _STRIDED = Access(Count.LENGTH, Width.INPUT, strided=True)
 _ONE_BYTE, _ONE_OUTPUT = (Access(Count.ONE, width) for width in (Width.BYTE, Width.OUTPUT))
 
@@ -235,6 +238,9 @@ _TO_INPUTS, _TO_OUTPUTS, _TO_ONE = (_at(_TARGET, access) for access in (_INPUTS,
 """Results of a vector instruction: elements of the input width, elements of the output width, a single element."""
 _FROM, _FROM2, _FROM_STRIDED = _at(_SOURCE, _INPUTS), _at(_SOURCE2, _INPUTS), _at(_SOURCE, _STRIDED)
 _TO_BYTES, _FROM_BYTES = _at(_TARGET, _BYTES), _at(_SOURCE, _BYTES)
+# pimsim-nn's hazard check sees what the instruction that they are simulated as reads at rs2.
+_FROM_TABLE = _seen(_at(_rs2(Kind.SOURCE, "address of the table"), _TABLE), None)
+_FROM_PARAMETERS = _seen(_at(_rs2(Kind.SOURCE, "address of the parameters"), _PARAMETERS), _INPUTS)
 
 
 def _scalar(opcode: int, name: str, *operands: Operand, meaning: str) -> Instruction:
@@ -388,11 +394,34 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     _vector(66, "vsqrt", _TO_OUTPUTS, _FROM, meaning="y = sqrt(a)", simulated_as="vsigm"),
     _vector(67, "verf", _TO_OUTPUTS, _FROM, meaning="y = erf(a)", simulated_as="vsigm"),
     _vector(68, "vvdiv", _TO_OUTPUTS, _FROM, _FROM2, meaning="y = a / b", simulated_as="vvmul"),
+    # Those from 69 on are for programs with integers (docs/design.md, 5).
+    _vector(69, "vlut", _TO_OUTPUTS, _FROM, _FROM_TABLE, meaning="y = table[a + 2^(ibiw-1)]", simulated_as="vsigm"),
+    _vector(
+        70,
+        "vrequant",
+        _TO_OUTPUTS,
+        _FROM,
+        _FROM_PARAMETERS,
+        meaning="y = clamp(round((a + bias) * m / 2^s) + z, lo, hi), ties to even",
+        simulated_as="vvmul",
+    ),
+    Instruction(
+        71,
+        "setfp",
+        Timing.SET_WIDTHS,
+        (_WIDTH_IN, _WIDTH_OUT),
+        "like setbw, but vector elements of 32 bits are float32",
+        simulated_as="setbw",
+    ),
+    _vector(72, "vfloat", _TO_OUTPUTS, _FROM, meaning="y = float32(a), a an integer", simulated_as="vsigm"),
+    _vector(73, "vround", _TO_OUTPUTS, _FROM, meaning="y = round(a), ties to even, saturated", simulated_as="vsigm"),
 )
 
 BY_NAME: dict[str, Instruction] = {i.name: i for i in INSTRUCTIONS}
 BY_OPCODE: dict[int, Instruction] = {i.opcode: i for i in INSTRUCTIONS}
 OPCODE: dict[str, int] = {i.name: i.opcode for i in INSTRUCTIONS}
+WIDTH_SETTERS = tuple(i.name for i in INSTRUCTIONS if i.timing is Timing.SET_WIDTHS)
+"""Names of the instructions that set the widths of elements: in slots b (`ibiw`) and c (`obiw`)."""
 
 
 def text(record: np.void) -> str:

@@ -25,10 +25,12 @@ SCALAR, MATRIX, VECTOR, TRANSFER = range(4)
 """Values of `Rule.UNIT`: positions in `Unit`."""
 NO_REGISTER, DEFINE, USE, PAIR = range(4)
 """Values of `Rule.ROLE`: what happens to the register of an operand."""
-NO_ACCESS, ONE, LENGTH, ROWS, COLUMNS = range(5)
+NO_ACCESS, ONE, LENGTH, ROWS, COLUMNS, TABLE = range(6)
 """Values of `Rule.COUNT` and `Rule.SEEN_COUNT`: none, or 1 + the position in `Count`."""
-IN_BYTES, IN_INPUTS, IN_OUTPUTS = range(3)
+IN_BYTES, IN_INPUTS, IN_OUTPUTS, IN_PARAMETERS = range(4)
 """Values of `Rule.WIDTH` and `Rule.SEEN_WIDTH`: positions in `Width`."""
+PARAMETER_BYTES = 16
+"""Bytes of an element of `IN_PARAMETERS`."""
 
 
 class Rule(IntEnum):
@@ -142,5 +144,6 @@ def has_operand(name: str) -> Mask:
 HAS_OFFSET = has_operand("offset_select")
 IS_SIZED = mask(lambda row: any(o.slot == "d" for o in row.operands))
 NEEDS_WIDTH = mask(lambda row: row.unit in (Unit.MATRIX, Unit.VECTOR))
+SETS_WIDTH = timed(Timing.SET_WIDTHS)
 RUNS = mask(lambda row: row.timing not in (Timing.REGISTER, Timing.SET_WIDTHS))
 """Mask of opcodes that enter the reorder buffer: all except those that decode does by itself."""

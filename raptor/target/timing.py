@@ -22,6 +22,7 @@ from raptor.target.arch import (
     memory_flit_ns,
     typical_flit_ns,
 )
+from raptor.target.element import ElementType
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -61,11 +62,15 @@ def product_bytes(target: Target, xbars: int) -> tuple[int, int]:
     return 8 * target.xbar_rows * target.element_bytes, target.outputs_per_xbar * target.accumulator_bytes * xbars
 
 
-def vector_ns(target: Target, elements: int, operands: int) -> float:
-    """Returns the time of an element-wise function of `operands` vectors of `elements`."""
+def vector_ns(target: Target, elements: int, operands: int, result: ElementType | None = None) -> float:
+    """Returns the time of an element-wise function of `operands` vectors of `elements`.
+
+    `result`: type of the elements of the result, if it is not that of the operands.
+    """
     core, size = target.core, elements * target.element_bytes
+    written = size if result is None else elements * target.bytes_of(result)
     steps = math.ceil(elements / core.vector_width) * core.vector_step_ns
-    return operands * _read_ns(core.memory, size) + steps + _write_ns(core.memory, size)
+    return operands * _read_ns(core.memory, size) + steps + _write_ns(core.memory, written)
 
 
 def _read_ns(memory: Memory, size: int) -> float:
@@ -156,20 +161,20 @@ class MessageTimes:
     receiver_ns: Floats
 
 
-def message_times(target: Target, source: Ints, to: Ints, elements: Ints) -> MessageTimes:
-    """Returns the times of messages of `elements` from core `source` to core `to`; all three have one length."""
-    memory, size = target.core.memory, elements * target.element_bytes
+def message_times(target: Target, source: Ints, to: Ints, size_bytes: Ints) -> MessageTimes:
+    """Returns the times of messages from core `source` to core `to`; all three have one length."""
+    memory = target.core.memory
     there_ns, back_ns = flit_ns(target, source, to), flit_ns(target, to, source)
-    beats = -(-size // memory.beat_bytes) * memory.period_ns
-    wire = message_flits(target, elements) * there_ns
+    beats = -(-size_bytes // memory.beat_bytes) * memory.period_ns
+    wire = message_flits(target, size_bytes) * there_ns
     sender = beats * memory.read_cycles
     receiver = sender + wire + beats * memory.write_cycles
     return MessageTimes(*(column.astype(np.float64) for column in (there_ns, back_ns, sender, wire, receiver)))
 
 
-def message_flits(target: Target, elements: Ints) -> Ints:
-    """Returns the number of flits of messages of `elements`."""
-    return -(-elements * target.element_bytes // target.network.flit_bytes)
+def message_flits(target: Target, size_bytes: Ints) -> Ints:
+    """Returns the number of flits of messages."""
+    return -(-size_bytes // target.network.flit_bytes)
 
 
 def load_ns(target: Target, elements: int, core: int | None = None) -> float:

@@ -32,7 +32,8 @@ def emitted(operation: Operation[Buffer], **addresses: int) -> list[Executed]:
     first = Load(buffer("load", 1), 0)
     steps = (Step(first, "n"), Step(operation, "n"))
     groups = tuple(Group("y", Matrix(t, (0, 8), (0, 8), 1)) for t in range(64))
-    core = CoreProgram(0, groups, steps, {"load": 0, **addresses}, 10**6)
+    placed = {name: at * BYTES for name, at in addresses.items()}
+    core = CoreProgram(0, groups, steps, {"load": 0, **placed}, 10**6)
     stream = generate(PimProgram("tiny", {0: core}, 0, ()), ARCH).cores[0]
     return [e for e in executed(stream.records) if e.pc >= stream.step_ends[1]]
 
@@ -253,7 +254,7 @@ def test_repeating_copies_what_is_there_already(length: int, times: int):
 @pytest.mark.parametrize("address", [0, 5, 2**30, 2**31, 2**33 + 3])
 def test_global_addresses_have_two_words(address: int):
     """High word in r4, low word in r5; local addresses are offsets."""
-    for operation in (Load(buffer("a", 3), address), Store(buffer("a", 3), address)):
+    for operation in (Load(buffer("a", 3), address * BYTES), Store(buffer("a", 3), address * BYTES)):
         (found,) = emitted(operation, a=7)
         high = found.rs1 if found.name == "ld" else found.rd
         assert high == address * BYTES >> 32
@@ -262,7 +263,7 @@ def test_global_addresses_have_two_words(address: int):
 
 def test_the_low_word_of_a_global_address():
     stream = generate(
-        PimProgram("tiny", {0: CoreProgram(0, (), (Step(Load(buffer("a", 1), 2**31 - 1), "n"),), {"a": 0}, 2)}, 0, ()),
+        PimProgram("tiny", {0: CoreProgram(0, (), (Step(Load(buffer("a", 1), 2**32 - 2), "n"),), {"a": 0}, 2)}, 0, ()),
         ARCH,
     ).cores[0]
     loads = {int(r["rd"]): int(r["a"]) for r in stream.records if r["opcode"] == 1}

@@ -66,19 +66,19 @@ def test_memory_used_is_bounded(before: PimProgram):
     core = allocate(before, ARCH).cores[0]
     spans = lifetimes(core)
     alive = [sum(s.buffer.elements + 1 for s in spans if s.first <= i <= s.last) for i in range(len(core.steps))]
-    assert max(alive) <= core.local_elements <= sum(s.buffer.elements + 1 for s in spans)
-    assert all(core.address(s.buffer) + s.buffer.elements <= core.local_elements for s in spans)
+    assert max(alive) <= core.local_bytes <= sum(s.buffer.elements + 1 for s in spans)
+    assert all(core.address(s.buffer) + s.buffer.elements <= core.local_bytes for s in spans)
 
 
 def test_memory_of_the_dead_is_used_again():
     a, b, c = buffer("a", 10), buffer("b", 10), buffer("c", 10)
     core = allocate(program(Load(a, 0), Load(b, 0), Store(a, 0), Load(c, 0), Store(b, 0), Store(c, 0)), ARCH).cores[0]
     assert core.address(c) == core.address(a)
-    assert core.local_elements == 22
+    assert core.local_bytes == 22
 
 
 def test_a_core_without_work_needs_no_memory():
-    assert allocate(program(), ARCH).cores[0].local_elements == 0
+    assert allocate(program(), ARCH).cores[0].local_bytes == 0
 
 
 FUNCTIONS = {"add": np.add, "sub": np.subtract, "max": np.maximum, "relu": lambda x: np.maximum(x, 0)}

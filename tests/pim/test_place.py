@@ -87,7 +87,7 @@ def test_global_memory_holds_inputs_constants_and_outputs_side_by_side():
     assert memory.inputs == {"x": (0, 12), "z": (18, 30)}
     assert memory.constants_address == 36
     assert memory.outputs == {"t": (54, 66), "y": (72, 84)}
-    assert memory.elements == 90
+    assert memory.size_bytes == 90
 
 
 def test_a_gather_names_the_channels_it_takes():

@@ -108,7 +108,7 @@ def test_buffers_alive_together_that_overlap_or_touch(good: Passes, shift: int):
     """x.0 has 48 elements; with a gap of one the output may start 49 above it, or end one below it."""
     core = good.program.cores[0]
     x, out = 60, 60 + shift
-    broken = with_core(good.program, 0, addresses={**core.addresses, "x.0": x, "y.0.0": out}, local_elements=300)
+    broken = with_core(good.program, 0, addresses={**core.addresses, "x.0": x, "y.0.0": out}, local_bytes=300)
     with pytest.raises(VerifyError, match=r"core 0 step 1 \(conv\): %y\.0\.0 at \d+ overlaps x\.0"):
         verify(broken, ARCH)
 
@@ -117,13 +117,13 @@ def test_buffers_alive_together_that_overlap_or_touch(good: Passes, shift: int):
 def test_buffers_alive_together_that_keep_the_gap(good: Passes, shift: int):
     core = good.program.cores[0]
     addresses = {**core.addresses, "x.0": 60, "y.0.0": 60 + shift, "y.0.0.accum": 200}
-    verify(with_core(good.program, 0, addresses=addresses, local_elements=300), ARCH)
+    verify(with_core(good.program, 0, addresses=addresses, local_bytes=300), ARCH)
 
 
 def test_a_buffer_outside_local_memory(good: Passes):
-    used = good.program.cores[0].local_elements
+    used = good.program.cores[0].local_bytes
     with pytest.raises(VerifyError, match="overlaps the end of local memory"):
-        verify(with_core(good.program, 0, local_elements=used - 1), ARCH)
+        verify(with_core(good.program, 0, local_bytes=used - 1), ARCH)
     below = {**good.program.cores[0].addresses, "x.0": -1}
     with pytest.raises(VerifyError, match=r"%x\.0 at -1 overlaps the end of local memory"):
         verify(with_core(good.program, 0, addresses=below), ARCH)

@@ -117,7 +117,7 @@ def test_a_message(rng: np.random.Generator):
     to, size = int(rng.integers(1, CORES)), length * target.element_bytes
     streams: list[tuple[Row, ...]] = [()] * CORES
     streams[0], streams[to] = (op("send", core=to, size=size),), (op("recv", core=0, size=size),)
-    times = timing.message_times(target, np.array([0]), np.array([to]), np.array([length]))
+    times = timing.message_times(target, np.array([0]), np.array([to]), np.array([length * target.element_bytes]))
     assert times.request_ns[0] == mesh_latency(0, to, 2)
     wanted = ceiled(target, float((times.request_ns + times.grant_ns + times.receiver_ns)[0])) + 5
     assert latency_ns(target, *streams) / target.core.period_ns == pytest.approx(wanted, abs=1e-6)

@@ -77,14 +77,14 @@ def test_a_row_without_a_meaning_is_a_fault(
 ) -> None:
     """And is not taken for the last case of its kind."""
     rules = RULES.copy()
-    rules[69] = rules[BY_NAME[like].opcode]
+    rules[99] = rules[BY_NAME[like].opcode]
     monkeypatch.setattr(compiled, "RULES", rules)
-    monkeypatch.setitem(BY_OPCODE, 69, replace(BY_NAME[like], opcode=69, name="new", simulated_as=like))
+    monkeypatch.setitem(BY_OPCODE, 99, replace(BY_NAME[like], opcode=99, name="new", simulated_as=like))
     if (name, like) == ("numba", "sadd"):
         with pytest.raises(NotImplementedError, match="a scalar instruction without a meaning"):
-            stop_of(tmp_path, 69, name)
+            stop_of(tmp_path, 99, name)
     else:
-        assert stop_of(tmp_path, 69, name) is Stop.NO_MEANING
+        assert stop_of(tmp_path, 99, name) is Stop.NO_MEANING
 
 
 def test_an_instruction_without_a_meaning_is_named(tmp_path: Path) -> None:

@@ -19,16 +19,19 @@ from raptor.target.opcode_tables import (
     DEFINE,
     IN_BYTES,
     IN_INPUTS,
+    IN_PARAMETERS,
     LENGTH,
     MATRIX,
     NO_ACCESS,
     NO_REGISTER,
     ONE,
     PAIR,
+    PARAMETER_BYTES,
     RD,
     RS1,
     RS2,
     SCALAR,
+    TABLE,
     Rule,
 )
 from validator.scalar_kernels import scalar_result
@@ -61,17 +64,18 @@ def trace(
 ) -> None:
     """Computes the registers at every instruction. They are known because streams have no branches.
 
-    `values[i]`: contents of rd, rs1, rs2 before the instruction. `widths[i]`: bytes of an input and an output element
-    (0 before the first setbw). `unset[i]`: a bit for each operand that reads a register that was never written.
+    `values[i]`: contents of rd, rs1, rs2 before the instruction. `widths[i]`: bytes of an input and an output element,
+    and bits of an input element (0 before the first setbw). `unset[i]`: a bit for each operand that reads a register
+    that was never written.
     """
     content = np.zeros(_REGISTERS, np.int32)
     for core in range(starts.size - 1):
         content[:] = 0
         written = np.int64(0)
-        width_in, width_out = np.uint8(0), np.uint8(0)
+        width_in, width_out, bits = np.uint8(0), np.uint8(0), np.uint8(0)
         for i in range(starts[core], starts[core + 1]):
             op = opcode[i]
-            widths[i, 0], widths[i, 1] = width_in, width_out
+            widths[i, 0], widths[i, 1], widths[i, 2] = width_in, width_out, bits
             for slot in range(3):
                 role = rules[op, Rule.ROLE_RD + slot]
                 if role == NO_REGISTER:
@@ -89,6 +93,7 @@ def trace(
                     unset[i] |= np.uint8(1 << slot)
             if rules[op, Rule.TIMING] == Timing.SET_WIDTHS:
                 width_in, width_out = _bytes(b[i]), _bytes(c[i])
+                bits = np.uint8(min(max(b[i], 0), 255))
             elif rules[op, Rule.ROLE_RD] == DEFINE and rd[i] < _REGISTERS:
                 content[rd[i]] = scalar_result(op, np.int64(values[i, 1]), np.int64(values[i, 2]), np.int64(a[i]))
                 written |= np.int64(1) << rd[i]
@@ -102,18 +107,25 @@ def _bytes(bits):
 @helper
 def _bytes_of(width, width_in, width_out):
     """Returns the bytes of an element, from a value of `Rule.WIDTH` and the bytes of an input and an output element."""
+    if width == IN_PARAMETERS:
+        return np.int64(PARAMETER_BYTES)
     return np.int64(1) if width == IN_BYTES else (width_in if width == IN_INPUTS else width_out)
 
 
 @helper
-def _elements(count, length, rows, cols):
-    """Returns the number of elements, from a value of `Rule.COUNT`, the operand len or size, and the group's matrix."""
+def _elements(count, length, rows, cols, bits):
+    """Returns the number of elements, from a value of `Rule.COUNT`, the operand len or size, and the group's matrix.
+
+    `bits`: width of an input element. NOTE: tables of wider elements than 8 bits are found when the program is run.
+    """
     if count == NO_ACCESS:
         return np.int64(0)
     if count == ONE:
         return np.int64(1)
     if count == LENGTH:
         return np.int64(length)
+    if count == TABLE:
+        return np.int64(1) << min(np.int64(bits), 8)
     return np.int64(cols) if count == COLUMNS else np.int64(rows)
 
 
@@ -156,7 +168,7 @@ def memory_accesses(
             for step in range(3):  # reads first, then the write
                 slot = (step + 1) % 3
                 width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out)
-                size = _elements(rules[op, Rule.COUNT_RD + slot], d[i], rows, cols) * width
+                size = _elements(rules[op, Rule.COUNT_RD + slot], d[i], rows, cols, widths[i, 2]) * width
                 if size <= 0:
                     continue
                 start = np.int64(values[i, slot])
@@ -226,7 +238,7 @@ def _ranges(op, i, b, c, d, values, widths, rules, rows, cols, ranges):
             continue
         width = _bytes_of(rules[op, Rule.WIDTH_RD + slot], width_in, width_out)
         moved = rules[op, Rule.UNIT] != MATRIX and (b[i] >> slot) & 1
-        elements = _elements(count, d[i], rows, cols)
+        elements = _elements(count, d[i], rows, cols, widths[i, 2])
         if rules[op, Rule.STRIDED] == 1 and slot == RS1:
             elements = (elements - 1) * max(np.int64(values[i, RS2]), np.int64(1)) + 1
         at = 2 * ((slot + 2) % 3)
@@ -258,7 +270,7 @@ def _seen_ranges(op, i, b, c, d, flags, values, widths, rules, rows, cols, range
         start = np.int64(0) if timing == Timing.LOAD or timing == Timing.STORE else np.int64(values[i, slot])
         at = 2 * ((slot + 2) % 3)
         ranges[at] = start + (np.int64(c[i]) * width if moved else 0)
-        ranges[at + 1] = _elements(count, length, rows, cols) * seen
+        ranges[at + 1] = _elements(count, length, rows, cols, widths[i, 2]) * seen
 
 
 @kernel

@@ -6,6 +6,7 @@ from typing import cast
 import numpy as np
 
 from raptor.target.arch import MatrixConfig
+from raptor.target.isa import WIDTH_SETTERS
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
 
@@ -195,7 +196,7 @@ def input_resolution(subject: Subject) -> Iterator[Hit]:
     matrix, s = _matrix(subject), subject.columns
     if matrix is None:
         return
-    sets = s.where("setbw")
+    sets = s.where(*WIDTH_SETTERS)
     at = sets[(s.b[sets] > 0) & (s.b[sets] < matrix.dac_resolution)]
     if len(at):
         yield Hit(f"dac_resolution {matrix.dac_resolution} with inputs of {s.b[at[0]]} bits", at)
@@ -213,7 +214,7 @@ def input_rounding(subject: Subject) -> Iterator[Hit]:
     matrix, s = _matrix(subject), subject.columns
     if matrix is None or not len(products := s.where("mvmul")):
         return
-    sets = s.where("setbw")
+    sets = s.where(*WIDTH_SETTERS)
     sets = sets[np.isin(s.core[sets], np.unique(s.core[products]))]
     at = sets[(s.b[sets] > matrix.dac_resolution) & (s.b[sets] % matrix.dac_resolution != 0)]
     if len(at):

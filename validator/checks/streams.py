@@ -9,6 +9,7 @@ from raptor.target.isa import (
     INT32_MAX,
     OPCODE,
     REGISTER_COUNT,
+    WIDTH_SETTERS,
 )
 from raptor.target.opcode_tables import (
     HAS_OFFSET,
@@ -57,7 +58,7 @@ def width_unset(subject: Subject) -> Iterator[Hit]:
     """Per core: everything that needs a width before the first setbw."""
     s = subject.columns
     never = np.full(s.core_count + 1, len(s), np.int64)
-    sets = s.where("setbw")
+    sets = s.where(*WIDTH_SETTERS)
     np.minimum.at(never, s.core[sets], sets)
     at = np.flatnonzero(NEEDS_WIDTH[s.opcode] & (np.arange(len(s)) < never[s.core]))
     if len(at):
@@ -74,7 +75,7 @@ def width_unset(subject: Subject) -> Iterator[Hit]:
 )
 def width_range(subject: Subject) -> Iterator[Hit]:
     s = subject.columns
-    sets = s.where("setbw")
+    sets = s.where(*WIDTH_SETTERS)
     for name, column in (("ibiw", s.b), ("obiw", s.c)):
         at = sets[(column[sets] < 1) | (column[sets] > 32)]
         if len(at):

@@ -37,8 +37,8 @@ class Chip:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Registers at each instruction: contents of rd, rs1, rs2; bytes of an input and an output element; a bit for each
-    operand that was never written."""
+    """Registers at each instruction: contents of rd, rs1, rs2; bytes of an input and an output element and bits of an
+    input element; a bit for each operand that was never written."""
 
     values: Column
     widths: Bytes
@@ -95,7 +95,7 @@ class Subject:
         from validator.checks.check_kernels import trace
 
         s = self.columns
-        result = Trace(np.zeros((len(s), 3), np.int32), np.zeros((len(s), 2), np.uint8), np.zeros(len(s), np.uint8))
+        result = Trace(np.zeros((len(s), 3), np.int32), np.zeros((len(s), 3), np.uint8), np.zeros(len(s), np.uint8))
         trace(s.starts, s.opcode, s.rd, s.rs1, s.a, s.b, s.c, RULES, result.values, result.widths, result.unset)
         return result
 

@@ -11,6 +11,8 @@ from validator.profile.timeline import bins_for
 
 REMEMBERED_BYTES = 2**24
 """Size of a core's memory that is followed; higher addresses are left out."""
+_TABLE = 2**8
+"""Elements of the largest table."""
 
 
 def local_memory_of(read: Source) -> LocalMemory | None:
@@ -46,5 +48,5 @@ def _reach(subject: Subject) -> int:
     s = subject.columns
     if (RULES[s.opcode, Rule.STRIDED] == 1).any():
         return REMEMBERED_BYTES
-    most = max(int(column.max(initial=0)) for column in (s.c, s.d, matrix_shapes(subject)))
+    most = max(_TABLE, *(int(column.max(initial=0)) for column in (s.c, s.d, matrix_shapes(subject))))
     return min(REMEMBERED_BYTES, int(subject.trace.values.max(initial=0)) + 255 * 2 * most + 1)

@@ -10,7 +10,10 @@ from raptor.frontend.building import Builder, constant_ints
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
+from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal, importer
+from raptor.graph.ir import ConstantTensor, Tensor
+from raptor.target.layout import Image
 
 Pads = list[tuple[int, int]]
 _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
@@ -26,7 +29,7 @@ def import_pad(node: NodeView, ctx: ImportContext) -> None:
 def import_pad_of_inputs(node: NodeView, ctx: ImportContext) -> None:
     """The input with more elements around it, given by inputs; negative pads cut off."""
     value = node.input(2)
-    number = 0.0 if value is None else float(ctx.weights(value).item())
+    number = 0.0 if value is None else _number(ctx, value)
     _lower(node, ctx, constant_ints(node, ctx, 1) or (), constant_ints(node, ctx, 3), number)
 
 
@@ -40,11 +43,31 @@ def _lower(
     inner = _cropped(c_order(x.shape), pads)
     around = [(max(a, 0), max(b, 0)) for a, b in pads]
     wanted = _padded(inner, around, mode)
+    if x.element.kind == "int":
+        build.finish(_filled(build, x, wanted, int(value) - (x.coding.offset if x.coding else 0)))
+        return
     result = build.arranged(wanted, x)
     if value != 0 and (wanted < 0).any():
         outside = np.where(wanted < 0, np.float32(value), np.float32(0))
         result = build.map("add", result, build.constant(outside, wanted.shape, result.image))
     build.finish(result)
+
+
+def _number(ctx: ImportContext, name: str) -> float:
+    value = ctx.constant(name)
+    whole = value is not None and value.dtype.kind in "iu"
+    return float(value.item() if whole and value is not None else ctx.weights(name).item())
+
+
+def _filled(build: Builder, x: Tensor, wanted: npt.NDArray[np.int64], value: int) -> Tensor:
+    """Adds the integers with `value` around them."""
+    if value == 0 or (wanted >= 0).all():
+        return build.arranged(wanted, x)
+    one = Image((1,), 0)
+    constant = ConstantTensor(np.full((1, 1, 1), value, np.int16))
+    stem = f"{build.node.output}.filling"
+    filling = build.ctx.inner(build.node, (), (1,), one, constant, stem, x.element, Range(value, value))
+    return build.arranged(np.where(wanted < 0, x.image.elements, wanted), x, filling)
 
 
 def _pads(given: tuple[int, ...], axes: tuple[int, ...] | None, rank: int) -> Pads:

@@ -31,7 +31,7 @@ def import_max_pool(node: NodeView, ctx: ImportContext) -> None:
     build = Builder(node, ctx)
     x = build.natural(node.inputs[0])
     window = padded_window(node, x.image, node.ints("kernel_shape")).window
-    _require_inferred(node, ctx, window)
+    require_inferred(node, ctx, window)
     _taps_inside(window)
     build.finish(build.add(Pool("max", window), natural_image(ctx.shape(node.output)), x))
 
@@ -42,9 +42,15 @@ def import_average_pool(node: NodeView, ctx: ImportContext) -> None:
     build = Builder(node, ctx)
     x = build.natural(node.inputs[0])
     padded = padded_window(node, x.image, node.ints("kernel_shape"))
-    _require_inferred(node, ctx, padded.window)
-    counts = _taps_in_padded(padded) if node.integer("count_include_pad", 0) else _taps_inside(padded.window)
+    require_inferred(node, ctx, padded.window)
+    counts, _ = counts_of(node, padded)
     _lower_mean(build, x, padded.window, counts)
+
+
+def counts_of(node: NodeView, padded: Padded) -> tuple[Counts, Counts]:
+    """Returns for each output pixel by how many elements an AveragePool divides, and how many it sums."""
+    inside = _taps_inside(padded.window)
+    return (_taps_in_padded(padded) if node.integer("count_include_pad", 0) else inside), inside
 
 
 @importer("LpPool", since=2, limits="p from 1 to 64")
@@ -54,7 +60,7 @@ def import_lp_pool(node: NodeView, ctx: ImportContext) -> None:
     p = _exponent(node)
     x = build.natural(node.inputs[0])
     window = padded_window(node, x.image, node.ints("kernel_shape")).window
-    _require_inferred(node, ctx, window)
+    require_inferred(node, ctx, window)
     total = build.add(Pool("sum", window), natural_image(ctx.shape(node.output)), _power(build, x, p))
     build.finish(_root(build, total, p))
 
@@ -82,7 +88,7 @@ def import_global_lp_pool(node: NodeView, ctx: ImportContext) -> None:
     _lower_global(node, ctx, norm)
 
 
-def _require_inferred(node: NodeView, ctx: ImportContext, window: Window) -> None:
+def require_inferred(node: NodeView, ctx: ImportContext, window: Window) -> None:
     """Raises `Refusal` if onnx inferred another shape: before opset 22 it has one output too many with ceil_mode.
 
     That output would start a window behind the image.

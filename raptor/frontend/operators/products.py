@@ -1,6 +1,7 @@
 """Products: with constant matrices on crossbars, of two computed tensors on the vector unit."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -151,7 +152,7 @@ def _result(node: NodeView, ctx: ImportContext, product: Tensor) -> tuple[Formul
     last = ctx.nodes[-1] if ctx.nodes and product.name not in ctx.used else None
     if last is not None and last.output == product.name and isinstance(last.operator, Filter | Dot | Move):
         # These fill any image of as many pixels and channels.
-        shown = ctx.tensors[product.name] = Tensor(product.name, shape, image, in_model=False)
+        shown = ctx.tensors[product.name] = replace(product, shape=shape, image=image)
     else:
         shown = ctx.as_image(node, product, image)
     return Formula(node, ctx, shape, image), shown

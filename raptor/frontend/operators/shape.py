@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from onnx import TensorProto
 
 from raptor.frontend.building import Builder, axis_of, indices
 from raptor.frontend.constants import natural_image
@@ -10,6 +11,7 @@ from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis, outer_size
 from raptor.frontend.registry import Refusal, importer
+from raptor.frontend.views import integers_as_they_are
 from raptor.graph.ir import Concat, Rename, Tensor
 from raptor.target.layout import Image
 
@@ -31,11 +33,15 @@ def import_identity(node: NodeView, ctx: ImportContext) -> None:
     _lower_rename(node, ctx)
 
 
-@importer("Cast", since=1, limits="float32 to float32")
+@importer("Cast", since=1, limits="float32 to float32, integers to float32")
 def import_cast(node: NodeView, ctx: ImportContext) -> None:
     """The input."""
     # Tensors of other types have no shape here.
     ctx.shape(node.inputs[0])
+    x = ctx.tensor(node.inputs[0])
+    if x.element.kind == "int" and node.integer("to", TensorProto.FLOAT) == TensorProto.FLOAT:
+        ctx.views[node.output] = integers_as_they_are(node, x)
+        return
     _lower_rename(node, ctx)
 
 

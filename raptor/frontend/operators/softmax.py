@@ -1,6 +1,7 @@
 """Softmax and its logarithm, over any axis."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def _spanned(node: NodeView, x: Tensor) -> tuple[tuple[int, ...], int]:
 
 def _lower_softmax(node: NodeView, ctx: ImportContext, shape: tuple[int, ...], axis: int) -> None:
     x = ctx.tensor(node.inputs[0])
-    shown = Tensor(x.name, shape, x.image)
+    shown = replace(x, shape=shape)
     image = x.image if is_channel_axis(shown, axis) else Image(shape, axis)
     ctx.emit(node, (ctx.as_image(node, x, image).name,), image, Softmax())
 

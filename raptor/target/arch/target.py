@@ -5,9 +5,11 @@ for things without a field in that file: several chips, element widths, the devi
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from raptor.target.arch.schema import ArchFile
 from raptor.target.arch.table import Table
+from raptor.target.element import ElementType, bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,14 @@ class Target:
         file = self.file.model_copy(update={"chip_config": chip.model_copy(update={"core_config": core})})
         return replace(self, file=file, core=replace(self.core, xbar_count=count))
 
+    def with_widths(self, widths: Widths) -> "Target":
+        """Returns the target with elements of other widths, so that costs can be asked for them."""
+        return self if widths == self.widths else _with_widths(self, widths)
+
+    def holding(self, element: ElementType) -> "Target":
+        """Returns the target with elements of this type in memory."""
+        return self.with_widths(replace(self.widths, activations=self.bits_of(element)))
+
     @property
     def core_count(self) -> int:
         """Number of cores of all chips."""
@@ -189,7 +199,11 @@ class Target:
     @property
     def outputs_per_xbar(self) -> int:
         """Number of columns of weights in a crossbar: a weight takes as many neighbouring cells as its bits need."""
-        return self.cell_bits * self.xbar_cols // self.widths.weights
+        return self.outputs_of(self.widths.weights)
+
+    def outputs_of(self, weight_bits: int) -> int:
+        """Returns the columns of weights of so many bits in a crossbar; 0 stands for the width of the target."""
+        return self.cell_bits * self.xbar_cols // (weight_bits or self.widths.weights)
 
     @property
     def element_bits(self) -> int:
@@ -199,6 +213,14 @@ class Target:
     @property
     def element_bytes(self) -> int:
         return bytes_of(self.widths.activations)
+
+    def bits_of(self, element: ElementType) -> int:
+        """Returns the bits of an element of some type."""
+        return element.bits or self.widths.activations
+
+    def bytes_of(self, element: ElementType) -> int:
+        """Returns the bytes of an element of some type in memory."""
+        return bytes_of(self.bits_of(element))
 
     @property
     def accumulator_bytes(self) -> int:
@@ -216,6 +238,7 @@ class Target:
         return self.core.memory.size_given
 
 
-def bytes_of(bits: int) -> int:
-    """Returns the number of bytes that an element of so many bits takes in memory."""
-    return -(-bits // 8)
+@cache
+def _with_widths(target: Target, widths: Widths) -> Target:
+    """Makes one target for each width, because targets are keys of caches."""
+    return replace(target, widths=widths)

@@ -55,7 +55,7 @@ def vector_ns(spec: Instruction) -> float:
     """Computes the time by docs/target.md, 4.2: reads of each operand, steps of the unit, the write of the result."""
     core = CHIP.chip_config.core_config
     memory = core.local_memory_config
-    operands = sum(o.kind is Kind.SOURCE for o in spec.operands)
+    operands = sum(o.kind is Kind.SOURCE for o in BY_NAME[spec.simulated_as or spec.name].operands)
     read = math.ceil(WIDTH_IN * LENGTH / memory.data_width) * memory.read_latency_cycle
     width = WIDTH_OUT if (spec.simulated_as or spec.name) in WIDE else WIDTH_IN
     write = math.ceil(width * LENGTH / memory.data_width) * memory.write_latency_cycle
@@ -72,7 +72,7 @@ def test_a_vector_instruction_takes_what_its_row_says(spec: Instruction):
 def test_an_instruction_of_our_own_says_what_it_is_simulated_as():
     operands: tuple[Operand, ...] = VECTORS[0].operands
     with pytest.raises(ValueError, match="vabs: simulated_as must say"):
-        Instruction(69, "vabs", Timing.VECTOR, operands, "y = abs(a)")
+        Instruction(99, "vabs", Timing.VECTOR, operands, "y = abs(a)")
 
 
 def test_what_it_is_simulated_as_has_its_shape():
@@ -82,7 +82,14 @@ def test_what_it_is_simulated_as_has_its_shape():
             other = known[spec.simulated_as]
             assert not other.extension
             assert other.timing is spec.timing
-            assert [(o.kind, o.access) for o in other.operands] == [(o.kind, o.access) for o in spec.operands]
+            own = [o for o in spec.operands if o.name == "rs2" and spec.name in TABLES]
+            kept = [o for o in other.operands if not own or o.name != "rs2"]
+            assert [(o.kind, o.access) for o in kept] == [(o.kind, o.access) for o in spec.operands if o not in own]
+
+
+def test_the_hazard_check_sees_of_a_table_what_it_would_read_there():
+    """It takes `vlut` for an instruction of one operand, and `vrequant` for a product of two vectors."""
+    assert [BY_NAME[name].operand("rs2").seen for name in TABLES] == [None, BY_NAME["vvmul"].operand("rs2").seen]
 
 
 @pytest.mark.parametrize("spec", INSTRUCTIONS, ids=lambda s: s.name)
@@ -129,6 +136,8 @@ def test_a_row_that_lacks_something_says_what(message: str):
         replace(BY_NAME["vexp"], **LACKS[message])
 
 
+TABLES = {"vlut": "table", "vrequant": "parameters"}
+"""Operands `rs2` that differ from those of the instruction that they are simulated as."""
 ONE, LENGTH_IN, LENGTH_OUT, BYTES = "one", "inputs", "outputs", "bytes"
 ACCESSES = {
     # name: (rd, rs1, rs2), by the text of the ISA. RAPTOR's own are like those that they are simulated as.
@@ -152,6 +161,8 @@ COUNTS = {
     (2, 2): LENGTH_OUT,
     (3, 1): "rows",
     (4, 2): "columns",
+    (2, 3): "parameters",
+    (5, 2): "table",
 }
 
 
@@ -159,6 +170,7 @@ COUNTS = {
 def test_every_instruction_has_an_access_rule(spec: Instruction):
     row, name = [int(x) for x in RULES[spec.opcode]], spec.simulated_as or spec.name
     found = [COUNTS[row[Rule.COUNT_RD + k], row[Rule.WIDTH_RD + k]] for k in range(3)]
-    assert tuple(found) == ACCESSES.get(name, (None, None, None))
+    assert found[:2] == [*ACCESSES.get(name, (None, None))][:2]
+    assert found[2] == TABLES.get(spec.name, ACCESSES.get(name, (None, None, None))[2])
     assert bool(row[Rule.STRIDED]) == (spec.name in ("vavg", "vmv"))
     assert (name in ACCESSES) == (spec.unit is not Unit.SCALAR and spec.name not in ("wait", "sync"))

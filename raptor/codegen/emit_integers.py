@@ -1,0 +1,217 @@
+"""Virtual instructions of operations on integers.
+
+Operations of one layer differ in their addresses only. So a program of instructions is made once, with the number of a
+value in place of each address (`_Template`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+
+from raptor.codegen.registers import NONE, Ints, Virtual, virtual, width_code
+from raptor.graph.steps import Recipe
+from raptor.pim.ir import Buffer
+from raptor.spatial.integer_operations import WORD, Bound, Lookup, Requantise
+from raptor.target import isa
+from raptor.target.element import ElementType, bytes_of
+
+_OUT, _IN, _LOW, _HIGH, _TABLES, _WORDS = 1, 2, 8, 9, 10, 22
+"""First registers by purpose: result, sources, bounds, tables, words. Tables stay in theirs from line to line."""
+_OPCODE = {"mul": "vvmul", "add": "vvadd", "sub": "vvsub", "sra": "vvsra", "sll": "vvsll"}
+
+
+class _Places(Protocol):
+    """The part of an emitter that knows where buffers are."""
+
+    def at(self, buffer: Buffer) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """An operand of an instruction: the address of value number `value`, plus `offset` bytes, or a number.
+
+    register: the register that holds it. value: a negative number stands for none; then `offset` is the number.
+    """
+
+    register: int
+    value: int
+    offset: int = 0
+
+
+_NOTHING = _Operand(NONE, -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Template:
+    """Instructions without addresses. value: [instruction, operand] -> number of a value; -1 for none."""
+
+    block: Virtual
+    value: Ints
+
+    def at(self, addresses: Sequence[int]) -> Virtual:
+        """Returns the instructions for values at these addresses."""
+        block = self.block.copy()
+        block["value"] += np.array([*addresses, 0], np.int32)[self.value]
+        return block
+
+
+_Row = tuple[int, int, int, tuple[_Operand, ...]]
+"""Opcode, widths, length and operands of an instruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Collects instructions."""
+
+    rows: list[_Row] = field(default_factory=list[_Row])
+
+    def add(self, name: str, bits: tuple[int, int], length: int, *operands: _Operand) -> None:
+        """Adds an instruction that reads and writes elements of `bits`."""
+        self.rows.append((isa.OPCODE[name], width_code(*bits), length, (*operands, _NOTHING, _NOTHING)[:3]))
+
+    def template(self) -> _Template:
+        block = virtual("vvadd", len(self.rows))
+        operands = np.array([[(o.register, o.offset, o.value) for o in row[3]] for row in self.rows], np.int64)
+        block["opcode"], block["widths"], block["d"] = np.array([row[:3] for row in self.rows], np.int64).T
+        block["register"], block["value"] = operands[:, :, 0], operands[:, :, 1]
+        return _Template(block, operands[:, :, 2].astype(np.intp))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The values of a requantisation, numbered: result, sources, tables, words; `row`: elements of a row."""
+
+    result: ElementType
+    sources: tuple[ElementType, ...]
+    widened: tuple[int, ...]
+    tables: int
+    row: int
+
+    def out(self, row: int) -> _Operand:
+        return _Operand(_OUT, 0, row * self.row * bytes_of(self.result.bits))
+
+    def source(self, number: int, row: int) -> _Operand:
+        return _Operand(_IN + number % 2, 1 + number, row * self.row * bytes_of(self.sources[number].bits))
+
+    def table(self, number: int) -> _Operand:
+        return _Operand(_TABLES + number % (_WORDS - _TABLES), 1 + len(self.sources) + number)
+
+    def word(self, number: int) -> _Operand:
+        register = _WORDS + number % (isa.REGISTER_COUNT - _WORDS)
+        return _Operand(register, 1 + len(self.sources) + self.tables + number)
+
+
+def requantise(emitter: _Places, op: Requantise[Buffer]) -> Virtual:
+    """Emits the steps of the recipe, row by row, then the bounds, the last of which also makes integers narrower."""
+    shape = _Shape(
+        op.result.element,
+        tuple(s.element for s in op.sources),
+        op.widened,
+        len(op.tables),
+        op.result.width * op.result.channels,
+    )
+    template = _requantise(op.recipe, shape, op.index.shape[0], op.index.tobytes())
+    return template.at([emitter.at(b) for b in chain(op.results, op.sources, op.tables, op.scratch)])
+
+
+@lru_cache(maxsize=4096)
+def _requantise(recipe: Recipe, shape: _Shape, rows: int, index: bytes) -> _Template:
+    writer = _Writer()
+    tables = np.frombuffer(index, np.int64).reshape(rows, -1).tolist()
+    for row in range(rows):
+        _RowWriter(recipe, shape, row, tables[row], writer).write()
+    return writer.template()
+
+
+@dataclass(frozen=True, slots=True)
+class _RowWriter:
+    """Writes the instructions of one row. tables: number of the table of each step."""
+
+    recipe: Recipe
+    shape: _Shape
+    row: int
+    tables: Sequence[int]
+    writer: _Writer
+
+    def write(self) -> None:
+        for k, n in enumerate(self.shape.widened):
+            element, source = self.shape.sources[n], self.shape.source(n, self.row)
+            self.bound("max", element.low, (element.bits, WORD.bits), self.shape.word(k), source)
+        for number in range(len(self.recipe.steps)):
+            self.step(number)
+        self.finish()
+
+    def step(self, number: int) -> None:
+        """Writes one step of the recipe."""
+        step = self.recipe.steps[number]
+        (target, _), (left, bits) = self.value(len(self.shape.sources) + number), self.value(step.left)
+        narrow = self.last_bits if number + 1 == len(self.recipe.steps) else WORD.bits
+        if step.op in ("max", "min"):
+            assert not isinstance(step.right, int)
+            self.bound(step.op, int(step.right.item()), (bits, narrow), target, left)
+            return
+        right = self.value(step.right)[0] if isinstance(step.right, int) else self.shape.table(self.tables[number])
+        self.writer.add(_OPCODE[step.op], (WORD.bits, narrow), self.shape.row, target, left, right)
+
+    def value(self, number: int) -> tuple[_Operand, int]:
+        """Returns a value of the recipe, and its bits."""
+        shape, step = self.shape, number - len(self.shape.sources)
+        if step >= 0:
+            return shape.word(len(shape.widened) + self.recipe.registers()[step]), WORD.bits
+        if number in shape.widened:
+            return shape.word(shape.widened.index(number)), WORD.bits
+        return shape.source(number, self.row), shape.sources[number].bits
+
+    @property
+    def last_bits(self) -> int:
+        """Bits of the last step's value: half a word takes half the time. A sum has the width of its operands."""
+        fits = self.recipe.result_low >= -(2**15) and self.recipe.result_high < 2**15
+        return 16 if fits and self.recipe.steps[-1].op not in ("add", "sub") else WORD.bits
+
+    def finish(self) -> None:
+        """Writes the bounds of the result."""
+        recipe, shape, result = self.recipe, self.shape, self.shape.result.bits
+        value, bits = self.value(len(shape.sources) + len(recipe.steps) - 1) if recipe.steps else self.value(0)
+        bits = self.last_bits if recipe.steps else bits
+        below, above = recipe.result_low < recipe.low, recipe.result_high > recipe.high
+        if below and above:
+            word = value if recipe.steps else shape.word(len(shape.widened))
+            self.bound("max", recipe.low, (bits, bits), word, value)
+            self.bound("min", recipe.high, (bits, result), shape.out(self.row), word)
+        else:
+            end = recipe.low if below else recipe.high
+            self.bound("max" if below else "min", end, (bits, result), shape.out(self.row), value)
+
+    def bound(self, op: str, end: int, bits: tuple[int, int], target: _Operand, source: _Operand) -> None:
+        """Writes a bound."""
+        name, register = ("vrsl", _LOW) if op == "max" else ("vrsu", _HIGH)
+        self.writer.add(name, bits, self.shape.row, target, source, _Operand(register, -1, end))
+
+
+def bound(emitter: _Places, op: Bound[Buffer]) -> Virtual:
+    """Emits one instruction for each bound; a value without bounds is copied with its own smallest number as bound."""
+    given, result, length = op.source.element.bits, op.result.element.bits, op.result.elements
+    writer = _Writer()
+    out, source = _Operand(_OUT, 0), _Operand(_IN, 1)
+    if op.low is not None and op.high is not None:
+        middle = _Operand(_WORDS, 2)
+        writer.add("vrsl", (given, given), length, middle, source, _Operand(_LOW, -1, op.low))
+        writer.add("vrsu", (given, result), length, out, middle, _Operand(_HIGH, -1, op.high))
+    elif op.high is not None:
+        writer.add("vrsu", (given, result), length, out, source, _Operand(_HIGH, -1, op.high))
+    else:
+        low = op.source.element.low if op.low is None else op.low
+        writer.add("vrsl", (given, result), length, out, source, _Operand(_LOW, -1, low))
+    return writer.template().at([emitter.at(b) for b in chain(op.results, (op.source,), op.scratch)])
+
+
+def lookup(emitter: _Places, op: Lookup[Buffer]) -> Virtual:
+    """Emits one instruction."""
+    writer = _Writer()
+    bits = op.source.element.bits, op.result.element.bits
+    writer.add("vlut", bits, op.result.elements, _Operand(_OUT, 0), _Operand(_IN, 1), _Operand(_TABLES, 2))
+    return writer.template().at([emitter.at(b) for b in (op.result, op.source, op.table)])

@@ -1,0 +1,64 @@
+"""Shapes of the operators of onnxruntime's quantiser, which onnx does not know: those of operators of the standard."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from raptor.frontend.registry import CONTRIBUTED
+
+_ALIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
+    {
+        "QLinearAdd": ("Add", (0, 3)),
+        "QLinearMul": ("Mul", (0, 3)),
+        "QLinearAveragePool": ("AveragePool", (0,)),
+        "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,)),
+        "QLinearSigmoid": ("Identity", (0,)),
+        "QLinearLeakyRelu": ("Identity", (0,)),
+        "QLinearSoftmax": ("Identity", (0,)),
+        "QGemm": ("Gemm", (0, 3)),
+        "QuantizeLinear": ("QuantizeLinear", (0, 1, 2)),
+        "DequantizeLinear": ("DequantizeLinear", (0, 1, 2)),
+    }
+)
+"""Operator -> operator of the standard whose result has the same shape, and which inputs are its own."""
+_KEPT = frozenset(
+    ("auto_pad", "axis", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides", "transA", "transB")
+)
+_Y_SCALE = 7
+"""Input of QGemm: without it the result is a float."""
+
+
+def has_contributed(proto: ModelProto) -> bool:
+    """Tells whether a model has operators of onnxruntime."""
+    return any(node.domain == CONTRIBUTED for node in proto.graph.node)
+
+
+def stand_in(proto: ModelProto) -> ModelProto:
+    """Returns a copy with operators of the standard whose results have the same shapes. It computes something else."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    nodes = [n for node in copy.graph.node for n in _standing_in(node)]
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes)
+    return copy
+
+
+def _standing_in(node: NodeProto) -> Iterator[NodeProto]:
+    if node.domain != CONTRIBUTED:
+        yield node
+        return
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name in _KEPT}
+    if node.op_type == "QLinearConcat":
+        yield helper.make_node("Concat", list(node.input[2::3]), list(node.output), **attributes)
+    elif node.op_type in _ALIKE:
+        op_type, positions = _ALIKE[node.op_type]
+        inputs = [node.input[p] for p in positions if p < len(node.input)]
+        kept = {} if op_type == "Identity" else attributes
+        is_float = node.op_type == "QGemm" and not any(node.input[_Y_SCALE:])
+        output = f"{node.output[0]}.integers" if is_float else node.output[0]
+        yield helper.make_node(op_type, inputs, [output], **kept)
+        if is_float:
+            yield helper.make_node("Cast", [output], list(node.output), to=TensorProto.FLOAT)
+    else:
+        yield node

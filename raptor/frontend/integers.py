@@ -1,0 +1,149 @@
+"""Steps that the rules for integers share: other inputs for a node, widening, zero points, biases."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from raptor.frontend.codes import Coded, Ints, Shape
+from raptor.frontend.importing import ImportContext, apply
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.ranges import OverflowFault, Range, narrowest
+from raptor.frontend.registry import Refusal, find_importer
+from raptor.frontend.views import Affine, Term
+from raptor.graph.ir import Bound, Constant, Floats, Map, Tensor
+from raptor.target.element import ElementType
+
+NO_ATTRIBUTES: Mapping[str, Any] = {}
+
+
+def run(node: NodeView, ctx: ImportContext, inputs: Mapping[str, str], *, suffix: str = "codes") -> dict[str, Tensor]:
+    """Calls the importer of a node with other inputs. Returns the results, by the node's own outputs.
+
+    `inputs`: own name -> name of an integer tensor or constant; '' leaves an optional input out.
+    """
+    outputs = {o: ctx.declare(f"{o}.{suffix}", ctx.shape(o)) for o in node.outputs if o}
+    own = tuple(inputs.get(i, i) for i in node.inputs)
+    found = find_importer(node.op_type, node.version)
+    if found is None:
+        raise Refusal("not supported")
+    found.function(replace(node, inputs=own, outputs=tuple(outputs.get(o, "") for o in node.outputs)), ctx)
+    return {o: ctx.tensors[name] for o, name in outputs.items()}
+
+
+def virtual(
+    node: NodeView,
+    ctx: ImportContext,
+    op_type: str,
+    inputs: tuple[str, ...],
+    shape: Shape,
+    attributes: Mapping[str, Any] = NO_ATTRIBUTES,
+    version: int = 0,
+) -> str:
+    """Adds an operator of the standard that is one step of the node. Returns the name of its result, of `shape`."""
+    output = ctx.declare(f"{node.output}.real", shape)
+    step = NodeView(node.name, op_type, version or node.version, inputs, (output,), attributes)
+    found = find_importer(op_type, step.version)
+    if found is None:
+        raise Refusal(f"its step {op_type} is not supported")
+    apply(step, ctx, found)
+    return output
+
+
+def affine(ctx: ImportContext, name: str) -> Affine | None:
+    """Returns the view of a tensor, if it is a sum of integers."""
+    view = ctx.views.get(name)
+    return view if isinstance(view, Affine) else None
+
+
+def settled(node: NodeView, ctx: ImportContext, name: str) -> Affine | None:
+    """Returns the view of a tensor without bounds: those that are integers themselves are applied to the integers."""
+    view = affine(ctx, name)
+    if view is None or (view.low == -np.inf and view.high == np.inf):
+        return view
+    term = view.only
+    if term is None or term.tensor.shape != view.shape:
+        return None
+    element = term.tensor.element
+    ends = [exact_code(term, b) for b in (view.low, view.high)]
+    if any(e is None for e in ends):
+        return None
+    low, high = (None if e is None or abs(e) == np.inf else int(e) for e in ends)
+    found = Range(max(element.low, low or element.low) if low is not None else element.low, element.high)
+    found = found if high is None else Range(found.low, min(high, element.high))
+    if found.low > found.high:
+        return None
+    bound = Bound(None if low is None or low <= element.low else low, None if high is None else found.high)
+    if bound.low is None and bound.high is None:
+        return replace(view, low=-np.inf, high=np.inf)
+    tensor = ctx.inner(
+        node, (term.tensor.name,), view.shape, term.tensor.image, bound, f"{name}.bound", element, found
+    )
+    settled_view = replace(view, terms=(replace(term, tensor=tensor),), low=-np.inf, high=np.inf)
+    ctx.views[name] = settled_view
+    return settled_view
+
+
+def exact_code(term: Term, bound: float) -> float | None:
+    """Returns the element that stands for a bound, if one does exactly."""
+    if abs(bound) == np.inf:
+        return bound
+    code = np.float64(bound) / np.float64(term.scale.item())
+    return float(code - term.offset.item()) if code == np.rint(code) and abs(code) < 2**31 else None
+
+
+def single(node: NodeView, ctx: ImportContext, name: str) -> Term | None:
+    """Returns the only term of a settled view, if all its elements have the same parameters."""
+    view = settled(node, ctx, name)
+    term = None if view is None else view.only
+    return term if term is not None and view is not None and term.tensor.shape == view.shape else None
+
+
+def widened(node: NodeView, ctx: ImportContext, tensor: Tensor, element: ElementType) -> Tensor:
+    """Returns the tensor in a wider type."""
+    if tensor.element == element:
+        return tensor
+    bound, stem = Bound(tensor.element.low, None), f"{tensor.name}.wide"
+    return ctx.inner(
+        node, (tensor.name,), tensor.shape, tensor.image, bound, stem, element, ctx.range(tensor)
+    )
+
+
+def wide_enough(node: NodeView, ctx: ImportContext, tensor: Tensor, needed: Range) -> Tensor:
+    """Returns the tensor in a type that holds a range. Raises `UserError` above 32 bits."""
+    try:
+        found = narrowest(needed, least=tensor.element.bits)
+    except OverflowFault as fault:
+        raise UserError(f"{node.name} ({node.op_type}): {fault}") from None
+    return widened(node, ctx, tensor, found) if found.bits > tensor.element.bits else tensor
+
+
+def mapped(node: NodeView, ctx: ImportContext, function: Any, tensor: Tensor, value: int) -> Tensor:
+    """Adds function(tensor, value), or function(value, tensor) for `sub`."""
+    dtype = np.int16 if tensor.element.bits <= 16 else np.int32
+    constant = Constant(np.full((1, 1, 1), value, dtype))
+    operator = Map(function, (constant, 0) if function == "sub" else (0, constant))
+    stem = f"{tensor.name}.{function}"
+    return ctx.inner(node, (tensor.name,), tensor.shape, tensor.image, operator, stem)
+
+
+def centred(node: NodeView, ctx: ImportContext, term: Term) -> Tensor:
+    """Returns the tensor of the integers that the real numbers are proportional to: the offset added."""
+    offset = int(term.offset.item())
+    if offset == 0:
+        return term.tensor
+    low, high = ctx.range(term.tensor)
+    needed = Range(min(low, offset, low + offset), max(high, offset, high + offset))
+    return mapped(node, ctx, "add", wide_enough(node, ctx, term.tensor, needed), offset)
+
+
+def bias(values: Coded | Floats | None, scale: Floats) -> Ints:
+    """Returns a bias in units of `scale`: as it is if it is coded so, else rounded, ties to even."""
+    if values is None:
+        return np.zeros((), np.int64)
+    if isinstance(values, Coded) and np.array_equal(*np.broadcast_arrays(values.scale, scale)):
+        return values.values.astype(np.int64)
+    real = values.real if isinstance(values, Coded) else values
+    return np.rint(np.asarray(real / scale, np.float32)).astype(np.int64)

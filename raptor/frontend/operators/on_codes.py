@@ -1,0 +1,123 @@
+"""Rules for operators that do the same to integers as to the real numbers they stand for."""
+
+from dataclasses import replace
+
+import numpy as np
+from onnx import TensorProto
+
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.integers import affine, exact_code, run
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import MOVES, rule
+from raptor.frontend.views import Affine, Joined, TableView
+
+_FIRST_WITH_INPUTS = 11
+"""Version from which Pad has its value as an input."""
+_OWN_RULES = frozenset({"Concat", "Pad", "Cast", "ScatterND"})
+_MAXIMA = frozenset({"MaxPool", "GlobalMaxPool"})
+
+
+@rule(*(MOVES - _OWN_RULES))
+def move_codes(node: NodeView, ctx: ImportContext) -> bool:
+    """Moves the integers, or takes their maximum; scale and zero point stay."""
+    view = ctx.views.get(node.inputs[0])
+    if node.op_type in ("Resize", "Upsample") and node.string("mode", "nearest") != "nearest":
+        return False
+    if isinstance(view, TableView) and node.op_type not in _MAXIMA:
+        for output, moved in run(node, ctx, {node.inputs[0]: view.tensor.name}).items():
+            ctx.views[output] = TableView(node, moved.shape, moved, view.values)
+        return True
+    term = view.only if isinstance(view, Affine) else None
+    if not isinstance(view, Affine) or term is None or term.tensor.shape != view.shape:
+        return False
+    for output, moved in run(node, ctx, {node.inputs[0]: term.tensor.name}).items():
+        ctx.views[output] = replace(view, node=node, shape=moved.shape, terms=(replace(term, tensor=moved),))
+    return True
+
+
+@rule("Concat")
+def concatenate(node: NodeView, ctx: ImportContext) -> bool:
+    """Joins integers of equal scales and zero points; others when it is known how the result is quantised."""
+    views = [ctx.views.get(i) for i in node.inputs]
+    found = [v for v in views if v is not None]
+    if len(found) < len(views):
+        return False
+    terms = [v.only if isinstance(v, Affine) and v.low == -np.inf and v.high == np.inf else None for v in found]
+    first = terms[0]
+    same = [
+        t
+        for t in terms
+        if t is not None
+        and first is not None
+        and (t.scale.item(), t.offset.item(), t.tensor.element)
+        == (first.scale.item(), first.offset.item(), first.tensor.element)
+    ]
+    if first is None or len(same) < len(terms):
+        ctx.views[node.output] = Joined(node, ctx.shape(node.output), tuple(found))
+        return True
+    own = {i: t.tensor.name for i, t in zip(node.inputs, same, strict=True)}
+    tensor = run(node, ctx, own)[node.output]
+    ctx.views[node.output] = Affine(node, tensor.shape, (replace(first, tensor=tensor),))
+    return True
+
+
+@rule("Relu")
+def rectify(node: NodeView, ctx: ImportContext) -> bool:
+    """Bounds the real numbers."""
+    return _bounded(node, ctx, 0, np.inf)
+
+
+@rule("Clip")
+def clip(node: NodeView, ctx: ImportContext) -> bool:
+    """Bounds the real numbers."""
+    bounds = [node.number("min", -np.inf), node.number("max", np.inf)]
+    for position in (1, 2):
+        name = node.input(position)
+        value = ctx.constant(name)
+        if name is not None and value is None:
+            return False
+        if value is not None:
+            bounds[position - 1] = float(value.item())
+    return _bounded(node, ctx, *bounds)
+
+
+def _bounded(node: NodeView, ctx: ImportContext, low: float, high: float) -> bool:
+    view = affine(ctx, node.inputs[0])
+    if view is None or np.isnan(low) or np.isnan(high):
+        return False
+    ctx.views[node.output] = replace(view.bounded(low, high), node=node)
+    return True
+
+
+@rule("Pad")
+def pad(node: NodeView, ctx: ImportContext) -> bool:
+    """Puts the integer of the value around the integers, if there is one."""
+    view = affine(ctx, node.inputs[0])
+    term = None if view is None else view.only
+    if view is None or term is None or term.tensor.shape != view.shape or node.version < _FIRST_WITH_INPUTS:
+        return False
+    value = ctx.constant(node.input(2))
+    if node.input(2) is not None and value is None:
+        return False
+    element = exact_code(term, 0.0 if value is None else float(value.item()))
+    tensor = term.tensor
+    if element is None or not tensor.element.low <= element <= tensor.element.high:
+        return False
+    # The importer takes a value of the integer type of the model.
+    code = int(element) + (tensor.coding.offset if tensor.coding else 0)
+    filling = ctx.add_constant(f"{node.output}.value", np.full((), code, np.int32))
+    given = (*node.inputs, "", "")[:4]
+    padded = replace(node, inputs=(given[0], given[1], filling, *(i for i in given[3:] if i)))
+    moved = run(padded, ctx, {node.inputs[0]: tensor.name})[node.output]
+    ctx.views[node.output] = replace(view, node=node, shape=moved.shape, terms=(replace(term, tensor=moved),))
+    return True
+
+
+@rule("Cast")
+def cast(node: NodeView, ctx: ImportContext) -> bool:
+    """Keeps the view: floats are cast to floats."""
+    view = ctx.views[node.inputs[0]]
+    if node.integer("to", TensorProto.FLOAT) != TensorProto.FLOAT:
+        return False
+    ctx.views[node.output] = view
+    return True

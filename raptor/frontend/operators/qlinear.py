@@ -1,0 +1,245 @@
+"""Operators that read and write integers themselves: dequantise, an operator of the standard, quantise."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from raptor.common.errors import UserError
+from raptor.frontend.codes import CODES, Coded, CodeType, Place, Steps, code_type, steps
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.integers import NO_ATTRIBUTES, affine, virtual, widened
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.operators.quantise import coded, dequantise, quantise
+from raptor.frontend.ranges import OverflowFault, Range, narrowest
+from raptor.frontend.registry import CONTRIBUTED, NeedsConstantError, Refusal, importer
+from raptor.frontend.views import Affine, broadcast_pixels
+from raptor.graph.ir import Constant, Map
+from raptor.target.element import integer
+
+LIMITS = "constant weights, scales and zero points"
+
+
+@importer("QLinearConv", since=10, limits=LIMITS)
+def import_qlinear_conv(node: NodeView, ctx: ImportContext) -> None:
+    """Convolution of integers, rounded to integers."""
+    inputs = [_real(node, ctx, 0), _real(node, ctx, 3, axis=0)]
+    _require_equal_zeros(node, ctx, inputs[1], node.input(5))
+    bias = _bias(node, ctx, 8, _input_scale(node, ctx, 1), ctx.coded(inputs[1]))
+    _finish(node, ctx, 6, "Conv", (*inputs, *bias), node.attributes)
+
+
+def _require_equal_zeros(node: NodeView, ctx: ImportContext, weights: str, zero: str | None) -> None:
+    if ctx.coded(weights) is None:
+        raise NeedsConstantError(node.inputs[3])
+    values = ctx.constant(zero)
+    if values is not None and (values != values.flat[0]).any():
+        raise UserError(f"{node.name} ({node.op_type}): zero points '{zero}' of the weights differ by channel")
+
+
+@importer("QLinearMatMul", since=10, limits="constant scales and zero points")
+def import_qlinear_matmul(node: NodeView, ctx: ImportContext) -> None:
+    """Matrix product of integers, rounded to integers."""
+    inputs = (_real(node, ctx, 0, axis=-2), _real(node, ctx, 3, axis=-1))
+    _finish(node, ctx, 6, "MatMul", inputs)
+
+
+@importer("QGemm", since=1, limits=LIMITS, domain=CONTRIBUTED)
+def import_qgemm(node: NodeView, ctx: ImportContext) -> None:
+    """alpha * A * B + C of integers, rounded to integers if an output scale is given."""
+    inputs = [_real(node, ctx, 0), _real(node, ctx, 3, axis=0 if node.integer("transB", 0) else 1)]
+    scale = np.float32(_input_scale(node, ctx, 1))
+    bias = _bias(node, ctx, 6, scale, ctx.coded(inputs[1]), np.float32(node.number("alpha", 1)))
+    _finish(node, ctx, 7, "Gemm", (*inputs, *bias), node.attributes)
+
+
+@importer("QLinearAdd", since=1, limits=LIMITS, domain=CONTRIBUTED)
+def import_qlinear_add(node: NodeView, ctx: ImportContext) -> None:
+    """Sum of integers of different scales, rounded to integers."""
+    _finish(node, ctx, 6, "Add", (_real(node, ctx, 0), _real(node, ctx, 3)))
+
+
+@importer("QLinearMul", since=1, limits=LIMITS, domain=CONTRIBUTED)
+def import_qlinear_mul(node: NodeView, ctx: ImportContext) -> None:
+    """Product of integers, element by element, rounded to integers."""
+    _finish(node, ctx, 6, "Mul", (_real(node, ctx, 0), _real(node, ctx, 3)))
+
+
+@importer("QLinearAveragePool", since=1, limits="channels first", domain=CONTRIBUTED)
+def import_qlinear_average_pool(node: NodeView, ctx: ImportContext) -> None:
+    """Mean of integers over a window, rounded to integers."""
+    _finish(node, ctx, 3, "AveragePool", (_real(node, ctx, 0),), _channels_first(node))
+
+
+@importer("QLinearGlobalAveragePool", since=1, limits="channels first", domain=CONTRIBUTED)
+def import_qlinear_global_average_pool(node: NodeView, ctx: ImportContext) -> None:
+    """Mean of integers over the image, rounded to integers."""
+    _finish(node, ctx, 3, "GlobalAveragePool", (_real(node, ctx, 0),), _channels_first(node))
+
+
+def _channels_first(node: NodeView) -> Mapping[str, Any]:
+    if node.integer("channels_last", 0):
+        raise Refusal("channels_last is 1, must be 0")
+    return {k: v for k, v in node.attributes.items() if k != "channels_last"}
+
+
+@importer("QLinearConcat", since=1, limits=LIMITS, domain=CONTRIBUTED)
+def import_qlinear_concat(node: NodeView, ctx: ImportContext) -> None:
+    """Integers of different scales along one axis, rounded to integers of one scale."""
+    inputs = tuple(_real(node, ctx, p) for p in range(2, len(node.inputs), 3))
+    _finish(node, ctx, 0, "Concat", inputs, node.attributes)
+
+
+@importer("QLinearSigmoid", since=1, limits=LIMITS, domain=CONTRIBUTED)
+def import_qlinear_sigmoid(node: NodeView, ctx: ImportContext) -> None:
+    """1 / (1 + exp(-x)) of integers: a table."""
+    _finish(node, ctx, 3, "Sigmoid", (_real(node, ctx, 0),))
+
+
+@importer("QLinearLeakyRelu", since=1, limits=LIMITS, domain=CONTRIBUTED)
+def import_qlinear_leaky_relu(node: NodeView, ctx: ImportContext) -> None:
+    """x if x > 0 else alpha x, of integers: a table."""
+    _finish(node, ctx, 3, "LeakyRelu", (_real(node, ctx, 0),), node.attributes)
+
+
+@importer("QLinearSoftmax", since=1, limits=LIMITS, domain=CONTRIBUTED)
+def import_qlinear_softmax(node: NodeView, ctx: ImportContext) -> None:
+    """exp(x) / sum(exp(x)) over one axis, computed in floats, rounded to integers."""
+    attributes = {"axis": node.integer("axis", -1)}
+    _finish(node, ctx, 3, "Softmax", (_real(node, ctx, 0),), attributes, node.integer("opset", 13))
+
+
+@importer("ConvInteger", since=10, limits="constant weights and zero points")
+def import_conv_integer(node: NodeView, ctx: ImportContext) -> None:
+    """Convolution of integers, of 32 bits."""
+    _finish_integers(node, ctx, "Conv", node.attributes)
+
+
+@importer("MatMulInteger", since=10, limits="constant zero points")
+def import_matmul_integer(node: NodeView, ctx: ImportContext) -> None:
+    """Matrix product of integers, of 32 bits."""
+    _finish_integers(node, ctx, "MatMul")
+
+
+def _real(node: NodeView, ctx: ImportContext, position: int, axis: int = 1) -> str:
+    """Returns the name of the real numbers that input, scale and zero point at these positions stand for."""
+    name, shape = node.inputs[position], ctx.shape_of(node.inputs[position])
+    scale = node.inputs[position + 1]
+    by = steps(node, ctx, scale, node.input(position + 2), Place(shape, axis), _type_of(node, ctx, name))
+    _require_same_type(node, ctx, name, by)
+    result = ctx.declare(f"{node.output}.{name}", shape)
+    dequantise(node, ctx, name, by, result)
+    return result
+
+
+def _type_of(node: NodeView, ctx: ImportContext, name: str) -> CodeType:
+    value = ctx.constant(name)
+    if value is not None:
+        return code_type(node, helper.np_dtype_to_tensor_dtype(value.dtype))
+    coding = ctx.tensor(name).coding
+    if coding is None or coding.scale:
+        raise Refusal(f"its input '{name}' is not of integers")
+    return CODES[TensorProto.DataType.Value(coding.dtype.upper())]
+
+
+def _require_same_type(node: NodeView, ctx: ImportContext, name: str, by: Steps) -> None:
+    found = _type_of(node, ctx, name)
+    if found != by.code:
+        raise UserError(f"{node.name} ({node.op_type}): '{name}' is {found.name}, its zero point {by.code.name}")
+
+
+def _input_scale(node: NodeView, ctx: ImportContext, position: int) -> np.float32:
+    value = ctx.constant(node.inputs[position])
+    if value is None or value.size != 1:
+        raise Refusal(f"'{node.inputs[position]}' must be one constant")
+    return np.float32(value.item())
+
+
+def _bias(
+    node: NodeView, ctx: ImportContext, position: int, scale: np.float32, weights: Coded | None, alpha: np.float32 | None = None
+) -> tuple[str, ...]:
+    """Returns the name of the bias, whose scale is that of the products; nothing without one."""
+    name = node.input(position)
+    if name is None:
+        return ()
+    value = ctx.constant(name)
+    if value is None or weights is None:
+        raise NeedsConstantError(name if value is None else node.inputs[3])
+    product = np.asarray(scale * weights.scale.ravel(), np.float32)
+    if alpha is not None:
+        product = np.asarray(product * alpha, np.float32)
+    by = Steps(product if product.size > 1 else product.reshape(()), np.zeros((), np.int64), CODES[TensorProto.INT32])
+    result = ctx.declare(f"{node.output}.{name}", value.shape)
+    ctx.add_coded(result, coded(node, value, by))
+    return (result,)
+
+
+def _finish(
+    node: NodeView,
+    ctx: ImportContext,
+    position: int,
+    op_type: str,
+    inputs: tuple[str, ...],
+    attributes: Mapping[str, Any] = NO_ATTRIBUTES,
+    version: int = 0,
+) -> None:
+    """Applies an operator of the standard to real numbers, and quantises by scale and zero point at `position`."""
+    shape = ctx.shape(node.output)
+    scale = node.input(position)
+    if scale is None:  # QGemm with a result in floats
+        done = virtual(node, ctx, op_type, inputs, shape, attributes, version)
+        ctx.views[node.output] = replace_node(ctx, done)
+        return
+    done = virtual(node, ctx, op_type, inputs, shape, attributes, version)
+    by = steps(node, ctx, scale, node.input(position + 1), Place(shape), CODES[TensorProto.UINT8])
+    quantise(node, ctx, done, by, node.output)
+
+
+def replace_node(ctx: ImportContext, name: str) -> Affine:
+    """Returns the view of a step under the name of its node."""
+    view = affine(ctx, name)
+    if view is None:
+        raise Refusal("it cannot be computed in integers")
+    return view
+
+
+def _finish_integers(
+    node: NodeView, ctx: ImportContext, op_type: str, attributes: Mapping[str, Any] = NO_ATTRIBUTES
+) -> None:
+    """Computes sums of integers as they are, in 32 bits."""
+    names = [_plain(node, ctx, position) for position in (0, 1)]
+    done = virtual(node, ctx, op_type, tuple(names), ctx.shape(node.output), attributes)
+    view = affine(ctx, done)
+    if view is None:
+        raise Refusal("it cannot be computed in integers: its weights must be constant")
+    (term,) = view.terms
+    low, high = ctx.range(term.tensor)
+    found = Range(low + int(term.offset.min(initial=0)), high + int(term.offset.max(initial=0)))
+    try:
+        narrowest(found)
+    except OverflowFault as fault:
+        raise UserError(f"{node.name} ({node.op_type}): {fault}") from None
+    wide = widened(node, ctx, term.tensor, integer(32))
+    pixels = broadcast_pixels(term.offset.astype(np.int32), view.shape, wide.image)
+    operator = Map("add", (0, Constant(pixels)))
+    ctx.emit(node, (wide.name,), wide.image, operator, node.output, integer(32), found)
+
+
+def _plain(node: NodeView, ctx: ImportContext, position: int) -> str:
+    """Returns the name of the numbers value - zero point of an input."""
+    name, zero = node.inputs[position], node.input(position + 2)
+    shape = ctx.shape_of(name)
+    axis = (0 if node.op_type == "ConvInteger" else -1) if position else -2
+    zeros = ctx.constant(zero)
+    if zero is not None and zeros is None:
+        raise NeedsConstantError(zero)
+    ones = np.ones(1 if zeros is None else zeros.shape, np.float32)
+    scale = ctx.add_constant(f"{node.output}.one", ones)
+    by = steps(node, ctx, scale, zero, Place(shape, axis), _type_of(node, ctx, name))
+    _require_same_type(node, ctx, name, by)
+    by = replace(by, scale=np.ones((), np.float32))
+    result = ctx.declare(f"{node.output}.{name}", shape)
+    dequantise(node, ctx, name, by, result)
+    return result

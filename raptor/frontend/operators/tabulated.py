@@ -1,0 +1,16 @@
+"""Rules for functions of one integer."""
+
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import rule
+from raptor.frontend.tables import tabulate
+
+
+@rule(
+    *("Abs", "Celu", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish", "Neg"),
+    *("PRelu", "Pow", "Reciprocal", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh"),
+    *("ThresholdedRelu", "Div", "Max", "Min", "Mean"),
+)
+def look_up(node: NodeView, ctx: ImportContext) -> bool:
+    """Makes a table of the function."""
+    return tabulate(node, ctx)

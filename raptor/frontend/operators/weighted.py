@@ -1,0 +1,190 @@
+"""Rules for products of integers: convolutions, fully connected layers and matrix products."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from raptor.frontend.codes import Coded, Ints, Shape
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.integers import bias, centred, run, single, widened
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import rule
+from raptor.frontend.views import Affine, Term
+from raptor.graph.ir import Filter, Floats, Tensor
+from raptor.graph.window import input_pixels
+
+
+@rule("Conv", "ConvTranspose")
+def convolve(node: NodeView, ctx: ImportContext) -> bool:
+    """Convolves integers with constant integers; the offset at the border differs from that inside."""
+    weights, x = ctx.coded(node.inputs[1]), single(node, ctx, node.inputs[0])
+    addend = _constant_bias(node, ctx)
+    if weights is None or x is None or addend is False:
+        return False
+    shape = ctx.shape(node.output)
+    scales = _output_scales(node, weights, shape)
+    if scales is None:
+        return False
+    scale = np.asarray(x.scale * scales, np.float32)
+    sums = _sums(node, ctx, x, weights)
+    column = (1, -1, *(1,) * (len(shape) - 2))
+    constant = bias(_in_column(addend, column), scale)
+    if x.offset.any():
+        constant = constant + x.offset * _sums_of_weights(ctx, sums, shape)
+    ctx.views[node.output] = Affine(node, shape, (Term(sums, scale, constant),))
+    return True
+
+
+def _sums(node: NodeView, ctx: ImportContext, x: Term, weights: Coded) -> Tensor:
+    """Adds the filter of the integers, without a bias."""
+    values = ctx.add_constant(f"{node.inputs[1]}.codes", _small(weights.values))
+    bare = replace(node, inputs=node.inputs[:2])
+    done = run(bare, ctx, {node.inputs[0]: x.tensor.name, node.inputs[1]: values}, suffix="sums")
+    return _with_weight_bits(ctx, done[node.output], weights)
+
+
+def _small(values: np.ndarray) -> np.ndarray:
+    fits = values.size == 0 or (values.min() >= -(2**15) and values.max() < 2**15)
+    return values.astype(np.int16) if fits else values
+
+
+def _with_weight_bits(ctx: ImportContext, result: Tensor, weights: Coded) -> Tensor:
+    """Writes the bits of a weight into the filter that was just added."""
+    low, high = int(weights.values.min(initial=0)), int(weights.values.max(initial=0))
+    needed = max((-low - 1).bit_length() if low < 0 else 0, high.bit_length()) + 1
+    at = _filter_position(ctx)
+    node = ctx.nodes[at]
+    assert isinstance(node.operator, Filter)
+    ctx.nodes[at] = replace(node, operator=replace(node.operator, weight_bits=max(weights.bits, needed)))
+    return result
+
+
+def _filter_position(ctx: ImportContext) -> int:
+    return max(i for i, n in enumerate(ctx.nodes) if isinstance(n.operator, Filter))
+
+
+def _output_scales(node: NodeView, weights: Coded, shape: Shape) -> Floats | None:
+    """Returns the scales of the weights by output channel, or None if they vary along another axis."""
+    if weights.scale.size == 1:
+        return weights.scale
+    axis, groups = (0, 1) if node.op_type == "Conv" else (1, node.integer("group", 1))
+    if weights.scale.size != weights.scale.shape[axis]:
+        return None
+    return np.tile(weights.scale.ravel(), groups).reshape(1, -1, *(1,) * (len(shape) - 2))
+
+
+def _constant_bias(node: NodeView, ctx: ImportContext) -> Coded | Floats | None | bool:
+    """Returns the bias; None without one, False if it is computed."""
+    name = node.input(2)
+    if name is None:
+        return None
+    found = ctx.coded(name) or ctx.constant(name)
+    return False if found is None else found
+
+
+def _in_column(addend: Coded | Floats | None | bool, shape: tuple[int, ...]) -> Coded | Floats | None:
+    if isinstance(addend, Coded):
+        scale = addend.scale if addend.scale.size == 1 else addend.scale.reshape(shape)
+        return Coded(addend.values.reshape(shape), scale, addend.bits)
+    return addend.reshape(shape) if isinstance(addend, np.ndarray) else None
+
+
+def _sums_of_weights(ctx: ImportContext, sums: Tensor, shape: Shape) -> Ints:
+    """Returns for each output the sum of the weights whose inputs lie inside of the image."""
+    operator = ctx.nodes[_filter_position(ctx)].operator
+    assert isinstance(operator, Filter)
+    by_tap = operator.weights.sum(axis=1, dtype=np.int64)
+    inside = input_pixels(operator.window) >= 0
+    if inside.all():
+        return by_tap.sum(axis=0).reshape(1, -1, *(1,) * (len(shape) - 2))
+    # Few patterns of padding repeat for thousands of pixels.
+    patterns, which = np.unique(inside, axis=0, return_inverse=True)
+    pixels = (patterns.astype(np.int64) @ by_tap)[which.reshape(-1)]
+    return sums.image.from_pixels(pixels).reshape(shape)
+
+
+@rule("MatMul", "Gemm")
+def multiply(node: NodeView, ctx: ImportContext) -> bool:
+    """Multiplies integers by a constant matrix, or by each other."""
+    addend = _constant_bias(node, ctx)
+    if addend is False or not _is_plain(node):
+        return False
+    constants = [ctx.coded(i) for i in node.inputs[:2]]
+    return _by_constant(node, ctx, constants, addend) if any(constants) else _by_tensor(node, ctx, addend)
+
+
+def _is_plain(node: NodeView) -> bool:
+    return node.number("beta", 1) == 1 or node.input(2) is None
+
+
+def _by_constant(
+    node: NodeView, ctx: ImportContext, constants: list[Coded | None], addend: Coded | Floats | None | bool
+) -> bool:
+    side = 1 if constants[1] is not None else 0
+    weights, x = constants[side], single(node, ctx, node.inputs[1 - side])
+    if weights is None or x is None:
+        return False
+    summed = _summed_axis(node, side, weights.values.ndim)
+    if weights.scale.size > 1 and weights.scale.shape[summed] > 1:
+        return False
+    scale = np.asarray(x.scale * _along_output(node, side, weights.scale, summed), np.float32)
+    scale = np.asarray(scale * np.float32(node.number("alpha", 1)), np.float32)
+    values = ctx.add_constant(f"{node.inputs[side]}.codes", _small(weights.values))
+    own = {node.inputs[1 - side]: x.tensor.name, node.inputs[side]: values}
+    sums = _with_weight_bits(ctx, run(_bare(node), ctx, own, suffix="sums")[node.output], weights)
+    constant = bias(addend if not isinstance(addend, bool) else None, scale)
+    if x.offset.any():
+        total = weights.values.sum(axis=summed, keepdims=True, dtype=np.int64)
+        constant = constant + x.offset * _along_output(node, side, total, summed)
+    ctx.views[node.output] = Affine(node, ctx.shape(node.output), (Term(sums, scale, constant),))
+    return True
+
+
+def _bare(node: NodeView) -> NodeView:
+    """Returns the node without bias and factors."""
+    kept = {k: v for k, v in node.attributes.items() if k not in ("alpha", "beta")}
+    return replace(node, inputs=node.inputs[:2], attributes=kept)
+
+
+def _is_transposed(node: NodeView, side: int) -> bool:
+    return node.op_type == "Gemm" and bool(node.integer("transB" if side else "transA", 0))
+
+
+def _summed_axis(node: NodeView, side: int, rank: int) -> int:
+    """Returns the axis of the constant factor that the product sums."""
+    if rank == 1:
+        return 0
+    first = (side == 1) != _is_transposed(node, side)
+    return rank - 2 if first else rank - 1
+
+
+def _along_output(node: NodeView, side: int, values: np.ndarray, summed: int) -> np.ndarray:
+    """Returns numbers of the constant factor, 1 along the summed axis, so that they broadcast against the product."""
+    if values.size == 1:
+        return values.reshape(())
+    if values.ndim == 1:
+        return values.reshape(())
+    is_last = summed == values.ndim - 1
+    wants_last = side == 0
+    return values if is_last == wants_last else np.swapaxes(values, -1, -2)
+
+
+def _by_tensor(node: NodeView, ctx: ImportContext, addend: Coded | Floats | None | bool) -> bool:
+    terms = [single(node, ctx, i) for i in node.inputs[:2]]
+    if any(t is None for t in terms):
+        return False
+    found = [t for t in terms if t is not None]
+    scale = np.asarray(found[0].scale * found[1].scale, np.float32)
+    scale = np.asarray(scale * np.float32(node.number("alpha", 1)), np.float32)
+    factors = alike(node, ctx, [centred(node, ctx, t) for t in found])
+    own = dict(zip(node.inputs[:2], (f.name for f in factors), strict=False))
+    sums = run(_bare(node), ctx, own, suffix="sums")[node.output]
+    constant = bias(addend if not isinstance(addend, bool) else None, scale)
+    ctx.views[node.output] = Affine(node, ctx.shape(node.output), (Term(sums, scale, constant),))
+    return True
+
+
+def alike(node: NodeView, ctx: ImportContext, tensors: list[Tensor]) -> list[Tensor]:
+    """Returns the tensors in the widest of their types."""
+    widest = max((t.element for t in tensors), key=lambda e: e.bits)
+    return [widened(node, ctx, t, widest) for t in tensors]

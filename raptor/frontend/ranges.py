@@ -1,0 +1,129 @@
+"""Types of the results of operators: for integers, the narrowest one that is proved to hold every result."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import InternalError
+from raptor.graph.ir import (
+    Constant,
+    ConstantTensor,
+    Dot,
+    Filter,
+    Map,
+    Move,
+    Numbers,
+    Operator,
+    Pool,
+    Tensor,
+)
+from raptor.target.element import ElementType, integer
+
+Ints = npt.NDArray[np.int64]
+WIDTHS = (8, 16, 24, 32)
+"""Bits of the integers that a memory of the chip holds in whole bytes."""
+
+
+class Range(NamedTuple):
+    """Bounds of an integer, both included."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, element: ElementType) -> "Range":
+        return cls(element.low, element.high)
+
+    def times(self, other: "Range") -> "Range":
+        """Returns the range of products."""
+        corners = [a * b for a in self for b in other]
+        return Range(min(corners), max(corners))
+
+    def or_zero(self) -> "Range":
+        """Returns the range with 0."""
+        return Range(min(self.low, 0), max(self.high, 0))
+
+
+class OverflowFault(Exception):  # noqa: N818 (its reader turns it into an error that names the node)
+    """Raised for sums that 32 bits do not hold."""
+
+
+def narrowest(found: Range, least: int = 16) -> ElementType:
+    """Returns the narrowest type of at least so many bits that holds a range. Raises `OverflowFault` above 32 bits."""
+    for bits in (b for b in WIDTHS if b >= least):
+        if integer(bits).low <= found.low and found.high <= integer(bits).high:
+            return integer(bits)
+    raise OverflowFault(f"its sums reach {found.low} to {found.high}, more than 32 bits hold")
+
+
+def result_of(
+    operator: Operator, sources: Sequence[tuple[Tensor, Range | None]], floats: ElementType
+) -> tuple[ElementType, Range | None]:
+    """Returns the type of an operator's result and, for integers, its proved range.
+
+    `sources`: operands, with their ranges if they are integers. `floats`: type of a result that is a float.
+    """
+    ranges = [r for _, r in sources if r is not None]
+    if isinstance(operator, ConstantTensor) and operator.pixels.dtype.kind == "i":
+        found = _of_values(operator.pixels)
+        return narrowest(found, least=8), found
+    if not ranges or (isinstance(operator, Map) and operator.function == "float"):
+        return floats, None
+    match operator:
+        case Filter():
+            found = _sums(operator.weights, ranges[0])
+            return narrowest(found), found
+        case Dot():
+            product, count = ranges[0].times(ranges[1]), sources[0][0].image.channels
+            found = Range(product.low * count, product.high * count).or_zero()
+            return narrowest(found), found
+        case Map("mul"):
+            found = Range.times(*_operands(operator, ranges))
+            return narrowest(found), found
+        case _:
+            element, found = sources[0][0].element, _alike(operator, ranges)
+    if found.low < element.low or found.high > element.high:
+        raise InternalError(f"{operator} reaches {found}, beyond {element}")
+    return element, found
+
+
+def _sums(weights: Numbers, source: Range) -> Range:
+    """Returns the range of all partial sums of a filter, whatever its elements are."""
+    positive = np.maximum(weights, 0).sum(axis=(0, 1), dtype=np.int64)
+    negative = np.minimum(weights, 0).sum(axis=(0, 1), dtype=np.int64)
+    low, high = source.or_zero()
+    return Range(int((positive * low + negative * high).min()), int((positive * high + negative * low).max()))
+
+
+def _alike(operator: Operator, ranges: Sequence[Range]) -> Range:
+    """Returns the range of a result of the type of the operands."""
+    hull = Range(min(r.low for r in ranges), max(r.high for r in ranges))
+    match operator:
+        case Move(sources):
+            return hull.or_zero() if (sources < 0).any() else hull
+        case Pool("sum", window):
+            return Range(hull.low * window.tap_count, hull.high * window.tap_count).or_zero()
+        case Map("add"):
+            a, b = _operands(operator, ranges)
+            return Range(a.low + b.low, a.high + b.high)
+        case Map("sub"):
+            a, b = _operands(operator, ranges)
+            return Range(a.low - b.high, a.high - b.low)
+        case Map("max"):
+            a, b = _operands(operator, ranges)
+            return Range(max(a.low, b.low), max(a.high, b.high))
+        case Map("relu"):
+            return Range(max(hull.low, 0), max(hull.high, 0))
+        case _:
+            return hull
+
+
+def _operands(operator: Map, ranges: Sequence[Range]) -> tuple[Range, Range]:
+    a, b = (_of_values(o.pixels) if isinstance(o, Constant) else ranges[o] for o in operator.operands)
+    return a, b
+
+
+def _of_values(values: Numbers) -> Range:
+    return Range(int(values.min()), int(values.max()))

@@ -1,0 +1,72 @@
+"""Functions of one integer of at most 8 bits as tables: the result for every integer, computed by onnxruntime."""
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.libraries import evaluate
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import Refusal
+from raptor.frontend.views import Affine, TableView
+from raptor.graph.ir import Floats, Tensor
+
+MOST_BITS = 8
+
+
+def table(ctx: ImportContext, name: str) -> TableView | None:
+    """Returns the view of a tensor as a table, if it is a function of one integer of at most 8 bits."""
+    view = ctx.views.get(name)
+    if isinstance(view, TableView):
+        return view
+    term = view.only if isinstance(view, Affine) else None
+    if not isinstance(view, Affine) or term is None or term.tensor.shape != view.shape:
+        return None
+    element = term.tensor.element
+    if element.bits > MOST_BITS:
+        return None
+    codes = np.arange(element.low, element.high + 1) + term.offset.item()
+    values = codes.astype(np.float32) * term.scale.reshape(())
+    bounded = np.minimum(np.maximum(values, np.float32(view.low)), np.float32(view.high))
+    return TableView(view.node, view.shape, term.tensor, bounded)
+
+
+def tabulate(node: NodeView, ctx: ImportContext) -> bool:
+    """Makes the node's result a table, if all its operands are functions of one integer, or constant numbers."""
+    operands: list[Floats] = []
+    found: list[TableView] = []
+    for name in (i for i in node.inputs if i):
+        value, one = ctx.constant(name), table(ctx, name)
+        if value is not None and value.size == 1:
+            operands.append(np.asarray(value, np.float32).reshape(()))
+        elif one is not None and value is None:
+            operands.append(one.values)
+            found.append(one)
+        else:
+            return False
+    if not found or any(t.tensor.name != found[0].tensor.name or t.shape != found[0].shape for t in found):
+        return False
+    tensor: Tensor = found[0].tensor
+    if ctx.shape(node.output) != found[0].shape:
+        return False
+    ctx.views[node.output] = TableView(node, found[0].shape, tensor, _computed(node, operands))
+    return True
+
+
+def _computed(node: NodeView, operands: list[Floats]) -> Floats:
+    """Returns the result of the node for tables in place of its tensors, by onnxruntime without optimisations."""
+    given = iter(operands)
+    constants = {f"i{p}": next(given) for p, name in enumerate(node.inputs) if name}
+    names = [f"i{p}" if name else "" for p, name in enumerate(node.inputs)]
+    step = helper.make_node(node.op_type, names, ["y"], **node.attributes)
+    graph = helper.make_graph(
+        [step],
+        "table",
+        [],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(v, n) for n, v in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.version)], ir_version=10)
+    try:
+        return np.asarray(evaluate(model), np.float32)
+    except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
+        raise Refusal(f"onnxruntime computes no table of it: {error}") from None

@@ -1,0 +1,289 @@
+"""Views: exact expressions of integer tensors that say which real numbers a float tensor of the model stands for.
+
+The result of DequantizeLinear is not computed. Operators that follow it change the expression, or compute other
+integers; QuantizeLinear makes integers of it again. Only where an operator needs real numbers, the view is computed in
+float32 (`as_floats`): a section of floats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from raptor.frontend.codes import Ints, Shape, Steps, quantised
+from raptor.frontend.formulas import Formula, result_image
+from raptor.frontend.moves import c_order, move
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.ranges import Range
+from raptor.frontend.registry import Refusal, find_importer
+from raptor.graph import requantise
+from raptor.graph.ir import Bound, Floats, Lookup, Operator, Rename, Tensor
+from raptor.graph.requantise import Requantise
+from raptor.target.element import Coding, integer
+from raptor.target.layout import Image
+
+if TYPE_CHECKING:
+    from raptor.frontend.importing import ImportContext
+
+def _one() -> Ints:
+    return np.ones((), np.int64)
+
+
+class View(Protocol):
+    """Real numbers of `shape`."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
+        """Computes the numbers in float32, as tensor `name`."""
+        ...
+
+    def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
+        """Computes the integers of QuantizeLinear as tensor `name`. Returns False where only floats can."""
+        ...
+
+    def coded(self) -> tuple[Tensor, Coding] | None:
+        """Returns a tensor and a coding by which the host computes the numbers from it; None where it cannot."""
+        ...
+
+    @property
+    def node(self) -> NodeView:
+        """The node whose result the view is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """(tensor + offset) * (scale / count). The arrays broadcast against the view; `count` is that of a mean."""
+
+    tensor: Tensor
+    scale: Floats
+    offset: Ints
+    count: Ints = field(default_factory=_one)
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if all elements have the same parameters, and none is a mean."""
+        return self.scale.size == self.offset.size == self.count.size == 1 and self.count.item() == 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Affine:
+    """Sum of terms, each with the shape of the view or broadcast to it, between two bounds."""
+
+    node: NodeView
+    shape: Shape
+    terms: tuple[Term, ...]
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def only(self) -> Term | None:
+        """The only term, if it has the same parameters for all elements."""
+        return self.terms[0] if len(self.terms) == 1 and self.terms[0].is_uniform else None
+
+    def bounded(self, low: float, high: float) -> Affine:
+        """Returns min(max(view, low), high)."""
+        return replace(self, low=min(max(self.low, low), high), high=min(max(self.high, low), high))
+
+    def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
+        tensors = [t.tensor for t in self.terms]
+        f = Formula(replace(self.node, outputs=(name,)), ctx, self.shape, result_image(tensors, self.shape))
+        total = self._float_term(f, self.terms[0])
+        for term in self.terms[1:]:
+            total = f.add(total, self._float_term(f, term))
+        if self.low > -math.inf:
+            total = f.relu(total) if self.low == 0 else f.max(total, self.low)
+        f.finish(total if self.high == math.inf else f.min(total, self.high), name)
+
+    @staticmethod
+    def _float_term(f: Formula, term: Term) -> object:
+        value = f.apply("float", f.broadcast(term.tensor))
+        if term.offset.any():
+            value = f.add(value, f.constant(term.offset.astype(np.float32)))
+        scale = np.asarray(term.scale / term.count.astype(np.float32), np.float32)
+        return value if (scale == 1).all() else f.apply("mul", value, f.constant(scale))
+
+    def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
+        if by.zero_point.size > 1:
+            return False
+        zero = int(by.zero_point.item()) - by.code.offset
+        low, high = (int(v) - by.code.offset for v in self._bounds(by))
+        result = Range(low, high)
+        simple = self._same_codes(by, zero, result)
+        if simple is not None:
+            source = self.terms[0].tensor
+            ctx.emit(node, (source.name,), source.image, simple, name, by.code.element, result)
+            return True
+        image = result_image([t.tensor for t in self.terms], self.shape)
+        terms = [self._pixel_term(node, ctx, t, by, image) for t in self.terms]
+        classes, packed = _row_classes(terms, image.rows)
+        operator = Requantise(packed, classes, zero, low, high)
+        inputs = [self._laid(node, ctx, t.tensor, image).name for t in self.terms]
+        ctx.emit(node, inputs, image, operator, name, by.code.element, result)
+        return True
+
+    def _bounds(self, by: Steps) -> tuple[int, int]:
+        """Returns the values of the bounds. They are the same for all channels, as the quantiser is monotone."""
+        bounds = [quantised(np.float32(b), by) for b in (self.low, self.high)]
+        if any((b != b.flat[0]).any() for b in bounds):
+            raise Refusal("bounds of a Relu or Clip before scales that differ by channel")
+        return int(bounds[0].flat[0]), int(bounds[1].flat[0])
+
+    def _same_codes(self, by: Steps, zero: int, result: Range) -> Operator | None:
+        """Returns an operator without arithmetic if scale, zero point and type stay the same."""
+        term, element = self.only, by.code.element
+        if term is None or by.scale.size > 1 or term.scale.item() != by.scale.item():
+            return None
+        if term.tensor.element != element or term.offset.item() + zero != 0 or term.tensor.shape != self.shape:
+            return None
+        if result == Range.of(element):
+            return Rename()
+        return Bound(
+            None if result.low == element.low else result.low, None if result.high == element.high else result.high
+        )
+
+    def _pixel_term(
+        self, node: NodeView, ctx: ImportContext, term: Term, by: Steps, image: Image
+    ) -> requantise.Term:
+        with np.errstate(over="ignore", under="ignore"):
+            step = np.asarray(by.scale * term.count.astype(np.float32), np.float32)
+            multiplier = np.asarray(term.scale / step, np.float32)
+        if not np.isfinite(multiplier).all() or (multiplier < np.finfo(np.float32).tiny).any():
+            wrong = f"scale {term.scale.flat[0]} over {by.scale.flat[0]} is beyond the range of float32"
+            raise UserError(f"{node.name} ({node.op_type}): {wrong}")
+        found = ctx.range(term.tensor)
+        return requantise.Term(
+            broadcast_pixels(multiplier, self.shape, image), broadcast_pixels(term.offset, self.shape, image), found.low, found.high
+        )
+
+    def _laid(self, node: NodeView, ctx: ImportContext, tensor: Tensor, image: Image) -> Tensor:
+        if tensor.shape == self.shape:
+            return ctx.as_image(node, tensor, image)
+        wanted = np.broadcast_to(c_order(tensor.shape), self.shape)
+        moved = move([tensor.image], wanted, image)
+        return ctx.inner(node, (tensor.name,), self.shape, image, moved, f"{tensor.name}.expanded")
+
+    def coded(self) -> tuple[Tensor, Coding] | None:
+        if len(self.terms) > 1 or self.low > -math.inf or self.high < math.inf:
+            return None
+        term = self.terms[0]
+        scale, offset = np.broadcast_arrays(term.scale, term.offset)
+        wide = [a for a, n in enumerate(scale.shape) if n > 1]
+        if (term.count != 1).any() or len(wide) > 1 or term.tensor.shape != self.shape:
+            return None
+        zeros = tuple(int(-v) for v in offset.ravel())
+        if max(map(abs, zeros)) > integer(32).high:
+            return None
+        coding = Coding("float32", 0, tuple(map(float, scale.ravel())), zeros, wide[0] if wide else None)
+        return term.tensor, coding
+
+
+def integers_as_they_are(node: NodeView, tensor: Tensor) -> Affine:
+    """Returns the view of the numbers of an integer tensor of the model."""
+    offset = np.asarray(tensor.coding.offset if tensor.coding else 0, np.int64)
+    return Affine(node, tensor.shape, (Term(tensor, np.ones((), np.float32), offset),))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableView:
+    """A function of one tensor of integers of at most 8 bits; `values`: result for each integer, lowest first."""
+
+    node: NodeView
+    shape: Shape
+    tensor: Tensor
+    values: Floats
+
+    def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
+        _replay(self.node, ctx)
+
+    def coded(self) -> None:
+        return None
+
+    def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
+        if not by.is_uniform:
+            return False
+        table = (quantised(self.values, by) - by.code.offset).astype(np.int32)
+        found = Range(int(table.min()), int(table.max()))
+        tensor = self.tensor
+        ctx.emit(node, (tensor.name,), tensor.image, Lookup(table), name, by.code.element, found)
+        return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """Several views along one axis. Their integers mean different things until they are quantised alike."""
+
+    node: NodeView
+    shape: Shape
+    parts: tuple[View, ...]
+
+    def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
+        _replay(self.node, ctx)
+
+    def coded(self) -> None:
+        return None
+
+    def quantise(self, node: NodeView, ctx: ImportContext, by: Steps, name: str) -> bool:
+        if not by.is_uniform:
+            return False
+        names = [ctx.declare(f"{name}.{i}", part.shape) for i, part in enumerate(self.parts)]
+        if not all(p.quantise(node, ctx, by, n) for p, n in zip(self.parts, names, strict=True)):
+            raise Refusal("operands with scales of different granularity")
+        join = replace(self.node, inputs=tuple(names), outputs=(name,))
+        _importer(join)(join, ctx)
+        return True
+
+
+def _replay(node: NodeView, ctx: ImportContext) -> None:
+    """Computes a node in floats after all, as if its operands had been floats."""
+    _importer(node)(node, ctx)
+
+
+def _importer(node: NodeView):  # noqa: ANN202 (ImportFunction)
+    found = find_importer(node.op_type, node.version)
+    if found is None:
+        raise Refusal("not supported")
+    return found.function
+
+
+def broadcast_pixels(values: npt.NDArray[np.generic], shape: Shape, image: Image) -> npt.NDArray[np.generic]:
+    """Returns parameters of a view of `shape` as [rows or 1, width or 1, channels or 1] of its image."""
+    if values.size == 1:
+        return values.reshape(1, 1, 1)
+    padded = values.reshape((1,) * (len(shape) - values.ndim) + values.shape)
+    if shape != image.shape:
+        padded = np.broadcast_to(padded, shape).reshape(image.shape)
+    moved = np.moveaxis(padded, image.channel_axis, -1)
+    if math.prod(moved.shape[:-2]) > 1:
+        moved = np.broadcast_to(moved, (*image.pixel_dims[:-1], *moved.shape[-2:]))
+    pixels = moved.reshape(math.prod(moved.shape[:-2]), *((1,) * (2 - moved.ndim)), *moved.shape[-2:])
+    for axis in range(3):
+        first = pixels.take([0], axis=axis)
+        if pixels.shape[axis] > 1 and (pixels == first).all():
+            pixels = first
+    return np.ascontiguousarray(pixels)
+
+
+def _row_classes(
+    terms: list[requantise.Term], rows: int
+) -> tuple[npt.NDArray[np.intp], tuple[requantise.Term, ...]]:
+    """Returns the class of each row, and the parameters of each class instead of each row."""
+    varying = [a for t in terms for a in (t.multiplier, t.offset) if a.shape[0] > 1]
+    if not varying:
+        return np.zeros(rows, np.intp), tuple(terms)
+    labels = [np.unique(a.reshape(rows, -1), axis=0, return_inverse=True)[1].reshape(-1) for a in varying]
+    _, first, classes = np.unique(np.stack(labels, axis=1), axis=0, return_index=True, return_inverse=True)
+    return classes.reshape(-1).astype(np.intp), tuple(
+        replace(t, multiplier=_of_classes(t.multiplier, first), offset=_of_classes(t.offset, first)) for t in terms
+    )
+
+
+def _of_classes(values: npt.NDArray[np.generic], first: npt.NDArray[np.intp]) -> npt.NDArray[np.generic]:
+    return values if values.shape[0] == 1 else np.ascontiguousarray(values[first])

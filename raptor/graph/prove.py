@@ -1,0 +1,387 @@
+"""Proof that a recipe computes its requantisation, from the steps alone.
+
+1. Interval arithmetic: no value leaves 32 bits.
+2. Normal form: the steps are followed with whole numbers in place of values. Floors nest exactly, so the last value is
+   floor((sum a * x + c + b) / 2^e), where b is 0 or the parity of an earlier value of that kind. With a >= 1 (or a >= 0
+   and no b) this never falls when an operand rises, because b adds at most 1; nor does the definition.
+3. One term: two staircases are equal everywhere if they are equal at both ends of the operand's range and at both sides
+   of every threshold of the definition. Two terms of few values: all pairs are computed. Otherwise the normal form is
+   compared with the definition: a / 2^e must be the multipliers themselves, and c and b their rounding.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from raptor.common.errors import VerifyError
+from raptor.graph.requantise import Problem, Requantise, problem
+from raptor.graph.slack import MOST_PAIRS, pairs, staircase, ties
+from raptor.graph.steps import Ints, RangeError, Recipe, Step, execute, ranges, remainder_bits
+
+MOST_OPERANDS = 2**24
+"""Largest number of operands that are computed, over all sets of parameters."""
+_AT_ONCE = 2**18
+_FEW_RESULTS = 255
+"""Thresholds of each set that are computed beside the algebraic proof."""
+
+
+def prove(requantise: Requantise, recipe: Recipe) -> None:
+    """Raises VerifyError unless the recipe has the definition's results, but for the flips that it admits."""
+    claim = _claim(requantise, recipe)
+    _prove_ranges(claim)
+    form = _normal_form(claim)
+    if recipe.flips:
+        if recipe.flips != (found := _differences(claim, form)):
+            raise VerifyError(f"requantisation: recipe admits {recipe.flips} flips, but has {found}")
+    elif len(requantise.terms) == 1 and claim.given.size * (recipe.high - recipe.low) <= MOST_OPERANDS:
+        _prove_staircase(claim, most=recipe.high - recipe.low)
+    elif _few_pairs(claim.given):
+        _prove_pairs(claim)
+    else:
+        _prove_algebra(claim, form)
+
+
+def differences(requantise: Requantise, recipe: Recipe) -> int:
+    """Returns by how much the results of recipe and definition differ, summed over all operands and parameters.
+
+    An upper bound if two or more terms have more than 2^16 combinations of values.
+    """
+    claim = _claim(requantise, recipe)
+    return _differences(claim, _normal_form(claim))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Claim:
+    """A recipe beside its definition, for each set of parameters and constants that occurs. Constants: [S, 1]."""
+
+    given: Problem
+    recipe: Recipe
+    steps: list[Step]
+
+    def results(self, operands: Sequence[Ints]) -> Ints:
+        values = execute(self.steps, operands)[-1]
+        return np.clip(values, self.recipe.low, self.recipe.high)
+
+    def parts(self, width: int) -> Iterator["_Claim"]:
+        """Yields the sets in groups of which arrays [sets, width] fit a cache."""
+        size = max(1, _AT_ONCE // max(1, width))
+        for start in range(0, self.given.size, size):
+            yield self.select(np.arange(start, min(start + size, self.given.size)))
+
+    def select(self, chosen: Ints) -> "_Claim":
+        given = self.given.select(chosen)
+        return _Claim(given, self.recipe, _with_constants(self.recipe.steps, given.extra))
+
+    def where(self, number: int) -> str:
+        """Returns the first element of the parameter arrays that has a set."""
+        row, column, channel = np.unravel_index(int(self.given.first[number]), self.given.kinds.shape)
+        return f"requantisation: class {row}, column {column}, channel {channel}"
+
+    def refuse_different(self, wrong: Ints, operands: Sequence[Ints]) -> None:
+        """Raises VerifyError for the first operand [S, any] that is wrong."""
+        if not wrong.any():
+            return
+        number, place = (int(i) for i in np.argwhere(wrong)[0])
+        one = self.select(np.array([number]))
+        values = [np.broadcast_to(x, wrong.shape)[number, place].reshape(1, 1) for x in operands]
+        found, right = int(one.results(values)[0, 0]), int(one.given.results(values)[0, 0])
+        where = ", ".join(str(int(v[0, 0])) for v in values)
+        raise VerifyError(f"{self.where(number)}: operand {where} gives {found} instead of {right}")
+
+
+def _with_constants(steps: Sequence[Step], constants: Sequence[Ints]) -> list[Step]:
+    left = iter(constants)
+    return [s if isinstance(s.right, int) else Step(s.op, s.left, next(left)) for s in steps]
+
+
+def _claim(requantise: Requantise, recipe: Recipe) -> _Claim:
+    constants = [step.right.astype(np.int64) for step in recipe.steps if not isinstance(step.right, int)]
+    given = problem(requantise, constants)
+    expected = (given.operands, requantise.low, requantise.high)
+    if (recipe.operands, recipe.low, recipe.high) != expected or len(recipe.bounds) != len(recipe.steps):
+        raise VerifyError("requantisation: recipe is for other ranges of operands or results")
+    return _Claim(given, recipe, _with_constants(recipe.steps, given.extra))
+
+
+def _prove_ranges(claim: _Claim) -> None:
+    operands = claim.recipe.operands
+    try:
+        found = ranges(claim.steps, operands)
+    except RangeError as e:
+        raise VerifyError(f"{claim.where(e.where[0])}: step {e.step} reaches {e.value}") from None
+    for i, ((low, high), bounds) in enumerate(zip(found[len(operands) :], claim.recipe.bounds, strict=True)):
+        if int(low.min()) < bounds[0] or int(high.max()) > bounds[1]:
+            raise VerifyError(f"requantisation: step {i} leaves the recorded range {bounds[0]}..{bounds[1]}")
+
+
+def _prove_staircase(claim: _Claim, most: int) -> None:
+    """Compares both ends and at most so many thresholds of each set; if it has no more, this proves equality."""
+    for part in claim.parts(min(most, claim.recipe.high - claim.recipe.low)):
+        given, ends = part.given, np.array([part.given.operands[0]], np.int64)
+        part.refuse_different(part.results([ends]) != given.results([ends]), [ends])
+        moving, results, at = staircase(given, most)
+        if not moving.any():
+            continue
+        part, given = part.select(moving), given.select(moving)
+        reaches, misses = given.results([at]) >= results, given.results([at - 1]) < results
+        if not (reaches & misses).all():
+            raise VerifyError(f"{part.where(int(np.argwhere(~(reaches & misses))[0, 0]))}: wrong threshold")
+        part.refuse_different(part.results([at]) < results, [at])
+        part.refuse_different(part.results([at - 1]) >= results, [at - 1])
+
+
+def _few_pairs(given: Problem) -> bool:
+    if len(given.operands) != 2:
+        return False
+    count = (given.operands[0][1] - given.operands[0][0] + 1) * (given.operands[1][1] - given.operands[1][0] + 1)
+    return count <= MOST_PAIRS and count * given.size <= MOST_OPERANDS
+
+
+def _prove_pairs(claim: _Claim) -> None:
+    operands = pairs(claim.given)
+    for i in range(claim.given.size):
+        part = claim.select(np.array([i]))
+        part.refuse_different(part.results(operands) != part.given.results(operands), operands)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Form:
+    """floor((sum of coefficient * variable + constant) / 2^shift), each [S, 1] of Python's integers.
+
+    Variables are numbers of values: operands, clamped operands, and values of which only the number is used.
+    """
+
+    coefficients: Mapping[int, Ints]
+    constant: Ints
+    shift: Ints
+
+    def scaled(self, factor: Ints) -> "_Form":
+        return _Form({v: c * factor for v, c in self.coefficients.items()}, self.constant * factor, self.shift)
+
+    def plus(self, other: "_Form") -> "_Form":
+        """Adds a form without a shift."""
+        sums = dict(self.coefficients)
+        for variable, coefficient in other.coefficients.items():
+            own = sums.get(variable, np.zeros_like(coefficient))
+            sums[variable] = own + (coefficient << self.shift)
+        return _Form(sums, self.constant + (other.constant << self.shift), self.shift)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _NormalForm:
+    """A program's last value: floor((sum of factor * operand + constant + parity of `even`) / 2^shift).
+
+    The operands are first clamped to `clamps`. even: a form over the same operands, or None.
+    """
+
+    factors: list[Ints]
+    constant: Ints
+    shift: Ints
+    even: "_NormalForm | None"
+    clamps: list[tuple[int, int]]
+
+
+class _Follower:
+    """Follows the steps of a claim with forms in place of values."""
+
+    def __init__(self, claim: _Claim) -> None:
+        self.steps, self.inputs, self.size = claim.steps, len(claim.given.operands), claim.given.size
+        self.clamps = {i: (i, ends) for i, ends in enumerate(claim.recipe.operands)}
+        self.forms = [self._variable(i) for i in range(self.inputs)]
+        for step in self.steps:
+            self.forms.append(self._form(step))
+
+    def _variable(self, number: int) -> _Form:
+        zero = np.zeros((self.size, 1), object)
+        return _Form({number: zero + 1}, zero, zero)
+
+    def _whole(self, number: int) -> _Form:
+        """Returns a value as a sum without a floor; a value that has one becomes a variable."""
+        return self._variable(number) if self.forms[number].shift.any() else self.forms[number]
+
+    def _form(self, step: Step) -> _Form:
+        left, number = self.forms[step.left], len(self.forms)
+        if isinstance(step.right, int):
+            return self._sum(step.left, step.right, step)
+        right = step.right.astype(object)
+        match step.op:
+            case "mul":
+                return self._whole(step.left).scaled(right)
+            case "sll":
+                return self._whole(step.left).scaled(1 << right)
+            case "sra":
+                return _Form(left.coefficients, left.constant, left.shift + right)
+            case "add" | "sub":
+                moved = right if step.op == "add" else -right
+                return _Form(left.coefficients, left.constant + (moved << left.shift), left.shift)
+            case "max" | "min":
+                self._clamp(step, number)
+                return self._variable(number)
+
+    def _sum(self, left: int, right: int, step: Step) -> _Form:
+        floors = [bool(self.forms[v].shift.any()) for v in (left, right)]
+        if step.op == "add" and floors[1]:
+            left, right, floors = right, left, floors[::-1]
+        remainder = remainder_bits(self.steps, self.inputs, step) is not None
+        # At most one floor of a sum can stay a floor. A remainder is recognised by the numbers of its two values.
+        fixed = self._whole(left) if floors[1] or remainder else self.forms[left]
+        sign = np.array([[1 if step.op == "add" else -1]], object)
+        return fixed.plus(self._whole(right).scaled(sign))
+
+    def _clamp(self, step: Step, number: int) -> None:
+        assert not isinstance(step.right, int)
+        bound = int(step.right.reshape(-1)[0])
+        if step.left not in self.clamps or (step.right != bound).any():
+            raise VerifyError("requantisation: a value that is no operand is clamped, or not by one number")
+        operand, (low, high) = self.clamps[step.left]
+        clamp = max if step.op == "max" else min
+        self.clamps[number] = operand, (clamp(low, bound), clamp(high, bound))
+
+    def normal(self, number: int, parity: bool) -> _NormalForm:
+        """Returns a value as a normal form, in which a parity may occur."""
+        form = self.forms[number]
+        used = {v: c for v, c in form.coefficients.items() if c.any()}
+        even = self._parity(used) if parity else None
+        chosen: dict[int, tuple[Ints, tuple[int, int]]] = {}
+        for variable, coefficient in used.items():
+            if variable not in self.clamps or self.clamps[variable][0] in chosen:
+                raise VerifyError("requantisation: the recipe is no scaled sum of its operands")
+            operand, ends = self.clamps[variable]
+            chosen[operand] = coefficient, ends
+        nothing = np.zeros((self.size, 1), object), (0, 0)
+        both = [chosen.get(i, (nothing[0], self.clamps[i][1])) for i in range(self.inputs)]
+        return _NormalForm([f for f, _ in both], form.constant, form.shift, even, [ends for _, ends in both])
+
+    def _parity(self, used: dict[int, Ints]) -> _NormalForm | None:
+        """Takes q - 2 * (q >> 1) out of the variables, and returns q; None if it is not there."""
+        for step in self.steps:
+            bits = remainder_bits(self.steps, self.inputs, step)
+            if bits is None or (bits != 1).any():
+                continue
+            q, doubled = step.left, step.right
+            assert isinstance(doubled, int)
+            floor = self.steps[doubled - self.inputs].left
+            if floor in used and q in used and (used[q] == 1).all() and (used[floor] == -2).all():
+                del used[q], used[floor]
+                return self.normal(q, parity=False)
+        return None
+
+
+def _normal_form(claim: _Claim) -> _NormalForm:
+    """Returns the normal form of the result. Raises VerifyError if it may fall when an operand rises."""
+    follower = _Follower(claim)
+    form = follower.normal(len(follower.forms) - 1, parity=True)
+    # A carry of 1 that does not reach the result may come from any parity.
+    idle = (form.constant >> form.shift) == ((form.constant + (form.even is not None)) >> form.shift)
+    still = np.logical_and.reduce([f == 0 for f in form.factors]) & idle
+    rising = np.logical_and.reduce([f >= (form.even is not None) for f in form.factors])
+    bad = ~(still | rising).astype(bool)
+    if bad.any():
+        raise VerifyError(f"{claim.where(int(np.argmax(bad)))}: the result may fall when the operand rises")
+    return form
+
+
+def _prove_algebra(claim: _Claim, form: _NormalForm) -> None:
+    """Compares the normal form with the definition, and for one term, also some thresholds of each set."""
+    given = claim.given
+    right = _equal(given, form)
+    if len(given.operands) == 1:
+        ends, inner = (np.array([e], np.int64) for e in (given.operands[0], form.clamps[0]))
+        bounded = (given.results([ends]) == given.results([inner])).all(axis=1, keepdims=True)
+        still = (form.factors[0] == 0) & (given.results([ends[:, :1]]) == given.results([ends[:, 1:]]))
+        right = (right & bounded) | still
+    if not right.all():
+        raise VerifyError(f"{claim.where(int(np.argmin(right)))}: the recipe is not the definition")
+    if len(given.operands) == 1:
+        _prove_staircase(claim, most=_FEW_RESULTS)
+
+
+def _equal(given: Problem, form: _NormalForm) -> Ints:
+    """Says for each set whether a normal form, its operands not clamped, is the definition without its clamp."""
+    same = np.ones((given.size, 1), bool)
+    for own, factor in zip(form.factors, given.factors, strict=True):
+        same &= (own << given.shift.astype(object) == factor.astype(object) << form.shift).astype(bool)
+    half = (1 << form.shift) >> 1
+    rest = form.constant - _offsets(given, form)
+    if form.even is None:
+        whole = given.shift == 0
+        fine = (rest == half) & ~ties(given) | whole & (rest >= 0) & (rest < (1 << form.shift))
+        return same & fine.astype(bool)
+    # At a tie, the first run gives k and the zero point that it contains, which must be even.
+    first = form.even.constant - _offsets(given, form.even) - (half - 1) + (given.zero_point << form.shift)
+    fine = (rest == half - 1) & (form.shift > 0) & (first % (2 << form.shift) == 0)
+    for own, other in zip((*form.factors, form.shift), (*form.even.factors, form.even.shift), strict=True):
+        fine = fine & (own == other)
+    return same & fine.astype(bool) & (form.clamps == form.even.clamps)
+
+
+def _offsets(given: Problem, form: _NormalForm) -> Ints:
+    """Returns the offsets and the zero point at the scale of a form."""
+    folded = given.zero_point << form.shift
+    for factor, offset in zip(form.factors, given.offsets, strict=True):
+        folded = folded + factor * offset.astype(object)
+    return folded
+
+
+def _differences(claim: _Claim, form: _NormalForm) -> int:
+    given = claim.given
+    often = np.bincount(given.kinds.reshape(-1), minlength=given.size)
+    if len(given.operands) == 1:
+        return sum(int(o) * _moved(claim.select(np.array([i])), form, i) for i, o in enumerate(often))
+    if _few_pairs(given):
+        operands = pairs(given)
+        return sum(
+            int(o) * int(abs(part.results(operands) - part.given.results(operands)).sum())
+            for part, o in ((claim.select(np.array([i])), o) for i, o in enumerate(often))
+        )
+    return sum(int(o) * _at_most(given, form, i) for i, o in enumerate(often))
+
+
+def _moved(one: _Claim, form: _NormalForm, number: int) -> int:
+    """Returns by how much the thresholds of one set are moved, in sum. Checks the recipe at its own thresholds."""
+    given, (low, high), (least, most) = one.given, one.given.operands[0], form.clamps[0]
+    if form.even is not None:
+        raise VerifyError("requantisation: a recipe with flips makes ties even")
+    k = np.arange(given.low + 1, given.high + 1)
+    right = np.full(len(k), high + 1)
+    ends = given.ends()[0]
+    inside = (k > ends[0]) & (k <= ends[1])
+    right[k <= ends[0]] = low
+    right[inside] = given.thresholds(k[inside][None])[0]
+    factor, constant, shift = (int(a[number, 0]) for a in (form.factors[0], form.constant, form.shift))
+    own = np.array([_reaching(int(result), factor, constant, shift) for result in k])
+    own = np.where(own <= least, low, np.where(own > most, high + 1, own)).astype(np.int64)
+    reached, missed = own <= high, own > low
+    at, below = own[reached][None], own[missed][None] - 1
+    if (one.results([at]) < k[reached]).any() or (one.results([below]) >= k[missed]).any():
+        raise VerifyError(f"{one.where(0)}: the recipe is not its normal form")
+    return int(abs(own - right).sum())
+
+
+def _reaching(result: int, factor: int, constant: int, shift: int) -> int:
+    """Returns the smallest x, within 33 bits, with floor((x * factor + constant) / 2^shift) >= result."""
+    missing = (result << shift) - constant
+    far = 2**32
+    if factor == 0:
+        return -far if missing <= 0 else far
+    return min(max(-(-missing // factor), -far), far)
+
+
+def _at_most(given: Problem, form: _NormalForm, number: int) -> int:
+    """Returns an upper bound of the differences of one set.
+
+    A sum that is off by at most d can differ only within d of a tie; along one operand with multiplier M, at most
+    2 d / M + 1 values are so near to one tie.
+    """
+    scale, own_scale = Fraction(1, 1 << int(given.shift[number, 0])), Fraction(1, 1 << int(form.shift[number, 0]))
+    multipliers = [int(f[number, 0]) * scale for f in given.factors]
+    offset = int(form.constant[number, 0]) * own_scale - given.zero_point - Fraction(1, 2)
+    error = [abs(offset - sum(int(o[number, 0]) * m for o, m in zip(given.offsets, multipliers, strict=True)))]
+    for (low, high), factor, multiplier in zip(given.operands, form.factors, multipliers, strict=True):
+        error.append(abs(int(factor[number, 0]) * own_scale - multiplier) * max(-low, high))
+    values = [high - low + 1 for low, high in given.operands]
+    near = [int(2 * sum(error) / m + 1) * math.prod(values) // v for m, v in zip(multipliers, values, strict=True)]
+    return min((given.high - given.low + 2) * min(near), (given.high - given.low) * math.prod(values))

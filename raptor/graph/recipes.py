@@ -1,0 +1,270 @@
+"""Recipes of requantisations: the cheapest programs on 32-bit integers that give exactly the definition's results.
+
+A multiplier is factor / 2^shift with whole numbers, so the result is floor((sum x * factor + constant) / 2^shift). The
+constant holds the offsets, the zero point and the half that rounds. Horner's scheme (`raptor.graph.horner`) computes it
+in 32 bits. Two facts make it cheap:
+
+- Operands are whole numbers in a known range, so a whole interval of constants gives the same results
+  (`raptor.graph.slack`). The one with most trailing zeros needs no addition in the lower stages, and often a shorter
+  factor, which needs one stage only, has such an interval too.
+- Beyond the operands where the result reaches its clamp, nothing changes: the operand may be clamped there first.
+
+Half up differs from ties to even where the sum is exactly k + 1/2. If operands reach such ties, the program runs once
+with the half lowered by one unit, which gives k, and then again with the parity of k added in the lowest stage.
+
+Candidates are tried from the cheapest on; the first whose values all fit 32 bits is taken.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from raptor.graph.horner import Scaled, Shape, program
+from raptor.graph.prove import differences
+from raptor.graph.requantise import Problem, Requantise, problem
+from raptor.graph.slack import Samples, edges, samples, ties
+from raptor.graph.steps import Ints, RangeError, Recipe, Step, ranges
+
+FEW_BITS = 15
+"""Bits of a short multiplier below which its operand is first clamped to where results change."""
+_MANTISSA = 24
+_MOST_LIMBS = 5
+_CUTS = range(8, 18)
+"""Sums of limb widths that are tried for an operand cut in two."""
+
+_bit_length = np.frompyfunc(int.bit_length, 1, 1)
+
+
+class NoRecipeError(UserError):
+    """No recipe of 32-bit integers computes a requantisation. The message has the numbers, but no node."""
+
+
+def exact(requantise: Requantise) -> Recipe:
+    """Returns the cheapest recipe found whose results are the definition's. Raises NoRecipeError if there is none."""
+    given = problem(requantise)
+    for scaled, shape in _candidates(given):
+        recipe = _fitting(given, scaled, shape)
+        if recipe is not None:
+            return recipe
+    raise NoRecipeError(_too_wide(requantise))
+
+
+def _too_wide(requantise: Requantise) -> str:
+    terms = ", ".join(
+        f"operand {t.low}..{t.high}, multiplier {t.multiplier.min():g}..{t.multiplier.max():g}, "
+        f"offset {t.offset.min()}..{t.offset.max()}"
+        for t in requantise.terms
+    )
+    return f"requantisation does not fit 32-bit integers: {terms}"
+
+
+def short(requantise: Requantise) -> Recipe:
+    """Returns a recipe with one limb, whose multiplier has as many bits as fit, and counts its `flips`.
+
+    Returns the exact recipe if that has no more steps.
+    """
+    best, given = exact(requantise), problem(requantise)
+    found = [(clamp, *_one_limb(given, clamp)) for clamp in _clamps(given, margin=True)]
+    fitting = [(clamp, good, recipe) for clamp, good, recipe in found if recipe is not None]
+    chosen = [recipe for clamp, good, recipe in fitting if clamp is not None or good or len(fitting) == 1]
+    if not chosen or len(best.steps) <= len(chosen[0].steps):
+        return best
+    return replace(chosen[0], flips=differences(requantise, chosen[0]))
+
+
+def _one_limb(given: Problem, clamp: tuple[int, int] | None) -> tuple[bool, Recipe | None]:
+    """Returns whether the multipliers, rounded to one limb, are right or long, and the recipe if it fits."""
+    scaled = _rounded(given, _room(given, clamp or given.operands[0]))
+    recipe = _fitting(given, _steady(given, scaled), Shape((), clamp))
+    both = zip(scaled.factors, given.factors, strict=True)
+    good = [(_bit_length(a) >= FEW_BITS) | (a << _flat(given.shift) == _flat(b) << scaled.shift) for a, b in both]
+    return all(g.all() for g in good), recipe
+
+
+def _candidates(given: Problem) -> Iterator[tuple[Scaled, Shape]]:
+    """Yields ways to compute the results exactly, the cheapest first."""
+    known, clamps = samples(given), _clamps(given)
+    half_up = _half_up(given, known, 0)
+    for clamp in clamps:
+        if half_up is not None:
+            yield half_up, Shape((), clamp)
+        fitted = None if known is None else _fitted(given, known, clamp or given.operands[0])
+        if fitted is not None:
+            yield fitted, Shape((), clamp)
+    wide = _even(given) if half_up is None else _half_up(given, known, _MANTISSA)
+    assert wide is not None
+    for limbs in range(1, _MOST_LIMBS + 1):
+        yield from ((wide, Shape(w, clamp)) for clamp in clamps for w in _widths(given, wide, limbs, clamp))
+    if len(given.operands) == 1:
+        bits = max(abs(end) for end in given.operands[0]).bit_length()
+        cuts = (w for limbs in range(2, _MOST_LIMBS + 1) for w in _cuts(limbs, _CUTS))
+        yield from ((wide, Shape(w, split=bits // 2)) for w in cuts)
+
+
+def _clamps(given: Problem, margin: bool = False) -> list[tuple[int, int] | None]:
+    """Returns None, and the range outside of which no result changes if it is narrower than the operand's.
+
+    margin: the range is wide enough also for thresholds that are moved a little.
+    """
+    ends = given.ends() if len(given.operands) == 1 else np.zeros((1, 2))
+    moving = ends[:, 0] < ends[:, 1]
+    if not moving.any():
+        return [None]
+    thresholds = edges(given.select(moving))
+    low, high = int(thresholds[:, 0].min()) - 1, int(thresholds[:, 1].max())
+    more = 2 + ((high - low) >> 6) if margin else 0
+    clamp = max(low - more, given.operands[0][0]), min(high + more, given.operands[0][1])
+    return [None] if clamp == given.operands[0] else [None, clamp]
+
+
+def _base(given: Problem, factors: Sequence[Ints], shift: Ints) -> Ints:
+    """Returns the constant without the half: offsets and zero point."""
+    folded = given.zero_point << shift
+    for factor, offset in zip(factors, given.offsets, strict=True):
+        folded = folded + factor * _flat(offset)
+    return folded
+
+
+def _flat(values: Ints) -> Ints:
+    """Returns [S, 1] as [S], in Python's integers."""
+    return values.reshape(-1).astype(object)
+
+
+def _half(shift: Ints) -> Ints:
+    return (1 << shift) >> 1
+
+
+def _plain(given: Problem, bits: int) -> Scaled:
+    """Returns the multipliers as they are, rounded half up, with factors of at least so many bits."""
+    factors, shift = [_flat(factor) for factor in given.factors], _flat(given.shift)
+    plain = Scaled(factors, _base(given, factors, shift) + _half(shift), shift)
+    plain = plain.raised(shift + np.maximum(0, bits - _bit_length(np.maximum.reduce(factors))))
+    # A shift of 0 has no half; a larger one that stands for it has.
+    return replace(plain, constant=plain.constant + np.where(shift == 0, _half(plain.shift), 0))
+
+
+def _half_up(given: Problem, known: Samples | None, bits: int) -> Scaled | None:
+    """Returns the multipliers as they are, rounded half up or so; None if a tie must become even."""
+    plain = _plain(given, bits)
+    if known is None:
+        return None if ties(given).any() else _steady(given, plain)
+    least, most = known.slack(plain.factors, plain.shift)
+    if (least > most).any():
+        return None
+    base = _base(given, plain.factors, plain.shift)
+    return _steady(given, replace(plain, constant=_roundest(base + least, base + most)))
+
+
+def _even(given: Problem) -> Scaled:
+    plain, odd = _plain(given, 0).raised(1), given.zero_point & 1
+    constant = _base(given, plain.factors, plain.shift) - (odd << plain.shift) + _half(plain.shift) - 1
+    return _steady(given, replace(plain, constant=constant, even=True, odd=odd))
+
+
+def _steady(given: Problem, scaled: Scaled) -> Scaled:
+    """Returns factors of 0 for sets that have one result for all operands, if there is one term."""
+    if len(given.operands) > 1:
+        return scaled
+    ends = given.ends()
+    still = ends[:, 0] == ends[:, 1]
+    shift = np.where(still, 0 if still.all() else scaled.shift[~still].min(), scaled.shift)
+    constant = np.where(still, (_flat(ends[:, 0]) - scaled.odd) << shift, scaled.constant)
+    return replace(scaled, factors=[np.where(still, 0, scaled.factors[0])], constant=constant, shift=shift)
+
+
+def _roundest_of(low: int, high: int) -> int:
+    if low <= 0 <= high:
+        return 0
+    zeros = max(0, ((low - 1) ^ high).bit_length() - 1)
+    return high >> zeros << zeros
+
+
+_roundest = np.frompyfunc(_roundest_of, 2, 1)
+"""Returns the numbers from low to high that have most trailing zeros: they leave the lower stages without constants."""
+
+
+def _room(given: Problem, operand: tuple[int, int]) -> Ints:
+    """Returns the largest shifts [S] with which the products, and their sum, should fit 32 bits; operand 0 is given."""
+    operands = [operand, *given.operands[1:]]
+    products, sums = np.zeros(given.size), np.full(given.size, abs(given.zero_point) + 1.0)
+    for (low, high), factor, offset in zip(operands, given.factors, given.offsets, strict=True):
+        multiplier = np.ldexp(factor[:, 0].astype(np.float64), -given.shift[:, 0])
+        products += max(-low, high, 1) * multiplier
+        sums += np.maximum(abs(low + offset[:, 0]), abs(high + offset[:, 0])) * multiplier
+    return np.clip(np.floor(30.999 - np.log2(np.maximum(products, sums))), 0, 31).astype(np.int64)
+
+
+def _rounded(given: Problem, shift: Ints, turns: Sequence[int] = ()) -> Scaled:
+    """Returns the multipliers rounded to multiples of 2^-shift, then turned by so many units, and at least one unit."""
+    scaled = [np.ldexp(factor[:, 0].astype(np.float64), shift - given.shift[:, 0]) for factor in given.factors]
+    turned = [np.rint(s) + turn for s, turn in zip(scaled, turns or [0] * len(scaled), strict=True)]
+    whole = [np.maximum(t, 1).astype(np.int64) for t in turned]
+    # Where nothing is lost, the factors stay as they are: a factor of 1 needs no product.
+    kept = (shift >= given.shift[:, 0]) & np.logical_and.reduce([w == s for w, s in zip(whole, scaled, strict=True)])
+    factors = [np.where(kept, _flat(f), w.astype(object)) for f, w in zip(given.factors, whole, strict=True)]
+    exponent = np.where(kept, _flat(given.shift), shift.astype(object))
+    return Scaled(factors, _base(given, factors, exponent) + _half(exponent), exponent)
+
+
+def _fitted(given: Problem, known: Samples, operand: tuple[int, int]) -> Scaled | None:
+    """Returns multipliers so short that one limb should do, with which the results are right all the same; or None."""
+    room = _room(given, operand)
+    found, missing = _rounded(given, room), known.moving.copy()
+    for less, turns in product((0, 1), product((0, 1, -1), repeat=len(given.factors))):
+        scaled = _rounded(given, np.maximum(room - less, 0), turns)
+        least, most = known.slack(scaled.factors, scaled.shift)
+        base = _base(given, scaled.factors, scaled.shift)
+        good = missing & (least <= most).astype(bool)
+        found = _merged(found, replace(scaled, constant=_roundest(base + least, base + most)), good)
+        missing &= ~good
+        if not missing.any():
+            return _steady(given, found)
+    return None
+
+
+def _merged(old: Scaled, new: Scaled, chosen: Ints) -> Scaled:
+    factors = [np.where(chosen, b, a) for a, b in zip(old.factors, new.factors, strict=True)]
+    return Scaled(factors, np.where(chosen, new.constant, old.constant), np.where(chosen, new.shift, old.shift))
+
+
+def _widths(given: Problem, scaled: Scaled, limbs: int, clamp: tuple[int, int] | None) -> Iterator[tuple[int, ...]]:
+    """Yields widths of the limbs below the highest with which the products may fit, the smallest first."""
+    if limbs == 1:
+        yield ()
+        return
+    sizes = [max(-low, high, 1) for low, high in [clamp or given.operands[0], *given.operands[1:]]]
+    largest = np.sum([factor * size for factor, size in zip(scaled.factors, sizes, strict=True)], axis=0)
+    least = max(int(max(largest)).bit_length() - 32, limbs - 1, int(max(scaled.shift)) - 31)
+    most = (limbs - 1) * (33 - sum(sizes).bit_length())
+    yield from _cuts(limbs, range(least, min(most, least + 8) + 1))
+
+
+def _cuts(limbs: int, totals: range) -> Iterator[tuple[int, ...]]:
+    for total in totals:
+        each, more = divmod(total, limbs - 1)
+        yield tuple(each + (i < more) for i in range(limbs - 1))
+
+
+def _fitting(given: Problem, scaled: Scaled, shape: Shape) -> Recipe | None:
+    """Returns the program as a recipe, or None if a value leaves 32 bits."""
+    try:
+        steps = program(scaled, shape)
+        bounds = ranges(steps, given.operands)[len(given.operands) :]
+    except (RangeError, OverflowError):
+        return None
+    ends = tuple((int(low.min()), int(high.max())) for low, high in bounds)
+    spread = tuple(s if isinstance(s.right, int) else Step(s.op, s.left, _spread(given, s.right)) for s in steps)
+    return Recipe(given.operands, spread, ends, given.low, given.high)
+
+
+def _spread(given: Problem, constants: Ints) -> Ints:
+    """Returns constants [S, 1] as [classes or 1, width or 1, channels or 1], each axis as short as possible."""
+    flat = constants.reshape(-1)
+    wide = flat[given.kinds] if len(flat) > 1 else flat.reshape(1, 1, 1)
+    for axis in range(wide.ndim):
+        one = wide.take([0], axis)
+        wide = one if (wide == one).all() else wide
+    return wide.astype(np.int32)

@@ -1,0 +1,169 @@
+"""Requantisation: a sum of scaled integers, rounded to the integers of the result. Its definition, computed exactly."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.steps import Ints, Recipe, by_row
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """One operand x of a requantisation: it contributes (x + offset) * multiplier.
+
+    multiplier, offset: [classes or 1, width or 1, channels or 1]. multiplier: above 0 and finite, read as the exact
+    number that the float32 stands for. offset: a bias, minus a zero point, or both.
+    low, high: range of the operand's elements, proved, ends included.
+    """
+
+    multiplier: npt.NDArray[np.float32]
+    offset: npt.NDArray[np.int64]
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requantise:
+    """y = clamp(round(sum over terms of (x + offset) * multiplier) + zero_point, low, high); ties go to even.
+
+    The arithmetic is exact; only the sum is rounded, once, before the zero point is added.
+    terms: one per input. row_class: [rows]; the first index of all parameters, for each row of the image.
+    recipe: how the vector unit computes it; None before it is decided.
+    """
+
+    terms: tuple[Term, ...]
+    row_class: npt.NDArray[np.int64]
+    zero_point: int
+    low: int
+    high: int
+    recipe: Recipe | None = None
+
+
+def evaluate(requantise: Requantise, inputs: Sequence[Ints]) -> npt.NDArray[np.int64]:
+    """Returns the result for images of integers [rows, width, channels], one per term."""
+    factors, shift = _whole([term.multiplier for term in requantise.terms])
+    rows = requantise.row_class
+    sums = [x.astype(np.int64) + by_row(t.offset, rows) for x, t in zip(inputs, requantise.terms, strict=True)]
+    whole = rounded([f if len(f) == 1 else f[rows] for f in factors], shift if len(shift) == 1 else shift[rows], sums)
+    return np.clip(whole + requantise.zero_point, requantise.low, requantise.high).astype(np.int64)
+
+
+def rounded(factors: Sequence[Ints], shift: Ints, operands: Sequence[Ints]) -> Ints:
+    """Returns the sum of factor * operand / 2^shift, rounded, ties to even; in Python's integers if 64 bits are few."""
+    largest = sum(_magnitude(f) * _magnitude(x) for f, x in zip(factors, operands, strict=True))
+    if largest < 2**59:
+        # NOTE: below 2^59, a shift by 61 already rounds everything to 0, as any larger one.
+        factors, shift = [f.astype(np.int64) for f in factors], np.minimum(shift, 61).astype(np.int64)
+    else:
+        factors, shift = [f.astype(object) for f in factors], shift.astype(object)
+        operands = [x.astype(object) for x in operands]
+    total: Ints = sum((f * x for f, x in zip(factors, operands, strict=True)), np.int64(0))  # pyright: ignore
+    floor = total >> shift
+    rest = total - (floor << shift)
+    return floor + (2 * rest + (floor & 1) > (1 << shift))
+
+
+def _magnitude(values: Ints) -> int:
+    return max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
+
+
+def _whole(multipliers: Sequence[Ints]) -> tuple[list[Ints], Ints]:
+    """Returns whole factors, and one shift for all, such that each multiplier = factor / 2^shift, and shift >= 0.
+
+    At least one factor is odd or the shift is 0. The factors are Python's integers if 64 bits are too few.
+    """
+    odd = [_odd(multiplier) for multiplier in multipliers]
+    shift = np.maximum(0, odd[0][1])
+    for _, own in odd[1:]:
+        shift = np.maximum(shift, own)
+    kind = np.int64 if max(int((shift - own).max()) for _, own in odd) < 38 else object
+    return [m.astype(kind) << (shift - own).astype(kind) for m, own in odd], shift
+
+
+def _odd(multiplier: Ints) -> tuple[Ints, Ints]:
+    """Returns m, odd and below 2^24, and s with multiplier = m / 2^s."""
+    mantissa, exponent = np.frexp(multiplier.astype(np.float64))
+    m = (mantissa * 2.0**24).astype(np.int64)
+    zeros = np.frexp((m & -m).astype(np.float64))[1].astype(np.int64) - 1
+    return m >> zeros, 24 - exponent.astype(np.int64) - zeros
+
+
+def distinct(arrays: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Returns the index, in the flat broadcast of all arrays, of one element of each kind, and each element's kind.
+
+    Two elements are of one kind if all arrays have equal values there. Kinds: an array of the broadcast shape.
+    """
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    kinds = np.zeros(int(np.prod(shape)), np.int64)
+    first = np.zeros(1, np.int64)
+    for array in arrays:
+        different, numbers = np.unique(array, return_inverse=True)
+        own = np.broadcast_to(numbers.reshape(array.shape), shape).reshape(-1)
+        _, first, kinds = np.unique(kinds * len(different) + own, return_index=True, return_inverse=True)
+    return first, kinds.reshape(shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """The different parameters of a requantisation: S sets, of which each element of the arrays has one.
+
+    factors, offsets: one array [S, 1] per term; shift: [S, 1]; multiplier = factor / 2^shift.
+    kinds: [classes, width, channels], the set of each element. extra: further arrays [S, 1], cut in the same way.
+    """
+
+    factors: list[Ints]
+    offsets: list[Ints]
+    shift: Ints
+    operands: tuple[tuple[int, int], ...]
+    zero_point: int
+    low: int
+    high: int
+    first: Ints
+    kinds: Ints
+    extra: list[Ints]
+
+    @property
+    def size(self) -> int:
+        """Number of sets."""
+        return len(self.shift)
+
+    def results(self, operands: Sequence[Ints]) -> Ints:
+        """Returns the definition's result for operands [S or 1, any]."""
+        sums = [x + offset for x, offset in zip(operands, self.offsets, strict=True)]
+        return np.clip(rounded(self.factors, self.shift, sums) + self.zero_point, self.low, self.high).astype(np.int64)
+
+    def ends(self) -> Ints:
+        """Returns the smallest and the largest result of each set, [S, 2], of a requantisation of one term."""
+        return self.results([np.array([self.operands[0]], np.int64)])
+
+    def select(self, chosen: Ints) -> "Problem":
+        """Returns the chosen sets alone, by number or by truth; `kinds` stays."""
+        cut = ([a[chosen] for a in arrays] for arrays in (self.factors, self.offsets, self.extra))
+        factors, offsets, extra = cut
+        fixed = (self.operands, self.zero_point, self.low, self.high, self.first[chosen], self.kinds)
+        return Problem(factors, offsets, self.shift[chosen], *fixed, extra)
+
+    def thresholds(self, results: Ints) -> Ints:
+        """Returns the smallest operand whose result is at least `results` [S, any], for one term.
+
+        Every result asked must be above the smallest of `ends` and at most the largest.
+        """
+        k = results - self.zero_point
+        # (x + offset) * factor / 2^shift reaches k - 1/2; a tie goes up only to an even k.
+        halves = ((2 * k - 1) << self.shift) + (k & 1)
+        return -(-halves // (2 * self.factors[0])) - self.offsets[0]
+
+
+def problem(requantise: Requantise, extra: Sequence[Ints] = ()) -> Problem:
+    """Returns the different parameters of a requantisation and of further arrays that broadcast with them."""
+    terms = requantise.terms
+    arrays = [*(t.multiplier for t in terms), *(t.offset for t in terms), *extra]
+    first, kinds = distinct(arrays)
+    flat = [np.broadcast_to(array, kinds.shape).reshape(-1)[first][:, None] for array in arrays]
+    factors, shift = _whole(flat[: len(terms)])
+    operands = tuple((t.low, t.high) for t in terms)
+    offsets = [offset.astype(np.int64) for offset in flat[len(terms) : 2 * len(terms)]]
+    fixed = (operands, requantise.zero_point, requantise.low, requantise.high, first, kinds)
+    return Problem(factors, offsets, shift, *fixed, flat[2 * len(terms) :])

@@ -1,0 +1,132 @@
+"""Slack of a constant: all constants with which given factors yield the definition's results, for all operands.
+
+One term: the definition is a staircase, so its thresholds decide. Two terms of few values: all pairs do.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raptor.graph.requantise import Problem
+from raptor.graph.steps import Ints
+
+MOST_SAMPLES = 2**22
+"""Largest number of operands that are looked at one by one, over all sets of parameters."""
+MOST_PAIRS = 2**16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Sums that must reach a result, and sums that must stay below one; together they decide all operands.
+
+    A sum must be at least `reached` * 2^shift at the operands `above`, and less than `missed` * 2^shift at the operands
+    `below`. Arrays [moving sets, any]; operands are one array per term, with the offsets added, results without zero
+    point. moving: [S], sets that have more than one result.
+    """
+
+    moving: Ints
+    above: list[Ints]
+    reached: Ints
+    below: list[Ints]
+    missed: Ints
+
+    def slack(self, factors: list[Ints], shift: Ints) -> tuple[Ints, Ints]:
+        """Returns the least and the largest constant [S] that is right, as Python's integers; 0 where nothing moves.
+
+        factors: per term, and shift: arrays [S] of Python's integers. There is none if the least exceeds the largest.
+        """
+        least, most = (np.zeros(len(self.moving), object) for _ in range(2))
+        if self.moving.any():
+            factors, shift = [f[self.moving][:, None] for f in factors], shift[self.moving][:, None]
+            least[self.moving] = _missing(self.reached, self.above, factors, shift).max(axis=1)
+            most[self.moving] = _missing(self.missed, self.below, factors, shift).min(axis=1)
+            most[self.moving] -= 1
+        return least, most
+
+
+def _missing(results: Ints, operands: list[Ints], factors: list[Ints], shift: Ints) -> Ints:
+    """Returns results * 2^shift - sum of operand * factor."""
+    sizes = [int(abs(x).max()) * int(f.max()) for x, f in zip(operands, factors, strict=True)]
+    small = sum(sizes) < 2**60 and int(abs(results).max()) << int(shift.max()) < 2**60
+    kind = np.int64 if small else object
+    missing = results.astype(kind) << shift.astype(kind)
+    for x, f in zip(operands, factors, strict=True):
+        missing = missing - x.astype(kind) * f.astype(kind)
+    return missing
+
+
+def samples(given: Problem) -> Samples | None:
+    """Returns the samples that decide a requantisation, or None if they are too many."""
+    values = [high - low + 1 for low, high in given.operands]
+    if len(values) == 1:
+        return _thresholds(given) if given.size * (given.high - given.low) <= MOST_SAMPLES else None
+    few = len(values) == 2 and values[0] * values[1] <= MOST_PAIRS
+    return _pairs(given) if few and given.size * values[0] * values[1] <= MOST_SAMPLES else None
+
+
+def _thresholds(given: Problem) -> Samples:
+    moving, results, operands = staircase(given)
+    at = operands + given.offsets[0][moving]
+    k = results - given.zero_point
+    return Samples(moving, [at], k, [at - 1], k)
+
+
+def staircase(given: Problem, most: int | None = None) -> tuple[Ints, Ints, Ints]:
+    """Returns the steps of the definition: results, and the smallest operand that has each, [moving sets, any].
+
+    Also says which sets have more than one result, [S]. All results but the smallest are listed, or `most` of them,
+    evenly spaced. Sets with fewer steps repeat the last one.
+    """
+    ends = given.ends()
+    moving = ends[:, 0] < ends[:, 1]
+    low, high = ends[moving, :1], ends[moving, 1:]
+    count = max(1, int((ends[:, 1] - ends[:, 0]).max()))
+    chosen = np.arange(count) if most is None or count <= most else np.arange(most) * (count - 1) // (most - 1)
+    results = np.minimum(low + 1 + chosen, high)
+    return moving, results, given.select(moving).thresholds(results).astype(np.int64)
+
+
+def edges(given: Problem) -> Ints:
+    """Returns the lowest and the highest threshold [S, 2] of sets that all have more than one result, for one term."""
+    return given.thresholds(given.ends() + np.array([1, 0])).astype(np.int64)
+
+
+def ties(given: Problem) -> Ints:
+    """Says for each set, [S, 1], whether the sum may be exactly k + 1/2 where the neighbours' results differ.
+
+    May say yes without need.
+    """
+    rounds = given.shift > 0
+    if len(given.operands) > 1:
+        return rounds
+    ends = given.ends()
+    moving = (ends[:, :1] < ends[:, 1:]) & rounds
+    part = given.select(moving[:, 0])
+    if part.size:
+        near = edges(part).astype(object) + part.offsets[0].astype(object)
+        # The factor is odd, so ties are at the odd multiples of 2^(shift - 1).
+        unit = part.shift.astype(object) - 1
+        first = -(-(near[:, :1] - 1) >> unit) | 1
+        moving[moving] = ((first << unit) <= near[:, 1:])[:, 0]
+    return moving
+
+
+def pairs(given: Problem) -> list[Ints]:
+    """Returns all pairs of the values of two operands, as two arrays [1, pairs]."""
+    axes = [np.arange(low, high + 1) for low, high in given.operands]
+    return [axis.reshape(1, -1) for axis in np.meshgrid(*axes, indexing="ij")]
+
+
+def _pairs(given: Problem) -> Samples | None:
+    operands = pairs(given)
+    results = given.results(operands)
+    if (results.min(axis=1) == results.max(axis=1)).any():
+        return None
+    sums = [x + offset for x, offset in zip(operands, given.offsets, strict=True)]
+    # A result at the clamp need not be reached, or missed: a pair at the other end of the range stands in for it.
+    rising, falling = results > given.low, results < given.high
+    above = [np.where(rising, x, x[:, -1:]) for x in sums]
+    below = [np.where(falling, x, x[:, :1]) for x in sums]
+    reached = np.where(rising, results, results[:, -1:]) - given.zero_point
+    missed = np.where(falling, results, results[:, :1]) + 1 - given.zero_point
+    return Samples(np.ones(given.size, bool), above, reached, below, missed)

@@ -1,0 +1,169 @@
+"""Programs of vector operations on 32-bit integers: the language in which requantisation is written down.
+
+A program is a straight line. Its values are numbered: first the operands, then the result of each step. Every value is
+a vector of integers that fit 32 bits (two's complement), proved for all operands in their ranges.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[Any]
+"""An array of whole numbers: int32, int64, or Python's own integers."""
+Op = Literal["mul", "add", "sub", "sra", "sll", "max", "min"]
+
+INT32 = (-(2**31), 2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One vector operation: `op` of the value number `left` and of `right`.
+
+    right: the number of another value (add, sub), or constants [classes or 1, width or 1, channels or 1]. One constant
+    for all elements has the shape [1, 1, 1]; max and min have no other. sra: floor of the quotient by 2^right.
+    """
+
+    op: Op
+    left: int
+    right: int | Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """A requantisation as a program: y = clamp(value of the last step, low, high); without steps, of operand 0.
+
+    operands: proved range of each operand. bounds: proved range of each step's value, ends included.
+    flips: how many operand values, over all parameters, have a result that is not the definition's (0: exact); a result
+    that differs by two counts twice.
+    """
+
+    operands: tuple[tuple[int, int], ...]
+    steps: tuple[Step, ...]
+    bounds: tuple[tuple[int, int], ...]
+    low: int
+    high: int
+    flips: int = 0
+
+    @property
+    def result_low(self) -> int:
+        """The smallest value before the clamp."""
+        return (*self.operands[:1], *self.bounds)[-1][0]
+
+    @property
+    def result_high(self) -> int:
+        """The largest value before the clamp."""
+        return (*self.operands[:1], *self.bounds)[-1][1]
+
+    def registers(self) -> tuple[int, ...]:
+        """Returns a register for each step's value, counted from 0. Steps reuse registers whose values are dead.
+
+        A step may write the register that it reads. Operands have no register and stay as they are.
+        """
+        last_use = {n: i for i, step in enumerate(self.steps) for n in _read(step)}
+        free: list[int] = []
+        chosen: list[int] = []
+        for i, step in enumerate(self.steps):
+            dead = {n - len(self.operands) for n in _read(step) if last_use[n] == i}
+            free = sorted({*free, *(chosen[n] for n in dead if n >= 0)})
+            chosen.append(free.pop(0) if free else len(set(chosen)))
+        return tuple(chosen)
+
+
+def _read(step: Step) -> tuple[int, ...]:
+    return (step.left, step.right) if isinstance(step.right, int) else (step.left,)
+
+
+class RangeError(ArithmeticError):
+    """A value or constant of a program does not fit: `step` says which, `where` which element of the arrays."""
+
+    def __init__(self, step: int, where: tuple[int, ...], value: int) -> None:
+        self.step, self.where, self.value = step, where, value
+        super().__init__(f"step {step}, element {where}: {value}")
+
+
+def _refuse_outside(values: Ints, low: int, high: int, step: int) -> None:
+    if values.size and (values.min() < low or values.max() > high):
+        where = np.unravel_index(int(np.argmax((values < low) | (values > high))), values.shape)
+        raise RangeError(step, tuple(int(w) for w in where), int(values[where]))
+
+
+_FUNCTIONS: dict[Op, Callable[[Ints, Ints], Ints]] = {
+    "mul": lambda a, b: a * b,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "sra": lambda a, b: a >> b,
+    "sll": lambda a, b: a << b,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def execute(steps: Sequence[Step], operands: Sequence[Ints]) -> list[Ints]:
+    """Computes all values of a program in 64 bits. Operands and constants are int64 arrays that broadcast."""
+    values = list(operands)
+    for step in steps:
+        right = values[step.right] if isinstance(step.right, int) else step.right
+        values.append(_FUNCTIONS[step.op](values[step.left], right))
+    return values
+
+
+def ranges(steps: Sequence[Step], operands: Sequence[tuple[int, int]]) -> list[tuple[Ints, Ints]]:
+    """Returns the lowest and the highest value of operands and steps, by interval arithmetic.
+
+    Raises RangeError if a value or a constant could leave 32 bits, or a shift amount leaves 0..31.
+    """
+    values = [(np.array([low], np.int64), np.array([high], np.int64)) for low, high in operands]
+    for i, step in enumerate(steps):
+        if not isinstance(step.right, int):
+            _refuse_outside(step.right, *((0, 31) if step.op in ("sra", "sll") else INT32), i)
+        low, high = _range(steps, len(operands), step, values)
+        _refuse_outside(low, *INT32, i)
+        _refuse_outside(high, *INT32, i)
+        values.append((low, high))
+    return values
+
+
+def _range(steps: Sequence[Step], inputs: int, step: Step, values: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    low, high = values[step.left]
+    bits = remainder_bits(steps, inputs, step)
+    if bits is not None:
+        return np.zeros_like(bits), (1 << bits) - 1
+    other = values[step.right] if isinstance(step.right, int) else (step.right.astype(np.int64),) * 2
+    function = _FUNCTIONS[step.op]
+    if step.op == "sub":
+        return low - other[1], high - other[0]
+    if step.op == "mul":
+        ends = low * other[0], high * other[0]
+        return np.minimum(*ends), np.maximum(*ends)
+    return function(low, other[0]), function(high, other[1])
+
+
+def remainder_bits(steps: Sequence[Step], inputs: int, step: Step) -> Ints | None:
+    """Returns k if a step computes v - ((v >> k) << k), the last k bits of a value v; otherwise None."""
+    if step.op != "sub" or not isinstance(step.right, int) or step.right < inputs:
+        return None
+    shifted = steps[step.right - inputs]
+    if shifted.op != "sll" or isinstance(shifted.right, int) or shifted.left < inputs:
+        return None
+    floor = steps[shifted.left - inputs]
+    if floor.op != "sra" or floor.left != step.left or isinstance(floor.right, int):
+        return None
+    return floor.right.astype(np.int64) if np.array_equal(floor.right, shifted.right) else None
+
+
+def by_row(constants: Ints, row_class: Ints | None) -> Ints:
+    """Returns constants [rows or 1, width or 1, channels or 1] as int64: those of each row's class."""
+    wide = constants.astype(np.int64)
+    return wide if row_class is None or len(wide) == 1 else wide[row_class]
+
+
+def run(recipe: Recipe, inputs: Sequence[Ints], row_class: Ints | None = None) -> Ints:
+    """Executes a recipe on images [rows, width, channels] and clamps. Raises RangeError if a value leaves 32 bits."""
+    steps = [s if isinstance(s.right, int) else Step(s.op, s.left, by_row(s.right, row_class)) for s in recipe.steps]
+    values = execute(steps, [x.astype(np.int64) for x in inputs])
+    for i, value in enumerate(values):
+        _refuse_outside(value, *INT32, i - len(inputs))
+    return np.clip(values[-1] if steps else values[0], recipe.low, recipe.high)

@@ -1,0 +1,72 @@
+"""The element types that each operator of the Graph takes and returns."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from raptor.target.element import ElementType
+
+Signature = str
+"""Name of an operator of the Graph or, for an element-wise function, name of the function."""
+
+Rule = Callable[[Sequence[ElementType], ElementType], bool]
+
+
+def _alike(sources: Sequence[ElementType], result: ElementType) -> bool:
+    """Accepts one type for all."""
+    return all(source == result for source in sources)
+
+
+def _floats(sources: Sequence[ElementType], result: ElementType) -> bool:
+    return result.kind == "float" and _alike(sources, result)
+
+
+def _integers(sources: Sequence[ElementType], result: ElementType) -> bool:
+    """Accepts integers of any widths."""
+    return all(element.kind == "int" for element in (*sources, result))
+
+
+def _product(sources: Sequence[ElementType], result: ElementType) -> bool:
+    """Accepts floats; or integers of one width, with a result of another."""
+    return _floats(sources, result) or (_integers(sources, result) and len(set(sources)) <= 1)
+
+
+def _lookup(sources: Sequence[ElementType], result: ElementType) -> bool:
+    return _integers(sources, result) and sources[0].bits <= 8
+
+
+def _to_float(sources: Sequence[ElementType], result: ElementType) -> bool:
+    return sources[0].kind == "int" and result.kind == "float"
+
+
+def _to_integer(sources: Sequence[ElementType], result: ElementType) -> bool:
+    return sources[0].kind == "float" and result.kind == "int"
+
+
+_RULES: Mapping[Signature, Rule] = {
+    "Filter": _product,
+    "Dot": _product,
+    "Stencil": _product,
+    "mul": _product,
+    "add": _alike,
+    "sub": _alike,
+    "max": _alike,
+    "relu": _alike,
+    "float": _to_float,
+    "round": _to_integer,
+    "Pool": _alike,
+    "Concat": _alike,
+    "Move": _alike,
+    "Rename": _alike,
+    "ConstantTensor": _alike,
+    "Requantise": _integers,
+    "Bound": _integers,
+    "Lookup": _lookup,
+}
+"""What is not here takes and returns floats."""
+
+
+def type_fault(signature: Signature, sources: Sequence[ElementType], result: ElementType) -> str | None:
+    """Returns why an operator cannot have operands and a result of these types; None if it can."""
+    if _RULES.get(signature, _floats)(sources, result):
+        return None
+    given = ", ".join(map(str, sources)) or "nothing"
+    return f"{signature} makes no {result} of {given}"

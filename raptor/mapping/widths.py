@@ -1,0 +1,30 @@
+"""Costs of integers: the widths of a layer, and the time of a requantisation. Floats have the widths of the target."""
+
+from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.steps import Recipe
+from raptor.target.arch import Target, Widths
+from raptor.target.element import MODELLED, ElementType, integer
+from raptor.target.timing import vector_ns
+
+
+def layer_target(graph: Graph, node: Node, arch: Target) -> Target:
+    """Returns the target with the widths of a layer: weights, the input's elements, the sums that crossbars write."""
+    given, sums = graph.tensors[node.inputs[0]].element, graph.tensors[node.output].element
+    if given == MODELLED or not isinstance(node.operator, Filter):
+        return arch
+    return arch.with_widths(Widths(node.operator.weight_bits or arch.widths.weights, given.bits, sums.bits))
+
+
+def accumulating(target: Target) -> Target:
+    """Returns the target with sums of crossbars as its elements, for the costs of adding and sending them."""
+    widths = target.widths
+    return target.with_widths(Widths(widths.weights, widths.accumulators, widths.accumulators))
+
+
+def recipe_ns(recipe: Recipe, result: ElementType, elements: int, arch: Target) -> float:
+    """Returns the time of a recipe for a vector of `elements`: its steps on words, then the bounds."""
+    words = arch.holding(integer(32))
+    binary = sum(step.op not in ("max", "min") for step in recipe.steps)
+    unary = len(recipe.steps) - binary + (recipe.result_low < recipe.low and recipe.result_high > recipe.high)
+    steps = binary * vector_ns(words, elements, 2) + unary * vector_ns(words, elements, 1)
+    return steps + vector_ns(words, elements, 1, result)

@@ -1,0 +1,81 @@
+"""Makes the operations on integers of one tile from operators of the Graph."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph import ir
+from raptor.spatial.integer_operations import SCALAR, WORD, Bound, Lookup, Requantise
+from raptor.spatial.ir import BodyOp
+from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.layout import Region
+
+Ints = npt.NDArray[np.int64]
+
+MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
+"""(result, operands, region of the result) -> the operation that computes one tile."""
+
+
+def requantise_op(operator: ir.Requantise) -> MakeOp:
+    """Returns a function that makes the `Requantise` of one tile. Tiles of equal parameters share their tables."""
+    recipe = operator.recipe
+    assert recipe is not None, "recipes are chosen before the graph is lowered"
+    known: dict[tuple[object, ...], tuple[tuple[ConstantTile, ...], Ints]] = {}
+
+    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+        classes = operator.row_class[slice(*region.rows)]
+        key = region.channels, region.cols, classes.tobytes()
+        if key not in known:
+            known[key] = _tables(operator, result, region, classes)
+        tables, index = known[key]
+        return Requantise(result, tuple(operands), tables, index, recipe)
+
+    return make
+
+
+def _tables(
+    operator: ir.Requantise, result: Tile, region: Region, classes: Ints
+) -> tuple[tuple[ConstantTile, ...], Ints]:
+    """Returns the different vectors of constants of a tile, and the number of each, as `Requantise` has them.
+
+    classes: the class of each row of the tile.
+    """
+    assert operator.recipe is not None
+    steps = operator.recipe.steps
+    tables: dict[bytes, ConstantTile] = {}
+    order: dict[bytes, int] = {}
+    index = np.full((len(classes), len(steps)), SCALAR)
+    for (row, kind), (k, step) in ((r, s) for r in enumerate(classes.tolist()) for s in enumerate(steps)):
+        if not isinstance(step.right, int) and step.op not in ("max", "min"):
+            vector = _vector(step.right, kind, result, region)
+            content = vector.tobytes() + bytes(vector.shape)
+            if content not in tables:
+                order[content] = len(tables)
+                tables[content] = ConstantTile.of(f"{result.name}.table{len(tables)}", vector, WORD)
+            index[row, k] = order[content]
+    return tuple(tables.values()), index
+
+
+def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region: Region) -> Ints:
+    """Returns the constants of the rows of one class: [1, width or 1, channels]."""
+    classes, width, channels = constants.shape
+    row = constants[kind if classes > 1 else 0]
+    if width > 1 and region.cols is not None:
+        row = row[slice(*region.cols)]
+    if channels > 1:
+        row = row[:, slice(*region.channels)]
+    return np.broadcast_to(row, (len(row), result.channels))[None].astype(np.int64)
+
+
+def bound_op(operator: ir.Bound) -> MakeOp:
+    """Returns a function that makes the `Bound` of one tile."""
+    return lambda result, operands, _: Bound(result, operands[0], operator.low, operator.high)
+
+
+def lookup_op(operator: ir.Lookup) -> MakeOp:
+    """Returns a function that makes the `Lookup` of one tile."""
+    table = operator.table[None, None]
+    return lambda result, operands, _: Lookup(
+        result, operands[0], ConstantTile.of(f"{result.name}.table", table, result.element)
+    )

@@ -1,0 +1,172 @@
+"""Elements on the chip and values of the model: checks of a `Coding`, and conversions in both directions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from raptor.output.files import Coding
+from validator.program import Bytes
+
+Array = npt.NDArray[Any]
+Integers = npt.NDArray[np.int64]
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+_SMALL = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("int2", "uint2", "int4", "uint4")}
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Returns the numpy type of a name in a `Coding`."""
+    return _SMALL.get(name) or np.dtype(name)
+
+
+def dtype_range(name: str) -> tuple[int, int]:
+    """Returns the range of an integer type."""
+    bits = int(name.lstrip("uint"))
+    return (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def element_range(coding: Coding) -> tuple[int, int]:
+    """Returns the smallest and the largest integer of the elements."""
+    return -(2 ** (coding.bits - 1)), 2 ** (coding.bits - 1) - 1
+
+
+def element_bytes(coding: Coding | None) -> int:
+    """Returns the bytes of an element; 1 in a program of floats, which counts elements."""
+    return -(-coding.bits // 8) if coding else 1
+
+
+def check_coding(coding: Coding, shape: Sequence[int], *, mixed: bool) -> str | None:
+    """Returns what is wrong with the coding of a tensor of `shape`, or None. `mixed`: floats are allowed."""
+    if coding.kind == "float":
+        return _check_float(coding, mixed=mixed)
+    if coding.scale:
+        return _check_scaled(coding, shape)
+    if coding.dtype == "float32":
+        return "integers that stand for float32 values need a scale"
+    if coding.zero_point != (0,) or coding.axis is not None:
+        return "zero_point and axis have a meaning only with a scale"
+    (low, high), (least, most) = element_range(coding), dtype_range(coding.dtype)
+    least, most = least - coding.offset, most - coding.offset
+    if not (low <= least and most <= high) and not (least <= low and high <= most):
+        return (
+            f"{coding.dtype} with offset {coding.offset} is {least} to {most}, elements of {coding.bits} bits are not"
+        )
+    return None
+
+
+def _check_float(coding: Coding, *, mixed: bool) -> str | None:
+    if not mixed:
+        return "floats, in a program whose numbers are int"
+    plain = not coding.scale and coding.offset == 0 and coding.zero_point == (0,) and coding.axis is None
+    if coding.bits != 32 or coding.dtype != "float32" or not plain:
+        return "floats have 32 bits, dtype float32, and neither offset nor scale"
+    return None
+
+
+def _check_scaled(coding: Coding, shape: Sequence[int]) -> str | None:
+    if coding.dtype != "float32" or coding.offset:
+        return f"a scale is for values of float32 without offset, found {coding.dtype} with offset {coding.offset}"
+    if coding.axis is not None and coding.axis >= len(shape):
+        return f"axis {coding.axis} of a tensor of {len(shape)} dimensions"
+    count = 1 if coding.axis is None else shape[coding.axis]
+    for name, entries in (("scale", coding.scale), ("zero_point", coding.zero_point)):
+        if len(entries) != count:
+            return f"{name} has {len(entries)} entries, expected {count}"
+    if any(s > _FLOAT32_MAX or np.float32(s) == 0 for s in coding.scale):
+        return "a scale is 0 or infinite as a float32"
+    low, high = element_range(coding)
+    if not all(low <= z <= high for z in coding.zero_point):
+        return f"a zero_point is outside {low}..{high}, the range of {coding.bits} bits"
+    return None
+
+
+def encode(array: Array, coding: Coding, what: str) -> Integers | npt.NDArray[np.float32]:
+    """Returns the elements for values of the model. Raises `UserError` for values that have none."""
+    if coding.kind == "float":
+        return _floats(array)
+    if coding.scale:
+        return _quantised(_floats(array), coding, what)
+    return _shifted(array, coding, what)
+
+
+def _floats(array: Array) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
+
+
+def _quantised(x: npt.NDArray[np.float32], coding: Coding, what: str) -> Integers:
+    """Quantises as QuantizeLinear: a division in float32, ties to even, the zero point, saturation."""
+    if np.isnan(x).any():
+        raise UserError(f"{what}: holds NaN, which cannot be quantised")
+    with np.errstate(over="ignore"):
+        rounded = np.rint(x / _along(np.array(coding.scale, np.float32), coding, x.ndim)).astype(np.float64)
+    low, high = element_range(coding)
+    zero = _along(np.array(coding.zero_point, np.float64), coding, x.ndim)
+    return np.clip(rounded + zero, low, high).astype(np.int64)
+
+
+def _shifted(array: Array, coding: Coding, what: str) -> Integers:
+    wide = _whole(array if array.dtype.kind in "iub" else array.astype(np.float64), what)
+    least, most = dtype_range(coding.dtype)
+    _check_range(wide, least, most, f"{what}: a value outside {least}..{most}, the range of {coding.dtype}")
+    low, high = element_range(coding)
+    elements = wide - coding.offset
+    _check_range(elements, low, high, f"{what}: a value that elements of {coding.bits} bits do not hold")
+    return elements
+
+
+def _whole(array: Array, what: str) -> Integers:
+    with np.errstate(invalid="ignore"):
+        wide = array.astype(np.int64)
+    if not (wide == array).all():
+        raise UserError(f"{what}: holds numbers that are not whole, but the model takes integers")
+    return wide
+
+
+def _check_range(values: Integers, low: int, high: int, message: str) -> None:
+    if values.size and (values.min() < low or values.max() > high):
+        raise UserError(message)
+
+
+def _along(entries: Array, coding: Coding, dims: int) -> Array:
+    """Gives the entries of `scale` or `zero_point` the shape that lines them up with the axis."""
+    if coding.axis is None:
+        return entries[0]
+    return entries.reshape([-1 if k == coding.axis else 1 for k in range(dims)])
+
+
+def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: str) -> Array:
+    """Returns the values of the model, in its type: (e - zero_point) * scale in float32, or e + offset."""
+    if coding.kind == "float":
+        return elements
+    if coding.scale:
+        zero = _along(np.array(coding.zero_point, np.int64), coding, elements.ndim)
+        return (elements - zero).astype(np.float32) * _along(np.array(coding.scale, np.float32), coding, elements.ndim)
+    values = elements.astype(np.int64) + coding.offset
+    least, most = dtype_range(coding.dtype)
+    _check_range(values, least, most, f"{what}: an element stands for a value outside {coding.dtype}")
+    return values.astype(dtype_of(coding.dtype))
+
+
+def to_bytes(elements: Array, coding: Coding) -> Bytes:
+    """Returns the bytes of elements, one after another."""
+    if coding.kind == "float":
+        return np.ascontiguousarray(elements, "<f4").view(np.uint8).ravel()
+    content = np.ascontiguousarray(elements, "<i8").view(np.uint8).reshape(-1, 8)
+    return np.ascontiguousarray(content[:, : element_bytes(coding)]).ravel()
+
+
+def from_bytes(content: Bytes, coding: Coding, what: str) -> Array:
+    """Returns the elements: int64 or float32. Raises `UserError` for an integer that does not fit its bits."""
+    if coding.kind == "float":
+        return content.view("<f4")
+    size = element_bytes(coding)
+    wide = np.zeros((content.size // size, 8), np.uint8)
+    wide[:, 8 - size :] = content.reshape(-1, size)
+    elements = wide.view("<i8").ravel() >> 8 * (8 - size)
+    low, high = element_range(coding)
+    _check_range(elements, low, high, f"{what}: an element does not fit its {coding.bits} bits")
+    return elements

@@ -1,0 +1,592 @@
+"""Compiled meaning of matrix and vector instructions in programs with integers, as `integer_meanings` defines it.
+
+Vectors are done in chunks, in 64 bits: operands are loaded to `a` and `b`, results are made in `a`, checked and stored.
+If a check fails, the chunk is done again element by element, which finds the fault that the definition finds first.
+
+`integers`: widths of each core; local memory as int8, int16, int32 and float32; `a`, `b`; the input of a product, its
+sums in 32 bits and in 64.
+"""
+
+# Kernels are untyped for numba's sake; `engine` passes the arrays that `machine` declares.
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+import numpy as np
+
+from raptor.common.jit import helper
+from raptor.target.isa import OPCODE
+from raptor.target.opcode_tables import IN_INPUTS, IN_PARAMETERS, NO_ACCESS, ONE, PARAMETER_BYTES, TABLE, Rule
+from validator.address_kernels import apart, place
+from validator.float_kernels import binary, unary
+from validator.integer_meanings import FLOAT_BITS, MAX_SHIFT, TABLE_BITS
+from validator.machine import Stop
+
+CHUNK = 512
+"""Elements that are done together: few enough to stay in the first-level cache."""
+
+_OK, _NO_MEANING, _LOCAL = 0, int(Stop.NO_MEANING), int(Stop.LOCAL_RANGE)
+_OVERFLOW, _UNWRITTEN, _SHIFT = int(Stop.OVERFLOW), int(Stop.UNWRITTEN), int(Stop.SHIFT)
+_UNALIGNED, _NAN = int(Stop.UNALIGNED), int(Stop.NOT_A_NUMBER)
+_U = np.uint64
+_HIGHEST, _LOWEST = np.int64(2**63 - 1), np.int64(-(2**63))
+
+_VVADD, _VVSUB, _VVMUL, _VVDMUL, _VVMAX = (OPCODE[n] for n in ("vvadd", "vvsub", "vvmul", "vvdmul", "vvmax"))
+_VVSLL, _VVSRA, _VRELU, _VMV, _VRSU, _VRSL = (OPCODE[n] for n in ("vvsll", "vvsra", "vrelu", "vmv", "vrsu", "vrsl"))
+_VLUT, _VREQUANT, _VFLOAT, _VROUND, _VAVG = (OPCODE[n] for n in ("vlut", "vrequant", "vfloat", "vround", "vavg"))
+
+
+@helper
+def integer_product(  # noqa: C901 in one piece, it is compiled faster
+    core, target, source, relu, group, memories, weights, integers, fault
+):
+    values, offset, rows, cols, first_group = weights
+    widths, x32, t32, t64 = integers[0], integers[7], integers[8], integers[9]
+    bits, target_bits = widths[core, 0], widths[core, 1]
+    if bits == 0 or widths[core, 2]:
+        return _NO_MEANING
+    g = first_group[core] + group
+    code, x = place(core, source, rows[g] * _bytes(bits), memories, fault)
+    if code != _OK:
+        return code
+    code, y = place(core, target, cols[g] * _bytes(target_bits), memories, fault)
+    if code != _OK:
+        return code
+    a, largest = integers[5], np.int64(0)
+    for start in range(0, rows[g], CHUNK):
+        n = min(np.int64(CHUNK), rows[g] - start)
+        code = _load(core, x, bits, start, n, a, memories, integers, fault)
+        if code != _OK:
+            return code
+        for i in range(n):
+            x32[start + i] = a[i]
+            largest = max(largest, abs(a[i]))
+    n, m, o = _U(rows[g]), _U(cols[g]), _U(offset[g])
+    if largest * _largest_weight(values) * rows[g] < 2147483648:
+        _product(x32, n, values, o, m, t32)
+        for j in range(m):
+            t64[j] = t32[j]
+    else:
+        _product(x32, n, values, o, m, t64)
+    if relu:
+        for j in range(m):
+            t64[j] = max(t64[j], np.int64(0))
+    return _store(y, target_bits, np.int64(0), cols[g], t64, memories, integers, fault)
+
+
+@helper
+def _largest_weight(values):
+    return np.int64(1) << (8 * values.itemsize - 1)
+
+
+@helper
+def _product(x, n, w, o, m, t):
+    """Computes t = x[:n] @ w[o :]. A row has `m` weights; eight rows are added in one pass."""
+    for j in range(m):
+        t[j] = 0
+    k = _U(0)
+    while k + _U(8) <= n:
+        x0, x1, x2, x3 = x[k], x[k + _U(1)], x[k + _U(2)], x[k + _U(3)]
+        x4, x5, x6, x7 = x[k + _U(4)], x[k + _U(5)], x[k + _U(6)], x[k + _U(7)]
+        o1 = o + m
+        o2 = o1 + m
+        o3 = o2 + m
+        o4 = o3 + m
+        o5 = o4 + m
+        o6 = o5 + m
+        o7 = o6 + m
+        for j in range(m):
+            half = x0 * w[o + j] + x1 * w[o1 + j] + x2 * w[o2 + j] + x3 * w[o3 + j]
+            t[j] += half + x4 * w[o4 + j] + x5 * w[o5 + j] + x6 * w[o6 + j] + x7 * w[o7 + j]
+        o = o7 + m
+        k += _U(8)
+    while k < n:
+        for j in range(m):
+            t[j] += x[k] * w[o + j]
+        o += m
+        k += _U(1)
+
+
+@helper
+def _bytes(bits):
+    return (bits + np.int64(7)) >> np.int64(3)
+
+
+@helper
+def integer_vector(  # noqa: C901 the order of the checks is that of the definition
+    core, op, rule, rd, rs1, rs2, b, c, d, memories, integers, fault
+):
+    """Executes a vector instruction. `rule`: its row in `rules`. `rd`, `rs1`, `rs2`: values of the registers."""
+    bits, out, floats = integers[0][core, 0], integers[0][core, 1], integers[0][core, 2]
+    if bits == 0 or not _has_meaning(op, bits, out, floats):
+        return _NO_MEANING
+    size, target_bits = _bytes(bits), bits if rule[Rule.WIDTH_RD] == IN_INPUTS else out
+    target_size = _bytes(target_bits)
+    single, strided = rule[Rule.COUNT_RD] == ONE, rule[Rule.STRIDED] == 1
+    result = (np.int64(1) if single else d) * target_size
+    moved = c * target_size if b & 1 and not single and not strided else np.int64(0)
+    code, y = place(core, rd + moved, result, memories, fault)
+    if code != _OK:
+        return code
+    if strided and rs2 < 0:
+        fault[1], fault[2] = rs1, rs2
+        return _LOCAL
+    span = ((d - 1) * rs2 + 1 if strided else d) * size
+    code, x = place(core, rs1 + (c * size if b & 2 else 0), span, memories, fault)
+    in_place = target_size <= size
+    if code == _OK and not single:
+        code = apart(y, _U(result), x, _U(span), in_place and not strided, memories, core, fault)
+    if code != _OK:
+        return code
+    if op == _VMV:
+        _gather(y, x, size, rs2, d, memories[0])
+        return _OK
+    z = _U(0)
+    if rule[Rule.COUNT_RS2] != NO_ACCESS:
+        unit = _unit(rule, size, out)
+        span = (np.int64(1) << bits if rule[Rule.COUNT_RS2] == TABLE else d) * unit
+        code, z = place(core, rs2 + (c * unit if b & 4 else 0), span, memories, fault)
+        if code == _OK and not single:
+            beside = in_place and rule[Rule.WIDTH_RS2] == IN_INPUTS
+            code = apart(y, _U(result), z, _U(span), beside, memories, core, fault)
+        if code != _OK:
+            return code
+    if floats and op != _VFLOAT and op != _VROUND:
+        return _floats(core, op, rule, y, x, z, rs2, d, single, memories, integers, fault)
+    if op == _VVDMUL:
+        return _dot(core, y, x, z, bits, out, d, memories, integers, fault)
+    code = _aligned(core, op, y, x, result, d * size, memories, fault)
+    if code != _OK:
+        return code
+    return _chunks(core, op, y, x, z, bits, target_bits, rs2, d, memories, integers, fault)
+
+
+@helper
+def _chunks(core, op, y, x, z, bits, target_bits, bound, d, memories, integers, fault):
+    """Computes a vector chunk by chunk."""
+    one = np.int64(1)
+    for start in range(0, d, CHUNK):
+        n = min(np.int64(CHUNK), d - start)
+        code = _chunk(core, op, y, x, z, bits, target_bits, bound, start, n, memories, integers, fault)
+        if code != _OK:
+            for i in range(start, start + n):
+                code = _chunk(core, op, y, x, z, bits, target_bits, bound, i, one, memories, integers, fault)
+                if code != _OK:
+                    return code
+    return _OK
+
+
+@helper
+def _has_meaning(op, bits, out, floats):
+    """Tells whether an instruction has a meaning at these widths. `check` refuses those that have none."""
+    if not floats:
+        if op == _VLUT:
+            return bits <= TABLE_BITS
+        known = op in (_VVADD, _VVSUB, _VVMUL, _VVDMUL, _VVMAX, _VVSLL, _VVSRA)
+        return known or op in (_VRELU, _VMV, _VRSU, _VRSL, _VREQUANT)
+    if op == _VFLOAT:
+        return out == FLOAT_BITS
+    if op == _VROUND:
+        return bits == FLOAT_BITS
+    if op == _VMV:
+        return True
+    return bits == FLOAT_BITS and out == FLOAT_BITS and op not in (_VVSLL, _VVSRA, _VLUT, _VREQUANT)
+
+
+@helper
+def _unit(rule, size, out):
+    """Returns the bytes of an element at rs2."""
+    if rule[Rule.WIDTH_RS2] == IN_PARAMETERS:
+        return np.int64(PARAMETER_BYTES)
+    return size if rule[Rule.WIDTH_RS2] == IN_INPUTS else _bytes(out)
+
+
+@helper
+def _aligned(core, op, y, x, result, span, memories, fault):
+    """Returns a fault code if the float32 numbers of a conversion are not at a multiple of 4 bytes."""
+    if op == _VFLOAT and y % _U(4) != _U(0):
+        return _unaligned(core, y, result, memories, fault)
+    if op == _VROUND and x % _U(4) != _U(0):
+        return _unaligned(core, x, span, memories, fault)
+    return _OK
+
+
+@helper
+def _unaligned(core, at, size, memories, fault):
+    fault[1], fault[2], fault[5] = np.int64(at) - memories[1][core], size, FLOAT_BITS
+    return _UNALIGNED
+
+
+@helper
+def _gather(y, x, size, stride, n, planes):
+    """Moves `n` elements that are `stride` apart, with what is known of them."""
+    for k in range(len(planes)):
+        v = planes[k]
+        for i in range(n):
+            to, of = y + _U(i * size), x + _U(i * stride * size)
+            for byte in range(_U(size)):
+                v[to + byte] = v[of + byte]
+
+
+@helper
+def _chunk(core, op, y, x, z, bits, target_bits, bound, start, n, memories, integers, fault):
+    """Computes elements `start` to `start + n`. Stores nothing if it returns a fault."""
+    a, b = integers[5], integers[6]
+    if op == _VROUND:
+        code = _round(core, x, target_bits, start, n, memories, integers, fault)
+    else:
+        code = _load(core, x, bits, start, n, a, memories, integers, fault)
+    if code != _OK:
+        return code
+    if op == _VLUT:
+        code = _look_up(core, z, bits, target_bits, start, n, memories, integers, fault)
+    elif op == _VREQUANT:
+        code = _requantise(core, z, start, n, memories, integers, fault)
+    elif op == _VRELU or op == _VRSU or op == _VRSL:  # noqa: SIM109 numba makes a loop of `in`
+        _bound(a, op, np.int64(0) if op == _VRELU else bound, n)
+    elif op != _VFLOAT and op != _VROUND:
+        code = _load(core, z, bits, start, n, b, memories, integers, fault)
+        if code == _OK:
+            code = _combine(op, a, b, start, n, fault)
+    if code != _OK:
+        return code
+    if op == _VFLOAT:
+        _store_floats(y, start, n, a, memories, integers)
+        return _OK
+    return _store(y, target_bits, start, n, a, memories, integers, fault)
+
+
+@helper
+def _combine(op, a, b, start, n, fault):  # noqa: C901 one loop for each function
+    """Computes a = a op b."""
+    if op == _VVADD:
+        for i in range(n):
+            a[i] += b[i]
+    elif op == _VVSUB:
+        for i in range(n):
+            a[i] -= b[i]
+    elif op == _VVMUL:
+        for i in range(n):
+            a[i] *= b[i]
+    elif op == _VVMAX:
+        for i in range(n):
+            a[i] = max(a[i], b[i])
+    else:
+        wrong = np.int64(0)
+        for i in range(n):
+            wrong |= b[i] & ~np.int64(MAX_SHIFT)
+        if wrong:
+            fault[3], fault[4], fault[5] = start, b[0], MAX_SHIFT
+            return _SHIFT
+        for i in range(n):
+            a[i] = a[i] << b[i] if op == _VVSLL else a[i] >> b[i]
+    return _OK
+
+
+@helper
+def _bound(a, op, bound, n):
+    if op == _VRSU:
+        for i in range(n):
+            a[i] = min(a[i], bound)
+    else:
+        for i in range(n):
+            a[i] = max(a[i], bound)
+
+
+@helper
+def _look_up(core, table, bits, target_bits, start, n, memories, integers, fault):
+    """Computes a = table[a + 2^(bits - 1)]."""
+    a, b, half, size = integers[5], integers[6], np.int64(1) << (bits - 1), _bytes(target_bits)
+    for i in range(n):
+        code = _load(
+            core, table + _U((a[i] + half) * size), target_bits, np.int64(0), np.int64(1), b, memories, integers, fault
+        )
+        if code != _OK:
+            fault[3] = start + i
+            return code
+        a[i] = b[0]
+    return _OK
+
+
+@helper
+def _requantise(core, at, start, n, memories, integers, fault):
+    """Computes a = clamp(round((a + bias) * m / 2^s) + z, lo, hi), ties to even, from the records at `at`."""
+    a, v = integers[5], memories[0][0]
+    first = at + _U(start * PARAMETER_BYTES)
+    if not _all_written(memories[0][1], first, _U(n * PARAMETER_BYTES)):
+        fault[1], fault[2], fault[3] = np.int64(first) - memories[1][core], PARAMETER_BYTES, start
+        return _UNWRITTEN
+    if first % _U(4) == _U(0):
+        return _requantise_aligned(a, integers[2], integers[3], first, start, n, fault)
+    for i in range(n):
+        p = first + _U(i * PARAMETER_BYTES)
+        shift = _signed(v, p + _U(8), 2)
+        if shift < 0:
+            fault[3], fault[4], fault[5] = start + i, shift, 0
+            return _SHIFT
+        y = _divide(a[i] + _signed(v, p, 4), _signed(v, p + _U(4), 4), shift) + _signed(v, p + _U(10), 2)
+        a[i] = min(max(y, _signed(v, p + _U(12), 2)), _signed(v, p + _U(14), 2))
+    return _OK
+
+
+@helper
+def _requantise_aligned(a, v16, v32, first, start, n, fault):
+    for i in range(n):
+        p = (first >> _U(2)) + _U(4 * i)
+        q = (first >> _U(1)) + _U(8 * i)
+        shift = np.int64(v16[q + _U(4)])
+        if shift < 0:
+            fault[3], fault[4], fault[5] = start + i, shift, 0
+            return _SHIFT
+        y = _divide(a[i] + v32[p], np.int64(v32[p + _U(1)]), shift) + v16[q + _U(5)]
+        a[i] = min(max(y, np.int64(v16[q + _U(6)])), np.int64(v16[q + _U(7)]))
+    return _OK
+
+
+@helper
+def _divide(x, m, shift):
+    """Returns x * m / 2^shift, rounded to the nearest, ties to even.
+
+    |x * m| may be 2^63, so it is unsigned. A quotient beyond 2^62 is cut to that: the clamp that follows has 16 bits.
+    """
+    negative = (x < 0) != (m < 0)
+    product = _U(abs(x)) * _U(abs(m))
+    if shift == 0:
+        q = product
+    elif shift >= 64:
+        return np.int64(0)
+    else:
+        s = _U(shift)
+        q, rest, half = product >> s, product & ((_U(1) << s) - _U(1)), _U(1) << (s - _U(1))
+        if rest > half or (rest == half and (q & _U(1)) == _U(1)):
+            q += _U(1)
+    result = np.int64(min(q, _U(4611686018427387904)))
+    return -result if negative else result
+
+
+@helper
+def _signed(v, at, size):
+    """Returns the integer of `size` bytes at a position that need not be aligned."""
+    value = np.int64(0)
+    for k in range(size):
+        value |= np.int64(v[at + _U(k)]) << np.int64(8 * k)
+    spare = np.int64(64 - 8 * size)
+    return (value << spare) >> spare
+
+
+@helper
+def _all_written(written, at, n):
+    least = np.uint8(1)
+    for i in range(n):
+        least = min(least, written[at + i])
+    return least == 1
+
+
+@helper
+def _load(core, x, bits, start, n, a, memories, integers, fault):
+    """Fills a[:n] with integers of the vector at `x`, from element `start` on. Describes the first that is wrong."""
+    size = _bytes(bits)
+    at = x + _U(start * size)
+    if not _all_written(memories[0][1], at, _U(n * size)):
+        return _first_bad(core, x, bits, start, n, memories, fault)
+    if size == 1:
+        v = integers[1]
+        for i in range(_U(n)):
+            a[i] = v[at + i]
+    elif size == 2 and at & _U(1) == _U(0):
+        v2 = integers[2]
+        for i in range(_U(n)):
+            a[i] = v2[(at >> _U(1)) + i]
+    elif size == 4 and at & _U(3) == _U(0):
+        v4 = integers[3]
+        for i in range(_U(n)):
+            a[i] = v4[(at >> _U(2)) + i]
+    else:
+        for i in range(n):
+            a[i] = _signed(memories[0][0], at + _U(i * size), size)
+    if bits & 7 and not _all_fit(a, n, bits):
+        return _first_bad(core, x, bits, start, n, memories, fault)
+    return _OK
+
+
+@helper
+def _first_bad(core, x, bits, start, n, memories, fault):
+    """Describes the first element that has unwritten bytes, or does not fit."""
+    size, code = _bytes(bits), _UNWRITTEN
+    for i in range(start, start + n):
+        at = x + _U(i * size)
+        value = np.int64(0)
+        written = _all_written(memories[0][1], at, _U(size))
+        if written:
+            value = _signed(memories[0][0], at, size)
+        if not written or (value + (np.int64(1) << (bits - 1))) >> bits != 0:
+            fault[3] = i
+            if written:
+                fault[4], fault[5] = value, bits
+                code = _OVERFLOW
+            else:
+                fault[1], fault[2] = np.int64(at) - memories[1][core], size
+            break
+    return code
+
+
+@helper
+def _all_fit(a, n, bits):
+    """Tells whether all numbers are within the range of `bits`."""
+    half, outside = np.int64(1) << (bits - 1), np.int64(0)
+    for i in range(n):
+        outside |= (a[i] + half) >> bits
+    return outside == 0
+
+
+@helper
+def _store(y, bits, start, n, a, memories, integers, fault):  # noqa: C901 one loop for each width
+    """Writes a[:n] to the vector at `y`, from element `start` on; or describes the first number that does not fit."""
+    if not _all_fit(a, n, bits):
+        half = np.int64(1) << (bits - 1)
+        for i in range(n):
+            if (a[i] + half) >> bits != 0:
+                fault[3], fault[4], fault[5] = start + i, a[i], bits
+                break
+        return _OVERFLOW
+    size = _bytes(bits)
+    at = y + _U(start * size)
+    if size == 1:
+        v = integers[1]
+        for i in range(_U(n)):
+            v[at + i] = a[i]
+    elif size == 2 and at & _U(1) == _U(0):
+        v2 = integers[2]
+        for i in range(_U(n)):
+            v2[(at >> _U(1)) + i] = a[i]
+    elif size == 4 and at & _U(3) == _U(0):
+        v4 = integers[3]
+        for i in range(_U(n)):
+            v4[(at >> _U(2)) + i] = a[i]
+    else:
+        v = memories[0][0]
+        for i in range(n):
+            for k in range(size):
+                v[at + _U(i * size + k)] = (a[i] >> (8 * k)) & 255
+    _mark(memories[0][1], at, _U(n * size))
+    return _OK
+
+
+@helper
+def _mark(written, at, n):
+    for i in range(n):
+        written[at + i] = 1
+
+
+@helper
+def _dot(core, y, x, z, bits, out, d, memories, integers, fault):
+    """Adds the products in two halves of 32 bits, because the sum may take more than 64."""
+    a, b = integers[5], integers[6]
+    low, high = np.int64(0), np.int64(0)
+    for start in range(0, d, CHUNK):
+        n = min(np.int64(CHUNK), d - start)
+        code = _load(core, x, bits, start, n, a, memories, integers, fault)
+        other = _load(core, z, bits, start, n, b, memories, integers, fault) if code == _OK else _OK
+        if code != _OK or other != _OK:
+            return _first_of_two(core, x, z, bits, start, n, memories, integers, fault)
+        for i in range(n):
+            product = a[i] * b[i]
+            low += product & np.int64(4294967295)
+            high += product >> np.int64(32)
+    high += low >> np.int64(32)
+    if high >= 2147483648:
+        a[0] = _HIGHEST
+    elif high < -2147483648:
+        a[0] = _LOWEST
+    else:
+        a[0] = (high << np.int64(32)) | (low & np.int64(4294967295))
+    return _store(y, out, np.int64(0), np.int64(1), a, memories, integers, fault)
+
+
+@helper
+def _first_of_two(core, x, z, bits, start, n, memories, integers, fault):
+    """Describes the first element of either vector that is wrong."""
+    a = integers[5]
+    for i in range(start, start + n):
+        code = _load(core, x, bits, i, np.int64(1), a, memories, integers, fault)
+        if code == _OK:
+            code = _load(core, z, bits, i, np.int64(1), a, memories, integers, fault)
+        if code != _OK:
+            return code
+    return _OK
+
+
+@helper
+def _store_floats(y, start, n, a, memories, integers):
+    v, at = integers[4], (y >> _U(2)) + _U(start)
+    for i in range(_U(n)):
+        v[at + i] = np.float32(a[i])
+    _mark(memories[0][1], y + _U(4 * start), _U(4 * n))
+
+
+@helper
+def _round(core, x, target_bits, start, n, memories, integers, fault):
+    """Computes a: float32 numbers rounded to the nearest integer, ties to even, and saturated."""
+    a, v, at = integers[5], integers[4], (x >> _U(2)) + _U(start)
+    code = _floats_written(core, x, start, n, memories, fault)
+    if code != _OK:
+        return code
+    high = np.float64((np.int64(1) << (target_bits - 1)) - 1)
+    for i in range(n):
+        value = np.float64(v[at + _U(i)])
+        if value != value:
+            fault[3] = start + i
+            return _NAN
+        a[i] = np.int64(np.rint(min(max(value, -high - 1), high)))
+    return _OK
+
+
+@helper
+def _floats_written(core, x, start, n, memories, fault):
+    if _all_written(memories[0][1], x + _U(4 * start), _U(4 * n)):
+        return _OK
+    for i in range(start, start + n):
+        at = x + _U(4 * i)
+        if not _all_written(memories[0][1], at, _U(4)):
+            fault[1], fault[2], fault[3] = np.int64(at) - memories[1][core], 4, i
+            break
+    return _UNWRITTEN
+
+
+@helper
+def _floats(core, op, rule, y, x, z, register, d, single, memories, integers, fault):
+    """Executes an instruction of float32 numbers, at multiples of 4 bytes."""
+    v, result = integers[4], np.int64(1) if single else d
+    two = rule[Rule.COUNT_RS2] != NO_ACCESS
+    step = register if op == _VAVG else np.int64(1)
+    if y & _U(3) != _U(0):
+        return _unaligned(core, y, 4 * result, memories, fault)
+    if x & _U(3) != _U(0):
+        return _unaligned(core, x, 4 * ((d - 1) * step + 1), memories, fault)
+    if two and z & _U(3) != _U(0):
+        return _unaligned(core, z, 4 * d, memories, fault)
+    code = (
+        _floats_written(core, x, np.int64(0), d, memories, fault)
+        if step == 1
+        else _steps_written(core, x, step, d, memories, fault)
+    )
+    if code == _OK and two:
+        code = _floats_written(core, z, np.int64(0), d, memories, fault)
+    if code != _OK:
+        return code
+    to, of = y >> _U(2), x >> _U(2)
+    code = binary(op, v, to, of, z >> _U(2), _U(d)) if two else unary(op, v, to, of, register, _U(d))
+    for i in range(_U(result)):
+        if v[to + i] != v[to + i]:
+            v[to + i] = np.nan  # whichever NaN the computer makes
+    _mark(memories[0][1], y, _U(4 * result))
+    return code
+
+
+@helper
+def _steps_written(core, x, step, d, memories, fault):
+    for i in range(d):
+        at = x + _U(4 * i * step)
+        if not _all_written(memories[0][1], at, _U(4)):
+            fault[1], fault[2], fault[3] = np.int64(at) - memories[1][core], 4, i
+            return _UNWRITTEN
+    return _OK

@@ -1,0 +1,281 @@
+"""A core of the plain engine, and the instructions that mean the same in all programs: scalars, moves, messages.
+
+`reference` has those of float32 numbers, `integer_reference` those of integers.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from raptor.target.isa import BY_OPCODE, OPCODE
+from validator.machine import EVENT_COUNT, SHARED, UNUSED, Fault, Machine, Stop
+from validator.program import Bytes, Values
+
+Planes = tuple[Values, ...]
+"""A memory: its values, and with integers also a byte for each, 1 if it was written. Moves copy all planes."""
+
+
+class Instruction(NamedTuple):
+    """One decoded record."""
+
+    opcode: int
+    rd: int
+    rs1: int
+    a: int
+    b: int
+    c: int
+    d: int
+
+
+class BlockedError(Exception):
+    """Raised if the instruction must wait for another core."""
+
+
+class FaultError(Exception):
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One core of the machine. Its accesses are checked."""
+
+    machine: Machine
+    number: int
+    meanings: Mapping[int, "Semantics"]
+
+    @property
+    def at(self) -> int:
+        return int(self.machine.pc[self.number])
+
+    @property
+    def finished(self) -> bool:
+        return self.at == self.machine.first[self.number + 1]
+
+    @property
+    def local(self) -> Values:
+        return self.machine.local[self._part]
+
+    @property
+    def written(self) -> Bytes:
+        """Bytes of local memory that were written; only in programs with integers."""
+        assert self.machine.written is not None  # tells the type checker
+        return self.machine.written.local[self._part]
+
+    @property
+    def _part(self) -> slice:
+        first = int(self.machine.local_first[self.number])
+        return slice(first, first + int(self.machine.local_size[self.number]))
+
+    @property
+    def local_planes(self) -> Planes:
+        return (self.local,) if self.machine.written is None else (self.local, self.written)
+
+    @property
+    def global_planes(self) -> Planes:
+        m = self.machine
+        return (m.memory,) if m.written is None else (m.memory, m.written.memory)
+
+    @property
+    def captured_planes(self) -> Planes:
+        m = self.machine
+        return (m.probes.captured,) if m.written is None else (m.probes.captured, m.written.captured)
+
+    def instruction(self) -> Instruction:
+        head, a, b, c, d = (int(word) for word in self.machine.words[self.at])
+        return Instruction(head & 255, head >> 8 & 255, head >> 16 & 255, a, b, c, d)
+
+    def step(self) -> bool:
+        """Executes one instruction. Returns false if the core has finished or must wait."""
+        self.capture()
+        if self.finished:
+            return False
+        instruction = self.instruction()
+        if (meaning := self.meanings.get(instruction.opcode)) is None:
+            raise self.fail(Stop.NO_MEANING)
+        try:
+            meaning(self, instruction)
+        except BlockedError:
+            return False
+        self.advance()
+        return True
+
+    def advance(self) -> None:
+        self.machine.pc[self.number] += 1
+        self.capture()
+
+    def capture(self) -> None:
+        """Copies the spans of the probes at the program counter, before its instruction is executed."""
+        p = self.machine.probes
+        while (i := int(p.next[self.number])) < p.first[self.number + 1] and p.pc[i] == self.at:
+            target, source = (slice(at[i], at[i] + p.size[i]) for at in (p.offset, p.address))
+            copy(self.captured_planes, target, self.local_planes, source)
+            p.next[self.number] += 1
+
+    def register(self, index: int) -> int:
+        return int(self.machine.registers[self.number, index])
+
+    def set_register(self, index: int, value: int) -> None:
+        self.machine.registers[self.number, index] = (value + 2**31) % 2**32 - 2**31
+
+    def fail(self, stop: Stop, address: int = 0, size: int = 0, **of_element: int) -> FaultError:
+        """Makes the error; `of_element`: the last entries of `Fault`."""
+        return FaultError(Fault(stop, self.number, address, size, **of_element))
+
+    def span(self, memory: Values, address: int, size: int, range_fault: Stop) -> slice:
+        """Returns the elements of `size` bytes at `address`. Raises `FaultError` for a span that is not allowed."""
+        width = self.machine.element_bytes
+        if address % width or size % width:
+            raise self.fail(Stop.UNALIGNED, address, size)
+        if address < 0 or address + size > len(memory) * width:
+            raise self.fail(range_fault, address, size)
+        return slice(address // width, (address + size) // width)
+
+    def bytes(self, address: int, size: int) -> slice:
+        return self.span(self.local, address, size, Stop.LOCAL_RANGE)
+
+    def elements(self, address: int, count: int) -> slice:
+        return self.bytes(address, count * self.machine.element_bytes)
+
+    def global_bytes(self, register: int, offset: int, size: int) -> slice:
+        address = (self.register(register) << 32) + self.register(register + 1) % 2**32 + offset
+        return self.span(self.machine.memory, address, size, Stop.GLOBAL_RANGE)
+
+    def check_owner(self, part: slice, *, shared: bool) -> None:
+        """Raises `FaultError` if a part of global memory belongs to another core, or (unless `shared`) to all."""
+        owners = self.machine.owners[part]
+        if not np.isin(owners, (self.number, UNUSED, *((SHARED,) if shared else ()))).all():
+            width = self.machine.element_bytes
+            raise self.fail(Stop.NOT_OWNED, part.start * width, len(owners) * width)
+
+    def vector(self, i: Instruction, register: int, bit: int, count: int) -> slice:
+        """Returns the operand of a vector instruction; `bit` of offset_select adds the offset, in elements."""
+        offset = i.c * self.machine.element_bytes if i.b >> bit & 1 else 0
+        return self.elements(self.register(register) + offset, count)
+
+    def check_overlap(self, target: slice, source: slice, *, exact: bool) -> None:
+        """Raises `FaultError` if a target overlaps a source. `exact`: a target equal to the source is allowed."""
+        if target.stop <= source.start or source.stop <= target.start or (exact and target == source):
+            return
+        width = self.machine.element_bytes
+        raise self.fail(Stop.OVERLAP, target.start * width, (target.stop - target.start) * width)
+
+
+def copy(target: Planes, to: slice, source: Planes, of: slice) -> None:
+    """Copies a part of a memory with what is known of it."""
+    for left, right in zip(target, source, strict=True):
+        left[to] = right[of]
+
+
+Semantics = Callable[[Core, Instruction], None]
+
+
+def _scalar(function: Callable[[int, int], int]) -> Semantics:
+    """Makes a scalar instruction. `function` gets register rs1, and rs2 or (in a row without it) `imm`."""
+
+    def run(core: Core, i: Instruction) -> None:
+        names = [o.name for o in BY_OPCODE[i.opcode].operands]
+        core.set_register(i.rd, function(core.register(i.rs1), core.register(i.a) if "rs2" in names else i.a))
+
+    return run
+
+
+def _nop(core: Core, i: Instruction) -> None:
+    pass
+
+
+def _ld(core: Core, i: Instruction) -> None:
+    target = core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)
+    source = core.global_bytes(i.rs1, i.c if i.b & 2 else 0, i.d)
+    core.check_owner(source, shared=True)
+    copy(core.local_planes, target, core.global_planes, source)
+
+
+def _st(core: Core, i: Instruction) -> None:
+    source = core.bytes(core.register(i.rs1) + (i.c if i.b & 2 else 0), i.d)
+    target = core.global_bytes(i.rd, i.c if i.b & 1 else 0, i.d)
+    core.check_owner(target, shared=False)
+    core.machine.owners[target] = core.number
+    copy(core.global_planes, target, core.local_planes, source)
+
+
+def _lldi(core: Core, i: Instruction) -> None:
+    target = core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)
+    for plane, value in zip(core.local_planes, (i.a & 255, 1), strict=False):  # a program of floats fills with 0 only
+        plane[target] = value
+
+
+def _lmv(core: Core, i: Instruction) -> None:
+    target = core.bytes(core.register(i.rd) + (i.c if i.b & 1 else 0), i.d)
+    source = core.bytes(core.register(i.rs1) + (i.c if i.b & 2 else 0), i.d)
+    core.check_overlap(target, source, exact=False)
+    copy(core.local_planes, target, core.local_planes, source)
+
+
+def _send(core: Core, i: Instruction) -> None:
+    _exchange(core, _partner(core, i, OPCODE["recv"]))
+
+
+def _recv(core: Core, i: Instruction) -> None:
+    _exchange(_partner(core, i, OPCODE["send"]), core, first=core)
+
+
+def _partner(core: Core, i: Instruction, opcode: int) -> Core:
+    """Returns the other core if it is at the matching instruction. Else raises `BlockedError`."""
+    partner = replace(core, number=i.a)
+    if partner.finished:
+        raise BlockedError
+    there = partner.instruction()
+    if there.opcode != opcode or there.a != core.number:
+        raise BlockedError
+    return partner
+
+
+def _exchange(sender: Core, receiver: Core, first: Core | None = None) -> None:
+    """Copies the data and advances the core that waited; `step` advances the core that came last."""
+    send, recv = sender.instruction(), receiver.instruction()
+    waiting = sender if first is receiver else receiver
+    waiting.capture()
+    if sender.register(send.rd) != sender.register(send.rs1):
+        raise sender.fail(Stop.SEND_REGISTERS)
+    source = sender.bytes(sender.register(send.rd) + (send.c if send.b & 3 else 0), send.d)
+    target = receiver.bytes(receiver.register(recv.rd) + (recv.c if recv.b & 1 else 0), recv.d)
+    if send.d != recv.d:
+        raise sender.fail(Stop.SIZES_DIFFER, size=recv.d)
+    copy(receiver.local_planes, target, sender.local_planes, source)
+    waiting.advance()
+
+
+def _wait(core: Core, i: Instruction) -> None:
+    events = core.machine.events
+    if events[core.number * EVENT_COUNT + i.b] < i.c:
+        raise BlockedError
+    events[core.number * EVENT_COUNT + i.b] -= i.c
+
+
+def _sync(core: Core, i: Instruction) -> None:
+    core.machine.events[i.a * EVENT_COUNT + i.b] += 1
+
+
+COMMON: dict[str, Semantics] = {
+    "nop": _nop,
+    "sldi": _scalar(lambda x, y: y),
+    "sadd": _scalar(operator.add),
+    "ssub": _scalar(operator.sub),
+    "smul": _scalar(operator.mul),
+    "saddi": _scalar(operator.add),
+    "smuli": _scalar(operator.mul),
+    "ld": _ld,
+    "st": _st,
+    "lldi": _lldi,
+    "lmv": _lmv,
+    "send": _send,
+    "recv": _recv,
+    "wait": _wait,
+    "sync": _sync,
+}
+"""Meaning by name."""
