@@ -34,9 +34,9 @@ from validator.validation_report import IntegerFigures
 
 @dataclass(slots=True, eq=False)
 class Count:
-    """One tensor of the program over several inputs: elements that differ, and the first of them.
+    """One tensor of the program over several inputs: elements that differ, and the first of them (or of all).
 
-    `node`: the ONNX node that computes it; `largest`: the largest difference; `error`: in units of what is allowed.
+    `node`: the ONNX node that computes it; `largest`: the largest difference.
     """
 
     node: str
@@ -50,12 +50,12 @@ class Count:
 
     def add(self, pair: Pair, wrong: Array) -> None:
         """Adds one input; `wrong` marks the elements that may not be as they are."""
+        if not self.differing and (wrong.any() or not self.elements):
+            self.at = first_index(wrong)
+            self.got, self.want = float(pair.got[self.at]), float(pair.want[self.at])
         self.elements += pair.want.size
         if not wrong.any():
             return
-        if not self.differing:
-            self.at = first_index(wrong)
-            self.got, self.want = float(pair.got[self.at]), float(pair.want[self.at])
         self.differing += int(wrong.sum())
         apart = np.abs(pair.got[wrong].astype(np.float64) - pair.want[wrong])
         self.largest = max(self.largest, float(np.nan_to_num(apart, nan=np.inf).max()))
@@ -103,8 +103,8 @@ class BitTrue:
             result = run(self.program, inputs, probes=self.layers or self.mixed, **options)
             self.instructions = result.instructions
             ran = perf_counter()
-            known = self._defined(inputs, result.probes)
-            self._compare(known, result.outputs, result.probes)
+            known = self._defined(inputs, result.probe_elements)
+            self._compare(known, result.output_elements, result.probe_elements)
             defined = perf_counter()
             self._ask(inputs, known)
             self.seconds["run"] += ran - start

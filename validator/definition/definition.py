@@ -24,7 +24,7 @@ _TABLE_BITS = 8
 _BY_CODE = ("QLinearLeakyRelu", "QLinearSigmoid")
 """Functions of a quantised tensor, for which onnxruntime makes a table itself."""
 _FUNCTION_DOUBT = 2.0**-16
-"""How far onnxruntime's functions of one element may differ by place in a vector, in units of the result's scale."""
+"""Difference, in units of the scale, that the place in a vector can make to onnxruntime's functions of one element."""
 Force = Callable[[str, Array], Array]
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
