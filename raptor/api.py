@@ -114,7 +114,7 @@ class Program:
         *,
         seed: int = 0,
         samples: int | None = None,
-        tolerance: float = 1e-4,
+        tolerance: float | None = None,
         layers: bool = False,
     ) -> "Verdict":
         """Executes the streams and compares the outputs with onnxruntime on the original model, optimisations off.

@@ -29,8 +29,13 @@ def command(
         ),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Largest error, relative to the values near; 0: equal numbers.")
-    ] = DEFAULT_TOLERANCE,
+        float | None,
+        typer.Option(
+            min=0,
+            help="Largest error of floats, relative to the values near; 0: equal numbers.",
+            show_default=f"{DEFAULT_TOLERANCE:g}",
+        ),
+    ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="Compare every intermediate tensor too.")] = False,
     engine: Annotated[Engine, typer.Option(help="Compiled, or the slow reference.")] = "numba",
     schedule: Annotated[Schedule, typer.Option(help="Order in which cores run.")] = "block",
@@ -44,6 +49,7 @@ def command(
     """Execute a compiled model and compare it with onnxruntime.
 
     An error above the tolerance passes if the output is as near to the model in float64 as float32 can be.
+    Integers have no tolerance: each must be the one that ONNX defines.
 
     Exit status: 0 the outputs agree, 1 they do not, 2 bad input, 3 deadlock.
 
@@ -78,7 +84,7 @@ def command(
         )
     except RaptorError as e:
         verdict = "deadlock" if isinstance(e, DeadlockError) else "bad input"
-        write(ValidationReport(verdict, tolerance, message=str(e)))
+        write(ValidationReport(verdict, DEFAULT_TOLERANCE if tolerance is None else tolerance, message=str(e)))
         raise
     write(report)
     if not storage.is_terminal(json):

@@ -14,7 +14,7 @@ from raptor.target.layout import Floats
 from validator import standard
 from validator.constants import constant_inputs
 from validator.program import Program
-from validator.session import DTYPES, session
+from validator.session import DTYPES, read, session
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _of_any_size(model: str | bytes, path: Path) -> Any:
     zero = {i.name for i in opened.get_inputs() if 0 in i.shape}
     if not zero:
         return opened
-    proto = _read(path) if isinstance(model, str) else _parse(model)
+    proto = read(path) if isinstance(model, str) else _parse(model)
     for dim in (d for v in proto.graph.input if v.name in zero for d in v.type.tensor_type.shape.dim):
         if dim.dim_value == 0:
             dim.Clear()
@@ -100,7 +100,7 @@ def _prepared(
     """
     import onnx
 
-    model = _read(path)
+    model = read(path)
     try:
         by_suite = standard.follow_suite(model, shapes)
     except Exception as e:  # protobuf's and onnx's have no common base
@@ -112,15 +112,6 @@ def _prepared(
     # onnxruntime infers the type of an output that has only a name.
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
     return model.SerializeToString(), shown, added, by_suite
-
-
-def _read(path: Path) -> Any:
-    import onnx
-
-    try:
-        return onnx.load(str(path))  # pyright: ignore[reportUnknownMemberType]
-    except Exception as e:  # protobuf's and onnx's have no common base
-        raise UserError(f"{path}: not an ONNX model: {e}") from e
 
 
 def _parse(content: bytes) -> Any:

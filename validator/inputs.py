@@ -13,6 +13,8 @@ from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.output.files import TensorPlace
 from raptor.target.layout import Floats
+from validator.definition import Definition
+from validator.definition.values import is_codes, limits
 from validator.golden import Golden
 
 Array = npt.NDArray[Any]
@@ -37,6 +39,43 @@ def make_inputs(
         rng = np.random.default_rng(seed)
         arrays = {place.name: rng.standard_normal(place.shape, dtype=np.float32) for place in places}
     return {place.name: _fit(arrays, place, golden) for place in places}
+
+
+def coded_inputs(
+    places: Sequence[TensorPlace], definition: Definition, given: Sequence[str] | Mapping[str, Array], seed: int
+) -> dict[str, Array]:
+    """Returns one array for every input of a program with integers, in the type of the model.
+
+    Without any given, numbers from `seed` use all codes: every integer of the type; for an input that the model
+    quantises, every step of its scale and what lies between.
+    """
+    if given:
+        arrays = named_arrays(places, given) if isinstance(given, Mapping) else _read_all(places, given)
+    else:
+        rng = np.random.default_rng(seed)
+        arrays = {place.name: _codes(place, definition, rng) for place in places}
+    return {place.name: _typed(arrays, place, definition.input_type(place.name)) for place in places}
+
+
+def _codes(place: TensorPlace, definition: Definition, rng: np.random.Generator) -> Array:
+    dtype = definition.input_type(place.name)
+    if is_codes(np.zeros(0, dtype)):
+        low, high = limits(dtype)
+        return rng.integers(low, high, place.shape, endpoint=True).astype(dtype)
+    steps = definition.steps_of(place.name, place.shape)
+    if steps is None:
+        return rng.standard_normal(place.shape, dtype=np.float32)
+    low, high = (limit - steps.zero for limit in limits(steps.dtype))
+    codes = low + (high - low) * rng.random(place.shape)
+    return (codes * steps.scale).astype(np.float32)
+
+
+def _typed(arrays: dict[str, Array], place: TensorPlace, dtype: "np.dtype[Any]") -> Array:
+    array = _shaped(arrays, place)
+    typed = array.astype(dtype)
+    if dtype.kind != "f" and not np.array_equal(typed.astype(np.float64), array.astype(np.float64)):
+        raise UserError(f"{option('inputs')}: {place.name!r} holds numbers that are no {dtype.name}")
+    return typed
 
 
 def _no_constants(given: Sequence[str] | Mapping[str, Array], golden: Golden) -> None:
@@ -75,6 +114,13 @@ def _check_numbers(name: str, array: Array) -> None:
 
 
 def _fit(arrays: dict[str, Array], place: TensorPlace, golden: Golden) -> Floats:
+    array = _shaped(arrays, place)
+    with np.errstate(over="ignore"):
+        return array.astype(golden.input_dtype(place.name)).astype(np.float32)
+
+
+def _shaped(arrays: dict[str, Array], place: TensorPlace) -> Array:
+    """Returns the numbers for an input. Raises `UserError` if there are none, or of another shape."""
     array = arrays.get(place.name)
     if array is None:
         raise UserError(f"{option('inputs')}: nothing for input {place.name!r}")
@@ -82,8 +128,7 @@ def _fit(arrays: dict[str, Array], place: TensorPlace, golden: Golden) -> Floats
         fault = f"{place.name!r} was compiled for {list(place.shape)}, got {list(array.shape)}"
         raise UserError(f"{option('inputs')}: {fault}")
     _check_numbers(place.name, array)
-    with np.errstate(over="ignore"):
-        return array.astype(golden.input_dtype(place.name)).astype(np.float32)
+    return array
 
 
 def _read_all(places: Sequence[TensorPlace], given: Sequence[str]) -> dict[str, Array]:

@@ -46,3 +46,13 @@ def infer(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[tuple[int,
         for name in names
         if found[name].type in DTYPES and all(isinstance(size, int) for size in found[name].shape)
     }
+
+
+def read(path: Path) -> ModelProto:
+    """Reads a model. Raises `UserError` if it is none."""
+    import onnx
+
+    try:
+        return onnx.load(str(path))  # pyright: ignore[reportUnknownMemberType]
+    except Exception as e:  # protobuf's and onnx's have no common base
+        raise UserError(f"{path}: not an ONNX model: {e}") from e

@@ -23,6 +23,7 @@ from raptor.common.arguments import (
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.output import files
+from validator.bit_true import BitTrue, load_bit_true
 from validator.compare import Comparison, Doubles, Rounding, Tally, compare, tally, within
 from validator.exact import Exact, UnknownError, load_exact
 from validator.golden import load_golden
@@ -45,7 +46,7 @@ def validate(
     inputs: Sequence[str] | Mapping[str, Array] = (),
     seed: int = 0,
     samples: int | None = None,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float | None = None,
     layers: bool = False,
     engine: Engine = "numba",
     schedule: Schedule = "block",
@@ -56,13 +57,15 @@ def validate(
 
     `inputs` are arrays by name, or files, each `FILE` or `NAME=FILE`; without any, standard normal numbers from `seed`,
     then from the next seeds: `samples` times (only without `inputs`), or as often as is quick (`quick_count`).
-    `tolerance` is the largest error relative to the values near (`compare.measure`). A larger error is right if float32
-    cannot be more exact, unless the tolerance is 0. With `layers`, every tensor of layers.json is compared as well.
+    `tolerance` is the largest error relative to the values near (`compare.measure`), 1e-4 by default. A larger error is
+    right if float32 cannot be more exact, unless the tolerance is 0. A program of integers alone has no tolerance: each
+    integer must be that of the model's definition (`validator.definition`). With `layers`, every tensor of layers.json
+    is compared as well.
     Raises `UserError` for bad input, or after about `max_steps` instructions, and `DeadlockError`.
     """
     seed = whole("seed", seed, 0, MOST_SEED)
     samples = whole_or_none("samples", samples, 1)
-    tolerance = finite("tolerance", tolerance, 0)
+    allowed = DEFAULT_TOLERANCE if tolerance is None else finite("tolerance", tolerance, 0)
     layers = flag("layers", layers)
     engine, schedule = ENGINE.parse(engine), SCHEDULE.parse(schedule)
     limit = whole_or_none("max_steps", max_steps, 1, UNLIMITED) or UNLIMITED
@@ -74,13 +77,50 @@ def validate(
     if layers and program.layers is None:
         raise UserError(f"{option('layers', True)}: {out} has no layers.json")
     loaded = perf_counter()
+    numbers = range(seed, seed + (1 if inputs else samples or quick_count(program, engine)))
+    shown_seed = None if inputs else seed
+    if program.manifest.numbers != "float":
+        if program.manifest.numbers == "int":
+            _refuse(tolerance)
+        options: dict[str, Any] = {"engine": engine, "schedule": schedule, "layers": layers, "max_steps": limit}
+        tested = load_bit_true(program, inputs, numbers, tolerance=allowed, **options)
+        opened = perf_counter()
+        tested.judge()
+        return _integer_report(tested, shown_seed, {"load": loaded - start}, opened - loaded)
     golden = load_golden(program, layers=layers)
     opened = perf_counter()
-    numbers = range(seed, seed + (1 if inputs else samples or quick_count(program, engine)))
     tried = Samples(program, golden, inputs, numbers, engine, schedule, layers, limit)
-    found, unknown = judged(tried, tallied(tried), tolerance)
+    found, unknown = judged(tried, tallied(tried), allowed)
     seconds = {"load": loaded - start, **tried.seconds, "golden": opened - loaded + tried.seconds["golden"]}
-    return _report(tried, found, tolerance, None if inputs else seed, seconds, unknown)
+    return _report(tried, found, allowed, shown_seed, seconds, unknown)
+
+
+def _refuse(tolerance: float | None) -> None:
+    if tolerance is not None:
+        raise UserError(f"{option('tolerance', tolerance)}: not with a program of integers: every one must be equal")
+
+
+def _integer_report(
+    tested: BitTrue, seed: int | None, seconds: Mapping[str, float], opening: float
+) -> ValidationReport:
+    program, figures = tested.program, tested.figures()
+    found = {shown: count.comparison(shown.tensor) for shown, count in tested.counts.items()}
+    layers = tuple(LayerComparison(tested.counts[s].node, c) for s, c in found.items() if s.kind == "layer")
+    passed = all(c.passed for c in found.values()) and figures.departing == figures.explained
+    return ValidationReport(
+        verdict="pass" if passed else "mismatch",
+        tolerance=tested.tolerance if tested.mixed else 0.0,
+        model=program.manifest.model,
+        seed=seed,
+        samples=len(tested.numbers),
+        cores=program.core_count,
+        instructions=tested.instructions,
+        seconds={k: round(v, 6) for k, v in {**seconds, "open": opening, **tested.seconds}.items()},
+        outputs=tuple(c for shown, c in found.items() if shown.kind == "output"),
+        layers=layers,
+        first_deviation=next((layer.node for layer in layers if not layer.comparison.passed), None),
+        integers=figures,
+    )
 
 
 def _inputs(given: object) -> Sequence[str] | Mapping[str, Array]:

@@ -13,6 +13,7 @@ from raptor.common.console import Console
 from raptor.common.names import fit
 from raptor.common.strict import Figure, WallTimes
 from validator.compare import Comparison, Rounding
+from validator.difference import Difference
 from validator.rounding import ALLOWED
 
 Verdict = Literal["pass", "mismatch", "bad input", "deadlock"]
@@ -27,18 +28,39 @@ class LayerComparison:
 
 
 @dataclass(frozen=True, slots=True)
+class IntegerFigures:
+    """Counts of a program with integers.
+
+    `compared` elements of the program lie beside the definition of the model, `differing` of them are not equal to it.
+    onnxruntime computes `by_onnxruntime` integers from those of the definition, node by node; `departing` of them are
+    others, and `explained` of these lie as near to a tie as float32 can tell. `departures` lists the tensors.
+    `tables`: functions of one quantised tensor; `float_sections`: integer tensors that are rounded from floats.
+    """
+
+    compared: int
+    differing: int
+    by_onnxruntime: int
+    departing: int
+    explained: int
+    departures: tuple[Difference, ...] = ()
+    tables: tuple[str, ...] = ()
+    float_sections: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationReport:
     """Result of a validation as JSON; `version` changes with its fields. NaN and infinity are written as null.
 
     `outputs` and `layers` hold the worst of `samples` inputs; `instructions` are those of one run, `seconds` of all.
     `first_deviation` is the first ONNX node whose tensor differs; `message` says what stopped a run that did not end.
     `reason` is one sentence on the judgement by float64, if an error is above the tolerance (docs/verdict.md).
+    `integers` are the counts of a program with integers; errors of its tensors are counted in integers.
     `by_suite` names the ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it.
     """
 
     verdict: Verdict
     tolerance: Figure
-    version: int = 3
+    version: int = 4
     model: str = ""
     seed: int | None = None
     samples: int = 0
@@ -49,6 +71,7 @@ class ValidationReport:
     layers: tuple[LayerComparison, ...] = ()
     first_deviation: str | None = None
     by_suite: tuple[str, ...] = ()
+    integers: IntegerFigures | None = None
     message: str | None = None
     reason: str | None = None
 
@@ -92,12 +115,34 @@ def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> 
             _line(console, f"first node that deviates: {where}" if where else "no node deviates")
         if report.reason:
             _line(console, report.reason)
+        if report.integers is not None:
+            _show_departures(report.integers, console)
         for name in report.by_suite:
             _line(console, f"node {name}: judged by ONNX's own suite, from which onnxruntime departs")
     ran = report.seconds.get("run", 0.0)
     count = f"{report.samples} {'input' if report.samples == 1 else 'inputs'}"
     summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores, {count} in {ran:.2f} s"
-    _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}, tolerance {report.tolerance:g}")
+    judged = f", tolerance {report.tolerance:g}" if report.integers is None else f"; {in_words(report.integers)}"
+    _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}{judged}")
+
+
+def in_words(found: IntegerFigures) -> str:
+    """Says in one sentence how a program, its definition and onnxruntime agree."""
+    equal = f"bit for bit equal to the definition ({found.compared} integers)"
+    differs = f"differs from the definition in {found.differing} of {found.compared} integers"
+    unexplained = found.departing - found.explained
+    explained = "" if not found.departing else f", {unexplained} not explained" if unexplained else ", all explained"
+    witness = f"differs from onnxruntime in {found.departing} of {found.by_onnxruntime} values{explained}"
+    return f"{differs if found.differing else equal}; {witness}"
+
+
+def _show_departures(found: IntegerFigures, console: Console) -> None:
+    """Prints the first integers of onnxruntime that nothing explains."""
+    for one in found.departures:
+        if one.unexplained:
+            at = ",".join(map(str, one.at))
+            values = f"[{at}] onnxruntime {one.got}, the definition {one.want}"
+            _line(console, f"node {one.node}: {one.unexplained} of {one.total} integers not explained, {values}")
 
 
 def _show_tensors(report: ValidationReport, console: Console) -> None:

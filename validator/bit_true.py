@@ -1,0 +1,226 @@
+"""Judges a program with integers: every integer must be that of the definition, with no tolerance.
+
+The definition itself is compared with onnxruntime, node by node; each difference must be explained by a tie.
+Where a program has sections of floats, every node is judged from the program's own values before it, and what a section
+quantises may differ by the tolerance of floats.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.output.files import Coding
+from validator.compare import Comparison, measure
+from validator.constants import constant_inputs
+from validator.definition import Definition, Known, Real, Rounded, load_definition
+from validator.definition.definition import first
+from validator.definition.values import Array, first_index
+from validator.definition.witness import Witness, differences, load_witness
+from validator.difference import Difference
+from validator.elements import Pair, codes_of, paired
+from validator.inputs import coded_inputs
+from validator.options import Engine, Schedule
+from validator.program import Program
+from validator.run import run
+from validator.samples import Shown
+from validator.session import read, session
+from validator.validation_report import IntegerFigures
+
+
+@dataclass(slots=True, eq=False)
+class Count:
+    """One tensor of the program over several inputs: elements that differ, and the first of them (or of all).
+
+    `node`: the ONNX node that computes it; `largest`: the largest difference.
+    """
+
+    node: str
+    shape: tuple[int, ...]
+    elements: int = 0
+    differing: int = 0
+    largest: float = 0.0
+    at: tuple[int, ...] = ()
+    got: float = 0.0
+    want: float = 0.0
+
+    def add(self, pair: Pair, wrong: Array) -> None:
+        """Adds one input; `wrong` marks the elements that may not be as they are."""
+        if not self.differing and (wrong.any() or not self.elements):
+            self.at = first_index(wrong)
+            self.got, self.want = float(pair.got[self.at]), float(pair.want[self.at])
+        self.elements += pair.want.size
+        if not wrong.any():
+            return
+        self.differing += int(wrong.sum())
+        apart = np.abs(pair.got[wrong].astype(np.float64) - pair.want[wrong])
+        self.largest = max(self.largest, float(np.nan_to_num(apart, nan=np.inf).max()))
+
+    def comparison(self, tensor: str) -> Comparison:
+        """Returns the comparison for the report. Errors are counted in integers."""
+        relative = self.largest / max(abs(self.want), 1.0)
+        return Comparison(
+            tensor, self.shape, self.largest, relative, self.at, self.got, self.want, passed=not self.differing
+        )
+
+
+@dataclass(slots=True, eq=False)
+class BitTrue:
+    """A program with integers beside its definition. `tolerance` is that of sections of floats.
+
+    `counts`: by tensor of the program; `witnessed`: by tensor of the model, the differences of onnxruntime.
+    """
+
+    program: Program
+    definition: Definition
+    given: Sequence[str] | Mapping[str, Array]
+    numbers: Sequence[int]
+    engine: Engine
+    schedule: Schedule
+    layers: bool
+    tolerance: float
+    max_steps: int
+    counts: dict[Shown, Count] = field(default_factory=dict[Shown, Count])
+    witnessed: dict[str, Difference] = field(default_factory=dict[str, Difference])
+    seconds: dict[str, float] = field(default_factory=lambda: {"definition": 0.0, "run": 0.0, "golden": 0.0})
+    instructions: int = 0
+    _witness: Witness | None = None
+
+    @property
+    def mixed(self) -> bool:
+        return self.program.manifest.numbers == "mixed"
+
+    def judge(self) -> None:
+        """Runs and compares all samples."""
+        for number in self.numbers:
+            start = perf_counter()
+            inputs = coded_inputs(self.program.memory.inputs, self.definition, self.given, number)
+            options: Any = {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
+            result = run(self.program, inputs, probes=self.layers or self.mixed, **options)
+            self.instructions = result.instructions
+            ran = perf_counter()
+            known = self._defined(inputs, result.probe_elements)
+            self._compare(known, result.output_elements, result.probe_elements)
+            defined = perf_counter()
+            self._ask(inputs, known)
+            self.seconds["run"] += ran - start
+            self.seconds["definition"] += defined - ran
+            self.seconds["golden"] += perf_counter() - defined
+
+    def figures(self) -> IntegerFigures:
+        """Returns the counts over all samples."""
+        witnessed = tuple(self.witnessed.values())
+        return IntegerFigures(
+            compared=sum(count.elements for count in self.counts.values()),
+            differing=sum(count.differing for count in self.counts.values()),
+            by_onnxruntime=sum(one.total for one in witnessed),
+            departing=sum(one.count for one in witnessed),
+            explained=sum(one.explained for one in witnessed),
+            departures=tuple(one for one in witnessed if one.count),
+            tables=tuple(sorted(self.definition.tables)),
+            float_sections=tuple(sorted(self.definition.by_floats)),
+        )
+
+    def _defined(self, inputs: Mapping[str, Array], probes: Mapping[str, Array]) -> Known:
+        """Computes the definition; in a mixed program, each node from what the program has computed before it."""
+        codings = {p.tensor: p.coding for p in self._probes() if p.coding is not None}
+        keep = [name for name, coding in codings.items() if coding.scale or coding.kind == "float"]
+        if not self.mixed:
+            return self.definition.run(inputs, keep=keep)
+        elements = {n: (probes[n], c) for n, c in codings.items() if n in probes and not c.scale and c.kind == "int"}
+
+        def forced(name: str, computed: Array) -> Array:
+            return codes_of(*elements[name], computed.dtype, computed.shape) if name in elements else computed
+
+        return self.definition.run(inputs, forced, keep)
+
+    def _probes(self) -> Sequence[files.Probe]:
+        return self.program.layers.probes if self.program.layers and (self.layers or self.mixed) else ()
+
+    def _compare(self, known: Known, outputs: Mapping[str, Array], probes: Mapping[str, Array]) -> None:
+        for place in self.program.memory.outputs:
+            self._tensor(Shown("output", place.name), outputs[place.name], place.coding, known)
+        for probe in self._probes() if self.layers else ():
+            if known.value(probe.tensor) is not None:
+                self._tensor(Shown("layer", probe.tensor), probes[probe.tensor], probe.coding, known)
+
+    def _tensor(self, shown: Shown, elements: Array, coding: Coding | None, known: Known) -> None:
+        value, name = known.value(shown.tensor), shown.tensor
+        if coding is None or value is None:
+            raise UserError(f"{files.MEMORY}: tensor {name!r} has no coding, or the model has no such tensor")
+        if coding.kind == "float" and isinstance(value, Real):
+            value = self.definition.floats(name, known.values)
+        pair = paired(name, elements, coding, value)
+        if shown not in self.counts:
+            node = self.definition.producers.get(name)
+            self.counts[shown] = Count((node.name or first(node)) if node else "", pair.want.shape)
+        self.counts[shown].add(pair, self._wrong(name, pair, known))
+
+    def _wrong(self, name: str, pair: Pair, known: Known) -> Array:
+        """Marks the elements that may not be as they are."""
+        if pair.is_float:
+            allowed = self.tolerance * measure(np.abs(pair.want), 1)
+            return ~(np.abs(pair.got.astype(np.float64) - pair.want) <= allowed)
+        wrong = pair.got != pair.want
+        if not wrong.any() or not self.mixed or not self._of_floats(name, known):
+            return wrong
+        rounded = self.definition.rounded(name, known.values)
+        if rounded is not None:
+            wrong[wrong] = ~self._near(rounded, pair, wrong)
+        return wrong
+
+    def _of_floats(self, name: str, known: Known) -> bool:
+        """Tells whether a quantised tensor comes out of floats: in the model, or by floats that the program shows."""
+        floats = {p.tensor for p in self._probes() if p.coding is not None and p.coding.kind == "float"}
+        return name in self.definition.by_floats or bool(floats & self.definition.inner(name, known.values))
+
+    def _near(self, rounded: Rounded, pair: Pair, at: Array) -> Array:
+        exact = np.broadcast_to(rounded.near()[0], pair.want.shape)
+        doubt = self.tolerance * np.broadcast_to(measure(np.abs(exact).astype(np.float32), 1), exact.shape).astype(
+            np.float64
+        )
+        return rounded.explains(pair.got, at, doubt)
+
+    def _ask(self, inputs: Mapping[str, Array], known: Known) -> None:
+        """Compares the definition with onnxruntime."""
+        if self._witness is None:
+            self._witness = load_witness(self.definition, known, self.program.folder / files.MODEL)
+        computed = self._witness.run(inputs, known.values)
+        for one in differences(self.definition, known, computed):
+            before = self.witnessed.get(one.tensor)
+            self.witnessed[one.tensor] = one if before is None else before.plus(one)
+
+
+def load_bit_true(
+    program: Program,
+    given: Sequence[str] | Mapping[str, Array],
+    numbers: Sequence[int],
+    **options: Any,
+) -> BitTrue:
+    """Opens the model of a program with integers. Raises `UserError` for one that does not fit memory.json."""
+    path = program.folder / files.MODEL
+    if files.MODEL not in program.manifest.files:
+        raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
+    opened = session(str(path), path)
+    constants = constant_inputs(program.manifest.options, opened.get_inputs())
+    definition = load_definition(read(path), constants)
+    _check(program, definition, set(constants))
+    return BitTrue(program, definition, given, numbers, **options)
+
+
+def _check(program: Program, definition: Definition, constants: set[str]) -> None:
+    """Raises `UserError` unless the model's inputs and outputs are those of the program."""
+    graph = definition.model.graph
+    fixed = constants | {t.name for t in graph.initializer}
+    for kind, places, values in (
+        ("input", program.memory.inputs, {v.name for v in graph.input} - fixed),
+        ("output", program.memory.outputs, {v.name for v in graph.output}),
+    ):
+        odd = sorted({place.name for place in places} ^ values)
+        if odd:
+            where = files.MEMORY if odd[0] in values else files.MODEL
+            raise UserError(f"{kind} {odd[0]!r} is not in {where}")

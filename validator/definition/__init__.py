@@ -1,0 +1,12 @@
+"""The definition: the integers that an ONNX model means, computed from the model itself without rounding.
+
+An integer tensor is an array of its own type. What lies between DequantizeLinear and QuantizeLinear is a `Real`: a sum
+of integers times float32 scales, which nothing rounds. QuantizeLinear, and the QLinear operators, round it once and
+exactly (`rounding`). What has no such form is a float section: onnxruntime computes its nodes (`sections`). Nothing
+here knows the compiler.
+"""
+
+from validator.definition.definition import Definition, Known, load_definition
+from validator.definition.values import Real, Rounded
+
+__all__ = ["Definition", "Known", "Real", "Rounded", "load_definition"]

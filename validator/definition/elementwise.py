@@ -1,0 +1,126 @@
+"""Operators on each element: quantisation, sums, products and bounds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from validator.definition.nodes import Node, Result, real, scale_of, spread, zero_of
+from validator.definition.rounding import UNIT, Target, quantise, quantised
+from validator.definition.sums import BOTH, biased, factors, scales
+from validator.definition.values import BITS, ONE, Ints, Real, Rounded, Term, Value, is_codes
+
+
+def dequantize(node: Node) -> Result:
+    x = node.codes(0, "the operand")
+    scale = scale_of(node, 1, "the operand")
+    zero = zero_of(node, 2, "the operand", x.dtype, scale)
+    shape = x.shape
+    return [real(x, spread(node, scale, shape, "the operand"), spread(node, zero, shape, "the operand"))]
+
+
+def quantize(node: Node) -> Result:
+    x = node.get(0)
+    if x is None:
+        return None
+    if isinstance(x, np.ndarray) and x.dtype != np.float32:
+        raise UserError(f"{node.where}: the operand is {x.dtype.name}, expected float32")
+    made = wanted(node, x.shape if isinstance(x, np.ndarray) else x.terms[0].units.shape)
+    if isinstance(x, Real):
+        return [quantise(x, made)]
+    codes = quantised(x, made).astype(made.dtype)
+    exact = x.astype(np.float64) / made.scale
+    return [Rounded(codes, made.zero, lambda: (exact, np.abs(exact) * UNIT))]
+
+
+def wanted(node: Node, shape: Sequence[int]) -> Target:
+    """Returns the type, scale and zero point that a QuantizeLinear asks for."""
+    output, scale = node.attributes.get("output_dtype", 0), scale_of(node, 1, "the result")
+    zero = zero_of(node, 2, "the result", None, scale)
+    dtype = zero.dtype
+    if output:
+        import onnx
+
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(output)
+        if node.get(2) is not None and dtype != zero.dtype:
+            raise UserError(f"{node.where}: the zero point is {zero.dtype.name}, output_dtype is {dtype.name}")
+    if BITS.get(dtype.name, 32) == 32:
+        raise UserError(f"{node.where}: cannot quantise to {dtype.name}")
+    factor, point = (spread(node, a, shape, "the result") for a in (scale, zero))
+    return Target(factor, point.astype(np.int64), dtype, node.where)
+
+
+def add(node: Node) -> Result:
+    return _added(node, 1)
+
+
+def sub(node: Node) -> Result:
+    return _added(node, -1)
+
+
+def _added(node: Node, sign: int) -> Result:
+    """Adds exact numbers. A constant behind sums of products is their bias."""
+    first, second = node.get(0), node.get(1)
+    for sums, other, k in ((first, second, 1), (second, first, 0)):
+        if isinstance(sums, Real) and sums.kind == "sums" and sign == 1 and other is not None and node.fixed[k]:
+            return biased(node, sums, other)
+    if not isinstance(first, Real) or not isinstance(second, Real) or first.kind != "plain" or second.kind != "plain":
+        return None
+    a, b = first.single, second.single
+    if a is None or b is None:
+        return None
+    shape = np.broadcast_shapes(a.units.shape, b.units.shape)
+    negative = replace(b, units=sign * b.units)
+    return [Real((_broadcast(a, shape), _broadcast(negative, shape)), "other")]
+
+
+def _broadcast(term: Term, shape: Sequence[int]) -> Term:
+    return replace(term, units=np.broadcast_to(term.units, shape))
+
+
+def mul(node: Node) -> Result:
+    found = factors(node)
+    if found is None:
+        return None
+    a, b = found
+    if a.over.size != 1 or b.over.size != 1:
+        return None
+
+    def size() -> Ints:
+        return a.size() * b.size()
+
+    return [Real((Term(a.units * b.units, scales(node, a, b), ONE, size, 2 * BOTH),), "other")]
+
+
+def relu(node: Node) -> Result:
+    x = node.get(0)
+    if isinstance(x, np.ndarray) and is_codes(x):
+        return [np.maximum(x, np.zeros((), x.dtype))]
+    if not isinstance(x, Real):
+        return None
+    if x.kind == "plain" and x.single is not None:
+        return [replace(x, terms=(replace(x.terms[0], units=np.maximum(x.terms[0].units, 0)),))]
+    return [x.clamped(0.0, np.inf)]
+
+
+def clip(node: Node) -> Result:
+    x = node.get(0)
+    bounds = [node.get(1), node.get(2)]
+    given = node.attributes
+    if isinstance(x, np.ndarray) and is_codes(x):
+        low, high = (None if b is None else np.asarray(b) for b in bounds)
+        return [np.clip(x, low, high).astype(x.dtype)]
+    if not isinstance(x, Real):
+        return None
+    low, high = (_bound(bounds[0], given.get("min", -np.inf)), _bound(bounds[1], given.get("max", np.inf)))
+    return None if low is None or high is None else [x.clamped(low, high)]
+
+
+def _bound(value: Value | None, default: float) -> float | None:
+    """Returns a bound of a Clip; a dequantised constant counts as the float32 number that it is."""
+    if isinstance(value, Real):
+        value = value.floats() if value.kind == "plain" and value.single is not None else np.zeros(0)
+    if value is None:
+        return float(np.float32(default))
+    return float(np.float32(value.reshape(-1)[0])) if value.size == 1 else None

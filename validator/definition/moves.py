@@ -1,0 +1,110 @@
+"""Operators that move or select elements: computed by onnx's reference implementation, on any type of element."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import onnx
+from onnx import NodeProto, helper
+
+from validator.definition.values import Array, Doubles
+
+MOVES = frozenset([
+    "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape",
+    "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+])  # fmt: skip
+"""Operators whose first operand is moved; the others are parameters."""
+_DENOMINATOR = 2**10
+"""Weights of an interpolation that are multiples of its inverse are exact."""
+
+Opsets = Sequence[onnx.OperatorSetIdProto]
+
+
+def evaluator(node: NodeProto, opsets: Opsets) -> Callable[[Mapping[str, Array]], list[Array]]:
+    """Returns a function that computes a node by onnx's reference implementation."""
+    from onnx.reference import ReferenceEvaluator
+
+    inputs, outputs = (
+        [onnx.ValueInfoProto(name=n) for n in dict.fromkeys(names) if n] for names in (node.input, node.output)
+    )
+    model = helper.make_model(helper.make_graph([node], "node", inputs, outputs), opset_imports=list(opsets))
+    reference: Any = ReferenceEvaluator(model)
+    return lambda feed: [np.asarray(a) for a in reference.run(None, dict(feed))]
+
+
+def mover(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array]) -> Callable[[Array], Array]:
+    """Returns the function that a node of `MOVES` applies to its first operand."""
+    run = evaluator(node, opsets)
+
+    def move(x: Array) -> Array:
+        # The reference implementation knows no types of 4 bits.
+        wide = x.astype(np.int8) if x.dtype.name in ("int4", "int2") else x
+        wide = x.astype(np.uint8) if x.dtype.name in ("uint4", "uint2") else wide
+        return run({**parameters, node.input[0]: wide})[0].astype(x.dtype)
+
+    return move
+
+
+def split(node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array], x: Array) -> list[Array]:
+    """Returns the parts of a Split."""
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    sizes = [a.ints for a in node.attribute if a.name == "split"]
+    given = (
+        parameters[node.input[1]].tolist() if len(node.input) > 1 and node.input[1] else list(sizes[0]) if sizes else []
+    )
+    count = len(node.output)
+    if not given:
+        each = -(-x.shape[axis] // count)
+        given = [min(each, x.shape[axis] - k * each) for k in range(count)]
+    return np.split(x, np.cumsum(given)[:-1], axis)
+
+
+def resize_matrices(
+    node: NodeProto, opsets: Opsets, parameters: Mapping[str, Array], shape: Sequence[int]
+) -> dict[int, Doubles] | None:
+    """Returns the matrix [new, old] of each axis that a Resize changes; None if it is not linear by axis.
+
+    They are what the reference implementation makes of the unit matrix, as a Resize of two axes of which the first is
+    left as it is.
+    """
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    names = [*node.input, "", "", "", ""]
+    old_form = node.op_type == "Upsample" or (len(node.input) == 2)
+    scales_name, sizes_name = (names[1], "") if old_form else (names[2], names[3])
+    roi = parameters.get(names[1]) if not old_form else None
+    if (roi is not None and roi.size) or given.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
+        return None
+    axes = [axis % len(shape) for axis in cast(Sequence[int], given.get("axes", range(len(shape))))]
+    found: dict[int, Doubles] = {}
+    for place, axis in enumerate(axes):
+        feed: dict[str, Array] = {"x": np.eye(shape[axis], dtype=np.float32)}
+        if scales_name and parameters[scales_name].size:
+            feed["scales"] = np.array([1, parameters[scales_name][place]], np.float32)
+        else:
+            feed["sizes"] = np.array([shape[axis], parameters[sizes_name][place]], np.int64)
+        inputs = ["x", "", "scales"] if "scales" in feed else ["x", "", "", "sizes"]
+        one = helper.make_node("Resize", inputs if not old_form else ["x", "scales"], ["y"])
+        one.op_type = node.op_type
+        one.attribute.extend(a for a in node.attribute if a.name != "axes")
+        matrix = evaluator(one, opsets)(feed)[0].T.astype(np.float64)
+        if matrix.shape[0] != matrix.shape[1] or not np.array_equal(matrix, np.eye(len(matrix))):
+            found[axis] = matrix
+    return found
+
+
+def denominator(matrices: Sequence[Doubles]) -> int | None:
+    """Returns a power of two of which all weights are multiples, or None."""
+    for bits in range(_DENOMINATOR.bit_length()):
+        if all(np.array_equal(m * 2**bits, np.rint(m * 2**bits)) for m in matrices):
+            return 1 << bits
+    return None
+
+
+def along(matrix: Array, axis: int, x: Array) -> Array:
+    """Multiplies one axis of x with a matrix [new, old]."""
+    return np.moveaxis(np.tensordot(matrix, x, (1, axis)), 0, axis)
+
+
+def selected(matrix: Doubles, axis: int, x: Array) -> Array:
+    """Selects elements along an axis by a matrix that has one 1 in each row."""
+    return np.take(x, matrix.argmax(axis=1), axis)

@@ -1,0 +1,176 @@
+"""Nodes of a model as the operators see them: attributes, operands, and checks of scales and zero points."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, helper
+
+from raptor.common.errors import UserError
+from validator.definition.rounding import Target
+from validator.definition.values import (
+    BITS,
+    ONE,
+    Array,
+    Ints,
+    Real,
+    Rounded,
+    Singles,
+    Term,
+    Value,
+    first_index,
+    is_codes,
+)
+
+Result = Sequence[Value | Rounded] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A node with the values of its operands (None: left out). `fixed` tells which of them are constants."""
+
+    proto: NodeProto
+    operands: Sequence[Value | None]
+    fixed: Sequence[bool]
+    opsets: Sequence[onnx.OperatorSetIdProto]
+
+    @property
+    def where(self) -> str:
+        """The name for messages."""
+        return where(self.proto)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {a.name: helper.get_attribute_value(a) for a in self.proto.attribute}
+
+    @property
+    def opset(self) -> int:
+        return next((o.version for o in self.opsets if o.domain in ("", "ai.onnx")), 1)
+
+    def get(self, index: int) -> Value | None:
+        return self.operands[index] if index < len(self.operands) else None
+
+    def array(self, index: int, what: str) -> Array:
+        """Returns an operand that must be an array. Raises `UserError` if it is missing or a number of another kind."""
+        value = self.get(index)
+        if not isinstance(value, np.ndarray):
+            raise UserError(f"{self.where}: {what} is {'missing' if value is None else 'not an array of the model'}")
+        return value
+
+    def codes(self, index: int, what: str) -> Array:
+        """Returns an operand that must be a quantised tensor."""
+        array = self.array(index, what)
+        if not is_codes(array):
+            raise UserError(f"{self.where}: {what} is {array.dtype.name}, expected integers of 2 to 32 bits")
+        return array
+
+    def parameters(self) -> Mapping[str, Array]:
+        """Returns all operands behind the first by name."""
+        pairs = zip(self.proto.input[1:], self.operands[1:], strict=False)
+        return {name: value for name, value in pairs if name and isinstance(value, np.ndarray)}
+
+
+def where(proto: NodeProto) -> str:
+    """Names a node in messages."""
+    return f"node {proto.name or proto.output[0]!r} ({proto.op_type})"
+
+
+def scale_of(node: Node, index: int, what: str) -> Singles:
+    """Returns a scale as float32. Raises `UserError` unless it is positive and finite."""
+    scale = node.array(index, f"the scale of {what}")
+    if scale.dtype.kind != "f" and scale.dtype.name != "bfloat16":
+        raise UserError(f"{node.where}: the scale of {what} is {scale.dtype.name}, expected a float")
+    numbers = scale.astype(np.float32)
+    wrong = ~(np.isfinite(numbers) & (numbers > 0))
+    if wrong.any():
+        at = first_index(wrong)
+        entry = f" at {list(at)}" if numbers.size > 1 else ""
+        raise UserError(f"{node.where}: the scale of {what} is {numbers[at]:g}{entry}, expected a number above 0")
+    return numbers
+
+
+def zero_of(node: Node, index: int, what: str, dtype: "np.dtype[Any] | None", scale: Singles) -> Array:
+    """Returns a zero point in its own type, or zeros if it is left out. Raises `UserError` for another type or size."""
+    zero = node.get(index)
+    if zero is None:
+        return np.zeros(scale.shape, dtype or np.uint8)
+    if not is_codes(zero):
+        raise UserError(f"{node.where}: the zero point of {what} is not an integer of 2 to 32 bits")
+    assert isinstance(zero, np.ndarray)
+    if dtype is not None and zero.dtype != dtype:
+        raise UserError(f"{node.where}: the zero point of {what} is {zero.dtype.name}, but {what} is {dtype.name}")
+    if zero.size != scale.size:
+        raise UserError(f"{node.where}: {what} has {scale.size} scales and {zero.size} zero points")
+    if zero.dtype.name == "int32" and zero.astype(np.int64).any():
+        raise UserError(f"{node.where}: the zero point of {what} is {int(zero.flat[0])}, expected 0 for int32")
+    return zero
+
+
+def one_zero(node: Node, index: int, what: str, dtype: "np.dtype[Any]", scale: Singles) -> Array:
+    """Returns a zero point; if it has several entries, they must be equal."""
+    zero = zero_of(node, index, what, dtype, scale)
+    numbers = zero.astype(np.int64).ravel()
+    if numbers.size and (numbers != numbers[0]).any():
+        other = int(numbers[(numbers != numbers[0]).argmax()])
+        raise UserError(f"{node.where}: the zero points of {what} are {int(numbers[0])} and {other}, expected one")
+    return zero
+
+
+def spread(node: Node, parameter: Array, shape: Sequence[int], what: str) -> Array:
+    """Gives a scale or zero point the shape in which it broadcasts to a tensor: one, per `axis`, or in blocks."""
+    if parameter.size == 1:
+        return parameter.reshape(())
+    axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
+    if not -len(shape) <= axis < len(shape):
+        raise UserError(f"{node.where}: axis {axis} of {what}, which has {len(shape)} dimensions")
+    axis %= len(shape)
+    if parameter.ndim == 1 and not block:
+        if parameter.size != shape[axis]:
+            raise UserError(
+                f"{node.where}: {parameter.size} scales for axis {axis} of {what}, whose size is {shape[axis]}"
+            )
+        return parameter.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    if parameter.ndim == len(shape) and block > 0:
+        blocks = np.repeat(parameter, block, axis)
+        blocks = blocks[tuple(slice(0, n) if a == axis else slice(None) for a, n in enumerate(shape))]
+        if blocks.shape == tuple(shape):
+            return blocks
+    raise UserError(f"{node.where}: scales of shape {list(parameter.shape)} do not fit {what} of shape {list(shape)}")
+
+
+def channels(parameter: Array, rank: int, axis: int) -> Array:
+    """Gives a scale or zero point of one entry, or of one for each index of `axis`, its shape for `rank` dimensions."""
+    return (
+        parameter.reshape(())
+        if parameter.size == 1
+        else parameter.reshape([-1 if a == axis else 1 for a in range(rank)])
+    )
+
+
+def real(codes: Array, scale: Singles, zero: Array, *, raw: bool = False) -> Real:
+    """Returns (codes - zero) * scale. With `raw`, onnxruntime multiplies codes and zero points apart."""
+    units = codes.astype(np.int64) - zero.astype(np.int64)
+    apart = np.abs(zero.astype(np.int64))
+
+    def size() -> Ints:
+        return np.abs(codes.astype(np.int64)) + apart if raw else np.abs(units)
+
+    return Real((Term(units, scale, ONE, size),), "plain")
+
+
+def target(node: Node, scale: int, zero: int, dtype: "np.dtype[Any]", steps: int) -> Target:
+    """Returns the output of a QLinear operator by its operands `scale` and `zero`; `dtype` if the zero is left out."""
+    factor = scale_of(node, scale, "the output")
+    point = zero_of(node, zero, "the output", None, factor) if node.get(zero) is not None else np.zeros((), dtype)
+    if point.size != 1 or factor.size != 1:
+        raise UserError(f"{node.where}: the output has {max(point.size, factor.size)} scales, expected one")
+    if BITS[point.dtype.name] == 32:
+        raise UserError(f"{node.where}: the output is {point.dtype.name}, expected 2 to 16 bits")
+    return Target(
+        factor.reshape(()), point.reshape(()).astype(np.int64), point.dtype, node.where, steps, with_zero=True
+    )
+
+
+Operator = Callable[[Node], Result]

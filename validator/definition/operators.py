@@ -1,0 +1,38 @@
+"""The operators whose results are exact, by type.
+
+Each returns None where its operands have no exact form: then its results are floats.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from validator.definition import elementwise, pools, shapes, sums
+from validator.definition.moves import MOVES
+from validator.definition.nodes import Operator
+
+EXACT: Mapping[str, Operator] = MappingProxyType(
+    {
+        "Add": elementwise.add,
+        "AveragePool": pools.average_pool,
+        "Clip": elementwise.clip,
+        "Concat": shapes.concat,
+        "Conv": sums.conv,
+        "ConvTranspose": sums.conv_transpose,
+        "DequantizeLinear": elementwise.dequantize,
+        "Gemm": sums.gemm,
+        "GlobalAveragePool": pools.global_average_pool,
+        "MatMul": sums.matmul,
+        "MaxPool": pools.max_pool,
+        "Mul": elementwise.mul,
+        "Pad": shapes.pad,
+        "QuantizeLinear": elementwise.quantize,
+        "ReduceMean": pools.reduce_mean,
+        "Relu": elementwise.relu,
+        "Resize": shapes.resize,
+        "Split": shapes.split,
+        "Sub": elementwise.sub,
+        "Upsample": shapes.resize,
+        **dict.fromkeys(MOVES, shapes.move),
+    }
+)
+"""ONNX's operators on exact numbers, by type."""

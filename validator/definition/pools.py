@@ -1,0 +1,117 @@
+"""Largest elements and means of windows, and interpolation: sums of integers of one scale."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from validator.definition import moves, products
+from validator.definition.nodes import Node, Result
+from validator.definition.values import Array, Ints, Kind, Real, Term, Value, is_codes
+from validator.definition.windows import Window, pool_window
+
+_STEPS = 3
+"""Roundings of a mean, beside those of its sum."""
+
+
+def max_pool(node: Node) -> Result:
+    x = node.get(0)
+    if len([name for name in node.proto.output if name]) > 1:
+        return None
+    if isinstance(x, np.ndarray) and is_codes(x):
+        return [_largest(node, x.astype(np.int64)).astype(x.dtype)]
+    if not isinstance(x, Real) or len(x.terms) != 1 or x.terms[0].scale.size != 1 or x.terms[0].over.size != 1:
+        return None
+    term = x.terms[0]
+
+    def size() -> Ints:
+        return _largest(node, term.size())
+
+    kind: Kind = "plain" if x.kind == "plain" else "other"
+    return [replace(x, terms=(replace(term, units=_largest(node, term.units), size=size),), kind=kind)]
+
+
+def _largest(node: Node, x: Ints) -> Ints:
+    window, _ = pool_window(node.attributes, x.shape[2:])
+    return products.pooled(window, x, np.maximum, -(2**62))
+
+
+def average_pool(node: Node) -> Result:
+    found = averaged(node, node.get(0))
+    return None if found is None else [found]
+
+
+def averaged(node: Node, value: Value | None) -> Real | None:
+    x = uniform(value)
+    if x is None:
+        return None
+    window, behind = pool_window(node.attributes, x.units.shape[2:])
+    over = _counts(window, behind, include=bool(node.attributes.get("count_include_pad", 0)))
+
+    def size() -> Ints:
+        return products.pooled(window, x.size(), np.add, 0)
+
+    units = products.pooled(window, x.units, np.add, 0)
+    return Real((Term(units, x.scale, over, size, int(over.max()) + _STEPS),), "other")
+
+
+def uniform(value: Value | None) -> Term | None:
+    """Returns plain numbers of one scale."""
+    if not isinstance(value, Real) or value.kind != "plain":
+        return None
+    return value.single if value.single is not None and value.single.uniform else None
+
+
+def _counts(window: Window, behind: Sequence[int], *, include: bool) -> Ints:
+    """Returns the number of elements of each window, [1, 1, ...]; with `include`, the padding counts."""
+    if include:
+        lengths = [b + n + e for b, n, e in zip(window.before, window.image, behind, strict=True)]
+        window = replace(window, image=tuple(lengths), before=(0,) * len(lengths))
+    return products.pooled(window, np.ones((1, 1, *window.image), np.int64), np.add, 0)
+
+
+def global_average_pool(node: Node) -> Result:
+    x = uniform(node.get(0))
+    return None if x is None else [mean(x, tuple(range(2, x.units.ndim)), keep=True)]
+
+
+def mean(x: Term, axes: tuple[int, ...], *, keep: bool) -> Real:
+    """Returns the mean of plain numbers over some axes."""
+    count = int(np.prod([x.units.shape[a] for a in axes]))
+    units = x.units.sum(axis=axes, keepdims=keep)
+
+    def size() -> Ints:
+        return x.size().sum(axis=axes, keepdims=keep)
+
+    return Real((Term(units, x.scale, np.asarray(count), size, count + _STEPS),), "other")
+
+
+def reduce_mean(node: Node) -> Result:
+    x, given = uniform(node.get(0)), node.attributes
+    if x is None:
+        return None
+    axes, operand = given.get("axes"), node.get(1)
+    if isinstance(operand, np.ndarray):
+        axes = operand.tolist()
+    if not axes and given.get("noop_with_empty_axes", 0):
+        return None
+    rank = x.units.ndim
+    chosen = tuple(sorted({a % rank for a in axes})) if axes else tuple(range(rank))
+    return [mean(x, chosen, keep=bool(given.get("keepdims", 1)))]
+
+
+def interpolated(x: Value, matrices: Mapping[int, Any]) -> Result:
+    term = uniform(x)
+    below = moves.denominator(list(matrices.values()))
+    if term is None or below is None:
+        return None
+    whole = {axis: np.rint(m * below).astype(np.int64) for axis, m in matrices.items()}
+
+    def weighted(a: Array) -> Ints:
+        for axis, matrix in whole.items():
+            a = moves.along(matrix, axis, a)
+        return a.astype(np.int64)
+
+    over = np.asarray(below ** len(whole), np.int64)
+    return [Real((Term(weighted(term.units), term.scale, over, lambda: weighted(term.size()), 4 * _STEPS),), "other")]

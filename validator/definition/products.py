@@ -1,0 +1,66 @@
+"""Sums of products of integers, exact: by matrix products in float64, below 2^53."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from raptor.common.errors import UserError
+from validator.convolution import convolve
+from validator.definition.values import Array, Doubles, Ints
+from validator.definition.windows import Window
+
+_EXACT = 2**53
+
+
+def _doubles(count: int, *operands: Ints) -> list[Doubles]:
+    """Returns operands as float64, once it is shown that a sum of `count` products is exact in it."""
+    largest = [int(np.abs(a).max(initial=0)) for a in operands]
+    if count * largest[0] * largest[1] >= _EXACT:
+        raise UserError(f"a sum of {count} products of {largest[0]} and {largest[1]} does not fit 53 bits")
+    return [a.astype(np.float64) for a in operands]
+
+
+def matmul(a: Ints, b: Ints) -> Ints:
+    """Returns the matrix product, as numpy's matmul."""
+    return np.asarray(np.matmul(*_doubles(a.shape[-1], a, b))).astype(np.int64)
+
+
+def conv(node: NodeProto, x: Ints, w: Ints) -> Ints:
+    """Returns the convolution [N, M, ...] of an image [N, C, ...] with a kernel [M, C / group, ...]."""
+    image, kernel = _doubles(w[0].size, x, w)
+    return convolve(node, [image, kernel]).astype(np.int64)
+
+
+def conv_transpose(window: Window, group: int, x: Ints, w: Ints) -> Ints:
+    """Returns the transposed convolution [N, M, ...] of x [N, C, ...] with w [C, M / group, ...].
+
+    `window` is the one of the convolution in the other direction: its input is our output.
+    """
+    image, kernel = _doubles(w.shape[0] * w[0, 0].size, x, w)
+    batch, inner, outer = len(x), w.shape[0] // group, w.shape[1]
+    total = np.zeros((batch, group * outer, *window.padded), np.float64)
+    by_group = kernel.reshape(group, inner, outer, *w.shape[2:])
+    pixels = image.reshape(batch, group, inner, -1)
+    for at in itertools.product(*map(range, w.shape[2:])):
+        taps = np.swapaxes(by_group[(..., *at)], 1, 2) @ pixels
+        total[(slice(None), slice(None), *window.slices(at))] += taps.reshape(batch, -1, *x.shape[2:])
+    return total[(slice(None), slice(None), *window.inside)].astype(np.int64)
+
+
+def pooled(window: Window, x: Ints, how: Any, outside: int) -> Ints:
+    """Reduces each window of x [N, C, ...] by a function of two arrays; elements in the padding are `outside`."""
+    filled = np.full((*x.shape[:2], *window.padded), outside, np.int64)
+    filled[(slice(None), slice(None), *window.inside)] = x
+    taps = itertools.product(*map(range, window.kernel))
+    parts = (filled[(slice(None), slice(None), *window.slices(at))] for at in taps)
+    total: Ints = next(parts).copy()
+    for part in parts:
+        how(total, part, out=total)
+    return total
+
+
+def ones(shape: Sequence[int]) -> Array:
+    return np.ones(shape, np.int64)

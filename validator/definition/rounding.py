@@ -1,0 +1,118 @@
+"""One rounding, exact: from exact real numbers to integers, ties to even. Multipliers are float32, so dyadic."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from validator.definition.values import Array, Doubles, Ints, Real, Rounded, Singles, Term, limits
+
+UNIT = 2.0**-24
+"""Largest relative error of one rounding to float32."""
+MANTISSA = 24
+_FAR = 62
+"""Shift behind which every number below 2^61 is rounded to 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """The quantised tensor to make: scale and zero point (broadcast to it), type, node for messages.
+
+    `steps`: roundings to float32 by which onnxruntime quantises, beside those of the terms. `with_zero`: it rounds
+    after adding the zero point, and takes products with the zero points of the operands apart.
+    """
+
+    scale: Singles
+    zero: Ints
+    dtype: "np.dtype[np.generic]"
+    where: str
+    steps: int = 6
+    with_zero: bool = False
+
+
+def multiplier(term: Term, target: Target) -> Singles:
+    """Returns float32(scale / float32(scale of the target * elements of the mean))."""
+    with np.errstate(over="ignore", divide="ignore"):
+        below = np.asarray(target.scale * term.over.astype(np.float32), np.float32)
+        found = np.asarray(term.scale / below, np.float32)
+    if not np.isfinite(found).all():
+        raise UserError(f"{target.where}: the scales are too far apart: {term.scale.max():g} and {below.min():g}")
+    return found
+
+
+def dyadic(numbers: Singles) -> tuple[Ints, Ints]:
+    """Returns integers m below 2^24 and s, so that the numbers are m / 2^s."""
+    fraction, exponent = np.frexp(numbers.astype(np.float64))
+    return (fraction * 2.0**MANTISSA).astype(np.int64), MANTISSA - exponent.astype(np.int64)
+
+
+def halved(product: Array, shift: Array) -> Array:
+    """Returns product / 2^shift, rounded to integers, ties to even. `product`: below 2^61, or Python's integers."""
+    below = product >> shift
+    rest = product - (below << shift)
+    half = (1 << shift) >> 1
+    up = (rest > half) | ((rest == half) & (shift > 0) & (below & 1 == 1))
+    return below + up
+
+
+def quantise(real: Real, target: Target) -> Rounded:
+    """Returns clamp(round(sum of units * M) + zero point); bounds of the number become bounds of the integer."""
+    low, high = limits(target.dtype)
+    codes = _rounded(real, target) + target.zero
+    if real.bounded:
+        first, last = (quantised(np.float32(bound), target) for bound in (real.low, real.high))
+        codes = np.minimum(np.maximum(codes, first), last)
+    codes = np.clip(codes, low, high).astype(np.int64).astype(target.dtype)
+    return Rounded(codes, target.zero, lambda: _near(real, target))
+
+
+def quantised(numbers: Singles | np.float32, target: Target) -> Ints:
+    """Quantises float32 numbers as QuantizeLinear does: a division in float32, ties to even, saturated."""
+    low, high = limits(target.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = np.rint(np.asarray(numbers / target.scale, np.float32)).astype(np.float64)
+    if np.isnan(scaled).any():
+        raise UserError(f"{target.where}: an operand is not a number")
+    return np.clip(scaled + target.zero, low, high).astype(np.int64)
+
+
+def _rounded(real: Real, target: Target) -> Array:
+    factors = [dyadic(multiplier(term, target)) for term in real.terms]
+    if len(factors) == 1 and _largest(real.terms[0].units) < 2**37:
+        (mantissa, shift), units = factors[0], real.terms[0].units
+        # A factor of 2^24 or more saturates every type with or without the rest of the shift.
+        return halved(units * mantissa, np.clip(shift, 0, _FAR))
+    shift = np.maximum.reduce(np.broadcast_arrays(np.int64(0), *(s for _, s in factors)))
+    if sum(_bound(t, shift - s) for t, (_, s) in zip(real.terms, factors, strict=True)) < 2**61:
+        return halved(_sum(real, factors, shift), np.minimum(shift, _FAR))
+    # Scales that differ by more than about 2^28: Python's integers have no limit.
+    exact = [(m.astype(object), s.astype(object)) for m, s in factors]
+    return np.clip(halved(_sum(real, exact, shift.astype(object)), shift.astype(object)), -(2**40), 2**40)
+
+
+def _sum(real: Real, factors: list[tuple[Array, Array]], shift: Array) -> Array:
+    parts = [(t.units * m) << (shift - s) for t, (m, s) in zip(real.terms, factors, strict=True)]
+    return np.asarray(sum(parts[1:], parts[0]))
+
+
+def _largest(units: Ints) -> int:
+    return max(int(units.max(initial=0)), -int(units.min(initial=0)))
+
+
+def _bound(term: Term, left: Ints) -> int:
+    return _largest(term.units) << (MANTISSA + int(left.max(initial=0)))
+
+
+def _near(real: Real, target: Target) -> tuple[Doubles, Doubles]:
+    """Returns the numbers before rounding (to 2^-53), and the bound of onnxruntime's errors, in units of the scale."""
+    low, high = (np.float64(np.float32(bound)) / target.scale for bound in (real.low, real.high))
+    exact, doubt = np.zeros(()), np.zeros(())
+    for term in real.terms:
+        factor = multiplier(term, target).astype(np.float64)
+        exact = exact + term.units * factor
+        roundings = (term.steps + target.steps) * UNIT
+        doubt = doubt + roundings / (1 - roundings) * factor * np.maximum(term.size(), np.abs(term.units))
+        doubt = doubt + term.slack * factor
+    if target.with_zero:
+        doubt = doubt + target.steps * UNIT * np.abs(target.zero)
+    return np.clip(exact, low, high), doubt

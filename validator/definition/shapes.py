@@ -1,0 +1,130 @@
+"""Operators that join, part, move and select elements."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from validator.definition import moves
+from validator.definition.nodes import Node, Result
+from validator.definition.pools import interpolated
+from validator.definition.values import BITS, ONE, Array, Ints, Real, Term, Value, is_codes
+
+
+def concat(node: Node) -> Result:
+    values, axis = node.operands, node.attributes.get("axis", 1)
+    if all(isinstance(v, np.ndarray) for v in values):
+        return [np.concatenate([v for v in values if isinstance(v, np.ndarray)], axis)] if _one_type(values) else None
+    return (
+        joined([v for v in values if isinstance(v, Real)], axis) if all(isinstance(v, Real) for v in values) else None
+    )
+
+
+def _one_type(values: Sequence[Value | None]) -> bool:
+    types = {v.dtype.name for v in values if isinstance(v, np.ndarray)}
+    return len(types) == 1 and types <= BITS.keys()
+
+
+def joined(values: Sequence[Real], axis: int) -> Result:
+    """Joins plain numbers along an axis; every part keeps its scale."""
+    terms = [v.single for v in values if v.kind == "plain"]
+    whole = [t for t in terms if t is not None and t.over.size == 1]
+    if len(whole) != len(values):
+        return None
+    scales = {float(t.scale.flat[0]) if t.scale.size == 1 else None for t in whole}
+    units = np.concatenate([t.units for t in whole], axis)
+    scale = whole[0].scale.reshape(())
+    if None in scales or len(scales) > 1:
+        scale = np.concatenate([np.broadcast_to(t.scale, t.units.shape) for t in whole], axis)
+
+    def size() -> Ints:
+        return np.concatenate([t.size() for t in whole], axis)
+
+    return [Real((Term(units, scale, ONE, size),), "plain")]
+
+
+def split(node: Node) -> Result:
+    x = node.get(0)
+    parameters = node.parameters()
+    if isinstance(x, np.ndarray):
+        return moves.split(node.proto, node.opsets, parameters, x) if is_codes(x) else None
+    if x is None:
+        return None
+
+    def part(k: int) -> Callable[[Array], Array]:
+        return lambda a: moves.split(node.proto, node.opsets, parameters, a)[k]
+
+    return [x.moved(part(k)) for k in range(len(node.proto.output))]
+
+
+def move(node: Node) -> Result:
+    x = node.get(0)
+    function = moves.mover(node.proto, node.opsets, node.parameters())
+    if isinstance(x, np.ndarray):
+        return [function(x)] if is_codes(x) else None
+    return None if x is None else [x.moved(function)]
+
+
+def pad(node: Node) -> Result:
+    """Pads codes with a code, and real numbers with a number that the scale can express."""
+    x, given = node.get(0), node.attributes
+    if given.get("mode", b"constant") != b"constant":
+        return move(node)
+    value = node.get(2)
+    number = value.floats() if isinstance(value, Real) and value.kind == "plain" else value
+    if isinstance(number, Real):
+        return None
+    fill: Any = given.get("value", 0.0) if number is None or not number.size else number.reshape(-1)[0]
+    if isinstance(x, np.ndarray):
+        return [_padded(node, x, fill)] if is_codes(x) else None
+    if x is None or x.single is None or x.kind != "plain" or not x.single.uniform:
+        return None
+    term = x.single
+    unit = int(np.rint(np.float64(fill) / np.float64(term.scale)))
+    if np.float32(unit) * term.scale != np.float32(fill):
+        return None
+
+    def size() -> Ints:
+        return _padded(node, term.size(), abs(unit))
+
+    return [replace(x, terms=(replace(term, units=_padded(node, term.units, unit), size=size),))]
+
+
+def _padded(node: Node, x: Array, fill: Any) -> Array:
+    operand, axes = node.get(1), node.get(3)
+    pads = operand.tolist() if isinstance(operand, np.ndarray) else list(node.attributes.get("pads", ()))
+    chosen = [a % x.ndim for a in axes.tolist()] if isinstance(axes, np.ndarray) and axes.size else list(range(x.ndim))
+    half = len(chosen)
+    for k, axis in enumerate(chosen):
+        before, behind = pads[k], pads[k + half]
+        x = x[
+            tuple(
+                slice(max(-before, 0), n - max(-behind, 0)) if a == axis else slice(None) for a, n in enumerate(x.shape)
+            )
+        ]
+        widths = [(max(before, 0), max(behind, 0)) if a == axis else (0, 0) for a in range(x.ndim)]
+        x = np.pad(x, widths, constant_values=np.asarray(fill).astype(x.dtype))
+    return x
+
+
+def resize(node: Node) -> Result:
+    """Selects elements, or interpolates with weights that are multiples of a power of two."""
+    x = node.get(0)
+    shape = x.shape if isinstance(x, np.ndarray) else x.terms[0].units.shape if x is not None else ()
+    if x is None:
+        return None
+    matrices = moves.resize_matrices(node.proto, node.opsets, node.parameters(), shape)
+    if matrices is None:
+        return None
+    if all(((m == 0) | (m == 1)).all() and (m.sum(axis=1) == 1).all() for m in matrices.values()):
+
+        def select(a: Array) -> Array:
+            for axis, matrix in matrices.items():
+                a = moves.selected(matrix, axis, a)
+            return a
+
+        if isinstance(x, np.ndarray):
+            return [select(x)] if is_codes(x) else None
+        return [x.moved(select)]
+    return interpolated(x, matrices)

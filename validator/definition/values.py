@@ -1,0 +1,152 @@
+"""Values of the definition: integers, and exact real numbers between DequantizeLinear and QuantizeLinear."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Singles = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+MOST_INT32 = 2**31 - 1
+BITS = {f"{sign}int{bits}": bits for sign in ("", "u") for bits in (2, 4, 8, 16, 32)}
+"""Names of the integer types of quantised tensors -> width; int4 and its like are those of ml_dtypes."""
+
+
+def is_codes(value: object) -> bool:
+    """Tells whether a value is an array of integers that can be a quantised tensor."""
+    return isinstance(value, np.ndarray) and cast(Array, value).dtype.name in BITS
+
+
+def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Returns the smallest and the largest integer of a type."""
+    bits = BITS[dtype.name]
+    return (0, 2**bits - 1) if dtype.name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """Integers times scales: `units` * `scale` / `over`. All three broadcast to the shape of `units`.
+
+    `over` is the number of elements of a mean, else 1. `size` returns the sums of absolute values that stand behind
+    the units, and `steps` is the number of additions and products in them: float arithmetic is wrong by that much.
+    `slack`: units by which they differ from the numbers of the model, where a float bias was rounded.
+    """
+
+    units: Ints
+    scale: Singles
+    over: Ints
+    size: Callable[[], Ints]
+    steps: int = 1
+    slack: float = 0.0
+
+    @property
+    def uniform(self) -> bool:
+        """True if all units have one scale, and are no mean."""
+        return self.scale.size == 1 and self.over.size == 1 and int(self.over.flat[0]) == 1
+
+    def spread(self) -> "Term":
+        """Returns the same with scales and divisors for each element, unless there is only one."""
+        shape = self.units.shape
+        scale = self.scale.reshape(()) if self.scale.size == 1 else np.broadcast_to(self.scale, shape)
+        over = self.over.reshape(()) if self.over.size == 1 else np.broadcast_to(self.over, shape)
+        return replace(self, scale=scale, over=over)
+
+    def moved(self, move: Callable[[Array], Array]) -> "Term":
+        """Applies a function that only moves elements."""
+        term = self.spread()
+        scale = move(term.scale) if term.scale.size > 1 else term.scale
+        over = move(term.over) if term.over.size > 1 else term.over
+        return Term(move(self.units), scale, over, lambda: move(self.size()), self.steps, self.slack)
+
+
+ONE = np.ones((), np.int64)
+Kind = Literal["plain", "sums", "other"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Real:
+    """Exact real numbers: a sum of terms, bounded by `low` and `high` (float32, by Relu and Clip).
+
+    `kind`: plain numbers are those that DequantizeLinear returns, moved or selected; sums are those of products, which
+    may still take a bias.
+    """
+
+    terms: tuple[Term, ...]
+    kind: Kind
+    low: float = -np.inf
+    high: float = np.inf
+
+    @property
+    def bounded(self) -> bool:
+        return self.low != -np.inf or self.high != np.inf
+
+    @property
+    def single(self) -> Term | None:
+        """The term, if there is one alone without bounds."""
+        return self.terms[0] if len(self.terms) == 1 and not self.bounded else None
+
+    def clamped(self, low: float, high: float) -> "Real":
+        """Applies min(max(x, low), high)."""
+        first, last = (float(min(max(bound, low), high)) for bound in (self.low, self.high))
+        return replace(self, low=first, high=last, kind="other")
+
+    def moved(self, move: Callable[[Array], Array]) -> "Real":
+        kind: Kind = "plain" if self.kind == "plain" else "other"
+        return replace(self, terms=tuple(term.moved(move) for term in self.terms), kind=kind)
+
+    def floats(self) -> Singles:
+        """Returns plain numbers as float32, as DequantizeLinear computes them."""
+        assert self.kind == "plain"
+        term = self.terms[0]
+        return np.asarray(term.units.astype(np.float32) * term.scale, np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rounded:
+    """A quantised tensor with the numbers behind it.
+
+    `near` returns the exact numbers in units of the scale, before rounding and without the zero point, and how far
+    onnxruntime's own arithmetic may be from them.
+    """
+
+    codes: Array
+    zero: Ints
+    near: Callable[[], tuple[Doubles, Doubles]]
+
+    def explains(self, got: Array, at: npt.NDArray[np.bool_], allowed: Doubles | None = None) -> npt.NDArray[np.bool_]:
+        """Tells where other codes are as near as onnxruntime's arithmetic can be; only at the elements `at`.
+
+        `allowed` takes the place of what onnxruntime may be off.
+        """
+        exact, doubt = self.near()
+        doubt = doubt if allowed is None else allowed
+        exact, doubt = (np.broadcast_to(a, self.codes.shape)[at] for a in (exact, doubt))
+        zero = np.broadcast_to(self.zero, self.codes.shape)[at]
+        low, high = limits(self.codes.dtype)
+        apart = np.abs(got[at].astype(np.int64) - zero - np.clip(exact, low - zero, high - zero))
+        return apart <= 0.5 + doubt
+
+
+Value = Array | Real
+
+
+def first_index(wrong: npt.NDArray[np.bool_]) -> tuple[int, ...]:
+    """Returns the index of the first element that is true."""
+    return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+
+
+def fits_int32(total: Ints, where: str) -> Ints:
+    """Returns the sums. Raises `UserError` for the first that does not fit 32 bits."""
+    if total.size and (int(total.max()) > MOST_INT32 or int(total.min()) < -MOST_INT32 - 1):
+        at = first_index((total > MOST_INT32) | (total < -MOST_INT32 - 1))
+        raise UserError(f"{where}: the sum at {list(at)} is {int(total[at])}, which does not fit 32 bits; {_SMALLER}")
+    return total
+
+
+_SMALLER = "onnxruntime would wrap it around; use fewer or smaller weights"

@@ -1,0 +1,100 @@
+"""Compares the definition with onnxruntime, each node alone: all nodes read the definition's integers.
+
+So a difference of one does not grow from layer to layer. Where onnxruntime's integer is another, the exact number must
+lie so near to a tie that its float32 arithmetic cannot tell (`Rounded.explains`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+from onnx import ModelProto, helper
+
+from raptor.common.errors import UserError
+from validator.definition.definition import Definition, Known, first
+from validator.definition.sections import entrance, fed, narrow
+from validator.definition.values import Array, Rounded, first_index
+from validator.difference import Difference
+from validator.session import session
+
+_GIVEN = ".as_defined"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Witness:
+    """A session of onnxruntime in which every integer tensor is computed from integers that are given."""
+
+    session: Any
+    tensors: tuple[str, ...]
+    types: Mapping[str, "np.dtype[Any]"]
+
+    def run(self, inputs: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns every integer tensor as onnxruntime computes it from those that are given."""
+        feed = {_door(f"{name}{_GIVEN}", given[name]): fed(given[name]) for name in self.tensors}
+        asked = {i.name for i in self.session.get_inputs()}
+        feed |= {name: fed(array) for name, array in inputs.items()}
+        names = [_exit(name, self.types[name]) for name in self.tensors]
+        try:
+            found = cast(list[Array], self.session.run(names, {n: a for n, a in feed.items() if n in asked}))
+        except Exception as e:  # onnxruntime's exceptions have no common base
+            raise UserError(f"onnxruntime: {e}") from e
+        return {name: a.astype(self.types[name]) for name, a in zip(self.tensors, found, strict=True)}
+
+
+def _door(name: str, array: Array) -> str:
+    return f"{name}.wide" if narrow(array.dtype.name) else name
+
+
+def _exit(name: str, dtype: "np.dtype[Any]") -> str:
+    return f"{name}.out" if narrow(dtype.name) else name
+
+
+def load_witness(definition: Definition, known: Known, path: Path) -> Witness:
+    """Opens the model with its integer tensors cut; `known` tells which they are, and their types."""
+    types = {name: array.dtype for name, array in known.codes.items()}
+    model = ModelProto.FromString(definition.model.SerializeToString())
+    doors = [entrance(f"{name}{_GIVEN}", dtype) for name, dtype in types.items()]
+    for node in model.graph.node:
+        for k, name in enumerate(node.input):
+            if name in types:
+                node.input[k] = f"{name}{_GIVEN}"
+    nodes = [cast for door in doors for cast in door[1]] + list(model.graph.node)
+    wide = [(name, dtype) for name, dtype in types.items() if narrow(dtype.name)]
+    to = {name: helper.np_dtype_to_tensor_dtype(fed(np.zeros(1, dtype)).dtype) for name, dtype in wide}
+    nodes += [helper.make_node("Cast", [name], [f"{name}.out"], to=to[name]) for name, _ in wide]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(door[0] for door in doors)
+    del model.graph.output[:]
+    del model.graph.value_info[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=_exit(name, dtype)) for name, dtype in types.items())
+    return Witness(session(model.SerializeToString(), path), tuple(types), types)
+
+
+def differences(definition: Definition, known: Known, computed: Mapping[str, Array]) -> list[Difference]:
+    """Returns one entry for each integer tensor; explains the elements that differ."""
+    return [_difference(definition, known, name, computed[name]) for name in known.codes]
+
+
+def _difference(definition: Definition, known: Known, name: str, got: Array) -> Difference:
+    want, producer = known.codes[name], definition.producers[name]
+    node = producer.name or first(producer)
+    if got.shape != want.shape:
+        raise UserError(f"{node}: {name!r} has shape {list(got.shape)} in onnxruntime, expected {list(want.shape)}")
+    wrong = got != want
+    count = int(wrong.sum())
+    if not count:
+        return Difference(name, node, want.size)
+    explained = wrong & _explained(definition.rounded(name, known.values), got, wrong)
+    at = first_index(wrong & ~explained if (wrong & ~explained).any() else wrong)
+    return Difference(name, node, want.size, count, int(explained.sum()), at, int(got[at]), int(want[at]))
+
+
+def _explained(rounded: Rounded | None, got: Array, wrong: Array) -> Array:
+    found = np.zeros(wrong.shape, np.bool_)
+    if rounded is not None:
+        found[wrong] = rounded.explains(got, wrong)
+    return found

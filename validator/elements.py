@@ -1,0 +1,76 @@
+"""Elements of a program with integers, beside the numbers of the definition that they stand for (`Coding`)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from raptor.output.files import Coding
+from validator.definition import Real
+from validator.definition.values import Array, Ints, Value, is_codes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """A tensor of the program and the same of the definition, in one shape: integers, or float32 in a float section."""
+
+    got: Array
+    want: Array
+
+    @property
+    def is_float(self) -> bool:
+        return self.want.dtype.kind == "f"
+
+
+def paired(name: str, elements: Array, coding: Coding, value: Value) -> Pair:
+    """Puts the elements of the program and the value of the definition side by side.
+
+    Raises `UserError` if the coding is not that of the tensor.
+    """
+    if coding.kind == "float":
+        if not isinstance(value, np.ndarray) or value.dtype != np.float32:
+            raise _other(name, coding, "exact numbers" if isinstance(value, Real) else value.dtype.name)
+        return Pair(elements.astype(np.float32).reshape(value.shape), value)
+    whole = _whole(elements)
+    if isinstance(value, Real):
+        return _units(name, whole, coding, value)
+    if not is_codes(value) or coding.scale or value.dtype.name != coding.dtype:
+        raise _other(name, coding, value.dtype.name)
+    return Pair((whole + coding.offset).reshape(value.shape), value.astype(np.int64))
+
+
+def _whole(elements: Array) -> Ints:
+    return elements.astype(np.int64)
+
+
+def _units(name: str, elements: Ints, coding: Coding, value: Real) -> Pair:
+    """Compares integers that stand for real numbers: without the zero point, and with the scale of the definition."""
+    term = value.single
+    if term is None or not coding.scale or term.over.size != 1:
+        raise _other(name, coding, "a sum of several numbers")
+    shape = term.units.shape
+    zero, scale = (along(np.asarray(a), coding.axis, shape) for a in (coding.zero_point, coding.scale))
+    wanted = np.broadcast_to(term.scale, shape)
+    if not np.array_equal(np.broadcast_to(scale, shape).astype(np.float32), wanted):
+        raise UserError(f"tensor {name!r}: its coding has scale {coding.scale[0]:g}, the model {wanted.flat[0]:g}")
+    return Pair(elements.reshape(shape) - zero, np.broadcast_to(term.units, shape))
+
+
+def along(parameter: Array, axis: int | None, shape: tuple[int, ...]) -> Array:
+    """Gives a parameter of one entry, or of one for each index of `axis`, the shape in which it broadcasts."""
+    if axis is None or parameter.size == 1:
+        return parameter.reshape(-1)[:1].reshape(())
+    return parameter.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+
+
+def codes_of(elements: Array, coding: Coding, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Array:
+    """Returns the integers of the model for which elements of a program stand."""
+    return (_whole(elements) + coding.offset).reshape(shape).astype(dtype)
+
+
+def _other(name: str, coding: Coding, found: str) -> UserError:
+    stands = f"{coding.dtype}, scaled" if coding.scale else coding.dtype
+    return UserError(
+        f"tensor {name!r}: the program has elements of {coding.kind}{coding.bits} for {stands}, not {found}"
+    )
