@@ -27,6 +27,7 @@ from raptor.graph.ir import (
     Tensor,
 )
 from raptor.graph.window import Window
+from raptor.target.element import MODELLED
 from raptor.target.layout import Image
 
 _BITS = 8
@@ -84,6 +85,10 @@ class Builder:
         if x.element.kind == "int":
             weights, bits = weights.astype(np.int16), _BITS
         return self.add(Filter(owned(weights[None]), Window.point((x.image.pixels,)), weight_bits=bits), image, x)
+
+    def has_crossbars(self, x: Tensor) -> bool:
+        """Tells whether crossbars multiply this tensor: in a model of integers they hold no floats."""
+        return x.element.kind == "int" or x.element == MODELLED
 
     def constant(self, array: Floats, shape: Shape, image: Image) -> Constant:
         """Makes a constant that is broadcast against a result of `shape`, as small as the image allows."""

@@ -6,6 +6,7 @@ Integers are int64 and exact; a result beyond its type is an error.
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -64,18 +65,26 @@ MAP_FUNCTIONS: dict[MapFunction, Callable[..., Floats]] = {
 }
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Values]:
+NOTHING: Mapping[str, npt.ArrayLike] = MappingProxyType({})
+
+
+def evaluate(
+    graph: Graph, inputs: Mapping[str, npt.ArrayLike], instead: Mapping[str, npt.ArrayLike] = NOTHING
+) -> dict[str, Values]:
     """Returns every tensor of the graph by name, in its ONNX shape: floats, or the elements of integer tensors.
 
-    inputs: floats, or the elements of integer inputs.
+    inputs: floats, or the elements of integer inputs. instead: values that the readers of these tensors see, so that
+    errors do not grow from layer to layer.
     """
-    values = {name: np.asarray(inputs[name], _dtype(graph.tensors[name])) for name in graph.inputs}
+    results = {name: np.asarray(inputs[name], _dtype(graph.tensors[name])) for name in graph.inputs}
+    seen = results | {name: np.asarray(v, _dtype(graph.tensors[name])) for name, v in instead.items()}
     for node in graph.nodes:
-        operands = [graph.tensors[i].image.to_pixels(values[i]) for i in node.inputs]
+        operands = [graph.tensors[i].image.to_pixels(seen[i]) for i in node.inputs]
         output = graph.tensors[node.output]
         pixels = _typed(_apply(node.operator, operands, output.image), output)
-        values[node.output] = output.image.from_pixels(pixels).reshape(output.shape)
-    return values
+        results[node.output] = output.image.from_pixels(pixels).reshape(output.shape)
+        seen.setdefault(node.output, results[node.output])
+    return results
 
 
 def _dtype(tensor: Tensor) -> type[np.float32] | type[np.int64]:

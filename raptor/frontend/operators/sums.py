@@ -192,8 +192,6 @@ def reduce(node: NodeView, ctx: ImportContext) -> bool:
     rank = len(term.tensor.shape)
     chosen = tuple(range(2, rank)) if node.op_type == "GlobalAveragePool" else _axes(node, ctx, rank)
     count = int(np.prod([term.tensor.shape[a] for a in chosen]))
-    if not chosen or count == 1:
-        return False
     name, shape = ctx.declare(f"{node.output}.sums", ctx.shape(node.output)), ctx.shape(node.output)
     build = Builder(replace(node, outputs=(name,)), ctx)
     seen = axes.view(build, _summable(node, ctx, term.tensor, count), chosen)
