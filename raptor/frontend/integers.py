@@ -78,9 +78,7 @@ def settled(node: NodeView, ctx: ImportContext, name: str) -> Affine | None:
     bound = Bound(None if low is None or low <= element.low else low, None if high is None else found.high)
     if bound.low is None and bound.high is None:
         return replace(view, low=-np.inf, high=np.inf)
-    tensor = ctx.inner(
-        node, (term.tensor.name,), view.shape, term.tensor.image, bound, f"{name}.bound", element, found
-    )
+    tensor = ctx.inner(node, (term.tensor.name,), view.shape, term.tensor.image, bound, f"{name}.bound", element, found)
     settled_view = replace(view, terms=(replace(term, tensor=tensor),), low=-np.inf, high=np.inf)
     ctx.views[name] = settled_view
     return settled_view
@@ -106,9 +104,7 @@ def widened(node: NodeView, ctx: ImportContext, tensor: Tensor, element: Element
     if tensor.element == element:
         return tensor
     bound, stem = Bound(tensor.element.low, None), f"{tensor.name}.wide"
-    return ctx.inner(
-        node, (tensor.name,), tensor.shape, tensor.image, bound, stem, element, ctx.range(tensor)
-    )
+    return ctx.inner(node, (tensor.name,), tensor.shape, tensor.image, bound, stem, element, ctx.range(tensor))
 
 
 def wide_enough(node: NodeView, ctx: ImportContext, tensor: Tensor, needed: Range) -> Tensor:

@@ -30,6 +30,7 @@ from raptor.target.layout import Image
 if TYPE_CHECKING:
     from raptor.frontend.importing import ImportContext
 
+
 def _one() -> Ints:
     return np.ones((), np.int64)
 
@@ -149,9 +150,7 @@ class Affine:
             None if result.low == element.low else result.low, None if result.high == element.high else result.high
         )
 
-    def _pixel_term(
-        self, node: NodeView, ctx: ImportContext, term: Term, by: Steps, image: Image
-    ) -> requantise.Term:
+    def _pixel_term(self, node: NodeView, ctx: ImportContext, term: Term, by: Steps, image: Image) -> requantise.Term:
         with np.errstate(over="ignore", under="ignore"):
             step = np.asarray(by.scale * term.count.astype(np.float32), np.float32)
             multiplier = np.asarray(term.scale / step, np.float32)
@@ -160,7 +159,10 @@ class Affine:
             raise UserError(f"{node.name} ({node.op_type}): {wrong}")
         found = ctx.range(term.tensor)
         return requantise.Term(
-            broadcast_pixels(multiplier, self.shape, image), broadcast_pixels(term.offset, self.shape, image), found.low, found.high
+            broadcast_pixels(multiplier, self.shape, image),
+            broadcast_pixels(term.offset, self.shape, image),
+            found.low,
+            found.high,
         )
 
     def _laid(self, node: NodeView, ctx: ImportContext, tensor: Tensor, image: Image) -> Tensor:
@@ -271,9 +273,7 @@ def broadcast_pixels(values: npt.NDArray[np.generic], shape: Shape, image: Image
     return np.ascontiguousarray(pixels)
 
 
-def _row_classes(
-    terms: list[requantise.Term], rows: int
-) -> tuple[npt.NDArray[np.intp], tuple[requantise.Term, ...]]:
+def _row_classes(terms: list[requantise.Term], rows: int) -> tuple[npt.NDArray[np.intp], tuple[requantise.Term, ...]]:
     """Returns the class of each row, and the parameters of each class instead of each row."""
     varying = [a for t in terms for a in (t.multiplier, t.offset) if a.shape[0] > 1]
     if not varying:

@@ -163,9 +163,7 @@ def average(node: NodeView, ctx: ImportContext) -> bool:
     require_inferred(node, ctx, padded.window)
     counts, inside = counts_of(node, padded)
     x = build.laid(_summable(node, ctx, term.tensor, padded.window.tap_count), image)
-    total = ctx.inner(
-        node, (x.name,), shape, natural_image(shape), Pool("sum", padded.window), f"{node.output}.sums"
-    )
+    total = ctx.inner(node, (x.name,), shape, natural_image(shape), Pool("sum", padded.window), f"{node.output}.sums")
     done = Term(total, term.scale, _smallest(term.offset * inside), _smallest(counts))
     ctx.views[node.output] = Affine(node, shape, (done,))
     return True
