@@ -285,6 +285,14 @@ def _float_vector(name: str) -> Semantics:
     return run
 
 
+def _shifted_left(x: int, amount: int) -> int:
+    return x << amount
+
+
+def _shifted_right(x: int, amount: int) -> int:
+    return x >> amount
+
+
 def _rectified(x: int) -> int:
     return max(x, 0)
 
@@ -297,8 +305,8 @@ INTEGERS: dict[str, Semantics] = {
     "vvmul": _vector(operator.mul),
     "vvdmul": _dot,
     "vvmax": _vector(max),
-    "vvsll": _shift(operator.lshift),
-    "vvsra": _shift(operator.rshift),
+    "vvsll": _shift(_shifted_left),
+    "vvsra": _shift(_shifted_right),
     "vrelu": _vector(_rectified),
     "vmv": _move,
     "vrsu": _vector(min),

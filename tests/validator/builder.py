@@ -102,7 +102,8 @@ class Builder:
         for core, matrices in self.matrices.items():
             self._weights(core, matrices)
         buffer = io.BytesIO()
-        np.save(buffer, self.constants)
+        empty = np.zeros(0, np.float32 if self.numbers == "float" else np.uint8)
+        np.save(buffer, self.constants if len(self.constants) else empty)
         self.files["weights/constants.npy"] = buffer.getvalue()
         if self.model is not None:
             self.files["model.onnx"] = self.model.SerializeToString()
