@@ -185,7 +185,7 @@ class _Run:
             self._keep(name, value, constant=constant)
 
     def _whole(self, proto: NodeProto) -> Result:
-        """Computes constants, and arithmetic on shapes, by onnxruntime."""
+        """Computes a node by onnxruntime, from what is known: constants, arithmetic on shapes, scales of a tensor."""
         nodes, sources = self.definition.behind(first(proto), self.arrays)
         return Section(self.definition.model, nodes, sources, [name for name in proto.output if name]).run(self.arrays)
 
@@ -239,6 +239,9 @@ class _Run:
             return QLINEAR[kind](node)
         if kind == "QuantizeLinear" and operands[0] is None:
             return [self._rounded_section(node)]
+        if kind == "DynamicQuantizeLinear":
+            self.definition.by_floats.add(proto.output[0])
+            return self._whole(proto)
         if kind == "Shape":
             return [_shape(node)]
         missing = [n for n, v in zip(proto.input, operands, strict=True) if n and v is None]

@@ -1,6 +1,6 @@
 """One rounding, exact: from exact real numbers to integers, ties to even. Multipliers are float32, so dyadic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,8 +86,9 @@ def _rounded(real: Real, target: Target) -> Array:
     if sum(_bound(t, shift - s) for t, (_, s) in zip(real.terms, factors, strict=True)) < 2**61:
         return halved(_sum(real, factors, shift), np.minimum(shift, _FAR))
     # Scales that differ by more than about 2^28: Python's integers have no limit.
-    exact = [(m.astype(object), s.astype(object)) for m, s in factors]
-    return np.clip(halved(_sum(real, exact, shift.astype(object)), shift.astype(object)), -(2**40), 2**40)
+    limitless = replace(real, terms=tuple(replace(t, units=t.units.astype(object)) for t in real.terms))
+    far = np.broadcast_to(shift, np.broadcast_shapes(shift.shape, *(t.units.shape for t in real.terms))).astype(object)
+    return np.clip(halved(_sum(limitless, factors, far), far), -(2**40), 2**40)
 
 
 def _sum(real: Real, factors: list[tuple[Array, Array]], shift: Array) -> Array:
