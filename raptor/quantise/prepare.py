@@ -1,6 +1,6 @@
 """Makes a model ready to be quantised: shapes fixed, constants folded, the layers in the form that has integers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
 from raptor.frontend import reading
@@ -43,6 +43,7 @@ def prepare(source: "str | Path | ModelProto", fixed: Fixed, opset: int, scratch
     for tensor in model.proto.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(numpy_helper.from_array(model.values(tensor), tensor.name))
+    _name_nodes(model.proto)
     proto = _optimised(_converted(model.proto, opset), scratch)
     if not any(n.op_type in QUANTISABLE for n in proto.graph.node):
         raise UserError(f"{model.name}: nothing to quantise: no {', '.join(QUANTISABLE[:-1])} or {QUANTISABLE[-1]}")
@@ -117,48 +118,76 @@ def _pool_means(proto: ModelProto) -> None:
 
 
 def _plain_gemms(proto: ModelProto) -> None:
-    """Moves alpha and beta into constant factors, and makes a constant sum a vector, which can be a bias.
+    """Brings each Gemm into the form of a layer with integers: factors 1, and as sum a vector that can be a bias.
 
-    An integer sum has one scale, so factors other than 1 would have to be part of it; and onnxruntime's quantiser
-    drops beta.
+    A bias has the scale of the product, so other factors would have to be part of it; and onnxruntime's quantiser drops
+    beta. Any other sum becomes an Add.
     """
-    gemms = {name for node in proto.graph.node if node.op_type == "Gemm" for name in node.input}
-    constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer if t.name in gemms}
-    for node in proto.graph.node:
-        if node.op_type == "Gemm":
-            proto.graph.initializer.extend(_plain_gemm(node, constants))
-    read = {name for node in proto.graph.node for name in reading.reads(node)}
-    read |= {value.name for value in proto.graph.output}
-    unread = [t for t in proto.graph.initializer if t.name not in read]
-    for tensor in unread:
-        proto.graph.initializer.remove(tensor)
+    graph = proto.graph
+    gemms = [n for n in graph.node if n.op_type == "Gemm"]
+    read = {name for node in gemms for name in node.input}
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer if t.name in read}
+    for node in gemms:
+        found = {k: constants.get(name) for k, name in enumerate(node.input)}
+        changed = _factors_moved(node, found)
+        if found.get(2) is not None and found.get(1) is not None:
+            changed |= _bias_vector(node, found)
+        for k in changed:
+            node.input[k] = f"{node.name}.{'ABC'[k]}"
+            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(found[k]), node.input[k]))
+        if len(node.input) == 3 and not _is_bias(node, found):
+            _add_apart(graph, node)
+    _drop_unread(graph)
 
 
-def _plain_gemm(node: NodeProto, constants: Mapping[str, Array]) -> Iterator[TensorProto]:
-    """Changes a node; yields the constants that it reads instead."""
-    for position, name in ((1, "alpha"), (2, "beta")):
-        values = constants.get(node.input[position]) if position < len(node.input) else None
-        if values is None:
-            continue
+def _factors_moved(node: NodeProto, found: dict[int, Array | None]) -> set[int]:
+    """Multiplies constants by alpha and beta, which become 1. Returns the positions that changed."""
+    changed: set[int] = set()
+    for k, name in ((1, "alpha"), (2, "beta")):
         attribute = next((a for a in node.attribute if a.name == name), None)
-        factor = np.float32(1 if attribute is None else attribute.f)
-        changed = values if factor == 1 else values * factor
-        if position == 2:
-            changed = _bias_vector(changed, node, constants)
-        if attribute is not None:
-            node.attribute.remove(attribute)
-        if changed is not values:
-            node.input[position] = f"{node.name}.{name}"
-            yield numpy_helper.from_array(np.ascontiguousarray(changed), node.input[position])
+        values = found.get(k)
+        if attribute is None or values is None:
+            continue
+        node.attribute.remove(attribute)
+        if attribute.f != 1:
+            found[k] = values * np.float32(attribute.f)
+            changed.add(k)
+    return changed
 
 
-def _bias_vector(values: Array, node: NodeProto, constants: Mapping[str, Array]) -> Array:
-    """Returns C of a Gemm as a vector with one number for each column of B, if all rows have the same."""
-    if node.input[1] not in constants:
-        return values
+def _bias_vector(node: NodeProto, found: dict[int, Array | None]) -> set[int]:
+    """Makes a constant C of one row a vector with a number for each column. Returns the positions that changed."""
+    values, columns = found[2], _columns(node, found)
+    if values is None or values.shape == (columns,) or values.size not in (1, columns):
+        return set()
+    if values.ndim == 2 and values.shape[0] != 1:
+        return set()
+    found[2] = np.broadcast_to(values.reshape(-1), (columns,))
+    return {2}
+
+
+def _columns(node: NodeProto, found: Mapping[int, Array | None]) -> int:
+    weight = found[1]
     transposed = any(a.name == "transB" and a.i for a in node.attribute)
-    columns = constants[node.input[1]].shape[0 if transposed else 1]
-    one_row = values.size in (1, columns) and (values.ndim < 2 or values.shape[0] == 1)
-    if values.shape == (columns,) or not one_row:
-        return values
-    return np.broadcast_to(values.reshape(-1), (columns,))
+    return 0 if weight is None else weight.shape[0 if transposed else 1]
+
+
+def _is_bias(node: NodeProto, found: Mapping[int, Array | None]) -> bool:
+    values = found.get(2)
+    return values is not None and values.shape == (_columns(node, found),)
+
+
+def _add_apart(graph: GraphProto, node: NodeProto) -> None:
+    """Replaces C of a Gemm by an Add behind it; not if beta is still there, because C is no constant."""
+    if any(a.name == "beta" and a.f != 1 for a in node.attribute):
+        return
+    result, product = node.output[0], f"{node.output[0]}.product"
+    node.output[0] = product
+    add = helper.make_node("Add", [product, node.input.pop()], [result], f"{node.name}.add")
+    graph.node.insert(list(graph.node).index(node) + 1, add)
+
+
+def _drop_unread(graph: GraphProto) -> None:
+    read = {name for node in graph.node for name in reading.reads(node)} | {value.name for value in graph.output}
+    for tensor in [t for t in graph.initializer if t.name not in read]:
+        graph.initializer.remove(tensor)

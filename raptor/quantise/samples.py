@@ -101,6 +101,8 @@ def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, wante
         if math.prod(shape) * max(dtype.itemsize, 4) > MOST_BYTES:
             raise UserError(f"{option('data', path)}: '{wanted.name}' {shape} is larger than {MOST_BYTES >> 30} GiB")
         _samples_in(path, wanted, shape)
+        if math.prod(shape) * dtype.itemsize > member.file_size:
+            raise UserError(f"{option('data', path)}: '{wanted.name}' {shape} needs more bytes than the file has")
     with archive.open(member) as stream:
         return np.lib.format.read_array(stream, allow_pickle=False)
 
