@@ -32,8 +32,8 @@ FEW_BITS = 15
 """Bits of a short multiplier below which its operand is first clamped to where results change."""
 _MANTISSA = 24
 _MOST_LIMBS = 5
-_CUTS = range(8, 18)
-"""Sums of limb widths that are tried for an operand cut in two."""
+_CUT_WIDTHS = 10, 17
+"""Smallest and largest mean width of the limbs if the operand is cut in two."""
 
 _bit_length = np.frompyfunc(int.bit_length, 1, 1)
 
@@ -100,8 +100,9 @@ def _candidates(given: Problem) -> Iterator[tuple[Scaled, Shape]]:
         yield from ((wide, Shape(w, clamp)) for clamp in clamps for w in _widths(given, wide, limbs, clamp))
     if len(given.operands) == 1:
         bits = max(abs(end) for end in given.operands[0]).bit_length()
-        cuts = (w for limbs in range(2, _MOST_LIMBS + 1) for w in _cuts(limbs, _CUTS))
-        yield from ((wide, Shape(w, split=bits // 2)) for w in cuts)
+        for limbs in range(2, _MOST_LIMBS + 1):
+            totals = range(*((limbs - 1) * width for width in _CUT_WIDTHS))
+            yield from ((wide, Shape(w, split=bits // 2)) for w in _cuts(limbs, totals))
 
 
 def _clamps(given: Problem, margin: bool = False) -> list[tuple[int, int] | None]:
@@ -202,10 +203,10 @@ def _rounded(given: Problem, shift: Ints, turns: Sequence[int] = ()) -> Scaled:
     scaled = [np.ldexp(factor[:, 0].astype(np.float64), shift - given.shift[:, 0]) for factor in given.factors]
     turned = [np.rint(s) + turn for s, turn in zip(scaled, turns or [0] * len(scaled), strict=True)]
     whole = [np.maximum(t, 1).astype(np.int64) for t in turned]
-    # Without common trailing zeros: a factor of 1 needs no product.
-    common = np.bitwise_or.reduce(whole)
-    zeros = np.minimum(np.frexp((common & -common).astype(np.float64))[1] - 1, shift)
-    factors, exponent = [(w >> zeros).astype(object) for w in whole], (shift - zeros).astype(object)
+    # Where nothing is lost, the factors stay as they are: a factor of 1 needs no product.
+    kept = (shift >= given.shift[:, 0]) & np.logical_and.reduce([w == s for w, s in zip(whole, scaled, strict=True)])
+    factors = [np.where(kept, _flat(f), w.astype(object)) for f, w in zip(given.factors, whole, strict=True)]
+    exponent = np.where(kept, _flat(given.shift), shift.astype(object))
     return Scaled(factors, _base(given, factors, exponent) + _half(exponent), exponent)
 
 
