@@ -93,6 +93,19 @@ def test_sixteen_bits_of_many_channels_are_proved_by_their_form():
     assert all_equal(given, recipe, rng)
 
 
+def test_results_at_the_ends_of_the_operand_need_no_clamp_to_be_right():
+    given = requantise(term([20.82231, 1.5793881], [8, -31], (-39, 76)), zero_point=32767, clamp=INT16)
+    recipe = exact(given)
+    prove(given, recipe)
+    assert (recipe.result_low, recipe.result_high) == (32122, 34516)
+    assert all_equal(given, recipe, np.random.default_rng(0))
+
+
+def test_a_clamp_to_one_number_needs_no_proof():
+    given = requantise(term(0.5, 3, INT16), term([0.1, 200.0], 3), zero_point=5, clamp=(5, 5))
+    prove(given, short(given))
+
+
 def test_three_terms():
     given = requantise(term(0.3, 4), term(0.5, -9), term(0.111, 3), zero_point=9)
     recipe = exact(given)
