@@ -1,7 +1,7 @@
 """The Graph: a model as typed operators on static shapes.
 
-ONNX has hundreds of operators; a crossbar machine needs a dozen. The importers in `raptor.frontend.operators` express the
-former in the latter, so that every level below knows only these:
+ONNX has hundreds of operators; a crossbar machine needs a dozen. The importers in `raptor.frontend.operators` express
+the former in the latter, so that every level below knows only these:
 
 `Filter`   products with constant matrices, one per kernel position (convolution, fully connected layers)
 `Dot`      products of two computed matrices, as dot products of the vector unit
@@ -20,12 +20,13 @@ Three more exist for integers only:
 `Bound`       integers between two bounds, in another width
 `Lookup`      one entry of a table for each integer
 
-A tensor holds floats or integers (`Tensor.element`; which types go together: `raptor.graph.types`). It has an `Image`: its elements in C order, seen as pixels with channels (`raptor.target.layout`).
+A tensor holds floats or integers (`Tensor.element`; which types go together: `raptor.graph.types`). It has an `Image`:
+its elements in C order, seen as pixels with channels (`raptor.target.layout`).
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +39,12 @@ from raptor.target.element import MODELLED, Coding, ElementType
 from raptor.target.layout import Image
 
 Floats = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.float32] | npt.NDArray[np.int16] | npt.NDArray[np.int32]
-"""Constants: floats, or the integers of an integer tensor."""
+Numbers = npt.NDArray[Any]
+"""Constants: float32, or int16 or int32 for an integer tensor."""
 Indices = npt.NDArray[np.int64]
-MapFunction = Literal["add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round"]
+MapFunction = Literal[
+    "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round"
+]
 EXTENDED: frozenset[MapFunction] = frozenset({"div", "exp", "log", "sqrt", "erf", "float", "round"})
 """Functions that the published instruction set cannot compute (docs/design.md, 5)."""
 

@@ -58,5 +58,3 @@ def test_cases_of_the_standard():
             result = array(expected).astype(np.float64)
             assert found[value.name].shape == result.shape, name
             np.testing.assert_allclose(found[value.name].astype(np.float64), result, rtol=1e-6, err_msg=name)
-
-
