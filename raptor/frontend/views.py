@@ -173,9 +173,9 @@ class Affine:
         return ctx.inner(node, (tensor.name,), self.shape, image, moved, f"{tensor.name}.expanded")
 
     def coded(self) -> tuple[Tensor, Coding] | None:
-        if len(self.terms) > 1 or self.low > -math.inf or self.high < math.inf:
+        term, *others = self.terms
+        if others or self.low > -math.inf or self.high < math.inf:
             return None
-        term = self.terms[0]
         scale, offset = np.broadcast_arrays(term.scale, term.offset)
         wide = [a for a, n in enumerate(scale.shape) if n > 1]
         if (term.count != 1).any() or len(wide) > 1 or term.tensor.shape != self.shape:

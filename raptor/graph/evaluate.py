@@ -108,6 +108,8 @@ def _typed(pixels: Values, output: Tensor) -> Values:
 def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
     """Applies one operator. Operands and result are [rows, width, channels]."""
     full = (image.rows, image.width, image.channels)
+    if isinstance(operator, Bound | Lookup | Requantise):
+        return _apply_to_integers(operator, operands).reshape(full)
     match operator:
         case Filter() | Pool() | Stencil():
             result = _window(operator, operands[0], image)
@@ -128,13 +130,19 @@ def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
             result = operands[0]
         case ConstantTensor(pixels):
             result = _constant(pixels)
-        case Bound(low, high):
-            result = np.clip(operands[0], low, high) if (low, high) != (None, None) else operands[0]
-        case Lookup(table):
-            result = table.astype(np.int64)[operands[0] + len(table) // 2]
-        case Requantise():
-            result = _requantise(operator, operands)
     return result.reshape(full)
+
+
+def _apply_to_integers(operator: Bound | Lookup | Requantise, operands: list[Values]) -> Values:
+    match operator:
+        case Bound(None, None):
+            return operands[0]
+        case Bound(low, high):
+            return np.clip(operands[0], low, high)
+        case Lookup(table):
+            return table.astype(np.int64)[operands[0] + len(table) // 2]
+        case Requantise():
+            return _requantise(operator, operands)
 
 
 def _constant(pixels: Numbers) -> Values:

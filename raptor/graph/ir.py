@@ -89,7 +89,8 @@ class Filter:
             return self.weights[tap, slice(*rows), slice(*cols)]
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         row, col = np.arange(*rows)[:, None], np.arange(*cols)[None, :]
-        return np.where(row // ins == col // outs, self.weights[tap, row % ins, col], self.weights.dtype.type(0))
+        inside = row // ins == col // outs
+        return np.asarray(np.where(inside, self.weights[tap, row % ins, col], 0), self.weights.dtype)
 
 
 @dataclass(frozen=True, slots=True)

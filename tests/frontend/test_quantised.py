@@ -109,8 +109,8 @@ INTEGER_CASES = {
             node("Erf", "t", "u"),
             node("Add", "u one", "v"),
             node("Mul", "a v", "w", name="times"),
-        ]
-        + [node("Mul", "w half", "r")],
+            node("Mul", "w half", "r"),
+        ],
         IMAGE,
         {"c": np.float32(1.4142135), "one": np.float32(1), "half": np.float32(0.5)},
     ),
