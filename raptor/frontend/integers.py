@@ -139,7 +139,10 @@ def bias(values: Coded | Floats | None, scale: Floats) -> Ints:
     """Returns a bias in units of `scale`: as it is if it is coded so, else rounded, ties to even."""
     if values is None:
         return np.zeros((), np.int64)
-    if isinstance(values, Coded) and np.array_equal(*np.broadcast_arrays(values.scale, scale)):
+    if isinstance(values, Coded) and np.array_equal(
+        np.broadcast_to(values.scale, shape := np.broadcast_shapes(values.scale.shape, scale.shape)),
+        np.broadcast_to(scale, shape),
+    ):
         return values.values.astype(np.int64)
     real = values.real if isinstance(values, Coded) else values
     return np.rint(np.asarray(real / scale, np.float32)).astype(np.int64)

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.frontend.codes import Ints, Shape, Steps, quantised
-from raptor.frontend.formulas import Formula, result_image
+from raptor.frontend.formulas import Formula, Value, result_image
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal, find_importer
 from raptor.graph import requantise
-from raptor.graph.ir import Bound, Floats, Lookup, Operator, Rename, Tensor
+from raptor.graph.ir import Bound, Floats, Lookup, Numbers, Operator, Rename, Tensor
 from raptor.graph.requantise import Requantise
 from raptor.target.element import Coding, integer
 from raptor.target.layout import Image
@@ -104,7 +104,7 @@ class Affine:
         f.finish(total if self.high == math.inf else f.min(total, self.high), name)
 
     @staticmethod
-    def _float_term(f: Formula, term: Term) -> object:
+    def _float_term(f: Formula, term: Term) -> Value:
         value = f.apply("float", f.broadcast(term.tensor))
         if term.offset.any():
             value = f.add(value, f.constant(term.offset.astype(np.float32)))
@@ -173,9 +173,9 @@ class Affine:
         return ctx.inner(node, (tensor.name,), self.shape, image, moved, f"{tensor.name}.expanded")
 
     def coded(self) -> tuple[Tensor, Coding] | None:
-        if len(self.terms) > 1 or self.low > -math.inf or self.high < math.inf:
+        term, *others = self.terms
+        if others or self.low > -math.inf or self.high < math.inf:
             return None
-        term = self.terms[0]
         scale, offset = np.broadcast_arrays(term.scale, term.offset)
         wide = [a for a, n in enumerate(scale.shape) if n > 1]
         if (term.count != 1).any() or len(wide) > 1 or term.tensor.shape != self.shape:
@@ -255,7 +255,7 @@ def _importer(node: NodeView):
     return found.function
 
 
-def broadcast_pixels(values: npt.NDArray[np.generic], shape: Shape, image: Image) -> npt.NDArray[np.generic]:
+def broadcast_pixels(values: Numbers, shape: Shape, image: Image) -> Numbers:
     """Returns parameters of a view of `shape` as [rows or 1, width or 1, channels or 1] of its image."""
     if values.size == 1:
         return values.reshape(1, 1, 1)
@@ -285,5 +285,5 @@ def _row_classes(terms: list[requantise.Term], rows: int) -> tuple[npt.NDArray[n
     )
 
 
-def _of_classes(values: npt.NDArray[np.generic], first: npt.NDArray[np.intp]) -> npt.NDArray[np.generic]:
+def _of_classes(values: Numbers, first: npt.NDArray[np.intp]) -> Numbers:
     return values if values.shape[0] == 1 else np.ascontiguousarray(values[first])

@@ -27,7 +27,13 @@ class _Samples(CalibrationDataReader):
 
 
 def quantise(
-    model: ModelProto, folder: Path, *, form: str = "QDQ", activations: str = "QInt8", weights: str = "QInt8", **more: Any
+    model: ModelProto,
+    folder: Path,
+    *,
+    form: str = "QDQ",
+    activations: str = "QInt8",
+    weights: str = "QInt8",
+    **more: Any,
 ) -> ModelProto:
     """Writes a float model in integers, as `onnxruntime.quantization.quantize_static` does."""
     source, target = folder / "float.onnx", folder / "quantised.onnx"

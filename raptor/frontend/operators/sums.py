@@ -12,7 +12,7 @@ from raptor.frontend.importing import ImportContext
 from raptor.frontend.integers import affine, bias, centred, mapped, settled, single, wide_enough
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators.pooling import counts_of, require_inferred
+from raptor.frontend.operators.pooling import Counts, counts_of, require_inferred
 from raptor.frontend.operators.weighted import alike
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal, rule
@@ -117,7 +117,7 @@ def _multiply(node: NodeView, ctx: ImportContext) -> bool:
     terms = [single(node, ctx, i) for i in node.inputs]
     if any(t is None and c is None for t, c in zip(terms, constants, strict=True)):
         return False
-    scales = [c.scale if c is not None else t.scale for t, c in zip(terms, constants, strict=True) if c or t]
+    scales = [v.scale for t, c in zip(terms, constants, strict=True) if (v := c if c is not None else t)]
     scale = _of_rank(np.asarray(scales[0] * scales[1], np.float32), len(shape))
     tensors = [_broadcast(node, ctx, centred(node, ctx, t), shape) for t in terms if t is not None]
     image = tensors[0].image
@@ -169,7 +169,7 @@ def average(node: NodeView, ctx: ImportContext) -> bool:
     return True
 
 
-def _smallest(counts: Ints) -> Ints:
+def _smallest(counts: Counts) -> Ints:
     """Returns numbers for each output pixel so that they broadcast against (N, C, spatial...)."""
     same = (counts == counts.flat[0]).all()
     return np.asarray(counts.flat[0], np.int64) if same else counts.astype(np.int64)[None, None]
