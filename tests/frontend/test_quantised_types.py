@@ -204,6 +204,10 @@ BAD: dict[str, tuple[Callable[[], ModelProto], str]] = {
         lambda: layer("MatMul", (3, 18), (18, 5), axis=0, block=2, result=2),
         "9 blocks of scales, supported are 8",
     ),
+    "bias beyond 32 bits": (
+        lambda: changed("b", np.full(4, 1e9, np.float32), "conv with a float bias"),
+        r"layer \(Conv\): its bias is 1000000000.0, beyond 32 bits",
+    ),
     "float weights": (float_weights, r"layer \(Conv\): its weights are floats, .* quantise them too"),
     "dynamic": (dynamic, "its scale is known only at run time"),
 }
