@@ -100,7 +100,7 @@ def test_engines_and_schedules_agree(tmp_path: Path, seed: int) -> None:
 
 
 def test_random_programs_end_in_many_ways(tmp_path: Path) -> None:
-    """Else the test above would say little."""
+    """Keeps the test above from saying little."""
     draw = np.random.default_rng(0)
     stops = [run_all(tmp_path / str(k), program(draw))[0].stop for k in range(200)]
     assert stops.count(Stop.DONE) > 10
