@@ -135,7 +135,7 @@ def test_power_of_two_scales_are_equal_end_to_end(tmp_path):
     import onnxruntime
 
     inputs = inputs_of(model, np.random.default_rng(7))
-    definition, outputs, found = defined(model, inputs)
+    _, outputs, found = defined(model, inputs)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     assert [d for d in found if d.count] == []
     np.testing.assert_array_equal(outputs[0], session.run(None, inputs)[0])
