@@ -8,7 +8,7 @@ from typing import Any
 import raptor.cli.app
 from docgen.markdown import NOTE, code, table
 
-ORDER = ("models", "inspect", "compile", "validate", "simulate", "check", "arch")
+ORDER = ("models", "quantize", "inspect", "compile", "validate", "simulate", "check", "arch")
 """Commands in the order in which a newcomer needs them; others follow in the order of `raptor --help`."""
 
 HEAD = f"""# Command line

@@ -14,7 +14,7 @@ FLOORS = (
     ("target",),
     ("graph",),
     ("frontend",),
-    ("mapping",),
+    ("mapping", "quantise"),
     ("spatial",),
     ("pim",),
     ("codegen",),

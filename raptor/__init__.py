@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         load,
         simulate,
     )
+    from raptor.quantise import Quantisation, quantize
 
 # onnxruntime would write below ~/.cache/Microsoft and report to its makers.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -39,6 +40,7 @@ __all__ = [
     "CapacityError",
     "InternalError",
     "Program",
+    "Quantisation",
     "RaptorError",
     "UnsupportedError",
     "UserError",
@@ -46,11 +48,14 @@ __all__ = [
     "compile",
     "inspect",
     "load",
+    "quantize",
     "simulate",
 ]
 
 _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api") | {
-    "inspect": "raptor.analysis.inspection"
+    "inspect": "raptor.analysis.inspection",
+    "Quantisation": "raptor.quantise",
+    "quantize": "raptor.quantise",
 }
 
 

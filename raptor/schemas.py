@@ -16,6 +16,7 @@ from raptor.cli.arch_view import ShownChip
 from raptor.mapping.file import MappingFile
 from raptor.output import files
 from raptor.output.compile_report import CompileReport
+from raptor.quantise import QuantisationReport
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
 from raptor.target.arch import ArchFile
 from validator.checks.findings_text import Findings
@@ -38,6 +39,7 @@ COMMANDS: dict[str, type] = {
     "compare": ComparisonNumbers,
     "explain": Explanation,
     "inspect": Inspection,
+    "quantize": QuantisationReport,
     "report": ReportNumbers,
     "simulate": validator.simulate.simulation_report.SimulationReport,
     "validate": validator.validation_report.ValidationReport,

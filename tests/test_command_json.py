@@ -32,6 +32,7 @@ RUNS = {
     "compare": ("out", "out"),
     "explain": ("out",),
     "inspect": ("model.onnx", "--xbar", "8"),
+    "quantize": ("model.onnx", "-o", "int8.onnx", "--force"),
     "report": ("out",),
     "simulate": ("out", "--mode", "throughput"),
     "validate": ("out", "--layers"),

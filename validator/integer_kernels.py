@@ -13,7 +13,7 @@ sums in 32 bits and in 64.
 
 import numpy as np
 
-from raptor.common.jit import helper
+from raptor.common.jit import bare_helper, helper
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import IN_INPUTS, IN_PARAMETERS, NO_ACCESS, ONE, PARAMETER_BYTES, TABLE, Rule
 from validator.address_kernels import apart, place
@@ -73,12 +73,12 @@ def integer_product(  # noqa: C901 in one piece, it is compiled faster
     return _store(y, target_bits, np.int64(0), cols[g], t64, memories, integers, fault)
 
 
-@helper
+@bare_helper
 def _largest_weight(values):
     return np.int64(1) << (8 * values.itemsize - 1)
 
 
-@helper
+@bare_helper
 def _product(x, n, w, o, m, t):
     """Computes t = x[:n] @ w[o :]. A row has `m` weights; eight rows are added in one pass."""
     for j in range(m):
@@ -106,7 +106,7 @@ def _product(x, n, w, o, m, t):
         k += _U(1)
 
 
-@helper
+@bare_helper
 def _bytes(bits):
     return (bits + np.int64(7)) >> np.int64(3)
 
@@ -160,7 +160,7 @@ def integer_vector(  # noqa: C901 the order of the checks is that of the definit
     return _chunks(core, op, y, x, z, bits, target_bits, rs2, d, memories, integers, fault)
 
 
-@helper
+@bare_helper
 def _chunks(core, op, y, x, z, bits, target_bits, bound, d, memories, integers, fault):
     """Computes a vector chunk by chunk."""
     one = np.int64(1)
@@ -168,6 +168,7 @@ def _chunks(core, op, y, x, z, bits, target_bits, bound, d, memories, integers, 
         n = min(np.int64(CHUNK), d - start)
         code = _chunk(core, op, y, x, z, bits, target_bits, bound, start, n, memories, integers, fault)
         if code != _OK:
+            fault[1:] = 0
             for i in range(start, start + n):
                 code = _chunk(core, op, y, x, z, bits, target_bits, bound, i, one, memories, integers, fault)
                 if code != _OK:
@@ -175,7 +176,7 @@ def _chunks(core, op, y, x, z, bits, target_bits, bound, d, memories, integers, 
     return _OK
 
 
-@helper
+@bare_helper
 def _has_meaning(op, bits, out, floats):
     """Tells whether an instruction has a meaning at these widths. `check` refuses those that have none."""
     if not floats:
@@ -192,7 +193,7 @@ def _has_meaning(op, bits, out, floats):
     return bits == FLOAT_BITS and out == FLOAT_BITS and op not in (_VVSLL, _VVSRA, _VLUT, _VREQUANT)
 
 
-@helper
+@bare_helper
 def _unit(rule, size, out):
     """Returns the bytes of an element at rs2."""
     if rule[Rule.WIDTH_RS2] == IN_PARAMETERS:
@@ -200,7 +201,7 @@ def _unit(rule, size, out):
     return size if rule[Rule.WIDTH_RS2] == IN_INPUTS else _bytes(out)
 
 
-@helper
+@bare_helper
 def _aligned(core, op, y, x, result, span, memories, fault):
     """Returns a fault code if the float32 numbers of a conversion are not at a multiple of 4 bytes."""
     if op == _VFLOAT and y % _U(4) != _U(0):
@@ -210,13 +211,13 @@ def _aligned(core, op, y, x, result, span, memories, fault):
     return _OK
 
 
-@helper
+@bare_helper
 def _unaligned(core, at, size, memories, fault):
     fault[1], fault[2], fault[5] = np.int64(at) - memories[1][core], size, FLOAT_BITS
     return _UNALIGNED
 
 
-@helper
+@bare_helper
 def _gather(y, x, size, stride, n, planes):
     """Moves `n` elements that are `stride` apart, with what is known of them."""
     for k in range(len(planes)):
@@ -227,7 +228,7 @@ def _gather(y, x, size, stride, n, planes):
                 v[to + byte] = v[of + byte]
 
 
-@helper
+@bare_helper
 def _chunk(core, op, y, x, z, bits, target_bits, bound, start, n, memories, integers, fault):
     """Computes elements `start` to `start + n`. Stores nothing if it returns a fault."""
     a, b = integers[5], integers[6]
@@ -255,7 +256,7 @@ def _chunk(core, op, y, x, z, bits, target_bits, bound, start, n, memories, inte
     return _store(y, target_bits, start, n, a, memories, integers, fault)
 
 
-@helper
+@bare_helper
 def _combine(op, a, b, start, n, fault):  # noqa: C901 one loop for each function
     """Computes a = a op b."""
     if op == _VVADD:
@@ -282,7 +283,7 @@ def _combine(op, a, b, start, n, fault):  # noqa: C901 one loop for each functio
     return _OK
 
 
-@helper
+@bare_helper
 def _bound(a, op, bound, n):
     if op == _VRSU:
         for i in range(n):
@@ -292,7 +293,7 @@ def _bound(a, op, bound, n):
             a[i] = max(a[i], bound)
 
 
-@helper
+@bare_helper
 def _look_up(core, table, bits, target_bits, start, n, memories, integers, fault):
     """Computes a = table[a + 2^(bits - 1)]."""
     a, b, half, size = integers[5], integers[6], np.int64(1) << (bits - 1), _bytes(target_bits)
@@ -307,7 +308,7 @@ def _look_up(core, table, bits, target_bits, start, n, memories, integers, fault
     return _OK
 
 
-@helper
+@bare_helper
 def _requantise(core, at, start, n, memories, integers, fault):
     """Computes a = clamp(round((a + bias) * m / 2^s) + z, lo, hi), ties to even, from the records at `at`."""
     a, v = integers[5], memories[0][0]
@@ -328,7 +329,7 @@ def _requantise(core, at, start, n, memories, integers, fault):
     return _OK
 
 
-@helper
+@bare_helper
 def _requantise_aligned(a, v16, v32, first, start, n, fault):
     for i in range(n):
         p = (first >> _U(2)) + _U(4 * i)
@@ -342,7 +343,7 @@ def _requantise_aligned(a, v16, v32, first, start, n, fault):
     return _OK
 
 
-@helper
+@bare_helper
 def _divide(x, m, shift):
     """Returns x * m / 2^shift, rounded to the nearest, ties to even.
 
@@ -363,7 +364,7 @@ def _divide(x, m, shift):
     return -result if negative else result
 
 
-@helper
+@bare_helper
 def _signed(v, at, size):
     """Returns the integer of `size` bytes at a position that need not be aligned."""
     value = np.int64(0)
@@ -373,7 +374,7 @@ def _signed(v, at, size):
     return (value << spare) >> spare
 
 
-@helper
+@bare_helper
 def _all_written(written, at, n):
     least = np.uint8(1)
     for i in range(n):
@@ -381,7 +382,7 @@ def _all_written(written, at, n):
     return least == 1
 
 
-@helper
+@bare_helper
 def _load(core, x, bits, start, n, a, memories, integers, fault):
     """Fills a[:n] with integers of the vector at `x`, from element `start` on. Describes the first that is wrong."""
     size = _bytes(bits)
@@ -408,7 +409,7 @@ def _load(core, x, bits, start, n, a, memories, integers, fault):
     return _OK
 
 
-@helper
+@bare_helper
 def _first_bad(core, x, bits, start, n, memories, fault):
     """Describes the first element that has unwritten bytes, or does not fit."""
     size, code = _bytes(bits), _UNWRITTEN
@@ -429,7 +430,7 @@ def _first_bad(core, x, bits, start, n, memories, fault):
     return code
 
 
-@helper
+@bare_helper
 def _all_fit(a, n, bits):
     """Tells whether all numbers are within the range of `bits`."""
     half, outside = np.int64(1) << (bits - 1), np.int64(0)
@@ -438,7 +439,7 @@ def _all_fit(a, n, bits):
     return outside == 0
 
 
-@helper
+@bare_helper
 def _store(y, bits, start, n, a, memories, integers, fault):  # noqa: C901 one loop for each width
     """Writes a[:n] to the vector at `y`, from element `start` on; or describes the first number that does not fit."""
     if not _all_fit(a, n, bits):
@@ -471,13 +472,13 @@ def _store(y, bits, start, n, a, memories, integers, fault):  # noqa: C901 one l
     return _OK
 
 
-@helper
+@bare_helper
 def _mark(written, at, n):
     for i in range(n):
         written[at + i] = 1
 
 
-@helper
+@bare_helper
 def _dot(core, y, x, z, bits, out, d, memories, integers, fault):
     """Adds the products in two halves of 32 bits, because the sum may take more than 64."""
     a, b = integers[5], integers[6]
@@ -502,7 +503,7 @@ def _dot(core, y, x, z, bits, out, d, memories, integers, fault):
     return _store(y, out, np.int64(0), np.int64(1), a, memories, integers, fault)
 
 
-@helper
+@bare_helper
 def _first_of_two(core, x, z, bits, start, n, memories, integers, fault):
     """Describes the first element of either vector that is wrong."""
     a = integers[5]
@@ -515,7 +516,7 @@ def _first_of_two(core, x, z, bits, start, n, memories, integers, fault):
     return _OK
 
 
-@helper
+@bare_helper
 def _store_floats(y, start, n, a, memories, integers):
     v, at = integers[4], (y >> _U(2)) + _U(start)
     for i in range(_U(n)):
@@ -523,7 +524,7 @@ def _store_floats(y, start, n, a, memories, integers):
     _mark(memories[0][1], y + _U(4 * start), _U(4 * n))
 
 
-@helper
+@bare_helper
 def _round(core, x, target_bits, start, n, memories, integers, fault):
     """Computes a: float32 numbers rounded to the nearest integer, ties to even, and saturated."""
     a, v, at = integers[5], integers[4], (x >> _U(2)) + _U(start)
@@ -540,7 +541,7 @@ def _round(core, x, target_bits, start, n, memories, integers, fault):
     return _OK
 
 
-@helper
+@bare_helper
 def _floats_written(core, x, start, n, memories, fault):
     if _all_written(memories[0][1], x + _U(4 * start), _U(4 * n)):
         return _OK
@@ -582,7 +583,7 @@ def _floats(core, op, rule, y, x, z, register, d, single, memories, integers, fa
     return code
 
 
-@helper
+@bare_helper
 def _steps_written(core, x, step, d, memories, fault):
     for i in range(d):
         at = x + _U(4 * i * step)

@@ -6,6 +6,7 @@ never written. The elements of a vector are done one after another. After `setfp
 are computed as in a program of floats; a NaN is stored as 7fc00000, whatever the computer makes of it.
 """
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -284,17 +285,29 @@ def _float_vector(name: str) -> Semantics:
     return run
 
 
+def _shifted_left(x: int, amount: int) -> int:
+    return x << amount
+
+
+def _shifted_right(x: int, amount: int) -> int:
+    return x >> amount
+
+
+def _rectified(x: int) -> int:
+    return max(x, 0)
+
+
 _SET = {"setbw": _set_integers, "setfp": _set_floats}
 INTEGERS: dict[str, Semantics] = {
     "mvmul": _mvmul,
-    "vvadd": _vector(lambda x, y: x + y),
-    "vvsub": _vector(lambda x, y: x - y),
-    "vvmul": _vector(lambda x, y: x * y),
+    "vvadd": _vector(operator.add),
+    "vvsub": _vector(operator.sub),
+    "vvmul": _vector(operator.mul),
     "vvdmul": _dot,
     "vvmax": _vector(max),
-    "vvsll": _shift(lambda x, amount: x << amount),
-    "vvsra": _shift(lambda x, amount: x >> amount),
-    "vrelu": _vector(lambda x: max(x, 0)),
+    "vvsll": _shift(_shifted_left),
+    "vvsra": _shift(_shifted_right),
+    "vrelu": _vector(_rectified),
     "vmv": _move,
     "vrsu": _vector(min),
     "vrsl": _vector(max),

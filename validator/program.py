@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +14,13 @@ from raptor.output.files import (
     Memory,
 )
 from raptor.target.isa import Records
-from raptor.target.layout import Floats
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-Values = Floats | Bytes
+Values = npt.NDArray[Any]
 """Content of a memory: float32 numbers, or bytes in a program with integers."""
-Matrix = Floats | npt.NDArray[np.int8] | npt.NDArray[np.int16]
+Matrix = npt.NDArray[Any]
+"""Weights: float32, or int8 or int16 in a program with integers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typer.main import get_command
 import raptor.cli.arch
 import raptor.cli.explain
 import raptor.cli.inspection
+import raptor.cli.quantise
 import raptor.cli.report
 import validator.check_cli
 import validator.cli
@@ -310,6 +311,7 @@ def models_command(
         print(f"{path}: {size / 1e6:.1f} MB")
 
 
+app.command("quantize")(raptor.cli.quantise.command)
 app.command("validate")(validator.cli.command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)

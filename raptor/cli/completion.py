@@ -3,6 +3,7 @@
 from raptor.common.options import (
     ISA,
     OBJECTIVE,
+    SCHEME,
     STRATEGY,
     STREAM_FORMAT,
     WEIGHT_FORMAT,
@@ -48,6 +49,10 @@ def weight_formats() -> list[str]:
 
 def isas() -> list[str]:
     return list(ISA.names)
+
+
+def schemes() -> list[str]:
+    return list(SCHEME.names)
 
 
 def passes() -> list[str]:

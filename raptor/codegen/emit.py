@@ -42,6 +42,7 @@ from raptor.spatial.operations import (
 )
 from raptor.target import isa
 from raptor.target.arch import Target
+from raptor.target.element import FLOAT32
 
 # Registers by purpose, so that a value stays where it is for as long as possible.
 ZERO = 0
@@ -68,6 +69,8 @@ VECTOR_OPCODE = {
     "sqrt": "vsqrt",
     "erf": "verf",
     "div": "vvdiv",
+    "float": "vfloat",
+    "round": "vround",
 }
 """Function of a `Vector`, `Pool` or `Stencil` -> name of the instruction."""
 
@@ -93,7 +96,8 @@ class Emitter:
 
     def widths(self, given: ir.Buffer, result: ir.Buffer) -> int:
         """Returns the widths (see `width_code`) of an instruction that reads and writes elements of these buffers."""
-        return width_code(self.target.bits_of(given.element), self.target.bits_of(result.element))
+        floats = FLOAT32 in (given.element, result.element)
+        return width_code(self.target.bits_of(given.element), self.target.bits_of(result.element), floats=floats)
 
     def sizes(self, buffers: Iterable[ir.Buffer]) -> Ints:
         """Returns the bytes of an element of each buffer."""

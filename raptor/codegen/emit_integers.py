@@ -83,13 +83,21 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The values of a requantisation, numbered: result, sources, tables, words; `row`: elements of a row."""
+    """The values of a requantisation, numbered: result, sources, tables, words; `row`: elements of a row.
+
+    widths: bits with which the steps read each source.
+    """
 
     result: ElementType
     sources: tuple[ElementType, ...]
-    widened: tuple[int, ...]
+    widths: tuple[int, ...]
     tables: int
     row: int
+
+    @property
+    def widened(self) -> tuple[int, ...]:
+        """Numbers of the sources that are made wider first."""
+        return tuple(i for i, bits in enumerate(self.widths) if bits > self.sources[i].bits)
 
     def out(self, row: int) -> _Operand:
         return _Operand(_OUT, 0, row * self.row * bytes_of(self.result.bits))
@@ -110,7 +118,7 @@ def requantise(emitter: _Places, op: Requantise[Buffer]) -> Virtual:
     shape = _Shape(
         op.result.element,
         tuple(s.element for s in op.sources),
-        op.widened,
+        op.widths,
         len(op.tables),
         op.result.width * op.result.channels,
     )
@@ -140,7 +148,7 @@ class _RowWriter:
     def write(self) -> None:
         for k, n in enumerate(self.shape.widened):
             element, source = self.shape.sources[n], self.shape.source(n, self.row)
-            self.bound("max", element.low, (element.bits, WORD.bits), self.shape.word(k), source)
+            self.bound("max", element.low, (element.bits, self.shape.widths[n]), self.shape.word(k), source)
         for number in range(len(self.recipe.steps)):
             self.step(number)
         self.finish()
@@ -155,7 +163,7 @@ class _RowWriter:
             self.bound(step.op, int(step.right.item()), (bits, narrow), target, left)
             return
         right = self.value(step.right)[0] if isinstance(step.right, int) else self.shape.table(self.tables[number])
-        self.writer.add(_OPCODE[step.op], (WORD.bits, narrow), self.shape.row, target, left, right)
+        self.writer.add(_OPCODE[step.op], (bits, narrow), self.shape.row, target, left, right)
 
     def value(self, number: int) -> tuple[_Operand, int]:
         """Returns a value of the recipe, and its bits."""
@@ -163,7 +171,7 @@ class _RowWriter:
         if step >= 0:
             return shape.word(len(shape.widened) + self.recipe.registers()[step]), WORD.bits
         if number in shape.widened:
-            return shape.word(shape.widened.index(number)), WORD.bits
+            return shape.word(shape.widened.index(number)), shape.widths[number]
         return shape.source(number, self.row), shape.sources[number].bits
 
     @property

@@ -34,15 +34,15 @@ NONE = 255
 Virtual = npt.NDArray[np.void]
 Ints = npt.NDArray[np.intp]
 
-_SLDI, _SETBW = isa.OPCODE["sldi"], isa.OPCODE["setbw"]
+_SLDI, _SETBW, _SETFP = (isa.OPCODE[name] for name in ("sldi", "setbw", "setfp"))
 _RS2_OPCODES = np.array(
     [i.opcode for i in isa.INSTRUCTIONS if any(o.name == "rs2" for o in i.operands)], dtype=np.uint8
 )
 
 
-def width_code(input_bits: int, output_bits: int) -> int:
-    """Returns the number that stands for widths of an instruction."""
-    return input_bits << 8 | output_bits
+def width_code(input_bits: int, output_bits: int, *, floats: bool = False) -> int:
+    """Returns the number that stands for widths of an instruction; `floats`: elements of 32 bits are floats."""
+    return floats << 16 | input_bits << 8 | output_bits
 
 
 def virtual(name: str, count: int) -> Virtual:
@@ -55,8 +55,8 @@ def virtual(name: str, count: int) -> Virtual:
 
 def set_widths(widths: int) -> Virtual:
     """Makes the instruction that sets widths."""
-    block = virtual("setbw", 1)
-    block["b"], block["c"] = widths >> 8, widths & 255
+    block = virtual("setfp" if widths >> 16 else "setbw", 1)
+    block["b"], block["c"] = widths >> 8 & 255, widths & 255
     return block
 
 
@@ -135,6 +135,6 @@ class Registers:
 
 
 def _fill_widths(records: isa.Records, at: Ints, widths: npt.NDArray[np.uint32]) -> None:
-    """Writes a `setbw` for each of the `widths` into `records`, at the indices `at`."""
-    records["opcode"][at] = _SETBW
+    """Writes the instruction that sets each of the `widths` into `records`, at the indices `at`."""
+    records["opcode"][at] = np.where(widths >> 16 > 0, _SETFP, _SETBW)
     records["b"][at], records["c"][at] = widths >> 8 & 255, widths & 255

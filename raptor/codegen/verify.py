@@ -10,6 +10,7 @@ from raptor.common.errors import VerifyError
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.target import isa
 from raptor.target.arch import Target
+from raptor.target.opcode_tables import PARAMETER_BYTES, TIMING
 
 Ints = npt.NDArray[np.int64]
 
@@ -35,7 +36,7 @@ def verify_streams(streams: Streams, program: PimProgram, arch: Target) -> None:
 
 def _check_ends(core: int, records: isa.Records) -> None:
     """Checks that `setbw` comes first, and that the last instruction lets the simulator finish the core."""
-    if records["opcode"][0] != isa.OPCODE["setbw"]:
+    if TIMING[records["opcode"][0]] != isa.Timing.SET_WIDTHS:
         raise VerifyError(f"stream of core {core}: setbw does not come first")
     last = isa.BY_OPCODE[int(records["opcode"][-1])]
     if last.unit is isa.Unit.SCALAR:
@@ -81,7 +82,7 @@ def _first(registers: npt.NDArray[np.integer], pcs: npt.NDArray[np.intp], never:
 def _check_addresses(core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram) -> None:
     """Checks that every range of local memory that an instruction touches lies inside the core's buffers."""
     limit = program.local_bytes
-    values, widths = _RegisterValues(records, positions), _widths(records)
+    values, bits = _RegisterValues(records, positions), _bits(records)
     for opcode, uses in positions.items():
         spec = isa.BY_OPCODE[opcode]
         for operand in spec.operands:
@@ -90,7 +91,7 @@ def _check_addresses(core: int, records: isa.Records, positions: isa.Positions, 
             start = values.before(uses, operand.slot)
             if spec.name in ("ld", "st"):
                 start = start + records["c"][uses]
-            stop = start + _extent(operand, uses, values, widths, program)
+            stop = start + _extent(operand, uses, values, bits, program)
             outside = uses[(start < 0) | (stop > limit)]
             if len(outside):
                 where = f"stream of core {core}, pc {outside[0]}"
@@ -98,12 +99,9 @@ def _check_addresses(core: int, records: isa.Records, positions: isa.Positions, 
 
 
 def _extent(
-    operand: isa.Operand, pcs: npt.NDArray[np.intp], values: "_RegisterValues", widths: Ints, program: CoreProgram
+    operand: isa.Operand, pcs: npt.NDArray[np.intp], values: "_RegisterValues", bits: Ints, program: CoreProgram
 ) -> Ints:
-    """Returns the number of bytes that each instruction touches, from the address of an operand on.
-
-    widths: [instructions of the stream, 2], bytes of an element read and written.
-    """
+    """Returns the number of bytes that each instruction touches, from the address of an operand on; `bits`: `_bits`."""
     access, records = operand.access, values.records
     assert access is not None, "the operand has no address"
     match access.count:
@@ -111,21 +109,33 @@ def _extent(
             count = records["d"][pcs].astype(np.int64)
         case isa.Count.ONE:
             count = np.ones(len(pcs), np.int64)
+        case isa.Count.TABLE:
+            count = 1 << bits[pcs, 0]
         case _:
             side = "rows" if access.count is isa.Count.ROWS else "cols"
             spans = (getattr(group.matrix, side) for group in program.groups)
             count = np.array([stop - start for start, stop in spans], np.int64)[records["c"][pcs]]
     if access.strided:
         count = (count - 1) * values.before(pcs, "a") + 1
-    return count if access.width is isa.Width.BYTE else count * widths[pcs, int(access.width is isa.Width.OUTPUT)]
+    return count * _bytes(access.width, bits[pcs])
 
 
-def _widths(records: isa.Records) -> Ints:
-    """Returns [instructions, 2]: bytes of an element that each instruction reads and writes, by the last `setbw`."""
-    sets = np.flatnonzero(records["opcode"] == isa.OPCODE["setbw"])
+def _bytes(width: isa.Width, bits: Ints) -> Ints | int:
+    """Returns the bytes of an element for each row of `bits`."""
+    match width:
+        case isa.Width.BYTE:
+            return 1
+        case isa.Width.PARAMETERS:
+            return PARAMETER_BYTES
+        case _:
+            return -(-bits[:, int(width is isa.Width.OUTPUT)] // 8)
+
+
+def _bits(records: isa.Records) -> Ints:
+    """Returns [instructions, 2]: the bits of an element that each instruction reads and writes, as they were last set."""
+    sets = np.flatnonzero(TIMING[records["opcode"]] == isa.Timing.SET_WIDTHS)
     bits = np.stack([records["b"][sets], records["c"][sets]], axis=1).astype(np.int64)
-    last = np.searchsorted(sets, np.arange(len(records)), side="right") - 1
-    return -(-bits // 8)[last]
+    return bits[np.searchsorted(sets, np.arange(len(records)), side="right") - 1]
 
 
 class _RegisterValues:

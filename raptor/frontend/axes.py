@@ -57,13 +57,19 @@ def reduce(build: Builder, seen: View, function: Literal["max", "sum"], factor: 
     seen = _pooled(build, seen, function)
     if not seen.has_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)
-    if function == "sum":
+    if function == "sum" and build.has_crossbars(seen.tensor):
         return build.matrix(seen.tensor, np.full((seen.image.channels, 1), factor, np.float32))
-    return _pooled(build, _with_other_channels(build, seen), function).tensor
+    result = _pooled(build, _with_other_channels(build, seen), function).tensor
+    return result if factor == 1 else build.map("mul", result, factor)
 
 
 def mean(build: Builder, seen: View, factor: float) -> Tensor:
-    """Adds the sum times `factor` over the chosen dimensions, in every channel; other chosen dimensions become 1."""
+    """Adds the sum times `factor` over the chosen dimensions, in every channel; other chosen dimensions become 1.
+
+    Without crossbars for the sum, the channels become 1, too.
+    """
+    if not build.has_crossbars(seen.tensor):
+        return reduce(build, seen, "sum", factor)
     seen = _pooled(build, seen, "sum")
     if not seen.has_channels:
         return seen.tensor if factor == 1 else build.map("mul", seen.tensor, factor)

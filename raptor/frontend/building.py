@@ -27,8 +27,8 @@ from raptor.graph.ir import (
     Tensor,
 )
 from raptor.graph.window import Window
+from raptor.target.element import MODELLED
 from raptor.target.layout import Image
-
 
 _BITS = 8
 """Bits of the ones of a sum over channels."""
@@ -83,8 +83,13 @@ class Builder:
         image = Image((*x.image.shape[:axis], weights.shape[1], *x.image.shape[axis + 1 :]), axis)
         bits = 0
         if x.element.kind == "int":
-            weights, bits = weights.astype(np.int16), _BITS
-        return self.add(Filter(owned(weights[None]), Window.point((x.image.pixels,)), weight_bits=bits), image, x)
+            bits = _BITS
+        values = owned((weights.astype(np.int16) if bits else weights)[None])
+        return self.add(Filter(values, Window.point((x.image.pixels,)), weight_bits=bits), image, x)
+
+    def has_crossbars(self, x: Tensor) -> bool:
+        """Tells whether crossbars multiply this tensor: in a model of integers they hold no floats."""
+        return x.element.kind == "int" or x.element == MODELLED
 
     def constant(self, array: Floats, shape: Shape, image: Image) -> Constant:
         """Makes a constant that is broadcast against a result of `shape`, as small as the image allows."""

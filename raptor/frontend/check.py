@@ -39,9 +39,9 @@ INDICES = frozenset(
     )
 )
 """Types of inputs that are not data: lengths, flags, names. (Integers of 8 bits are images, or quantised data.)"""
-INTEGERS = frozenset(
-    TensorProto.DataType.Value(f"{sign}INT{bits}") for sign in ("", "U") for bits in (2, 4, 8, 16)
-) | {TensorProto.INT32}
+INTEGERS = frozenset(TensorProto.DataType.Value(f"{sign}INT{bits}") for sign in ("", "U") for bits in (2, 4, 8, 16)) | {
+    TensorProto.INT32
+}
 """Types of data that operators of integers read."""
 _CHOOSING: Mapping[str, tuple[int, ...]] = MappingProxyType({"Gather": (1,), "OneHot": (0,)})
 """Operators, and which of their inputs are indices of rows."""

@@ -60,7 +60,7 @@ class CodeType:
 
 
 def _code_types() -> dict[int, CodeType]:
-    found = {TensorProto.INT32: CodeType("int32", 32)}
+    found: dict[int, CodeType] = {TensorProto.INT32: CodeType("int32", 32)}
     for bits in (2, 4, 8, 16):
         found[TensorProto.DataType.Value(f"INT{bits}")] = CodeType(f"int{bits}", bits)
         found[TensorProto.DataType.Value(f"UINT{bits}")] = CodeType(f"uint{bits}", bits, 1 << (bits - 1))
@@ -188,8 +188,11 @@ class Coded:
         return self.values.astype(np.float32) * self.scale
 
 
-def quantised(values: Floats, by: Steps) -> Ints:
-    """Returns the values of QuantizeLinear: float32 division, ties to even, saturated. Not a number becomes the lowest."""
+def quantised(values: npt.ArrayLike, by: Steps) -> Ints:
+    """Returns the values of QuantizeLinear: float32 division, ties to even, saturated.
+
+    What is not a number becomes the lowest.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.rint(np.asarray(values, np.float32) / by.scale).astype(np.float64) + by.zero_point
     return np.asarray(np.fmin(np.fmax(rounded, by.code.low), by.code.high), np.int64)

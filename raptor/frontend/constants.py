@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Floats
+from raptor.graph.ir import Floats, Numbers
 from raptor.target.layout import Image
 
 Shape = tuple[int, ...]
@@ -27,7 +27,7 @@ _INTEGERS = (np.dtype(np.int16), np.dtype(np.int32))
 """Types of the constants of integer operators."""
 
 
-def owned(values: npt.ArrayLike) -> Floats:
+def owned(values: npt.ArrayLike) -> Numbers:
     """Returns a contiguous copy in float32. (Constants come as views of a file that will be deleted.)
 
     Integers of 16 and 32 bits stay what they are.
@@ -48,7 +48,7 @@ def scalar(value: float) -> Floats:
     return np.full((1, 1, 1), value, np.float32)
 
 
-def constant_pixels(array: Floats, shape: Shape, image: Image) -> Floats:
+def constant_pixels(array: Numbers, shape: Shape, image: Image) -> Numbers:
     """Broadcasts `array` against `shape`, as numpy does, and returns [rows|1, width|1, channels|1] of the image.
 
     A dimension over which `array` is broadcast stays 1 as long as `shape` is the image's own. In a reshaped tensor the

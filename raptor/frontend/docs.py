@@ -9,6 +9,7 @@ from raptor.frontend.registry import Importer, importers
 EXTENDED: Mapping[str, str] = MappingProxyType(
     {
         "Celu": "exp",
+        "DequantizeLinear": "float, where an operator needs real numbers",
         "Div": "div, unless the divisor is a constant",
         "Elu": "exp",
         "Erf": "erf",
@@ -27,6 +28,8 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
         "MeanVarianceNormalization": "sqrt, div",
         "Mish": "exp, log",
         "Pow": "sqrt, or log and exp, and div for a negative exponent; none for a whole one",
+        "QLinearSoftmax": "float, softmax, div, round",
+        "QuantizeLinear": "div and round, of numbers that are computed as floats",
         "RMSNormalization": "sqrt, div",
         "RNN": "those of its activations: exp, log, div for Elu, Softplus, Softsign",
         "Reciprocal": "div",
@@ -49,7 +52,8 @@ A test compares this with the importers.
 HEAD = """# Operators
 
 Written by `make docs-generate` from the table of importers (`raptor/frontend/operators`). Every tensor is computed in
-float32; models of float16 and float64 compile, and their weights are converted. Every shape is fixed (`--dim`,
+float32, or as the integers that QuantizeLinear makes of it (quantised models); models of float16 and float64 compile,
+and their weights are converted. Every shape is fixed (`--dim`,
 `--shape`). Nodes that depend only on constants and shapes are computed while compiling, whatever their operator is. So
 are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant). Integers are possible there, but not
 as [data](faq.md#token-ids). Operators that ONNX defines by others, such as GroupNormalization from version 21 on, are
@@ -77,5 +81,6 @@ def page() -> Iterator[str]:
 
 
 def _row(op_type: str, found: Importer) -> str:
-    cells = (op_type, str(found.since), found.summary, EXTENDED.get(op_type, ""), found.limits)
+    name = f"{found.domain}.{op_type}" if found.domain else op_type
+    cells = (name, str(found.since), found.summary, EXTENDED.get(op_type, ""), found.limits)
     return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n"

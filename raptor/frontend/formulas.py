@@ -18,6 +18,7 @@ from raptor.graph.ir import (
     Map,
     MapFunction,
     Move,
+    Numbers,
     Tensor,
 )
 from raptor.target.layout import Image
@@ -54,7 +55,7 @@ class Formula:
             return self.broadcast(self.ctx.tensor(name))
         return self.constant(self.ctx.weights(name))
 
-    def constant(self, values: npt.NDArray[np.float32]) -> Constant:
+    def constant(self, values: Numbers) -> Constant:
         """Returns an array, broadcast to the result."""
         self._require_broadcast(values.shape)
         return Constant(constant_pixels(values, self.shape, self.image))

@@ -329,9 +329,7 @@ class ImportContext:
         self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
         self._define(name, shape, image, element, found)
 
-    def _type_of(
-        self, node: NodeView, inputs: Sequence[str], operator: Operator
-    ) -> tuple[ElementType, Range | None]:
+    def _type_of(self, node: NodeView, inputs: Sequence[str], operator: Operator) -> tuple[ElementType, Range | None]:
         """Returns type and range of a result. Raises `UserError` for sums that 32 bits do not hold."""
         if self.floats == MODELLED:
             return MODELLED, None

@@ -78,9 +78,7 @@ def settled(node: NodeView, ctx: ImportContext, name: str) -> Affine | None:
     bound = Bound(None if low is None or low <= element.low else low, None if high is None else found.high)
     if bound.low is None and bound.high is None:
         return replace(view, low=-np.inf, high=np.inf)
-    tensor = ctx.inner(
-        node, (term.tensor.name,), view.shape, term.tensor.image, bound, f"{name}.bound", element, found
-    )
+    tensor = ctx.inner(node, (term.tensor.name,), view.shape, term.tensor.image, bound, f"{name}.bound", element, found)
     settled_view = replace(view, terms=(replace(term, tensor=tensor),), low=-np.inf, high=np.inf)
     ctx.views[name] = settled_view
     return settled_view
@@ -106,9 +104,7 @@ def widened(node: NodeView, ctx: ImportContext, tensor: Tensor, element: Element
     if tensor.element == element:
         return tensor
     bound, stem = Bound(tensor.element.low, None), f"{tensor.name}.wide"
-    return ctx.inner(
-        node, (tensor.name,), tensor.shape, tensor.image, bound, stem, element, ctx.range(tensor)
-    )
+    return ctx.inner(node, (tensor.name,), tensor.shape, tensor.image, bound, stem, element, ctx.range(tensor))
 
 
 def wide_enough(node: NodeView, ctx: ImportContext, tensor: Tensor, needed: Range) -> Tensor:
@@ -143,7 +139,10 @@ def bias(values: Coded | Floats | None, scale: Floats) -> Ints:
     """Returns a bias in units of `scale`: as it is if it is coded so, else rounded, ties to even."""
     if values is None:
         return np.zeros((), np.int64)
-    if isinstance(values, Coded) and np.array_equal(*np.broadcast_arrays(values.scale, scale)):
+    if isinstance(values, Coded) and np.array_equal(
+        np.broadcast_to(values.scale, shape := np.broadcast_shapes(values.scale.shape, scale.shape)),
+        np.broadcast_to(scale, shape),
+    ):
         return values.values.astype(np.int64)
     real = values.real if isinstance(values, Coded) else values
     return np.rint(np.asarray(real / scale, np.float32)).astype(np.int64)

@@ -72,7 +72,7 @@ def load(
 
     model = reading.read(source)
     onnx_bytes, name = model.onnx_bytes, model.name
-    ready = _prepare(model, Fixed(shapes, dims, constants))
+    ready = prepare(model, Fixed(shapes, dims, constants))
     origin = importing.Origin.of(model.proto, model.reasons)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
         graph = importing.import_graph(proto, folder, name, origin)
@@ -98,7 +98,7 @@ def survey(
     operators, parameters = counting.count_operators(model.proto), 0
     graph, unsupported, notes = Graph(model.name, {}, (), (), ()), (), ()
     try:
-        ready = _prepare(model, Fixed(shapes, dims, constants), keep_integers=True)
+        ready = prepare(model, Fixed(shapes, dims, constants), keep_integers=True)
         notes, operators = ready.notes, counting.count_operators(model.proto)
         parameters = counting.count_parameters(model.proto)
         origin = importing.Origin.of(model.proto, model.reasons)
@@ -115,7 +115,7 @@ def survey(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ready:
+class Ready:
     """Facts about a model whose inputs are bound. `inputs` are those that cannot be fed."""
 
     constants: Mapping[str, npt.NDArray[Any]]
@@ -123,8 +123,8 @@ class _Ready:
     inputs: tuple[UnsupportedNode, ...]
 
 
-def _prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> _Ready:
-    """Checks the model, binds its inputs and resolves its branches; in place."""
+def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Ready:
+    """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend import check
     from raptor.frontend.control import resolve
     from raptor.frontend.precision import to_float32
@@ -141,4 +141,4 @@ def _prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> _Re
     check.check_types(model.proto)
     notes = (*to_float32(model.proto), *bound.notes)
     check.check_weights(model)
-    return _Ready(bound.constants, notes, inputs)
+    return Ready(bound.constants, notes, inputs)

@@ -16,19 +16,20 @@ import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from raptor.frontend.codes import Ints, Shape, Steps, quantised
-from raptor.frontend.formulas import Formula, result_image
+from raptor.frontend.formulas import Formula, Value, result_image
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal, find_importer
 from raptor.graph import requantise
-from raptor.graph.ir import Bound, Floats, Lookup, Operator, Rename, Tensor
+from raptor.graph.ir import Bound, Floats, Lookup, Numbers, Operator, Rename, Tensor
 from raptor.graph.requantise import Requantise
 from raptor.target.element import Coding, integer
 from raptor.target.layout import Image
 
 if TYPE_CHECKING:
     from raptor.frontend.importing import ImportContext
+
 
 def _one() -> Ints:
     return np.ones((), np.int64)
@@ -103,7 +104,7 @@ class Affine:
         f.finish(total if self.high == math.inf else f.min(total, self.high), name)
 
     @staticmethod
-    def _float_term(f: Formula, term: Term) -> object:
+    def _float_term(f: Formula, term: Term) -> Value:
         value = f.apply("float", f.broadcast(term.tensor))
         if term.offset.any():
             value = f.add(value, f.constant(term.offset.astype(np.float32)))
@@ -149,9 +150,7 @@ class Affine:
             None if result.low == element.low else result.low, None if result.high == element.high else result.high
         )
 
-    def _pixel_term(
-        self, node: NodeView, ctx: ImportContext, term: Term, by: Steps, image: Image
-    ) -> requantise.Term:
+    def _pixel_term(self, node: NodeView, ctx: ImportContext, term: Term, by: Steps, image: Image) -> requantise.Term:
         with np.errstate(over="ignore", under="ignore"):
             step = np.asarray(by.scale * term.count.astype(np.float32), np.float32)
             multiplier = np.asarray(term.scale / step, np.float32)
@@ -160,7 +159,10 @@ class Affine:
             raise UserError(f"{node.name} ({node.op_type}): {wrong}")
         found = ctx.range(term.tensor)
         return requantise.Term(
-            broadcast_pixels(multiplier, self.shape, image), broadcast_pixels(term.offset, self.shape, image), found.low, found.high
+            broadcast_pixels(multiplier, self.shape, image),
+            broadcast_pixels(term.offset, self.shape, image),
+            found.low,
+            found.high,
         )
 
     def _laid(self, node: NodeView, ctx: ImportContext, tensor: Tensor, image: Image) -> Tensor:
@@ -171,9 +173,9 @@ class Affine:
         return ctx.inner(node, (tensor.name,), self.shape, image, moved, f"{tensor.name}.expanded")
 
     def coded(self) -> tuple[Tensor, Coding] | None:
-        if len(self.terms) > 1 or self.low > -math.inf or self.high < math.inf:
+        term, *others = self.terms
+        if others or self.low > -math.inf or self.high < math.inf:
             return None
-        term = self.terms[0]
         scale, offset = np.broadcast_arrays(term.scale, term.offset)
         wide = [a for a, n in enumerate(scale.shape) if n > 1]
         if (term.count != 1).any() or len(wide) > 1 or term.tensor.shape != self.shape:
@@ -246,14 +248,14 @@ def _replay(node: NodeView, ctx: ImportContext) -> None:
     _importer(node)(node, ctx)
 
 
-def _importer(node: NodeView):  # noqa: ANN202 (ImportFunction)
+def _importer(node: NodeView):
     found = find_importer(node.op_type, node.version)
     if found is None:
         raise Refusal("not supported")
     return found.function
 
 
-def broadcast_pixels(values: npt.NDArray[np.generic], shape: Shape, image: Image) -> npt.NDArray[np.generic]:
+def broadcast_pixels(values: Numbers, shape: Shape, image: Image) -> Numbers:
     """Returns parameters of a view of `shape` as [rows or 1, width or 1, channels or 1] of its image."""
     if values.size == 1:
         return values.reshape(1, 1, 1)
@@ -271,9 +273,7 @@ def broadcast_pixels(values: npt.NDArray[np.generic], shape: Shape, image: Image
     return np.ascontiguousarray(pixels)
 
 
-def _row_classes(
-    terms: list[requantise.Term], rows: int
-) -> tuple[npt.NDArray[np.intp], tuple[requantise.Term, ...]]:
+def _row_classes(terms: list[requantise.Term], rows: int) -> tuple[npt.NDArray[np.intp], tuple[requantise.Term, ...]]:
     """Returns the class of each row, and the parameters of each class instead of each row."""
     varying = [a for t in terms for a in (t.multiplier, t.offset) if a.shape[0] > 1]
     if not varying:
@@ -285,5 +285,5 @@ def _row_classes(
     )
 
 
-def _of_classes(values: npt.NDArray[np.generic], first: npt.NDArray[np.intp]) -> npt.NDArray[np.generic]:
+def _of_classes(values: Numbers, first: npt.NDArray[np.intp]) -> Numbers:
     return values if values.shape[0] == 1 else np.ascontiguousarray(values[first])

@@ -6,6 +6,9 @@ Integers are int64 and exact; a result beyond its type is an error.
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +38,7 @@ from raptor.graph.ir import (
 from raptor.graph.requantise import Requantise
 from raptor.target.layout import Image
 
-
-Values = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+Values = npt.NDArray[Any]
 
 
 def _relu(x: Values) -> Values:
@@ -47,7 +49,7 @@ def _sigmoid(x: Floats) -> Floats:
     return np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))
 
 
-MAP_FUNCTIONS: dict[MapFunction, Callable[..., Floats]] = {
+MAP_FUNCTIONS: dict[MapFunction, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -60,23 +62,31 @@ MAP_FUNCTIONS: dict[MapFunction, Callable[..., Floats]] = {
     "log": np.log,
     "sqrt": np.sqrt,
     "erf": np.vectorize(math.erf, otypes=[np.float32]),
-    "float": lambda x: x.astype(np.float32),
+    "float": np.float32,
     "round": np.rint,
 }
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Values]:
+NOTHING: Mapping[str, npt.ArrayLike] = MappingProxyType({})
+
+
+def evaluate(
+    graph: Graph, inputs: Mapping[str, npt.ArrayLike], instead: Mapping[str, npt.ArrayLike] = NOTHING
+) -> dict[str, Values]:
     """Returns every tensor of the graph by name, in its ONNX shape: floats, or the elements of integer tensors.
 
-    inputs: floats, or the elements of integer inputs.
+    inputs: floats, or the elements of integer inputs. instead: values that the readers of these tensors see, so that
+    errors do not grow from layer to layer.
     """
-    values = {name: np.asarray(inputs[name], _dtype(graph.tensors[name])) for name in graph.inputs}
+    results = {name: np.asarray(inputs[name], _dtype(graph.tensors[name])) for name in graph.inputs}
+    seen = results | {name: np.asarray(v, _dtype(graph.tensors[name])) for name, v in instead.items()}
     for node in graph.nodes:
-        operands = [graph.tensors[i].image.to_pixels(values[i]) for i in node.inputs]
+        operands = [graph.tensors[i].image.to_pixels(seen[i]) for i in node.inputs]
         output = graph.tensors[node.output]
         pixels = _typed(_apply(node.operator, operands, output.image), output)
-        values[node.output] = output.image.from_pixels(pixels).reshape(output.shape)
-    return values
+        results[node.output] = output.image.from_pixels(pixels).reshape(output.shape)
+        seen.setdefault(node.output, results[node.output])
+    return results
 
 
 def _dtype(tensor: Tensor) -> type[np.float32] | type[np.int64]:
@@ -98,6 +108,8 @@ def _typed(pixels: Values, output: Tensor) -> Values:
 def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
     """Applies one operator. Operands and result are [rows, width, channels]."""
     full = (image.rows, image.width, image.channels)
+    if isinstance(operator, Bound | Lookup | Requantise):
+        return _apply_to_integers(operator, operands).reshape(full)
     match operator:
         case Filter() | Pool() | Stencil():
             result = _window(operator, operands[0], image)
@@ -118,13 +130,19 @@ def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
             result = operands[0]
         case ConstantTensor(pixels):
             result = _constant(pixels)
-        case Bound(low, high):
-            result = np.clip(operands[0], low, high) if (low, high) != (None, None) else operands[0]
-        case Lookup(table):
-            result = table.astype(np.int64)[operands[0] + len(table) // 2]
-        case Requantise():
-            result = _requantise(operator, operands)
     return result.reshape(full)
+
+
+def _apply_to_integers(operator: Bound | Lookup | Requantise, operands: list[Values]) -> Values:
+    match operator:
+        case Bound(None, None):
+            return operands[0]
+        case Bound(low, high):
+            return np.clip(operands[0], low, high)
+        case Lookup(table):
+            return table.astype(np.int64)[operands[0] + len(table) // 2]
+        case Requantise():
+            return _requantise(operator, operands)
 
 
 def _constant(pixels: Numbers) -> Values:
@@ -137,7 +155,7 @@ def _requantise(operator: Requantise, operands: list[Values]) -> Values:
     unit = max(denominators)
     total = np.zeros(1, object)
     for term, x in zip(operator.terms, operands, strict=True):
-        factor = np.vectorize(lambda m: int(Fraction(float(m)) * unit), otypes=[object])(term.multiplier)
+        factor = np.vectorize(partial(_in_units, unit), otypes=[object])(term.multiplier)
         rows = operator.row_class if factor.shape[0] > 1 else slice(None)
         offsets = term.offset[operator.row_class if term.offset.shape[0] > 1 else slice(None)]
         total = total + (x + offsets).astype(object) * factor[rows]
@@ -145,6 +163,10 @@ def _requantise(operator: Requantise, operands: list[Values]) -> Values:
     floor, rest = total // unit, total % unit
     rounded = floor + ((2 * rest > unit) | ((2 * rest == unit) & (floor % 2 == 1)))
     return np.clip(rounded + operator.zero_point, operator.low, operator.high).astype(np.int64)
+
+
+def _in_units(unit: int, multiplier: np.float32) -> int:
+    return int(Fraction(float(multiplier)) * unit)
 
 
 def _dot(operator: Dot, left: Values, right: Values) -> Values:

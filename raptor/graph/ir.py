@@ -26,7 +26,7 @@ its elements in C order, seen as pixels with channels (`raptor.target.layout`).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,8 @@ from raptor.target.element import MODELLED, Coding, ElementType
 from raptor.target.layout import Image
 
 Floats = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.float32 | np.int8 | np.int16 | np.int32]
-"""Constants: floats, or the integers of an integer tensor."""
+Numbers = npt.NDArray[Any]
+"""Constants: float32, or int16 or int32 for an integer tensor."""
 Indices = npt.NDArray[np.int64]
 MapFunction = Literal[
     "add", "sub", "mul", "max", "relu", "tanh", "sigmoid", "div", "exp", "log", "sqrt", "erf", "float", "round"
@@ -89,9 +89,8 @@ class Filter:
             return self.weights[tap, slice(*rows), slice(*cols)]
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         row, col = np.arange(*rows)[:, None], np.arange(*cols)[None, :]
-        inside: npt.NDArray[np.bool_] = row // ins == col // outs
-        found: Numbers = np.where(inside, self.weights[tap, row % ins, col], np.zeros((), self.weights.dtype))
-        return found
+        inside = row // ins == col // outs
+        return np.asarray(np.where(inside, self.weights[tap, row % ins, col], 0), self.weights.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +190,6 @@ class Lookup:
     table: npt.NDArray[np.int32]
 
 
-Elementwise = Map | Requantise | Bound | Lookup
-"""Operators whose result has the pixels and channels of their operands."""
 Operator = (
     Filter
     | Dot

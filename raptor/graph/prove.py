@@ -32,6 +32,8 @@ def prove(requantise: Requantise, recipe: Recipe) -> None:
     """Raises VerifyError unless the recipe has the definition's results, but for the flips that it admits."""
     claim = _claim(requantise, recipe)
     _prove_ranges(claim)
+    if recipe.low == recipe.high:
+        return
     form = _normal_form(claim)
     if recipe.flips:
         if recipe.flips != (found := _differences(claim, form)):
@@ -67,7 +69,7 @@ class _Claim:
 
     def parts(self, width: int) -> Iterator["_Claim"]:
         """Yields the sets in groups of which arrays [sets, width] fit a cache."""
-        size = max(1, _AT_ONCE // max(1, width))
+        size = _sets_at_once(width)
         for start in range(0, self.given.size, size):
             yield self.select(np.arange(start, min(start + size, self.given.size)))
 
@@ -80,6 +82,11 @@ class _Claim:
         row, column, channel = np.unravel_index(int(self.given.first[number]), self.given.kinds.shape)
         return f"requantisation: class {row}, column {column}, channel {channel}"
 
+    def refuse(self, wrong: Ints, why: str) -> None:
+        """Raises VerifyError for the first set of which anything is wrong, [S, any]."""
+        if wrong.any():
+            raise VerifyError(f"{self.where(int(np.argwhere(wrong)[0, 0]))}: {why}")
+
     def refuse_different(self, wrong: Ints, operands: Sequence[Ints]) -> None:
         """Raises VerifyError for the first operand [S, any] that is wrong."""
         if not wrong.any():
@@ -90,6 +97,10 @@ class _Claim:
         found, right = int(one.results(values)[0, 0]), int(one.given.results(values)[0, 0])
         where = ", ".join(str(int(v[0, 0])) for v in values)
         raise VerifyError(f"{self.where(number)}: operand {where} gives {found} instead of {right}")
+
+
+def _sets_at_once(width: int) -> int:
+    return max(1, _AT_ONCE // max(1, width))
 
 
 def _with_constants(steps: Sequence[Step], constants: Sequence[Ints]) -> list[Step]:
@@ -127,8 +138,7 @@ def _prove_staircase(claim: _Claim, most: int) -> None:
             continue
         part, given = part.select(moving), given.select(moving)
         reaches, misses = given.results([at]) >= results, given.results([at - 1]) < results
-        if not (reaches & misses).all():
-            raise VerifyError(f"{part.where(int(np.argwhere(~(reaches & misses))[0, 0]))}: wrong threshold")
+        part.refuse(~(reaches & misses), "wrong threshold")
         part.refuse_different(part.results([at]) < results, [at])
         part.refuse_different(part.results([at - 1]) >= results, [at - 1])
 
@@ -182,6 +192,11 @@ class _NormalForm:
     shift: Ints
     even: "_NormalForm | None"
     clamps: list[tuple[int, int]]
+
+    def select(self, chosen: Ints) -> "_NormalForm":
+        """Returns the form of the chosen sets; `even` stays."""
+        factors = [f[chosen] for f in self.factors]
+        return _NormalForm(factors, self.constant[chosen], self.shift[chosen], self.even, self.clamps)
 
 
 class _Follower:
@@ -279,8 +294,7 @@ def _normal_form(claim: _Claim) -> _NormalForm:
     still = np.logical_and.reduce([f == 0 for f in form.factors]) & idle
     rising = np.logical_and.reduce([f >= (form.even is not None) for f in form.factors])
     bad = ~(still | rising).astype(bool)
-    if bad.any():
-        raise VerifyError(f"{claim.where(int(np.argmax(bad)))}: the result may fall when the operand rises")
+    claim.refuse(bad, "the result may fall when the operand rises")
     return form
 
 
@@ -293,8 +307,7 @@ def _prove_algebra(claim: _Claim, form: _NormalForm) -> None:
         bounded = (given.results([ends]) == given.results([inner])).all(axis=1, keepdims=True)
         still = (form.factors[0] == 0) & (given.results([ends[:, :1]]) == given.results([ends[:, 1:]]))
         right = (right & bounded) | still
-    if not right.all():
-        raise VerifyError(f"{claim.where(int(np.argmin(right)))}: the recipe is not the definition")
+    claim.refuse(~right, "the recipe is not the definition")
     if len(given.operands) == 1:
         _prove_staircase(claim, most=_FEW_RESULTS)
 
@@ -328,46 +341,46 @@ def _offsets(given: Problem, form: _NormalForm) -> Ints:
 
 def _differences(claim: _Claim, form: _NormalForm) -> int:
     given = claim.given
-    often = np.bincount(given.kinds.reshape(-1), minlength=given.size)
+    often = np.bincount(given.kinds.reshape(-1), minlength=given.size).astype(object)
     if len(given.operands) == 1:
-        return sum(int(o) * _moved(claim.select(np.array([i])), form, i) for i, o in enumerate(often))
+        size = _sets_at_once(given.high - given.low)
+        groups = [np.arange(start, min(start + size, given.size)) for start in range(0, given.size, size)]
+        return int(np.hstack([_moved(claim.select(g), form.select(g)) for g in groups]) @ often)
     if _few_pairs(given):
         operands = pairs(given)
-        return sum(
-            int(o) * int(abs(part.results(operands) - part.given.results(operands)).sum())
-            for part, o in ((claim.select(np.array([i])), o) for i, o in enumerate(often))
-        )
-    return sum(int(o) * _at_most(given, form, i) for i, o in enumerate(often))
+        parts = (claim.select(np.array([i])) for i in range(given.size))
+        wrong = [int(abs(p.results(operands) - p.given.results(operands)).sum()) for p in parts]
+    else:
+        wrong = [_at_most(given, form, i) for i in range(given.size)]
+    return int(np.array(wrong, object) @ often)
 
 
-def _moved(one: _Claim, form: _NormalForm, number: int) -> int:
-    """Returns by how much the thresholds of one set are moved, in sum. Checks the recipe at its own thresholds."""
-    given, (low, high), (least, most) = one.given, one.given.operands[0], form.clamps[0]
+def _moved(claim: _Claim, form: _NormalForm) -> Ints:
+    """Returns by how much the thresholds of each set are moved, in sum, [S]; checks the recipe at its own ones."""
+    given, (low, high), (least, most) = claim.given, claim.given.operands[0], form.clamps[0]
     if form.even is not None:
         raise VerifyError("requantisation: a recipe with flips makes ties even")
-    k = np.arange(given.low + 1, given.high + 1)
-    right = np.full(len(k), high + 1)
-    ends = given.ends()[0]
-    inside = (k > ends[0]) & (k <= ends[1])
-    right[k <= ends[0]] = low
-    right[inside] = given.thresholds(k[inside][None])[0]
-    factor, constant, shift = (int(a[number, 0]) for a in (form.factors[0], form.constant, form.shift))
-    own = np.array([_reaching(int(result), factor, constant, shift) for result in k])
+    k, ends = np.arange(given.low + 1, given.high + 1), given.ends()
+    moving = ends[:, 0] < ends[:, 1]
+    right = np.zeros((given.size, len(k)), np.int64)
+    right[moving] = given.select(moving).thresholds(np.clip(k, ends[moving, :1] + 1, ends[moving, 1:]))
+    right = np.where(k <= ends[:, :1], low, np.where(k > ends[:, 1:], high + 1, right))
+    own = _reaching(k, form)
     own = np.where(own <= least, low, np.where(own > most, high + 1, own)).astype(np.int64)
-    reached, missed = own <= high, own > low
-    at, below = own[reached][None], own[missed][None] - 1
-    if (one.results([at]) < k[reached]).any() or (one.results([below]) >= k[missed]).any():
-        raise VerifyError(f"{one.where(0)}: the recipe is not its normal form")
-    return int(abs(own - right).sum())
+    wrong = claim.results([np.minimum(own, high)]) < np.where(own > high, given.low, k)
+    wrong |= claim.results([np.maximum(own - 1, low)]) >= np.where(own > low, k, given.high + 1)
+    claim.refuse(wrong, "the recipe is not its normal form")
+    return abs(own - right).sum(axis=1)
 
 
-def _reaching(result: int, factor: int, constant: int, shift: int) -> int:
-    """Returns the smallest x, within 33 bits, with floor((x * factor + constant) / 2^shift) >= result."""
-    missing = (result << shift) - constant
-    far = 2**32
-    if factor == 0:
-        return -far if missing <= 0 else far
-    return min(max(-(-missing // factor), -far), far)
+def _reaching(results: Ints, form: _NormalForm) -> Ints:
+    """Returns the smallest x, within 33 bits, with floor((x * factor + constant) / 2^shift) >= result, [S, results]."""
+    largest = (int(abs(results).max()) << int(form.shift.max())) + int(abs(form.constant).max())
+    kind, far = np.int64 if largest < 2**62 else object, 2**32
+    factor, constant, shift = (a.astype(kind) for a in (form.factors[0], form.constant, form.shift))
+    missing = (results.astype(kind) << shift) - constant
+    reached = np.clip(-(-missing // np.maximum(factor, 1)), -far, far)
+    return np.where(factor > 0, reached, np.where(missing <= 0, -far, far))
 
 
 def _at_most(given: Problem, form: _NormalForm, number: int) -> int:

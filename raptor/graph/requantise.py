@@ -53,7 +53,7 @@ def evaluate(requantise: Requantise, inputs: Sequence[Ints]) -> npt.NDArray[np.i
 def rounded(factors: Sequence[Ints], shift: Ints, operands: Sequence[Ints]) -> Ints:
     """Returns the sum of factor * operand / 2^shift, rounded, ties to even; in Python's integers if 64 bits are few."""
     largest = sum(_magnitude(f) * _magnitude(x) for f, x in zip(factors, operands, strict=True))
-    if largest < 2**59:
+    if max(largest, *(_magnitude(f) for f in factors)) < 2**59:
         # NOTE: below 2^59, a shift by 61 already rounds everything to 0, as any larger one.
         factors, shift = [f.astype(np.int64) for f in factors], np.minimum(shift, 61).astype(np.int64)
     else:

@@ -30,6 +30,12 @@ class Samples:
     below: list[Ints]
     missed: Ints
 
+    def select(self, chosen: Ints) -> "Samples":
+        """Returns the samples of the chosen sets, given by truth [S]."""
+        kept = chosen[self.moving]
+        above, below = [x[kept] for x in self.above], [x[kept] for x in self.below]
+        return Samples(self.moving[chosen], above, self.reached[kept], below, self.missed[kept])
+
     def slack(self, factors: list[Ints], shift: Ints) -> tuple[Ints, Ints]:
         """Returns the least and the largest constant [S] that is right, as Python's integers; 0 where nothing moves.
 
@@ -65,10 +71,15 @@ def samples(given: Problem) -> Samples | None:
 
 
 def _thresholds(given: Problem) -> Samples:
-    moving, results, operands = staircase(given)
-    at = operands + given.offsets[0][moving]
-    k = results - given.zero_point
-    return Samples(moving, [at], k, [at - 1], k)
+    moving, results, at = staircase(given)
+    part, (low, high) = given.select(moving), given.operands[0]
+    # The smallest operand must keep its result, and so must the largest, unless the clamp sees to it.
+    free_low, free_high = results[:, :1] - 1 > given.low, results[:, -1:] < given.high
+    above = np.hstack([np.where(free_low, low, at[:, :1]), at]) + part.offsets[0]
+    below = np.hstack([at - 1, np.where(free_high, high, at[:, -1:] - 1)]) + part.offsets[0]
+    reached = np.hstack([results[:, :1] - free_low, results]) - given.zero_point
+    missed = np.hstack([results, results[:, -1:] + free_high]) - given.zero_point
+    return Samples(moving, [above], reached, [below], missed)
 
 
 def staircase(given: Problem, most: int | None = None) -> tuple[Ints, Ints, Ints]:

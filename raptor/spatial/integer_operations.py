@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.graph.steps import Recipe, Step
 from raptor.spatial.operations import OneResult, V, W
-from raptor.target.element import integer
+from raptor.target.element import ElementType, integer
 
 WORD = integer(32)
 """The integers that a requantisation computes with."""
@@ -40,15 +41,20 @@ class Requantise(OneResult[V]):
     @property
     def scratch(self) -> tuple[V, ...]:
         """Rows of words: one for each source that is made wider, and one for each register of the recipe."""
-        count = len(self.widened) + max(self.recipe.registers(), default=0) + 1
-        row = replace(self.result, rows=1, element=WORD)
-        return tuple(replace(row, name=f"{self.result.name}.word{k}") for k in range(count))
+        registers = max(self.recipe.registers(), default=0) + 1
+        types = [integer(self.widths[i]) for i in self.widened] + [WORD] * registers
+        row = replace(self.result, rows=1)
+        return tuple(replace(row, name=f"{self.result.name}.word{k}", element=type_) for k, type_ in enumerate(types))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The bits with which the steps read each source."""
+        return operand_widths(self.recipe, tuple(source.element.bits for source in self.sources))
 
     @property
     def widened(self) -> tuple[int, ...]:
-        """Numbers of the sources that become words first: not those that are words, or that are only bounded."""
-        used = {n for step in self.recipe.steps for n in _computed_with(step)}
-        return tuple(i for i, source in enumerate(self.sources) if i in used and source.element != WORD)
+        """Numbers of the sources that are made wider first."""
+        return tuple(i for i, bits in enumerate(self.widths) if bits > self.sources[i].element.bits)
 
     def map_operands(self, f: Callable[[V], W]) -> "Requantise[W]":
         sources, tables = tuple(map(f, self.sources)), tuple(map(f, self.tables))
@@ -59,11 +65,33 @@ class Requantise(OneResult[V]):
         return (f"steps = {len(self.recipe.steps)}",)
 
 
-def _computed_with(step: Step) -> tuple[int, ...]:
-    """Returns the numbers of the values that a step reads as words. A bound reads integers of any width."""
-    if step.op in ("max", "min"):
-        return ()
-    return (step.left, step.right) if isinstance(step.right, int) else (step.left,)
+@lru_cache(maxsize=4096)
+def operand_widths(recipe: Recipe, bits: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the bits with which the steps of a recipe read its operands, which have `bits`.
+
+    An instruction reads both operands in one width. A product writes words, but reads what both its operands need;
+    every other step computes in words. Bounds read integers of any width.
+    """
+    wanted = list(bits)
+    for step in recipe.steps:
+        read = (step.left, step.right) if isinstance(step.right, int) else (step.left,)
+        for number in (n for n in read if n < len(bits) and step.op not in ("max", "min")):
+            narrow = step.op == "mul" and not isinstance(step.right, int)
+            wanted[number] = max(wanted[number], _bits_of(step) if narrow else WORD.bits)
+    return tuple(wanted)
+
+
+def _bits_of(step: Step) -> int:
+    """Returns the bits, in whole bytes, that hold all constants of a step."""
+    assert not isinstance(step.right, int)
+    low, high = int(step.right.min()), int(step.right.max())
+    return next(bits for bits in (8, 16, 24, 32) if integer(bits).low <= low and high <= integer(bits).high)
+
+
+def table_type(recipe: Recipe, number: int, bits: tuple[int, ...]) -> ElementType:
+    """Returns the type of the constants of a step: that with which it reads its other operand."""
+    left = recipe.steps[number].left
+    return integer(operand_widths(recipe, bits)[left]) if left < len(bits) else WORD
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph import ir
-from raptor.spatial.integer_operations import SCALAR, WORD, Bound, Lookup, Requantise
+from raptor.spatial.integer_operations import SCALAR, Bound, Lookup, Requantise, table_type
 from raptor.spatial.ir import BodyOp
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.layout import Region
@@ -27,7 +27,8 @@ def requantise_op(operator: ir.Requantise) -> MakeOp:
         classes = operator.row_class[slice(*region.rows)]
         key = region.channels, region.cols, classes.tobytes()
         if key not in known:
-            known[key] = _tables(operator, result, region, classes)
+            bits = tuple(operand.element.bits for operand in operands)
+            known[key] = _tables(operator, bits, result, region, classes)
         tables, index = known[key]
         return Requantise(result, tuple(operands), tables, index, recipe)
 
@@ -35,24 +36,25 @@ def requantise_op(operator: ir.Requantise) -> MakeOp:
 
 
 def _tables(
-    operator: ir.Requantise, result: Tile, region: Region, classes: Ints
+    operator: ir.Requantise, bits: tuple[int, ...], result: Tile, region: Region, classes: Ints
 ) -> tuple[tuple[ConstantTile, ...], Ints]:
     """Returns the different vectors of constants of a tile, and the number of each, as `Requantise` has them.
 
-    classes: the class of each row of the tile.
+    bits: those of the operands. classes: the class of each row of the tile.
     """
     assert operator.recipe is not None
     steps = operator.recipe.steps
-    tables: dict[bytes, ConstantTile] = {}
-    order: dict[bytes, int] = {}
+    tables: dict[tuple[object, ...], ConstantTile] = {}
+    order: dict[tuple[object, ...], int] = {}
     index = np.full((len(classes), len(steps)), SCALAR)
     for (row, kind), (k, step) in ((r, s) for r in enumerate(classes.tolist()) for s in enumerate(steps)):
         if not isinstance(step.right, int) and step.op not in ("max", "min"):
             vector = _vector(step.right, kind, result, region)
-            content = vector.tobytes() + bytes(vector.shape)
+            element = table_type(operator.recipe, k, bits)
+            content = element.bits, vector.shape, vector.tobytes()
             if content not in tables:
                 order[content] = len(tables)
-                tables[content] = ConstantTile.of(f"{result.name}.table{len(tables)}", vector, WORD)
+                tables[content] = ConstantTile.of(f"{result.name}.table{len(tables)}", vector, element)
             index[row, k] = order[content]
     return tuple(tables.values()), index
 

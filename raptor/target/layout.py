@@ -6,11 +6,13 @@ the last remaining axis is the width, and the others together are the rows. One 
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,12 @@ class Image:
         # The sizes before, at and after the channel axis determine the transposition.
         return self.pixels, self.channels, math.prod(self.shape[: self.channel_axis])
 
-    def to_pixels(self, array: Floats) -> Floats:
+    def to_pixels(self, array: npt.NDArray[T]) -> npt.NDArray[T]:
         """Returns `array` (any shape of as many elements, C order) as [rows, width, channels]."""
         moved = np.moveaxis(array.reshape(self.shape), self.channel_axis, -1)
         return moved.reshape(self.rows, self.width, self.channels)
 
-    def from_pixels(self, pixels: Floats) -> Floats:
+    def from_pixels(self, pixels: npt.NDArray[T]) -> npt.NDArray[T]:
         """Turns [rows, width, channels] into `shape`: the inverse of `to_pixels`."""
         return np.moveaxis(pixels.reshape(*self.pixel_dims, self.channels), -1, self.channel_axis)
 

@@ -27,7 +27,13 @@ class _Samples(CalibrationDataReader):
 
 
 def quantise(
-    model: ModelProto, folder: Path, *, form: str = "QDQ", activations: str = "QInt8", weights: str = "QInt8", **more: Any
+    model: ModelProto,
+    folder: Path,
+    *,
+    form: str = "QDQ",
+    activations: str = "QInt8",
+    weights: str = "QInt8",
+    **more: Any,
 ) -> ModelProto:
     """Writes a float model in integers, as `onnxruntime.quantization.quantize_static` does."""
     source, target = folder / "float.onnx", folder / "quantised.onnx"
@@ -94,24 +100,27 @@ def onnx_type(name: str) -> Any:
     return onnx.helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, name.upper()))
 
 
-def run(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the values of all tensors of the model, computed from the graph."""
+def run(model: Model, inputs: Mapping[str, Array], instead: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    """Returns the values of all tensors of the model, computed from the graph; readers see the values `instead`."""
     tensors = model.graph.tensors
-    elements = evaluate(model.graph, {n: encode(tensors[n], v) for n, v in inputs.items()})
+    seen = {n: encode(tensors[n], v) for n, v in (instead or {}).items()}
+    elements = evaluate(model.graph, {n: encode(tensors[n], v) for n, v in inputs.items()}, seen)
     return {n: decode(tensors[n], v) for n, v in elements.items()}
 
 
-def compare(proto: ModelProto, *, steps: int = 1, tolerance: float = 1e-4, off: float = 0.02) -> Model:
-    """Loads a model and compares all its tensors with onnxruntime: integers within `steps`, few of them at all.
+def compare(proto: ModelProto, *, tolerance: float = 2e-5, off: float = 0.002) -> Model:
+    """Loads a model and compares all its tensors with onnxruntime, each computed from onnxruntime's operands.
 
-    off: largest part of the integers of a tensor that may differ (rounding errors of floats grow from layer to layer).
+    Integers differ by at most one, where a float of onnxruntime is rounded near a tie. off: largest part of the
+    integers of a tensor that may differ, if it has more than some hundred.
     """
     model = load(proto)
     model.graph.verify()
-    inputs = samples(model)
-    found, tensors = run(model, inputs), model.graph.tensors
+    inputs, tensors = samples(model), model.graph.tensors
     known = [n for n, t in tensors.items() if t.in_model and n not in model.graph.inputs]
-    for name, wanted in golden(proto, inputs, known).items():
+    judge = golden(proto, inputs, known)
+    found = run(model, inputs, judge)
+    for name, wanted in judge.items():
         tensor = tensors[name]
         assert tensor.shape == wanted.shape, name
         if tensor.element.kind == "float":
@@ -121,6 +130,6 @@ def compare(proto: ModelProto, *, steps: int = 1, tolerance: float = 1e-4, off: 
         assert coding is not None, name
         step = np.asarray(coding.scale or (1.0,)).max()
         apart = np.abs(found[name].astype(np.float64) - wanted.astype(np.float64)) / step
-        assert apart.max() <= steps + 1e-3, (name, apart.max())
-        assert (apart > 0.5).mean() <= off, (name, (apart > 0.5).mean())
+        assert apart.max() <= 1 + 1e-3, (name, apart.max())
+        assert (apart > 0.5).sum() <= max(1, off * apart.size), (name, (apart > 0.5).mean())
     return model

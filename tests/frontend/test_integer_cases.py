@@ -48,7 +48,7 @@ def test_cases_of_the_standard():
         values = dict(zip((v.name for v in case.model.graph.input), given, strict=True))
         model = with_constants(case.model, values)
         if any(kind in name for kind in NO_INTEGERS):
-            with pytest.raises(RaptorError, match="float8|float4|FLOAT4|QuantizeLinear"):
+            with pytest.raises(RaptorError, match=r"float8|float4|FLOAT4|QuantizeLinear"):
                 load(model)
             continue
         loaded = load(model)
@@ -58,5 +58,3 @@ def test_cases_of_the_standard():
             result = array(expected).astype(np.float64)
             assert found[value.name].shape == result.shape, name
             np.testing.assert_allclose(found[value.name].astype(np.float64), result, rtol=1e-6, err_msg=name)
-
-

@@ -13,7 +13,9 @@ from tests.frontend.support import Array, make_model, node, random
 
 def small_cnn() -> ModelProto:
     constants = {"w1": (6, 1, 5, 5), "b1": (6,), "w2": (8, 6, 3, 3), "b2": (8,), "w3": (12, 8 * 36), "b3": (12,)}
-    weights = {n: random(*s, seed=i) / np.float32(np.sqrt(np.prod(s[1:]))) for i, (n, s) in enumerate(constants.items())}
+    weights = {
+        n: random(*s, seed=i) / np.float32(np.sqrt(np.prod(s[1:]))) for i, (n, s) in enumerate(constants.items())
+    }
     nodes = [
         node("Conv", "x w1 b1", "c1", pads=[2, 2, 2, 2], name="conv1"),
         node("Relu", "c1", "r1", name="relu1"),
@@ -102,8 +104,13 @@ INTEGER_CASES = {
     "silu": wrapped([node("Sigmoid", "a", "t"), node("Mul", "a t", "r")], IMAGE),
     "leaky relu": wrapped([node("LeakyRelu", "a", "r", alpha=0.1)], IMAGE),
     "gelu": wrapped(
-        [node("Div", "a c", "t"), node("Erf", "t", "u"), node("Add", "u one", "v"), node("Mul", "a v", "w", name="times")]
-        + [node("Mul", "w half", "r")],
+        [
+            node("Div", "a c", "t"),
+            node("Erf", "t", "u"),
+            node("Add", "u one", "v"),
+            node("Mul", "a v", "w", name="times"),
+            node("Mul", "w half", "r"),
+        ],
         IMAGE,
         {"c": np.float32(1.4142135), "one": np.float32(1), "half": np.float32(0.5)},
     ),

@@ -32,7 +32,15 @@ def address(register: int, value: int) -> tuple[int, ...]:
     return op("sldi", rd=register, imm=value)
 
 
-def place(name: str, shape: Sequence[int], at: int, *, axis: int = 0, tiles: list[Any] | None = None) -> dict[str, Any]:
+def place(
+    name: str,
+    shape: Sequence[int],
+    at: int,
+    *,
+    axis: int = 0,
+    tiles: list[Any] | None = None,
+    coding: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """An entry of memory.json: one whole-image tile at byte address `at` unless tiles are given."""
     rest = [n for k, n in enumerate(shape) if k != axis]
     rows = int(np.prod(rest[:-1])) if rest else 1
@@ -43,7 +51,17 @@ def place(name: str, shape: Sequence[int], at: int, *, axis: int = 0, tiles: lis
         "image_shape": list(shape),
         "channel_axis": axis,
         "tiles": tiles if tiles is not None else whole,
+        **({"coding": coding} if coding else {}),
     }
+
+
+def coded(bits: int, dtype: str = "int8", **entries: Any) -> dict[str, Any]:
+    """A coding of integers."""
+    return {"kind": "int", "bits": bits, "dtype": dtype, **entries}
+
+
+FLOAT32 = {"kind": "float", "bits": 32, "dtype": "float32"}
+"""The coding of floats in a mixed program."""
 
 
 @dataclass
@@ -64,6 +82,7 @@ class Builder:
     probes: Sequence[dict[str, Any]] | None = None
     pim: bool = False
     npz: bool = False
+    numbers: str = "float"
     files: dict[str, bytes] = field(default_factory=dict)
 
     def make(self) -> "Builder":
@@ -83,7 +102,8 @@ class Builder:
         for core, matrices in self.matrices.items():
             self._weights(core, matrices)
         buffer = io.BytesIO()
-        np.save(buffer, self.constants)
+        empty = np.zeros(0, np.float32 if self.numbers == "float" else np.uint8)
+        np.save(buffer, self.constants if len(self.constants) else empty)
         self.files["weights/constants.npy"] = buffer.getvalue()
         if self.model is not None:
             self.files["model.onnx"] = self.model.SerializeToString()
@@ -96,7 +116,7 @@ class Builder:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        seal(folder, self.files)
+        seal(folder, self.files, self.numbers)
         return folder
 
     def _json(self, name: str, value: Any) -> None:
@@ -120,7 +140,7 @@ class Builder:
         return {
             "version": 1,
             "element_bits": self.bits,
-            "element_bytes": -(-self.bits // 8),
+            "element_bytes": -(-self.bits // 8) if self.numbers == "float" else 1,
             "size_bytes": self.size_bytes,
             "local_bytes": [self.local_bytes] * count,
             "inputs": list(self.inputs),
@@ -129,7 +149,7 @@ class Builder:
         }
 
 
-def seal(folder: Path, names: Mapping[str, bytes]) -> None:
+def seal(folder: Path, names: Mapping[str, bytes], numbers: str = "float") -> None:
     """Writes the manifest for files as they are now."""
     listed = {
         name: {
@@ -141,7 +161,7 @@ def seal(folder: Path, names: Mapping[str, bytes]) -> None:
     manifest = {
         "version": 1,
         "tool": "hand",
-        "numbers": "float",
+        "numbers": numbers,
         "model": "hand",
         "options": {},
         "streams": ["json"],
@@ -151,4 +171,4 @@ def seal(folder: Path, names: Mapping[str, bytes]) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-__all__ = ["XBAR", "Builder", "address", "isa", "op", "place", "seal", "stream"]
+__all__ = ["FLOAT32", "XBAR", "Builder", "address", "coded", "isa", "op", "place", "seal", "stream"]

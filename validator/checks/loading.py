@@ -21,7 +21,7 @@ from validator.checks.subject import Chip, Shapes, Subject
 from validator.checks.text import TextFaults, text_faults
 from validator.members import members
 from validator.network import FileTable
-from validator.npy import read_header
+from validator.npy import FLOATS, INTEGERS, read_header
 from validator.programs import RawProgram, read_content, read_program
 from validator.weights import UNREADABLE
 
@@ -153,7 +153,7 @@ def _npz_shapes(path: Path) -> list[tuple[int, int]] | None:
             found: list[tuple[int, int]] = []
             for group in range(len(archive.namelist())):
                 with archive.open(f"{group}.npy") as stream:
-                    rows, cols = read_header(stream, str(path))
+                    (rows, cols), _ = read_header(stream, str(path), (*FLOATS, *INTEGERS))
                     found.append((rows, cols))
             return found
     except (*UNREADABLE, KeyError, UserError):

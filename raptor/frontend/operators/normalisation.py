@@ -131,7 +131,7 @@ def _finish_statistics(build: Builder, seen: View, mean: Tensor, deviation: Tens
         if output not in build.ctx.used:
             continue
         result = tensor if tensor is mean else build.map("div", 1.0, tensor)
-        if seen.has_channels:
+        if seen.has_channels and build.has_crossbars(result):
             result = build.matrix(result, np.eye(result.image.channels, 1, dtype=np.float32))
         build.finish(result, output)
 

@@ -158,7 +158,12 @@ def _input_scale(node: NodeView, ctx: ImportContext, position: int) -> np.float3
 
 
 def _bias(
-    node: NodeView, ctx: ImportContext, position: int, scale: np.float32, weights: Coded | None, alpha: np.float32 | None = None
+    node: NodeView,
+    ctx: ImportContext,
+    position: int,
+    scale: np.float32,
+    weights: Coded | None,
+    alpha: np.float32 | None = None,
 ) -> tuple[str, ...]:
     """Returns the name of the bias, whose scale is that of the products; nothing without one."""
     name = node.input(position)

@@ -12,7 +12,7 @@ from raptor.frontend.importing import ImportContext
 from raptor.frontend.integers import affine, bias, centred, mapped, settled, single, wide_enough
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.operators.pooling import counts_of, require_inferred
+from raptor.frontend.operators.pooling import Counts, counts_of, require_inferred
 from raptor.frontend.operators.weighted import alike
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal, rule
@@ -117,7 +117,7 @@ def _multiply(node: NodeView, ctx: ImportContext) -> bool:
     terms = [single(node, ctx, i) for i in node.inputs]
     if any(t is None and c is None for t, c in zip(terms, constants, strict=True)):
         return False
-    scales = [c.scale if c is not None else t.scale for t, c in zip(terms, constants, strict=True) if c or t]
+    scales = [v.scale for t, c in zip(terms, constants, strict=True) if (v := c if c is not None else t)]
     scale = _of_rank(np.asarray(scales[0] * scales[1], np.float32), len(shape))
     tensors = [_broadcast(node, ctx, centred(node, ctx, t), shape) for t in terms if t is not None]
     image = tensors[0].image
@@ -163,15 +163,13 @@ def average(node: NodeView, ctx: ImportContext) -> bool:
     require_inferred(node, ctx, padded.window)
     counts, inside = counts_of(node, padded)
     x = build.laid(_summable(node, ctx, term.tensor, padded.window.tap_count), image)
-    total = ctx.inner(
-        node, (x.name,), shape, natural_image(shape), Pool("sum", padded.window), f"{node.output}.sums"
-    )
+    total = ctx.inner(node, (x.name,), shape, natural_image(shape), Pool("sum", padded.window), f"{node.output}.sums")
     done = Term(total, term.scale, _smallest(term.offset * inside), _smallest(counts))
     ctx.views[node.output] = Affine(node, shape, (done,))
     return True
 
 
-def _smallest(counts: Ints) -> Ints:
+def _smallest(counts: Counts) -> Ints:
     """Returns numbers for each output pixel so that they broadcast against (N, C, spatial...)."""
     same = (counts == counts.flat[0]).all()
     return np.asarray(counts.flat[0], np.int64) if same else counts.astype(np.int64)[None, None]
@@ -192,8 +190,6 @@ def reduce(node: NodeView, ctx: ImportContext) -> bool:
     rank = len(term.tensor.shape)
     chosen = tuple(range(2, rank)) if node.op_type == "GlobalAveragePool" else _axes(node, ctx, rank)
     count = int(np.prod([term.tensor.shape[a] for a in chosen]))
-    if not chosen or count == 1:
-        return False
     name, shape = ctx.declare(f"{node.output}.sums", ctx.shape(node.output)), ctx.shape(node.output)
     build = Builder(replace(node, outputs=(name,)), ctx)
     seen = axes.view(build, _summable(node, ctx, term.tensor, count), chosen)

@@ -73,7 +73,7 @@ def _output_scales(node: NodeView, weights: Coded, shape: Shape) -> Floats | Non
     return np.tile(weights.scale.ravel(), groups).reshape(1, -1, *(1,) * (len(shape) - 2))
 
 
-def _constant_bias(node: NodeView, ctx: ImportContext) -> Coded | Floats | None | bool:
+def _constant_bias(node: NodeView, ctx: ImportContext) -> Coded | Floats | bool | None:
     """Returns the bias; None without one, False if it is computed."""
     name = node.input(2)
     if name is None:
@@ -82,7 +82,7 @@ def _constant_bias(node: NodeView, ctx: ImportContext) -> Coded | Floats | None 
     return False if found is None else found
 
 
-def _in_column(addend: Coded | Floats | None | bool, shape: tuple[int, ...]) -> Coded | Floats | None:
+def _in_column(addend: Coded | Floats | bool | None, shape: tuple[int, ...]) -> Coded | Floats | None:
     if isinstance(addend, Coded):
         scale = addend.scale if addend.scale.size == 1 else addend.scale.reshape(shape)
         return Coded(addend.values.reshape(shape), scale, addend.bits)
@@ -118,7 +118,7 @@ def _is_plain(node: NodeView) -> bool:
 
 
 def _by_constant(
-    node: NodeView, ctx: ImportContext, constants: list[Coded | None], addend: Coded | Floats | None | bool
+    node: NodeView, ctx: ImportContext, constants: list[Coded | None], addend: Coded | Floats | bool | None
 ) -> bool:
     side = 1 if constants[1] is not None else 0
     weights, x = constants[side], single(node, ctx, node.inputs[1 - side])
@@ -169,7 +169,7 @@ def _along_output(node: NodeView, side: int, values: np.ndarray, summed: int) ->
     return values if is_last == wants_last else np.swapaxes(values, -1, -2)
 
 
-def _by_tensor(node: NodeView, ctx: ImportContext, addend: Coded | Floats | None | bool) -> bool:
+def _by_tensor(node: NodeView, ctx: ImportContext, addend: Coded | Floats | bool | None) -> bool:
     terms = [single(node, ctx, i) for i in node.inputs[:2]]
     if any(t is None for t in terms):
         return False

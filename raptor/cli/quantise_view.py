@@ -1,0 +1,59 @@
+"""Shows what a quantisation costs: a table for people, JSON for programs."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from raptor.common import storage
+from raptor.common.console import Console
+from raptor.common.fitting import fit
+from raptor.common.names import shorten
+from raptor.quantise import QuantisationReport
+from raptor.quantise.quantisation import QuantisedLayer
+
+_WORST = 10
+_MOST_NODES = 6
+_HEADS = ("layer", "operator", "weights", "scale", "zero point", "own", "SNR")
+_EXPENDABLE = ("zero point", "scale", "weights")
+
+
+def write(path: Path, report: QuantisationReport) -> None:
+    """Writes a report as JSON; `-` is standard output."""
+    storage.print_or_write("--json", path, storage.to_json(report))
+
+
+def show(report: QuantisationReport, target: Path, console: Console, *, every: bool) -> None:
+    """Prints the layers with the most noise first, the layers left in float, and the file."""
+    worst = sorted(report.layers, key=lambda x: (x.snr_db is None, x.snr_db or 0.0))
+    shown = worst if every else worst[:_WORST]
+    names = shorten([layer.node for layer in shown], console.width // 3)
+    console.print("Signal to noise of each layer against the float model, in dB, worst first", style="bold")
+    console.print(fit(_HEADS, list(_rows(shown, names)), console.width, _EXPENDABLE).table)
+    if len(shown) < len(worst):
+        console.print(f"and {len(worst) - len(shown)} more: --all")
+    console.print("SNR: with all layers quantised; own: if the layer reads the quantised values of the float model")
+    console.print()
+    for line in _totals(report, target):
+        console.print(line, soft_wrap=True)
+    for note in report.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def _rows(layers: list[QuantisedLayer], names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    for x in layers:
+        weights = "" if x.weight_bits is None else f"{x.weight_bits} bits"
+        numbers = (weights, f"{x.scale:.3g}", str(x.zero_point), _decibels(x.own_snr_db), _decibels(x.snr_db))
+        yield (names[x.node], x.op_type, *numbers)
+
+
+def _decibels(value: float | None) -> str:
+    return "exact" if value is None else f"{value:.1f}"
+
+
+def _totals(report: QuantisationReport, target: Path) -> Iterator[str]:
+    samples = "standard normal samples" if report.data is None else f"samples of {report.data}"
+    yield f"outputs: {_decibels(report.snr_db)} dB, on {report.samples} {samples}"
+    if report.floats:
+        first = ", ".join(f"{n.node} ({n.op_type})" for n in report.floats[:_MOST_NODES])
+        more = f" and {len(report.floats) - _MOST_NODES} more" if len(report.floats) > _MOST_NODES else ""
+        yield f"left in float: {first}{more}"
+    yield f"{target}: {report.quantised_bytes / 1e6:.2f} MB, from {report.float_bytes / 1e6:.2f} MB"

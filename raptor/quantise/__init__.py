@@ -1,0 +1,6 @@
+"""Quantisation: turns a float ONNX model into one of integers (QDQ), and says what that costs."""
+
+from raptor.quantise.quantisation import Quantisation, QuantisationReport
+from raptor.quantise.static import quantize
+
+__all__ = ["Quantisation", "QuantisationReport", "quantize"]

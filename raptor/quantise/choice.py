@@ -1,0 +1,65 @@
+"""What the user chooses: widths, and how scales and zero points are found."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from onnxruntime.quantization import QuantType
+
+from raptor.common import arguments
+from raptor.common.options import SCHEME, Scheme
+
+WEIGHT_BITS = (8, 4)
+ACTIVATION_BITS = (8, 16)
+_TYPES = {
+    (False, 8): QuantType.QInt8,
+    (False, 16): QuantType.QInt16,
+    (True, 8): QuantType.QUInt8,
+    (True, 16): QuantType.QUInt16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A scheme and its widths. Weights are signed and symmetric in all schemes: their zero point is 0.
+
+    `s8s8`: activations are signed and symmetric, too. `u8s8`: activations are unsigned and have a zero point.
+    `pow2`: as `s8s8`, and every scale is a power of two. The digits in the names stand for the usual width.
+    """
+
+    scheme: Scheme = "s8s8"
+    weights: int = 8
+    activations: int = 8
+    per_channel: bool = False
+
+    @property
+    def opset(self) -> int:
+        """Oldest operator set that has the types: 13 has scales per channel, 21 has 4 and 16 bits."""
+        return 21 if (self.weights, self.activations) != (8, 8) else 13
+
+    def for_onnxruntime(self) -> dict[str, Any]:
+        """Returns the arguments of `quantize_static` that say the same."""
+        unsigned = self.scheme == "u8s8"
+        return {
+            "weight_type": QuantType.QInt8 if self.weights == 8 else QuantType.QInt4,
+            "activation_type": _TYPES[unsigned, self.activations],
+            "per_channel": self.per_channel,
+            "extra_options": {"ActivationSymmetric": not unsigned, "WeightSymmetric": True},
+        }
+
+
+def parse(scheme: object, weights: object, activations: object, per_channel: object) -> Choice:
+    """Checks what a caller passes. Raises `UserError` that names the option."""
+    return Choice(
+        SCHEME.parse(scheme),
+        _width("weights", weights, WEIGHT_BITS),
+        _width("activations", activations, ACTIVATION_BITS),
+        arguments.flag("per_channel", per_channel),
+    )
+
+
+def _width(keyword: str, value: object, widths: tuple[int, ...]) -> int:
+    expected = " or ".join(map(str, widths))
+    number = arguments.whole(keyword, value, 1, expected=expected)
+    if number not in widths:
+        raise arguments.fault(keyword, value, expected)
+    return number

@@ -1,0 +1,106 @@
+"""Measures what quantisation costs: the signal-to-noise ratio of every quantised tensor against the float model."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+
+from raptor.quantise.foreign import Session
+from raptor.quantise.pairs import DQ, Pair, Q, Quantised
+from raptor.quantise.samples import Sample
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Noise:
+    """Sums of squares over all samples: of the float values, and of the differences."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+
+    def add(self, wanted: Array, found: Array) -> None:
+        exact = wanted.astype(np.float64)
+        self.signal += float(np.square(exact).sum())
+        self.noise += float(np.square(exact - found).sum())
+
+    @property
+    def decibels(self) -> float | None:
+        """Returns 10 log10(signal / noise); None if there is no noise, or no signal."""
+        if not self.noise or not self.signal:
+            return None
+        return 10 * math.log10(self.signal / self.noise)
+
+
+@dataclass(slots=True)
+class Cost:
+    """Noise of a tensor: `total` with all layers quantised, `own` if the layer reads the quantised floats instead."""
+
+    total: Noise = field(default_factory=Noise)
+    own: Noise = field(default_factory=Noise)
+
+
+def measure(floats: ModelProto, model: ModelProto, samples: Sequence[Sample]) -> tuple[dict[str, Cost], Noise]:
+    """Runs both models with optimisations off. Returns the cost of each quantised tensor, and that of the outputs."""
+    pairs = list(Quantised(model).layers())
+    ends = [v.name for v in model.graph.output]
+    reference = Session(_showing(floats, [p.tensor for p in pairs]))
+    whole = Session(_showing(model, [p.restored for p in pairs]))
+    forced = Session(_forced(model, pairs))
+    costs, outputs = {p.tensor: Cost() for p in pairs}, Noise()
+    for sample in samples:
+        wanted, found = reference.run(sample), whole.run(sample)
+        feeds = sample | {_fed(p): wanted[p.tensor] for p in pairs if p.producer is not None}
+        alone = forced.run(feeds)
+        for pair in pairs:
+            costs[pair.tensor].total.add(wanted[pair.tensor], found[pair.restored])
+            costs[pair.tensor].own.add(wanted[pair.tensor], alone[_alone(pair)])
+        for name in ends:
+            outputs.add(wanted[name], found[name])
+    return costs, outputs
+
+
+def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
+    """Returns a copy with the tensors `names` as outputs; inputs of the model are known anyway."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    known = {v.name for v in (*model.graph.output, *model.graph.input)}
+    copy.graph.output.extend(ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in known)
+    return copy
+
+
+def _forced(model: ModelProto, pairs: Sequence[Pair]) -> ModelProto:
+    """Returns a copy in which each layer reads the quantised floats of the reference, and shows what it makes of them.
+
+    Each QuantizeLinear reads a new input instead of its layer; a second one, behind the layer, makes an output.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    fed = {p.quantise.name: _fed(p) for p in pairs if p.producer is not None}
+    for node in copy.graph.node:
+        if node.op_type == Q and node.name in fed:
+            node.input[0] = fed[node.name]
+    copy.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in fed.values())
+    del copy.graph.output[:]
+    for pair in pairs:
+        copy.graph.node.extend(_behind(pair))
+        copy.graph.output.append(ValueInfoProto(name=_alone(pair)))
+    return copy
+
+
+def _behind(pair: Pair) -> Iterator[Any]:
+    quantise, domain, codes = pair.quantise, pair.quantise.domain, f"{pair.tensor}.codes"
+    yield helper.make_node(Q, [pair.source, *quantise.input[1:]], [codes], domain=domain)
+    yield helper.make_node(DQ, [codes, *quantise.input[1:]], [_alone(pair)], domain=domain)
+
+
+def _fed(pair: Pair) -> str:
+    return f"{pair.tensor}.float"
+
+
+def _alone(pair: Pair) -> str:
+    return f"{pair.tensor}.alone"

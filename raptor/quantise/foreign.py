@@ -1,0 +1,65 @@
+"""Typed functions around onnxruntime, and its quantiser kept quiet."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import logging
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+from onnx import ModelProto
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+Array = npt.NDArray[Any]
+
+
+def pre_process(source: Path, target: Path) -> ModelProto:
+    """Returns the model with constants and batch normalisation folded and shapes inferred; writes it to `target`.
+
+    Raises one of a dozen exceptions if onnxruntime cannot.
+    """
+    with _quietly():
+        quant_pre_process(source, target, skip_symbolic_shape=True)
+    return onnx.load(str(target))
+
+
+def quantise(source: Path, target: Path, samples: CalibrationDataReader, options: Mapping[str, Any]) -> ModelProto:
+    """Returns the model with QDQ nodes, and writes it to `target`. Raises one of a dozen exceptions."""
+    with _quietly():
+        quantize_static(source, target, samples, quant_format=QuantFormat.QDQ, **options)
+    return onnx.load(str(target))
+
+
+@contextmanager
+def _quietly() -> Generator[None]:
+    """Drops what is logged inside the block. The quantiser's messages would set up the root logger for good."""
+    root, silence = logging.getLogger(), logging.NullHandler()
+    before = root.manager.disable
+    root.addHandler(silence)
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+        root.removeHandler(silence)
+
+
+class Session:
+    """A session of onnxruntime with every graph optimisation off."""
+
+    def __init__(self, model: ModelProto) -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        self._session: Any = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+        self._inputs: list[str] = [i.name for i in self._session.get_inputs()]
+        self._outputs: list[str] = [o.name for o in self._session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns all outputs, and what was fed, by name. Inputs that the model does not have are left out."""
+        values: list[Array] = self._session.run(None, {name: feeds[name] for name in self._inputs})
+        return dict(feeds) | dict(zip(self._outputs, values, strict=True))

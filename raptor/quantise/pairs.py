@@ -1,0 +1,114 @@
+"""Finds the QuantizeLinear and DequantizeLinear nodes of a model, and what each of them is for."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from onnx import ModelProto, NodeProto, TensorProto
+
+Q, DQ = "QuantizeLinear", "DequantizeLinear"
+_INPUT = "_QuantizeLinear_Input"
+"""Ending that onnxruntime's quantiser gives to an output of the model before it is quantised."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """An activation that is quantised: `tensor` is its name in the float model, `quantise` reads `source`.
+
+    `restored` is the tensor of floats that the integers stand for. `producer` is the layer, None for an input.
+    `activation`: the Relu or Clip behind the layer, which makes the tensor, or "".
+    """
+
+    tensor: str
+    source: str
+    restored: str
+    quantise: NodeProto
+    producer: NodeProto | None
+    activation: str = ""
+
+    @property
+    def op_type(self) -> str:
+        if self.producer is None:
+            return "input"
+        return f"{self.producer.op_type} + {self.activation}" if self.activation else self.producer.op_type
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A model with QDQ nodes, and views of it."""
+
+    proto: ModelProto
+
+    @cached_property
+    def constants(self) -> Mapping[str, TensorProto]:
+        return {t.name: t for t in self.proto.graph.initializer}
+
+    @cached_property
+    def producers(self) -> Mapping[str, NodeProto]:
+        return {o: n for n in self.proto.graph.node for o in n.output}
+
+    @cached_property
+    def readers(self) -> Mapping[str, list[tuple[NodeProto, int]]]:
+        """Nodes that read a tensor, each with the position of the input."""
+        found: defaultdict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
+        for node in self.proto.graph.node:
+            for position, name in enumerate(node.input):
+                found[name].append((node, position))
+        return found
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yields the quantised activations in the order of the model; not the weights, whose floats are gone."""
+        outputs = {v.name for v in self.proto.graph.output}
+        for node in self.proto.graph.node:
+            if node.op_type != Q:
+                continue
+            restored = [n.output[0] for n, _ in self.readers[node.output[0]] if n.op_type == DQ]
+            source = node.input[0]
+            tensor = restored[0] if restored and restored[0] in outputs else source.removesuffix(_INPUT)
+            if restored:
+                yield Pair(tensor, source, restored[0], node, self.producers.get(source))
+
+    def layers(self) -> Iterator[Pair]:
+        """Yields the pairs, a layer with the Relu or Clip behind it as one.
+
+        The quantiser cuts what the layer makes to the range of the activation, so the noise before it says nothing.
+        """
+        pairs = list(self.pairs())
+        before = {p.restored: p for p in pairs}
+        inner = {p.restored for p in pairs if self._is_cut(p)}
+        for pair in (p for p in pairs if p.restored not in inner):
+            node = pair.producer
+            if node is not None and node.input and node.input[0] in inner:
+                pair = replace(pair, producer=before[node.input[0]].producer, activation=node.op_type)
+            yield pair
+
+    def _is_cut(self, pair: Pair) -> bool:
+        """Tells whether all that reads the pair is one Relu or Clip, which is quantised as well."""
+        readers = self.readers[pair.restored]
+        if pair.producer is None or len(readers) != 1 or readers[0][0].op_type not in ("Relu", "Clip"):
+            return False
+        return self._is_quantised(readers[0][0].output[0])
+
+    def weights(self) -> Iterator[NodeProto]:
+        """Yields the DequantizeLinear nodes of weights and biases."""
+        yield from (n for n in self.proto.graph.node if n.op_type == DQ and n.input[0] in self.constants)
+
+    def floats(self) -> Iterator[NodeProto]:
+        """Yields the nodes that compute floats: they read or write some that are not quantised."""
+        kinds = {v.name: v.type.tensor_type.elem_type for v in self.proto.graph.value_info}
+        for node in self.proto.graph.node:
+            if node.op_type in (Q, DQ):
+                continue
+            reads = (self._is_dequantised(name) for name in node.input if kinds.get(name) == TensorProto.FLOAT)
+            writes = (self._is_quantised(name) for name in node.output if name)
+            if not (all(reads) and all(writes)):
+                yield node
+
+    def _is_dequantised(self, name: str) -> bool:
+        producer = self.producers.get(name)
+        return producer is not None and producer.op_type == DQ
+
+    def _is_quantised(self, name: str) -> bool:
+        readers = self.readers.get(name, [])
+        return bool(readers) and all(n.op_type == Q for n, _ in readers)

@@ -1,0 +1,95 @@
+"""Makes every scale of a quantised model a power of two, so that its arithmetic is exact in float32 as well.
+
+Scales are rounded up: nothing saturates that did not before. Weights and biases are quantised again, from the floats.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from raptor.common.errors import InternalError
+from raptor.quantise.pairs import DQ, Q, Quantised
+
+Array = npt.NDArray[Any]
+_BITS: Mapping[int, int] = {TensorProto.INT4: 4, TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32}
+
+
+def next_power(scale: Array) -> Array:
+    """Returns the smallest powers of two that are at least `scale`, in its type."""
+    mantissa, exponent = np.frexp(scale)
+    return np.ldexp(np.ones_like(scale), np.where(mantissa == 0.5, exponent - 1, exponent))
+
+
+def use_powers_of_two(model: ModelProto, floats: ModelProto) -> None:
+    """Changes the scales, weights and biases of `model`, which was made from `floats` with zero points 0; in place."""
+    found = Quantised(model)
+    original = _Original(floats)
+    biases = [n for n in found.weights() if found.constants[n.input[0]].data_type == TensorProto.INT32]
+    of_biases = {n.input[1] for n in biases}
+    for name in {n.input[1]: None for n in model.graph.node if n.op_type in (Q, DQ) and n.input[1] not in of_biases}:
+        _store(found.constants[name], next_power(numpy_helper.to_array(found.constants[name])))
+    for node in found.weights():
+        reader, position = found.readers[node.output[0]][0]
+        if node.input[1] in of_biases:
+            scale = _scale_of(found, reader.input[0]) * _scale_of(found, reader.input[1])
+            scale = scale.reshape(tuple(found.constants[node.input[1]].dims))
+            _store(found.constants[node.input[1]], scale)
+        _quantise_again(found, node, original.value(reader, position))
+    _check(found, biases)
+
+
+class _Original:
+    """Constants of the float model, by node and position; the names of nodes are the same in both models."""
+
+    def __init__(self, floats: ModelProto) -> None:
+        self.constants = {t.name: t for t in floats.graph.initializer}
+        self.nodes = {n.name: n for n in floats.graph.node}
+
+    def value(self, reader: NodeProto, position: int) -> Array:
+        return numpy_helper.to_array(self.constants[self.nodes[reader.name].input[position]])
+
+
+def _scale_of(found: Quantised, restored: str) -> Array:
+    return numpy_helper.to_array(found.constants[found.producers[restored].input[1]])
+
+
+def _quantise_again(found: Quantised, node: NodeProto, values: Array) -> None:
+    """Writes round(values / scale), ties to even. It cannot saturate, but for the bias: then the scale is too small."""
+    target = found.constants[node.input[0]]
+    scale = numpy_helper.to_array(found.constants[node.input[1]])
+    old = numpy_helper.to_array(target)
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 1) if scale.ndim else 0
+    if scale.size > 1:
+        scale = scale.reshape([-1 if k == axis % values.ndim else 1 for k in range(values.ndim)])
+    codes = np.rint(values.astype(np.float64) / scale)
+    limits = _limits(target.data_type)
+    _store(target, np.clip(codes, *limits).astype(old.dtype).reshape(old.shape))
+
+
+def _limits(kind: int) -> tuple[int, int]:
+    bits = _BITS[kind]
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def _store(tensor: TensorProto, values: Array) -> None:
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+
+def _check(found: Quantised, biases: "list[NodeProto]") -> None:
+    """Raises `InternalError` unless all scales are powers of two, all zero points 0, and biases fit their products."""
+    for node in found.proto.graph.node:
+        if node.op_type not in (Q, DQ):
+            continue
+        scale = numpy_helper.to_array(found.constants[node.input[1]])
+        if not (np.frexp(scale)[0] == 0.5).all():
+            raise InternalError(f"{node.name}: a scale is no power of two")
+        if len(node.input) > 2 and numpy_helper.to_array(found.constants[node.input[2]]).any():
+            raise InternalError(f"{node.name}: a zero point is not 0")
+    for node in biases:
+        reader, _ = found.readers[node.output[0]][0]
+        product = _scale_of(found, reader.input[0]) * _scale_of(found, reader.input[1])
+        if not (numpy_helper.to_array(found.constants[node.input[1]]) == product).all():
+            raise InternalError(f"{node.name}: the scale of a bias is not the product of those of its layer")

@@ -1,0 +1,193 @@
+"""Makes a model ready to be quantised: shapes fixed, constants folded, the layers in the form that has integers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from raptor.common.errors import UserError
+from raptor.frontend import reading
+from raptor.frontend.check import first_line, label
+from raptor.frontend.fixed import Fixed
+from raptor.frontend.loading import prepare as bind
+from raptor.frontend.registry import STANDARD_DOMAINS
+from raptor.quantise.foreign import pre_process
+
+Array = npt.NDArray[Any]
+QUANTISABLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_QUANTISED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A float model that is ready, with the name of its file and notes for the user."""
+
+    proto: ModelProto
+    name: str
+    notes: tuple[str, ...]
+
+
+def prepare(source: "str | Path | ModelProto", fixed: Fixed, opset: int, scratch: Path) -> Prepared:
+    """Reads a float model and brings it to the operator set `opset` at least. `scratch`: folder for temporary files.
+
+    Raises `UserError` for a model that cannot be read, is quantised already, or has no layer to quantise.
+    """
+    model = reading.read(source)
+    _refuse_quantised(model.proto)
+    ready = bind(model, fixed)
+    for tensor in model.proto.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(model.values(tensor), tensor.name))
+    _name_nodes(model.proto)
+    proto = _optimised(_converted(model.proto, opset), scratch)
+    if not any(n.op_type in QUANTISABLE for n in proto.graph.node):
+        raise UserError(f"{model.name}: nothing to quantise: no {', '.join(QUANTISABLE[:-1])} or {QUANTISABLE[-1]}")
+    _name_nodes(proto)
+    _pool_means(proto)
+    _plain_gemms(proto)
+    return Prepared(proto, model.name, ready.notes)
+
+
+def _refuse_quantised(proto: ModelProto) -> None:
+    for graph in reading.graphs_of(proto.graph):
+        found = [n for n in graph.node if n.op_type in _QUANTISED or n.op_type.startswith(("QLinear", "QGemm"))]
+        if found:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            raise UserError(
+                f"already quantised: {label(found[0])} ({found[0].op_type}){more}; "
+                "give the float model that it was made from"
+            )
+
+
+def _converted(proto: ModelProto, opset: int) -> ModelProto:
+    """Returns the model in operator set `opset`, or as it is if that is newer, in an IR version that has its types."""
+    (version,) = [o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS] or [opset]
+    if version < opset:
+        try:
+            proto = onnx.version_converter.convert_version(proto, opset)
+        except Exception as error:  # those of onnx's C++ code have no common base
+            raise UserError(
+                f"onnx cannot convert the model from operator set {version} to {opset}, which has the integer types: "
+                f"{first_line(error)}; export the model with opset {opset}"
+            ) from None
+    proto.ir_version = max(proto.ir_version, helper.find_min_ir_version_for(proto.opset_import, True))
+    return proto
+
+
+def _optimised(proto: ModelProto, scratch: Path) -> ModelProto:
+    """Folds constants and batch normalisation, and infers shapes, by the preparation that onnxruntime recommends."""
+    (scratch / "model.onnx").write_bytes(proto.SerializeToString())
+    try:
+        return pre_process(scratch / "model.onnx", scratch / "prepared.onnx")
+    except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
+        raise UserError(f"onnxruntime cannot prepare the model: {first_line(error)}") from None
+
+
+def _name_nodes(proto: ModelProto) -> None:
+    """Names the nodes that have no name, and those that share one: the quantiser tells nodes apart by name."""
+    seen: set[str] = set()
+    for node in proto.graph.node:
+        if not node.name or node.name in seen:
+            node.name = f"{node.op_type}:{node.output[0]}"
+        seen.add(node.name)
+
+
+def _pool_means(proto: ModelProto) -> None:
+    """Turns a ReduceMean over height and width into a GlobalAveragePool, which the quantiser knows."""
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in (*proto.graph.input, *proto.graph.value_info)}
+    constants = {t.name: t for t in proto.graph.initializer}
+    for node in [n for n in proto.graph.node if n.op_type == "ReduceMean" and ranks.get(n.input[0]) == 4]:
+        found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        axes = found.get("axes")
+        if len(node.input) == 2 and node.input[1] in constants:
+            axes = numpy_helper.to_array(constants[node.input[1]]).tolist()
+        if sorted(axis % 4 for axis in axes or ()) != [2, 3]:
+            continue
+        mean, pooled = node.output[0], f"{node.output[0]}.pooled"
+        if not found.get("keepdims", 1):
+            node.output[0] = pooled
+            flatten = helper.make_node("Flatten", [pooled], [mean], f"{node.name}.flatten", axis=1)
+            proto.graph.node.insert(list(proto.graph.node).index(node) + 1, flatten)
+        node.op_type = "GlobalAveragePool"
+        del node.input[1:], node.attribute[:]
+
+
+def _plain_gemms(proto: ModelProto) -> None:
+    """Brings each Gemm into the form of a layer with integers: factors 1, and as sum a vector that can be a bias.
+
+    A bias has the scale of the product, so other factors would have to be part of it; and onnxruntime's quantiser drops
+    beta. Any other sum becomes an Add.
+    """
+    graph = proto.graph
+    gemms = [n for n in graph.node if n.op_type == "Gemm"]
+    read = {name for node in gemms for name in node.input}
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer if t.name in read}
+    for node in gemms:
+        found = {k: constants.get(name) for k, name in enumerate(node.input)}
+        changed = _factors_moved(node, found)
+        if found.get(2) is not None and found.get(1) is not None:
+            changed |= _bias_vector(node, found)
+        for k in changed:
+            node.input[k] = f"{node.name}.{'ABC'[k]}"
+            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(found[k]), node.input[k]))
+        if len(node.input) == 3 and not _is_bias(node, found):
+            _add_apart(graph, node)
+    _drop_unread(graph)
+
+
+def _factors_moved(node: NodeProto, found: dict[int, Array | None]) -> set[int]:
+    """Multiplies constants by alpha and beta, which become 1. Returns the positions that changed."""
+    changed: set[int] = set()
+    for k, name in ((1, "alpha"), (2, "beta")):
+        attribute = next((a for a in node.attribute if a.name == name), None)
+        values = found.get(k)
+        if attribute is None or values is None:
+            continue
+        node.attribute.remove(attribute)
+        if attribute.f != 1:
+            found[k] = values * np.float32(attribute.f)
+            changed.add(k)
+    return changed
+
+
+def _bias_vector(node: NodeProto, found: dict[int, Array | None]) -> set[int]:
+    """Makes a constant C of one row a vector with a number for each column. Returns the positions that changed."""
+    values, columns = found[2], _columns(node, found)
+    if values is None or values.shape == (columns,) or values.size not in (1, columns):
+        return set()
+    if values.ndim == 2 and values.shape[0] != 1:
+        return set()
+    found[2] = np.broadcast_to(values.reshape(-1), (columns,))
+    return {2}
+
+
+def _columns(node: NodeProto, found: Mapping[int, Array | None]) -> int:
+    weight = found[1]
+    transposed = any(a.name == "transB" and a.i for a in node.attribute)
+    return 0 if weight is None else weight.shape[0 if transposed else 1]
+
+
+def _is_bias(node: NodeProto, found: Mapping[int, Array | None]) -> bool:
+    values = found.get(2)
+    return values is not None and values.shape == (_columns(node, found),)
+
+
+def _add_apart(graph: GraphProto, node: NodeProto) -> None:
+    """Replaces C of a Gemm by an Add behind it; not if beta is still there, because C is no constant."""
+    if any(a.name == "beta" and a.f != 1 for a in node.attribute):
+        return
+    result, product = node.output[0], f"{node.output[0]}.product"
+    node.output[0] = product
+    add = helper.make_node("Add", [product, node.input.pop()], [result], f"{node.name}.add")
+    graph.node.insert(list(graph.node).index(node) + 1, add)
+
+
+def _drop_unread(graph: GraphProto) -> None:
+    read = {name for node in graph.node for name in reading.reads(node)} | {value.name for value in graph.output}
+    for tensor in [t for t in graph.initializer if t.name not in read]:
+        graph.initializer.remove(tensor)

@@ -1,0 +1,82 @@
+"""The result of a quantisation: the model, and what it costs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from raptor.common import arguments, storage
+from raptor.common.errors import UserError
+from raptor.common.options import Scheme
+from raptor.common.spelling import option
+from raptor.common.strict import Items, Schema
+
+_NO_NOISE = "; null: no difference, or all floats are 0"
+
+
+class QuantisedLayer(Schema):
+    """A tensor that is quantised, and the layer that makes it."""
+
+    node: str = Field(description="layer that makes the tensor; the name of the tensor for an input of the model")
+    op_type: str = Field(description='operator of the layer; "input" for an input of the model')
+    tensor: str = Field(description="name in the float model")
+    weight_bits: int | None = Field(description="of a layer with quantised weights, else null")
+    scale: float
+    zero_point: int
+    snr_db: float | None = Field(description=f"signal to noise with all layers quantised, dB{_NO_NOISE}")
+    own_snr_db: float | None = Field(
+        description=f"signal to noise if the layer reads the quantised values of the float model, dB{_NO_NOISE}"
+    )
+
+
+class FloatNode(Schema):
+    """A node that still computes floats."""
+
+    node: str
+    op_type: str
+
+
+class QuantisationReport(Schema):
+    """Costs of a quantisation. `version` changes with the fields."""
+
+    version: Literal[1] = 1
+    model: str
+    scheme: Scheme
+    weights: int = Field(description="bits")
+    activations: int = Field(description="bits")
+    per_channel: bool
+    samples: int = Field(description="inputs on which ranges and noise were measured")
+    data: str | None = Field(description="file of the samples; null: standard normal inputs")
+    seed: int | None = Field(description="seed of the first random sample; null with a file")
+    float_bytes: int = Field(description="size of the float model that is ready to be quantised")
+    quantised_bytes: int
+    snr_db: float | None = Field(description=f"signal to noise of the outputs, dB{_NO_NOISE}")
+    layers: Items[QuantisedLayer] = Field(description="in the order of the model")
+    floats: Items[FloatNode] = Field(description="in the order of the model")
+    notes: Items[str] = Field(description="what was assumed of the inputs")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantisation:
+    """A quantised model. `onnx_bytes` is the ONNX file, `report` says what quantisation costs."""
+
+    onnx_bytes: bytes
+    report: QuantisationReport
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Writes the ONNX file, completely or not at all. Returns its path.
+
+        `force`: replace an existing file. Raises `UserError` if the file may not be replaced or cannot be written.
+        """
+        target = arguments.path("path", path, expected="the path of a file")
+        check_target(target, force=arguments.flag("force", force))
+        storage.write_for("-o", target, self.onnx_bytes)
+        return target
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Raises `UserError` if the file is there and may not be replaced."""
+    storage.check_no_terminal("-o", path)
+    if path.exists() and not force:
+        raise UserError(f"-o {path}: exists; {option('force', True)} replaces it")

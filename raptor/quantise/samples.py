@@ -1,0 +1,140 @@
+"""Calibration samples: seeded standard normal inputs, or arrays of an .npz file, checked before they are read."""
+
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto
+from onnxruntime.quantization import CalibrationDataReader
+
+from raptor.common.errors import UserError
+from raptor.common.spelling import name as spelled
+from raptor.common.spelling import option
+from raptor.frontend.check import model_inputs
+
+Floats = npt.NDArray[np.float32]
+Sample = dict[str, Floats]
+MOST_BYTES = 8 * 2**30
+"""Largest file that is read, in bytes of its arrays."""
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of the model, whose shape is fixed."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+class Reader(CalibrationDataReader):
+    """Gives samples one after the other, as onnxruntime's calibration asks for them."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._left = iter(samples)
+
+    def get_next(self) -> Sample | None:  # pyright: ignore[reportIncompatibleMethodOverride] it ends with None
+        return next(self._left, None)
+
+
+def inputs_of(proto: ModelProto) -> tuple[Input, ...]:
+    found = model_inputs(proto).items()
+    return tuple(Input(n, tuple(d.dim_value for d in v.type.tensor_type.shape.dim)) for n, v in found)
+
+
+def random_samples(inputs: Sequence[Input], seed: int, count: int) -> list[Sample]:
+    """Makes standard normal inputs; sample i has the seed `seed` + i, as in `raptor validate`."""
+    return [_random_sample(inputs, seed + i) for i in range(count)]
+
+
+def _random_sample(inputs: Sequence[Input], seed: int) -> Sample:
+    rng = np.random.default_rng(seed)
+    return {i.name: rng.standard_normal(i.shape, dtype=np.float32) for i in inputs}
+
+
+def read_samples(path: Path, inputs: Sequence[Input], count: int | None) -> list[Sample]:
+    """Reads the first `count` samples of an .npz file (None: all of them); its arrays have the names of the inputs.
+
+    An array is one sample, or has one more axis in front, or a multiple of the samples in its first axis. Raises
+    `UserError` for anything else, and for numbers that are not finite.
+    """
+    arrays = _read(path, inputs)
+    split = {i.name: _split(path, i, arrays[i.name], count) for i in inputs}
+    counts = {name: len(found) for name, found in split.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{n} of '{name}'" for name, n in counts.items())
+        raise UserError(f"{option('data', path)}: all inputs need as many samples, found {told}")
+    return [dict(zip(split, values, strict=True)) for values in zip(*split.values(), strict=True)]
+
+
+def _read(path: Path, inputs: Sequence[Input]) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+            _check_names(path, members, inputs)
+            return {i.name: _member(path, archive, members[i.name], i) for i in inputs}
+    except FileNotFoundError:
+        raise UserError(f"{option('data', path)}: no such file") from None
+    except _UNREADABLE as error:
+        raise UserError(f"{option('data', path)}: not a .npz file: {error}") from None
+
+
+def _check_names(path: Path, members: Mapping[str, Any], inputs: Sequence[Input]) -> None:
+    missing = [i.name for i in inputs if i.name not in members]
+    if missing:
+        there = ", ".join(members) or "none"
+        raise UserError(f"{option('data', path)}: nothing for input '{missing[0]}'; its arrays: {there}")
+
+
+def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, wanted: Input) -> npt.NDArray[Any]:
+    """Reads an array whose header fits the input."""
+    with archive.open(member) as stream:
+        shape, dtype = _header(stream)
+        if dtype.kind not in "fiub":
+            raise UserError(f"{option('data', path)}: '{wanted.name}' holds {dtype}, expected numbers")
+        if math.prod(shape) * max(dtype.itemsize, 4) > MOST_BYTES:
+            raise UserError(f"{option('data', path)}: '{wanted.name}' {shape} is larger than {MOST_BYTES >> 30} GiB")
+        _samples_in(path, wanted, shape)
+        if math.prod(shape) * dtype.itemsize > member.file_size:
+            raise UserError(f"{option('data', path)}: '{wanted.name}' {shape} needs more bytes than the file has")
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _header(stream: "IO[bytes]") -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    return shape, dtype
+
+
+def _samples_in(path: Path, wanted: Input, shape: tuple[int, ...]) -> int:
+    """Returns how many samples an array of this shape holds."""
+    if shape == wanted.shape:
+        return 1
+    if shape[1:] == wanted.shape and shape[0]:
+        return shape[0]
+    batch, *rest = wanted.shape or (0,)
+    if shape and list(shape[1:]) == rest and batch and shape[0] and shape[0] % batch == 0:
+        return shape[0] // batch
+    sizes = ", ".join(map(str, wanted.shape))
+    raise UserError(
+        f"{option('data', path)}: '{wanted.name}' has shape {shape}, expected ({sizes}) for one sample, "
+        f"or more of them in the first axis; {spelled('shapes')} gives the model another shape"
+    )
+
+
+def _split(path: Path, wanted: Input, array: npt.NDArray[Any], count: int | None) -> list[Floats]:
+    each = array.reshape(_samples_in(path, wanted, array.shape), *wanted.shape)[:count]
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(each, np.float32)
+    bad = int(np.count_nonzero(~np.isfinite(found)))
+    if bad:
+        raise UserError(f"{option('data', path)}: {bad} of {found.size} numbers of '{wanted.name}' are not finite")
+    return list(found)

@@ -1,0 +1,144 @@
+"""Quantises a model with onnxruntime's static quantiser, and measures what it costs."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from raptor.common import arguments
+from raptor.common.errors import UserError
+from raptor.common.options import Scheme, parse_dims, parse_named, parse_shapes
+from raptor.common.spelling import option
+from raptor.frontend.check import first_line
+from raptor.frontend.fixed import Fixed
+from raptor.quantise.choice import Choice, parse
+from raptor.quantise.cost import Cost, measure
+from raptor.quantise.foreign import quantise
+from raptor.quantise.pairs import DQ, Pair, Quantised
+from raptor.quantise.powers import use_powers_of_two
+from raptor.quantise.prepare import Prepared, prepare
+from raptor.quantise.quantisation import FloatNode, Quantisation, QuantisationReport, QuantisedLayer
+from raptor.quantise.samples import Reader, Sample, inputs_of, random_samples, read_samples
+
+RANDOM_SAMPLES = 16
+"""Number of random samples, if no other is wanted. More change the ranges of a normal input little."""
+
+_WEIGHT_BITS: Mapping[int, int] = {
+    TensorProto.INT4: 4,
+    TensorProto.INT8: 8,
+    TensorProto.UINT8: 8,
+    TensorProto.INT16: 16,
+}
+
+
+def quantize(
+    model: "str | Path | ModelProto",
+    *,
+    data: str | Path | None = None,
+    weights: int = 8,
+    activations: int = 8,
+    scheme: Scheme = "s8s8",
+    per_channel: bool = False,
+    seed: int = 0,
+    samples: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+) -> Quantisation:
+    """Quantises a float ONNX model to integers, in the form of QuantizeLinear and DequantizeLinear (QDQ).
+
+    Ranges come from `data`, an .npz file with an array for each input, or else from standard normal inputs made from
+    `seed`. `samples` is how many are used: 16 random ones by default, or all of the file. `weights` are bits, 8 or 4;
+    `activations` 8 or 16. `scheme`: `s8s8` (signed, symmetric), `u8s8` (activations unsigned, with a zero point) or
+    `pow2` (signed, symmetric, every scale a power of two). `per_channel`: a scale for each output channel of a weight.
+    `shapes`, `dims` and `constants` are those of `compile`.
+
+    Raises `UserError` with what to change.
+    """
+    choice = parse(scheme, weights, activations, per_channel)
+    file = arguments.path_or_none("data", data)
+    count = arguments.whole_or_none("samples", samples, 1)
+    seed = arguments.whole("seed", seed, 0)
+    fixed = Fixed(parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants))
+    with tempfile.TemporaryDirectory(prefix="raptor-") as folder:
+        prepared = prepare(model, fixed, choice.opset, Path(folder))
+        inputs = inputs_of(prepared.proto)
+        if file is None:
+            given = random_samples(inputs, seed, count or RANDOM_SAMPLES)
+        else:
+            given = read_samples(file, inputs, count)
+        found = _quantised(prepared.proto, choice, given, Path(folder))
+    origin = {"data": None if file is None else str(file), "seed": seed if file is None else None}
+    return _result(prepared, found, choice, given, origin)
+
+
+def _quantised(floats: ModelProto, choice: Choice, samples: Sequence[Sample], folder: Path) -> ModelProto:
+    source, target = folder / "floats.onnx", folder / "quantised.onnx"
+    source.write_bytes(floats.SerializeToString())
+    try:
+        model = quantise(source, target, Reader(samples), choice.for_onnxruntime())
+    except Exception as error:  # the quantiser and onnxruntime raise a dozen types that have only Exception in common
+        raise UserError(f"onnxruntime cannot quantise the model{_hint(choice)}: {first_line(error)}") from None
+    if not any(n.op_type == DQ for n in model.graph.node):
+        raise UserError("nothing to quantise: onnxruntime's quantiser left every layer in float")
+    if choice.scheme == "pow2":
+        use_powers_of_two(model, floats)
+    return model
+
+
+def _hint(choice: Choice) -> str:
+    """Names the widths that are not usual: it is often these that the quantiser does not take."""
+    unusual = [option("weights", choice.weights)] * (choice.weights != 8)
+    unusual += [option("activations", choice.activations)] * (choice.activations != 8)
+    unusual += [option("per_channel", True)] * choice.per_channel
+    return f" with {', '.join(unusual)}" if unusual else ""
+
+
+def _result(
+    prepared: Prepared, model: ModelProto, choice: Choice, samples: Sequence[Sample], origin: Mapping[str, Any]
+) -> Quantisation:
+    onnx_bytes = model.SerializeToString(deterministic=True)
+    costs, outputs = measure(prepared.proto, model, samples)
+    found = Quantised(model)
+    report = QuantisationReport(
+        model=prepared.name,
+        scheme=choice.scheme,
+        weights=choice.weights,
+        activations=choice.activations,
+        per_channel=choice.per_channel,
+        samples=len(samples),
+        float_bytes=prepared.proto.ByteSize(),
+        quantised_bytes=len(onnx_bytes),
+        snr_db=outputs.decibels,
+        layers=tuple(_layer(pair, found, costs[pair.tensor]) for pair in found.layers()),
+        floats=tuple(FloatNode(node=n.name, op_type=n.op_type) for n in found.floats()),
+        notes=prepared.notes,
+        **origin,
+    )
+    return Quantisation(onnx_bytes, report)
+
+
+def _layer(pair: Pair, found: Quantised, cost: Cost) -> QuantisedLayer:
+    node = pair.producer
+    scale, zero_point = (numpy_helper.to_array(found.constants[name]) for name in pair.quantise.input[1:3])
+    return QuantisedLayer(
+        node=node.name if node else pair.tensor,
+        op_type=pair.op_type,
+        tensor=pair.tensor,
+        weight_bits=min(_weight_bits(found, node.input), default=None) if node else None,
+        scale=float(scale),
+        zero_point=int(zero_point),
+        snr_db=cost.total.decibels,
+        own_snr_db=cost.own.decibels,
+    )
+
+
+def _weight_bits(found: Quantised, names: Sequence[str]) -> Iterator[int]:
+    """Yields the widths of the weights among the inputs of a layer; a bias has 32 bits and does not count."""
+    for name in names:
+        producer = found.producers.get(name)
+        source = found.constants.get(producer.input[0]) if producer and producer.op_type == DQ else None
+        if source is not None and source.data_type in _WEIGHT_BITS:
+            yield _WEIGHT_BITS[source.data_type]

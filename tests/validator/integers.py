@@ -1,0 +1,109 @@
+"""Programs with integers for tests: one core, constants in local memory, both engines and both schedules."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raptor.target.isa import Records
+from tests.validator.builder import Builder, address, op, stream
+from validator import engine as compiled
+from validator import machine, reference
+from validator.errors import ProgramError
+from validator.load import load
+from validator.machine import Fault, Machine, Stop
+from validator.run import prepare
+
+ENGINES = (reference.execute, compiled.execute)
+LOCAL = 4096
+A, B, Y = 0, 1024, 2048
+"""Local addresses of two operands and of a result, in registers 1, 2 and 3."""
+OPERANDS = {"rd": 3, "rs1": 1, "rs2": 2}
+
+
+def encoded(values: list[int] | np.ndarray, bits: int) -> bytes:
+    """Two's complement in whole bytes, the low byte first."""
+    return b"".join(int(v).to_bytes(-(-bits // 8), "little", signed=True) for v in values)
+
+
+def decoded(content: np.ndarray, bits: int) -> list[int]:
+    size = -(-bits // 8)
+    data = content.tobytes()
+    return [int.from_bytes(data[k : k + size], "little", signed=True) for k in range(0, len(data), size)]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Bytes that are loaded from global memory to `A` and `B` before `rows`."""
+
+    a: bytes
+    b: bytes = b""
+    at_a: int = A
+    at_b: int = B
+    at_y: int = Y
+
+    def prefix(self) -> list[tuple[int, ...]]:
+        rows = [address(1, self.at_a), address(2, self.at_b), address(3, self.at_y), address(28, 0)]
+        for register, start, content in ((1, 0, self.a), (2, len(self.a), self.b)):
+            if content:
+                rows += [address(29, start), op("ld", rd=register, rs1=28, size=len(content))]
+        return rows
+
+    def core(self, *rows: tuple[int, ...]) -> Records:
+        return stream(*self.prefix(), *rows)
+
+    def build(self, *rows: tuple[int, ...], numbers: str = "mixed", **builder: Any) -> Builder:
+        constants = np.frombuffer(self.a + self.b, np.uint8)
+        size = max(len(constants), 16)
+        options = {"constants": constants, "size_bytes": size, "local_bytes": LOCAL, "numbers": numbers} | builder
+        return Builder([self.core(*rows)], **options)
+
+
+def outcome(state: Machine, execute: Any, block: bool) -> tuple[Fault, Machine]:
+    return execute(state, block=block, max_steps=2**40), state
+
+
+def run_all(folder: Path, builder: Builder) -> tuple[Fault, Machine]:
+    """Runs a program in all modes, which must agree in fault and memory; returns one of the results."""
+    program = load(builder.write(folder))
+    results = [outcome(prepare(program, {}), e, block) for e in ENGINES for block in (True, False)]
+    fault, first = results[0]
+    for other, state in results[1:]:
+        assert other == fault
+        if fault.stop is Stop.DONE:
+            same(first, state)
+    return results[0]
+
+
+def same(left: Machine, right: Machine) -> None:
+    """Checks that two machines have the same memory."""
+    assert left.written is not None
+    assert right.written is not None
+    for a, b in (
+        (left.local, right.local),
+        (left.memory, right.memory),
+        (left.written.local, right.written.local),
+        (left.written.memory, right.written.memory),
+        (left.probes.captured, right.probes.captured),
+        (left.registers, right.registers),
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def result(folder: Path, setup: Setup, *rows: tuple[int, ...], size: int, **builder: Any) -> np.ndarray:
+    """Returns `size` bytes at `Y` after the run."""
+    fault, state = run_all(folder, setup.build(*rows, **builder))
+    assert fault.stop is Stop.DONE, machine.explain(state, fault)
+    assert state.written is not None
+    part = slice(setup.at_y, setup.at_y + size)
+    assert state.written.local[part].all()
+    return state.local[part]
+
+
+def trap(folder: Path, setup: Setup, *rows: tuple[int, ...], **builder: Any) -> tuple[Fault, str]:
+    """Returns the fault at which both engines stop, and its explanation."""
+    fault, state = run_all(folder, setup.build(*rows, **builder))
+    error = machine.explain(state, fault)
+    assert isinstance(error, ProgramError)
+    return fault, str(error)
