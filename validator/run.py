@@ -118,7 +118,7 @@ def _pack(state: Machine, place: TensorPlace, array: Array) -> None:
 
 
 def _to_pixels(image: Image, elements: Array) -> Array:
-    return cast(Array, image.to_pixels(cast(Any, elements)))
+    return image.to_pixels(cast(Any, elements))
 
 
 def _rounded(array: Array) -> Floats:

@@ -132,7 +132,7 @@ def _bytes(width: isa.Width, bits: Ints) -> Ints | int:
 
 
 def _bits(records: isa.Records) -> Ints:
-    """Returns [instructions, 2]: the bits of an element that each instruction reads and writes, as they were last set."""
+    """Returns [instructions, 2]: the bits of an element that each instruction reads and writes, as last set."""
     sets = np.flatnonzero(TIMING[records["opcode"]] == isa.Timing.SET_WIDTHS)
     bits = np.stack([records["b"][sets], records["c"][sets]], axis=1).astype(np.int64)
     return bits[np.searchsorted(sets, np.arange(len(records)), side="right") - 1]

@@ -190,6 +190,8 @@ class Lookup:
     table: npt.NDArray[np.int32]
 
 
+Elementwise = Map | Requantise | Bound | Lookup
+"""Operators whose result has the pixels and channels of their operands."""
 Operator = (
     Filter
     | Dot

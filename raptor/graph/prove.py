@@ -10,16 +10,17 @@
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from raptor.common.errors import VerifyError
+from raptor.graph.normal_form import Follower, NormalForm
 from raptor.graph.requantise import Problem, Requantise, problem
 from raptor.graph.slack import MOST_PAIRS, pairs, staircase, ties
-from raptor.graph.steps import Ints, RangeError, Recipe, Step, execute, ranges, remainder_bits
+from raptor.graph.steps import Ints, RangeError, Recipe, Step, execute, ranges
 
 MOST_OPERANDS = 2**24
 """Largest number of operands that are computed, over all sets of parameters."""
@@ -157,137 +158,9 @@ def _prove_pairs(claim: _Claim) -> None:
         part.refuse_different(part.results(operands) != part.given.results(operands), operands)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Form:
-    """floor((sum of coefficient * variable + constant) / 2^shift), each [S, 1] of Python's integers.
-
-    Variables are numbers of values: operands, clamped operands, and values of which only the number is used.
-    """
-
-    coefficients: Mapping[int, Ints]
-    constant: Ints
-    shift: Ints
-
-    def scaled(self, factor: Ints) -> "_Form":
-        return _Form({v: c * factor for v, c in self.coefficients.items()}, self.constant * factor, self.shift)
-
-    def plus(self, other: "_Form") -> "_Form":
-        """Adds a form without a shift."""
-        sums = dict(self.coefficients)
-        for variable, coefficient in other.coefficients.items():
-            own = sums.get(variable, np.zeros_like(coefficient))
-            sums[variable] = own + (coefficient << self.shift)
-        return _Form(sums, self.constant + (other.constant << self.shift), self.shift)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _NormalForm:
-    """A program's last value: floor((sum of factor * operand + constant + parity of `even`) / 2^shift).
-
-    The operands are first clamped to `clamps`. even: a form over the same operands, or None.
-    """
-
-    factors: list[Ints]
-    constant: Ints
-    shift: Ints
-    even: "_NormalForm | None"
-    clamps: list[tuple[int, int]]
-
-    def select(self, chosen: Ints) -> "_NormalForm":
-        """Returns the form of the chosen sets; `even` stays."""
-        factors = [f[chosen] for f in self.factors]
-        return _NormalForm(factors, self.constant[chosen], self.shift[chosen], self.even, self.clamps)
-
-
-class _Follower:
-    """Follows the steps of a claim with forms in place of values."""
-
-    def __init__(self, claim: _Claim) -> None:
-        self.steps, self.inputs, self.size = claim.steps, len(claim.given.operands), claim.given.size
-        self.clamps = {i: (i, ends) for i, ends in enumerate(claim.recipe.operands)}
-        self.forms = [self._variable(i) for i in range(self.inputs)]
-        for step in self.steps:
-            self.forms.append(self._form(step))
-
-    def _variable(self, number: int) -> _Form:
-        zero = np.zeros((self.size, 1), object)
-        return _Form({number: zero + 1}, zero, zero)
-
-    def _whole(self, number: int) -> _Form:
-        """Returns a value as a sum without a floor; a value that has one becomes a variable."""
-        return self._variable(number) if self.forms[number].shift.any() else self.forms[number]
-
-    def _form(self, step: Step) -> _Form:
-        left, number = self.forms[step.left], len(self.forms)
-        if isinstance(step.right, int):
-            return self._sum(step.left, step.right, step)
-        right = step.right.astype(object)
-        match step.op:
-            case "mul":
-                return self._whole(step.left).scaled(right)
-            case "sll":
-                return self._whole(step.left).scaled(1 << right)
-            case "sra":
-                return _Form(left.coefficients, left.constant, left.shift + right)
-            case "add" | "sub":
-                moved = right if step.op == "add" else -right
-                return _Form(left.coefficients, left.constant + (moved << left.shift), left.shift)
-            case "max" | "min":
-                self._clamp(step, number)
-                return self._variable(number)
-
-    def _sum(self, left: int, right: int, step: Step) -> _Form:
-        floors = [bool(self.forms[v].shift.any()) for v in (left, right)]
-        if step.op == "add" and floors[1]:
-            left, right, floors = right, left, floors[::-1]
-        remainder = remainder_bits(self.steps, self.inputs, step) is not None
-        # At most one floor of a sum can stay a floor. A remainder is recognised by the numbers of its two values.
-        fixed = self._whole(left) if floors[1] or remainder else self.forms[left]
-        sign = np.array([[1 if step.op == "add" else -1]], object)
-        return fixed.plus(self._whole(right).scaled(sign))
-
-    def _clamp(self, step: Step, number: int) -> None:
-        assert not isinstance(step.right, int)
-        bound = int(step.right.reshape(-1)[0])
-        if step.left not in self.clamps or (step.right != bound).any():
-            raise VerifyError("requantisation: a value that is no operand is clamped, or not by one number")
-        operand, (low, high) = self.clamps[step.left]
-        clamp = max if step.op == "max" else min
-        self.clamps[number] = operand, (clamp(low, bound), clamp(high, bound))
-
-    def normal(self, number: int, parity: bool) -> _NormalForm:
-        """Returns a value as a normal form, in which a parity may occur."""
-        form = self.forms[number]
-        used = {v: c for v, c in form.coefficients.items() if c.any()}
-        even = self._parity(used) if parity else None
-        chosen: dict[int, tuple[Ints, tuple[int, int]]] = {}
-        for variable, coefficient in used.items():
-            if variable not in self.clamps or self.clamps[variable][0] in chosen:
-                raise VerifyError("requantisation: the recipe is no scaled sum of its operands")
-            operand, ends = self.clamps[variable]
-            chosen[operand] = coefficient, ends
-        nothing = np.zeros((self.size, 1), object), (0, 0)
-        both = [chosen.get(i, (nothing[0], self.clamps[i][1])) for i in range(self.inputs)]
-        return _NormalForm([f for f, _ in both], form.constant, form.shift, even, [ends for _, ends in both])
-
-    def _parity(self, used: dict[int, Ints]) -> _NormalForm | None:
-        """Takes q - 2 * (q >> 1) out of the variables, and returns q; None if it is not there."""
-        for step in self.steps:
-            bits = remainder_bits(self.steps, self.inputs, step)
-            if bits is None or (bits != 1).any():
-                continue
-            q, doubled = step.left, step.right
-            assert isinstance(doubled, int)
-            floor = self.steps[doubled - self.inputs].left
-            if floor in used and q in used and (used[q] == 1).all() and (used[floor] == -2).all():
-                del used[q], used[floor]
-                return self.normal(q, parity=False)
-        return None
-
-
-def _normal_form(claim: _Claim) -> _NormalForm:
+def _normal_form(claim: _Claim) -> NormalForm:
     """Returns the normal form of the result. Raises VerifyError if it may fall when an operand rises."""
-    follower = _Follower(claim)
+    follower = Follower(claim.steps, claim.recipe.operands, claim.given.size)
     form = follower.normal(len(follower.forms) - 1, parity=True)
     # A carry of 1 that does not reach the result may come from any parity.
     idle = (form.constant >> form.shift) == ((form.constant + (form.even is not None)) >> form.shift)
@@ -298,7 +171,7 @@ def _normal_form(claim: _Claim) -> _NormalForm:
     return form
 
 
-def _prove_algebra(claim: _Claim, form: _NormalForm) -> None:
+def _prove_algebra(claim: _Claim, form: NormalForm) -> None:
     """Compares the normal form with the definition, and for one term, also some thresholds of each set."""
     given = claim.given
     right = _equal(given, form)
@@ -312,7 +185,7 @@ def _prove_algebra(claim: _Claim, form: _NormalForm) -> None:
         _prove_staircase(claim, most=_FEW_RESULTS)
 
 
-def _equal(given: Problem, form: _NormalForm) -> Ints:
+def _equal(given: Problem, form: NormalForm) -> Ints:
     """Says for each set whether a normal form, its operands not clamped, is the definition without its clamp."""
     same = np.ones((given.size, 1), bool)
     for own, factor in zip(form.factors, given.factors, strict=True):
@@ -331,7 +204,7 @@ def _equal(given: Problem, form: _NormalForm) -> Ints:
     return same & fine.astype(bool) & (form.clamps == form.even.clamps)
 
 
-def _offsets(given: Problem, form: _NormalForm) -> Ints:
+def _offsets(given: Problem, form: NormalForm) -> Ints:
     """Returns the offsets and the zero point at the scale of a form."""
     folded = given.zero_point << form.shift
     for factor, offset in zip(form.factors, given.offsets, strict=True):
@@ -339,7 +212,7 @@ def _offsets(given: Problem, form: _NormalForm) -> Ints:
     return folded
 
 
-def _differences(claim: _Claim, form: _NormalForm) -> int:
+def _differences(claim: _Claim, form: NormalForm) -> int:
     given = claim.given
     often = np.bincount(given.kinds.reshape(-1), minlength=given.size).astype(object)
     if len(given.operands) == 1:
@@ -355,7 +228,7 @@ def _differences(claim: _Claim, form: _NormalForm) -> int:
     return int(np.array(wrong, object) @ often)
 
 
-def _moved(claim: _Claim, form: _NormalForm) -> Ints:
+def _moved(claim: _Claim, form: NormalForm) -> Ints:
     """Returns by how much the thresholds of each set are moved, in sum, [S]; checks the recipe at its own ones."""
     given, (low, high), (least, most) = claim.given, claim.given.operands[0], form.clamps[0]
     if form.even is not None:
@@ -373,7 +246,7 @@ def _moved(claim: _Claim, form: _NormalForm) -> Ints:
     return abs(own - right).sum(axis=1)
 
 
-def _reaching(results: Ints, form: _NormalForm) -> Ints:
+def _reaching(results: Ints, form: NormalForm) -> Ints:
     """Returns the smallest x, within 33 bits, with floor((x * factor + constant) / 2^shift) >= result, [S, results]."""
     largest = (int(abs(results).max()) << int(form.shift.max())) + int(abs(form.constant).max())
     kind, far = np.int64 if largest < 2**62 else object, 2**32
@@ -383,7 +256,7 @@ def _reaching(results: Ints, form: _NormalForm) -> Ints:
     return np.where(factor > 0, reached, np.where(missing <= 0, -far, far))
 
 
-def _at_most(given: Problem, form: _NormalForm, number: int) -> int:
+def _at_most(given: Problem, form: NormalForm, number: int) -> int:
     """Returns an upper bound of the differences of one set.
 
     A sum that is off by at most d can differ only within d of a tie; along one operand with multiplier M, at most

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import count
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
 from raptor.codegen.emit import EMIT
+from raptor.graph.steps import Recipe
 from raptor.pim.ir import Buffer, Load, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy
 from raptor.spatial.operations import OneResult, Operation, Piece, V, W
@@ -43,6 +44,8 @@ def sample(annotation: Any, number: Iterator[int]) -> Any:
         return Piece(sample(V, number), 0, 0, 1)
     if get_origin(annotation) is Union and V in arguments:
         return sample(V, number)
+    if annotation is Recipe:
+        return Recipe(((0, 1), (0, 1)), (), (), 0, 1)
     return next(number) if annotation is int else object()
 
 
