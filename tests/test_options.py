@@ -83,6 +83,22 @@ COMMANDS = {
             "--quiet": ("--quiet",),
         },
     ),
+    "quantize": Command(
+        ("quantize", "model.onnx"),
+        {
+            "--output": ("-o", "int8.onnx"),
+            "--data": ("--data", "data.npz"),
+            "--weights": ("--weights", "4"),
+            "--activations": ("--activations", "16"),
+            "--scheme": ("--scheme", "u8s8"),
+            "--per-channel": ("--per-channel",),
+            "--seed": ("--seed", "3"),
+            "--samples": ("--samples", "2"),
+            **{k: COMPILE[k] for k in ("--shape", "--dim", "--set", "--force", "--quiet")},
+            "--all": ("--all",),
+            "--json": ("--json", "found.json"),
+        },
+    ),
     "validate": Command(
         ("validate", "out"),
         {
@@ -208,6 +224,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = folder / "spoilt" / "report.json"
     report.write_text(report.read_text().rstrip("\n") + " ")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
+    np.savez(folder / "data.npz", x=random(6, 4, 6, 6), scale=random(6, 1, 6, 6, seed=1))
     return folder
 
 
@@ -246,7 +263,7 @@ class Runner:
             if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            if self.name in ("compile", "models", "arch new"):
+            if self.name in ("compile", "models", "quantize", "arch new"):
                 yield self.once(words)
             if self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])
