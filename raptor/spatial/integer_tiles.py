@@ -74,7 +74,7 @@ def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region:
 
 
 def _at_once_op(operator: ir.Requantise, chosen: Instruction) -> MakeOp:
-    """Returns a function that makes the `RequantiseAtOnce` of one tile. Tiles of equal parameters share their tables."""
+    """Returns a function that makes the `RequantiseAtOnce` of one tile; tiles of equal parameters share tables."""
     records = chosen.parameters()
     known: dict[tuple[object, ...], tuple[tuple[ConstantTile, ...], Ints]] = {}
 
