@@ -7,6 +7,7 @@ import numpy as np
 from raptor.target.opcode_tables import DEFINE, RULES, Bytes, Rule
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
+from validator.coding import element_bytes
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 TOPIC = Topic.MEMORY
@@ -225,5 +226,5 @@ def _read_only(subject: Subject) -> Iterator[tuple[str, int, int]]:
     yield "the constants", constants.address, constants.address + constants.elements * width
     for place in memory.inputs:
         for tile in place.tiles:
-            elements = tile.region.elements(place.image)
-            yield f"input {place.name}", tile.address, tile.address + elements * width
+            size = tile.region.elements(place.image) * (element_bytes(place.coding) if place.coding else width)
+            yield f"input {place.name}", tile.address, tile.address + size
