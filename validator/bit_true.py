@@ -2,7 +2,8 @@
 
 The definition itself is compared with onnxruntime, node by node; each difference must be explained by a tie.
 Where a program has sections of floats, every node is judged from the program's own values before it, and what a section
-quantises may differ by the tolerance of floats.
+quantises may differ by the tolerance of floats. The same holds for a program with short multipliers, which round some
+sums to the integer beside that of the definition: each node may differ by one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ class Count:
     """One tensor of the program over several inputs: elements that differ, and the first of them (or of all).
 
     `node`: the ONNX node that computes it; `largest`: the largest difference; `is_float`: its elements are floats.
-    `excused` integers differ as little as the floats before them may.
+    `excused` integers differ as little as the floats before them, or a short multiplier, may.
     """
 
     node: str
@@ -102,13 +103,23 @@ class BitTrue:
     def mixed(self) -> bool:
         return self.program.manifest.numbers == "mixed"
 
+    @property
+    def short(self) -> bool:
+        """True if the program says that it requantises with short multipliers."""
+        return self.program.manifest.options.get("requant") == "short"
+
+    @property
+    def by_node(self) -> bool:
+        """True if each node is judged from the program's own values."""
+        return self.mixed or self.short
+
     def judge(self) -> None:
         """Runs and compares all samples."""
         for number in self.numbers:
             start = perf_counter()
             inputs = coded_inputs(self.program.memory.inputs, self.definition, self.given, number)
             options: Any = {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
-            result = run(self.program, inputs, probes=self.layers or self.mixed, **options)
+            result = run(self.program, inputs, probes=self.layers or self.by_node, **options)
             self.instructions = result.instructions
             ran = perf_counter()
             known = self._defined(inputs, result.probe_elements)
@@ -127,7 +138,8 @@ class BitTrue:
         return IntegerFigures(
             compared=sum(count.elements for count in integers),
             differing=sum(count.differing for count in integers),
-            excused=sum(count.excused for count in integers),
+            excused=0 if self.short else sum(count.excused for count in integers),
+            shortened=sum(count.excused for count in integers) if self.short else 0,
             floats=sum(count.elements for count in floats),
             floats_differing=sum(count.differing for count in floats),
             by_onnxruntime=sum(one.total for one in witnessed),
@@ -141,10 +153,10 @@ class BitTrue:
         )
 
     def _defined(self, inputs: Mapping[str, Array], probes: Mapping[str, Array]) -> Known:
-        """Computes the definition; in a mixed program, each node from what the program has computed before it."""
+        """Computes the definition; each node from what the program has computed before it, if `by_node`."""
         codings = {p.tensor: p.coding for p in self._probes() if p.coding is not None}
         keep = [name for name, coding in codings.items() if coding.scale or coding.kind == "float"]
-        if not self.mixed:
+        if not self.by_node:
             return self.definition.run(inputs, keep=keep)
         elements = {n: (probes[n], c) for n, c in codings.items() if n in probes and not c.scale and c.kind == "int"}
 
@@ -154,7 +166,7 @@ class BitTrue:
         return self.definition.run(inputs, forced, keep)
 
     def _probes(self) -> Sequence[files.Probe]:
-        return self.program.layers.probes if self.program.layers and (self.layers or self.mixed) else ()
+        return self.program.layers.probes if self.program.layers and (self.layers or self.by_node) else ()
 
     def _compare(self, known: Known, outputs: Mapping[str, Array], probes: Mapping[str, Array]) -> None:
         for place in self.program.memory.outputs:
@@ -180,7 +192,7 @@ class BitTrue:
         if pair.is_float:
             allowed = self.tolerance * measure(np.abs(pair.want), 1)
             return ~(np.abs(pair.got.astype(np.float64) - pair.want) <= allowed)
-        wrong = pair.got != pair.want
+        wrong = np.abs(pair.got - pair.want) > 1 if self.short else pair.got != pair.want
         if not wrong.any() or not self.mixed or not self._of_floats(name, known):
             return wrong
         rounded = self.definition.rounded(name, known.values)

@@ -33,7 +33,8 @@ class IntegerFigures:
 
     `compared` integers of the program lie beside the definition of the model, `differing` of them are not equal to it.
     With float sections, `floats` numbers lie beside those of onnxruntime, `floats_differing` of them are off by more
-    than the tolerance, and `excused` integers differ as little as the floats before them may.
+    than the tolerance, and `excused` integers differ as little as the floats before them may. `shortened` integers are one
+    off, as the short multipliers of the program allow.
     onnxruntime computes `by_onnxruntime` integers from those of the definition, node by node; `departing` of them are
     others, and `explained` of these lie as near to a tie as float32 can tell. `departures` lists the tensors. When it
     computes the model from its inputs instead, `outputs_departing` of `outputs` values are others.
@@ -48,6 +49,7 @@ class IntegerFigures:
     floats: int = 0
     floats_differing: int = 0
     excused: int = 0
+    shortened: int = 0
     outputs: int = 0
     outputs_departing: int = 0
     departures: tuple[Difference, ...] = ()
@@ -150,8 +152,9 @@ def _judged(found: IntegerFigures) -> str:
         return (
             f"differs from onnxruntime in {found.floats_differing} of {found.floats} floats by more than the tolerance"
         )
-    equal = f"bit for bit equal to the definition ({found.compared - found.excused} integers)"
     near = {"integers rounded from floats": found.excused, "floats": found.floats}
+    equal = f"bit for bit equal to the definition ({found.compared - found.excused - found.shortened} integers)"
+    equal += f", {found.shortened} one off by short multipliers" if found.shortened else ""
     parts = [f"{count} {what}" for what, count in near.items() if count]
     return f"{equal}, {' and '.join(parts)} within the tolerance" if parts else equal
 
