@@ -17,9 +17,11 @@ from raptor.common.options import (
     DEFAULT_STRATEGY,
     MOST_BITS,
     OBJECTIVE,
+    REQUANT,
     STREAM_FORMAT,
     WEIGHT_FORMAT,
     Objective,
+    Requant,
     StreamFormat,
     WeightFormat,
     parse_dims,
@@ -206,6 +208,7 @@ def compile(
     effort: int | None = None,
     emit_mapping: str | Path | None = None,
     base_isa: bool = False,
+    requant: Requant | None = None,
     driver: Driver | None = None,
 ) -> Program:
     """Compiles an ONNX model.
@@ -222,6 +225,9 @@ def compile(
     `optimize` (`latency`, `throughput` or `energy`), `effort` mappings (4 by default) are tried in the built-in
     simulator instead, and the best is used. `base_isa` refuses nodes that need instructions that pimsim-nn does not
     have.
+
+    Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
+    one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).
 
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, and
     `CapacityError` if the chip is too small.
@@ -266,6 +272,7 @@ def compile(
             dims=sizes,
             constants=fixed,
             base_isa=base_isa,
+            requant=None if requant is None else REQUANT.parse(requant),
             choice=choice,
             options=options,
         )

@@ -9,18 +9,20 @@ from raptor import codegen, frontend, pim, pipeline
 from raptor.codegen import Streams
 from raptor.common import storage
 from raptor.common.arguments import OneOf
-from raptor.common.errors import UnsupportedError, UnsupportedNode
-from raptor.common.options import Objective
+from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
+from raptor.common.options import Objective, Requant
 from raptor.common.spelling import option
 from raptor.driver import Driver
 from raptor.frontend import Model
 from raptor.graph.ir import (
     EXTENDED,
     Graph,
+    Lookup,
     Map,
     Operator,
     Softmax,
 )
+from raptor.mapping.choose_recipes import Requantising, flip_notes
 from raptor.mapping.decision import Decision
 from raptor.mapping.file import mapping_file, read_mapping
 from raptor.mapping.strategies import STRATEGIES
@@ -35,6 +37,9 @@ from raptor.target.arch import Target, check_network_size
 
 if TYPE_CHECKING:
     import onnx
+
+INTEGER_BITS = 8
+"""The default of the option for the width of elements, which does not act on models of integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +99,14 @@ def compile_model(
     dims: Mapping[str, int],
     constants: Mapping[str, Any],
     base_isa: bool = False,
+    requant: Requant | None = None,
     choice: Choice,
     options: Mapping[str, Any],
 ) -> Artifacts:
     """Runs every pass. Returns the contents of the output directory.
 
     `options` are recorded in the manifest, together with inputs made constants. `base_isa` refuses extended
-    instructions.
+    instructions. `requant`: how integers are requantised; None for exactly.
     """
     if driver.stop_after is not None:
         PASS.parse(driver.stop_after)
@@ -108,7 +114,8 @@ def compile_model(
     model = driver.run(frontend.load, _verify_model, source, shapes=shapes, dims=dims, constants=constants)
     if base_isa:
         _refuse_extensions(model.graph)
-    graph = pipeline.prepare(model.graph, arch, driver=driver)
+    _check_numbers(model.graph, arch, requant, base_isa=base_isa)
+    graph = pipeline.prepare(model.graph, arch, Requantising(requant or "exact"), driver=driver)
     decided = driver.run(map, _nothing, graph, arch, choice)
     values = pipeline.run(graph, decided.decision, arch, driver=driver)
     mapping = mapping_file(decided.decision, graph, arch)
@@ -116,12 +123,16 @@ def compile_model(
         storage.write_for(option("emit_mapping"), choice.emit, mapping.to_json())
     tiles, memory = values[Partition].graph, values[GlobalMemory]
     program, streams = values[PimProgram], values[Streams]
-    warnings = (*model.notes, *arch.notes, *decided.notes, *pim.memory_warnings(program, arch))
+    warnings = (*model.notes, *arch.notes, *decided.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
     return Artifacts(
         name=model.name,
         numbers=tiles.numbers,
         arch=arch.with_timeout_ms(contents.timeout_ms(tiles, program, streams, arch)),
-        options={**options, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
+        options={
+            **options,
+            **({} if tiles.numbers == "float" else {"requant": requant or "exact"}),
+            files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()},
+        },
         config=contents.config(program, arch),
         memory=contents.memory_map(tiles, memory, program, arch),
         layers=contents.layers(program, streams),
@@ -133,6 +144,24 @@ def compile_model(
         constants=memory.constant_values,
         onnx_bytes=model.onnx_bytes,
     )
+
+
+def _check_numbers(graph: Graph, arch: Target, requant: Requant | None, *, base_isa: bool) -> None:
+    """Raises `UserError` for an option that would not act on a graph of these numbers."""
+    if graph.numbers == "float":
+        if requant is not None:
+            raise UserError(f"{option('requant', requant)}: the model has no integers, which alone are requantised")
+        return
+    if arch.element_bits != INTEGER_BITS:
+        raise UserError(
+            f"{option('element_bits', arch.element_bits)}: only for models of floats; the types of this model say the "
+            "widths of its integers"
+        )
+    if base_isa and requant == "instruction":
+        raise UserError(
+            f"{option('requant', requant)}: needs the extended instruction vrequant, which {option('base_isa', True)} "
+            "excludes"
+        )
 
 
 def _verify_model(model: Model) -> None:
@@ -157,6 +186,8 @@ def _extension(operator: Operator) -> str | None:
     """Returns the extended instruction that an operator needs; None if it needs none."""
     if isinstance(operator, Softmax):
         return "vsoftmax"
+    if isinstance(operator, Lookup):
+        return "vlut"
     if isinstance(operator, Map) and operator.function in EXTENDED:
         return codegen.VECTOR_OPCODE[operator.function]
     return None

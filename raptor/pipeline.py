@@ -13,7 +13,7 @@ from raptor import codegen, pim, spatial
 from raptor.codegen import Streams
 from raptor.driver import Driver
 from raptor.graph.ir import Graph
-from raptor.mapping.choose_recipes import choose_recipes, verify_graph
+from raptor.mapping.choose_recipes import Requantising, choose_recipes, verify_graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.fold_relu import fold_relu
@@ -88,9 +88,11 @@ def run(graph: Graph, decision: Decision, arch: Target, *, driver: Driver | None
     return _run(LOWERING, Values(graph, decision, arch), driver or Driver(), upto)
 
 
-def prepare(graph: Graph, arch: Target, *, driver: Driver | None = None) -> Graph:
+def prepare(
+    graph: Graph, arch: Target, requantising: Requantising | None = None, *, driver: Driver | None = None
+) -> Graph:
     """Runs the passes before the decision on an imported graph. Returns the graph that a decision is about."""
-    return _run(PREPARATION, Values(graph, arch), driver or Driver())[Graph]
+    return _run(PREPARATION, Values(graph, arch, requantising or Requantising()), driver or Driver())[Graph]
 
 
 def _run(passes: tuple[Pass, ...], values: Values, driver: Driver, upto: str = "") -> Values:

@@ -47,6 +47,7 @@ CASES: dict[str, Case] = {
     "raptor.compile": Case(lambda _: {"model": MODEL, **CHIP}),
     "raptor.inspect": Case(lambda _: {"model": MODEL, "xbar": 8}),
     "raptor.load": Case(lambda saved: {"folder": saved}),
+    "raptor.quantize": Case(lambda _: {"model": MODEL, "samples": 1}),
     "raptor.simulate": Case(lambda saved: {"program": saved}),
     "raptor.target.arch.load": Case(),
     "raptor.analysis.explain.explain": Case(lambda saved: {"folder": saved}),

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from raptor.common.errors import VerifyError
+from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import (
+    Bound,
     Concat,
     Constant,
     ConstantTensor,
     Dot,
     Filter,
     Graph,
+    Lookup,
     Map,
     Move,
     Node,
@@ -23,7 +26,9 @@ from raptor.graph.ir import (
     Stencil,
     Tensor,
 )
+from raptor.graph.requantise import Requantise, Term
 from raptor.graph.window import Window
+from raptor.target.element import FLOAT32, ElementType, integer
 from raptor.target.layout import Image
 
 WINDOW = Window((4, 4), (4, 4), (3, 3), (1, 1), (1, 1), (1, 1))
@@ -136,3 +141,75 @@ def test_defined_twice():
 def test_an_output_that_is_never_defined():
     with pytest.raises(VerifyError, match="output z is never defined"):
         replace(graph(Softmax()), outputs=("z",)).verify()
+
+
+def integers_graph(
+    operator: Operator, source: ElementType, result: ElementType, shape: tuple[int, ...] = SHAPE
+) -> Graph:
+    """x -> operator -> y, of integers."""
+    tensors = {"x0": replace(tensor("x0"), element=source), "y": replace(tensor("y", shape), element=result)}
+    return Graph("tiny", tensors, (Node("n", "Op", operator, ("x0",), "y"),), ("x0",), ("y",))
+
+
+def requantise(multiplier: float, offset: int = 0) -> Requantise:
+    one = np.full((1, 1, 1), multiplier, np.float32), np.full((1, 1, 1), offset, np.int64)
+    return Requantise((Term(*one, -128, 127),), np.zeros(4, np.intp), 2, -20, 20)
+
+
+INT8, INT16 = integer(8), integer(16)
+TYPED = {
+    "bound": integers_graph(Bound(-128, None), INT8, INT16),
+    "lookup": integers_graph(Lookup(np.arange(256, dtype=np.int32)), INT8, INT16),
+    "requantise": integers_graph(requantise(0.5), INT16, INT8),
+    "filter": integers_graph(Filter(weights(9, 3, 5).astype(np.int16), WINDOW), INT8, INT16, (1, 5, 4, 4)),
+    "float": integers_graph(Map("float", (0,)), INT8, FLOAT32),
+    "round": integers_graph(Map("round", (0,)), FLOAT32, INT8),
+}
+UNTYPED = {
+    "lookup of 16 bits": integers_graph(Lookup(np.arange(256, dtype=np.int32)), INT16, INT8),
+    "sum in a wider type": integers_graph(Pool("sum", WINDOW), INT8, INT16),
+    "sum of another type": integers_graph(Map("add", (0, Constant(weights(1, 1, 1).astype(np.int16)))), INT8, INT16),
+    "integers of floats": integers_graph(requantise(0.5), FLOAT32, INT8),
+    "softmax of integers": integers_graph(Softmax(), INT8, INT8),
+    "floats of a filter of integers": integers_graph(
+        Filter(weights(9, 3, 5).astype(np.int16), WINDOW), INT8, FLOAT32, (1, 5, 4, 4)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_types_accepted(name: str):
+    TYPED[name].verify()
+
+
+@pytest.mark.parametrize("name", UNTYPED)
+def test_types_disagree(name: str):
+    with pytest.raises(VerifyError, match="makes no"):
+        UNTYPED[name].verify()
+
+
+def test_numbers_of_a_graph():
+    assert (GOOD["map"].numbers, TYPED["bound"].numbers, TYPED["float"].numbers) == ("float", "int", "mixed")
+
+
+@pytest.mark.parametrize(("x", "y"), [(1, 2), (2, 3), (3, 4), (5, 4), (-1, 2), (-3, 0), (100, 20), (-100, -20)])
+def test_requantise_rounds_ties_to_even(x: int, y: int):
+    """y = clamp(round(x / 2) + 2, -20, 20)."""
+    graph = integers_graph(requantise(0.5), INT16, INT8)
+    assert (evaluate(graph, {"x0": np.full(SHAPE, x)})["y"] == y).all()
+    shifted = integers_graph(requantise(0.5, offset=-40), INT16, INT8)
+    assert (evaluate(shifted, {"x0": np.full(SHAPE, x + 40)})["y"] == y).all()
+
+
+def test_evaluation_of_bound_and_lookup():
+    values = np.arange(48).reshape(SHAPE) - 24
+    bounded = evaluate(integers_graph(Bound(-3, 5), INT8, INT8), {"x0": values})["y"]
+    np.testing.assert_array_equal(bounded, np.clip(values, -3, 5))
+    found = evaluate(TYPED["lookup"], {"x0": values})["y"]
+    np.testing.assert_array_equal(found, values + 128)
+
+
+def test_evaluation_beyond_the_type_is_an_error():
+    large = integers_graph(Filter(weights(9, 3, 5).astype(np.int16) * 100, WINDOW), INT8, INT16, (1, 5, 4, 4))
+    with pytest.raises(VerifyError, match=r"y reaches .* beyond int16"):
+        evaluate(large, {"x0": np.full(SHAPE, 127)})

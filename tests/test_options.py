@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import BytesIO, TextIOWrapper
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,22 @@ COMMANDS = {
             "--option": ("--option", "width=0.25"),
             "--force": ("--force",),
             "--quiet": ("--quiet",),
+        },
+    ),
+    "quantize": Command(
+        ("quantize", "deep.onnx"),
+        {
+            "--output": ("-o", "int8.onnx"),
+            "--data": ("--data", "data.npz"),
+            "--weights": ("--weights", "4"),
+            "--activations": ("--activations", "16"),
+            "--scheme": ("--scheme", "u8s8"),
+            "--per-channel": ("--per-channel",),
+            "--seed": ("--seed", "3"),
+            "--samples": ("--samples", "2"),
+            **{k: COMPILE[k] for k in ("--shape", "--dim", "--set", "--force", "--quiet")},
+            "--all": ("--all",),
+            "--json": ("--json", "found.json"),
         },
     ),
     "validate": Command(
@@ -200,6 +217,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     model = make_model(nodes, {"x": ("N", 4, 6, 6), "scale": (1, 1, 6, 6)}, ["y"], {"w": random(200, 4, 3, 3)})
     onnx.save(model, str(folder / "model.onnx"))
+    deep = [*nodes[:2], *(node("Sigmoid", a, b) for a, b in pairwise(["m", *"abdefghijk", "y"]))]
+    inputs = {"x": ("N", 4, 6, 6), "scale": (1, 1, 6, 6)}
+    onnx.save(make_model(deep, inputs, ["y"], {"w": random(200, 4, 3, 3)}), str(folder / "deep.onnx"))
     for name, cycles in (("fast.json", 2), ("small.json", 3)):
         write_chip(folder / name, adc_latency_cycle=cycles, adc_count=3 if name == "small.json" else 16)
     write_chip(folder / "chip.json", adc_latency_cycle=5, xbar_array_count=40)
@@ -208,6 +228,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = folder / "spoilt" / "report.json"
     report.write_text(report.read_text().rstrip("\n") + " ")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
+    np.savez(folder / "data.npz", x=random(6, 4, 6, 6), scale=random(6, 1, 6, 6, seed=1))
     return folder
 
 
@@ -246,7 +267,7 @@ class Runner:
             if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            if self.name in ("compile", "models", "arch new"):
+            if self.name in ("compile", "models", "quantize", "arch new"):
                 yield self.once(words)
             if self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])

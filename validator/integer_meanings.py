@@ -32,7 +32,7 @@ _INT64 = (-(2**63), 2**63 - 1)
 class _Vector:
     """The elements of a vector instruction: addresses in bytes of its operands, and the bits of their elements.
 
-    `step`: distance of the elements of the first source, in elements.
+    `step`: distance of the elements of the source of `vmv` and `vavg`, in elements.
     """
 
     core: Core
@@ -47,8 +47,7 @@ class _Vector:
     def read(self, k: int, element: int) -> int:
         """Returns an element of source `k`, checked."""
         size = bytes_of(self.bits)
-        at = self.sources[k].start + element * size * (self.step if k == 0 else 1)
-        return read(self.core, at, self.bits, element)
+        return read(self.core, self.sources[k].start + element * size, self.bits, element)
 
     def write(self, element: int, value: int) -> None:
         at = self.target.start + element * bytes_of(self.target_bits)

@@ -74,6 +74,7 @@ def validate(
         raise UserError(f"{option('samples', samples)}: not with {option('inputs')}, which gives the one input to run")
     start = perf_counter()
     program = load(path("out", out), check_hashes=flag("check_hashes", check_hashes))
+    layers = layers or program.manifest.numbers == "mixed"
     if layers and program.layers is None:
         raise UserError(f"{option('layers', True)}: {out} has no layers.json")
     loaded = perf_counter()

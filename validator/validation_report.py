@@ -31,9 +31,12 @@ class LayerComparison:
 class IntegerFigures:
     """Counts of a program with integers.
 
-    `compared` elements of the program lie beside the definition of the model, `differing` of them are not equal to it.
+    `compared` integers of the program lie beside the definition of the model, `differing` of them are not equal to it.
+    With float sections, `floats` numbers lie beside those of onnxruntime, `floats_differing` of them are off by more
+    than the tolerance, and `excused` integers differ as little as the floats before them may.
     onnxruntime computes `by_onnxruntime` integers from those of the definition, node by node; `departing` of them are
-    others, and `explained` of these lie as near to a tie as float32 can tell. `departures` lists the tensors.
+    others, and `explained` of these lie as near to a tie as float32 can tell. `departures` lists the tensors. When it
+    computes the model from its inputs instead, `outputs_departing` of `outputs` values are others.
     `tables`: functions of one quantised tensor; `float_sections`: integer tensors that are rounded from floats.
     """
 
@@ -42,6 +45,11 @@ class IntegerFigures:
     by_onnxruntime: int
     departing: int
     explained: int
+    floats: int = 0
+    floats_differing: int = 0
+    excused: int = 0
+    outputs: int = 0
+    outputs_departing: int = 0
     departures: tuple[Difference, ...] = ()
     tables: tuple[str, ...] = ()
     float_sections: tuple[str, ...] = ()
@@ -128,12 +136,24 @@ def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> 
 
 def in_words(found: IntegerFigures) -> str:
     """Says in one sentence how a program, its definition and onnxruntime agree."""
-    equal = f"bit for bit equal to the definition ({found.compared} integers)"
-    differs = f"differs from the definition in {found.differing} of {found.compared} integers"
     unexplained = found.departing - found.explained
     explained = "" if not found.departing else f", {unexplained} not explained" if unexplained else ", all explained"
-    witness = f"differs from onnxruntime in {found.departing} of {found.by_onnxruntime} values{explained}"
-    return f"{differs if found.differing else equal}; {witness}"
+    return (
+        f"{_judged(found)}; differs from onnxruntime in {found.departing} of {found.by_onnxruntime} values{explained}"
+    )
+
+
+def _judged(found: IntegerFigures) -> str:
+    if found.differing:
+        return f"differs from the definition in {found.differing} of {found.compared} integers"
+    if found.floats_differing:
+        return (
+            f"differs from onnxruntime in {found.floats_differing} of {found.floats} floats by more than the tolerance"
+        )
+    equal = f"bit for bit equal to the definition ({found.compared - found.excused} integers)"
+    near = {"integers rounded from floats": found.excused, "floats": found.floats}
+    parts = [f"{count} {what}" for what, count in near.items() if count]
+    return f"{equal}, {' and '.join(parts)} within the tolerance" if parts else equal
 
 
 def _show_departures(found: IntegerFigures, console: Console) -> None:

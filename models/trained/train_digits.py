@@ -1,28 +1,23 @@
 """Trains the network of `models.trained` and writes `digits.onnx`: `python -m models.trained.train_digits [FILE]`.
 
-Everything is numpy on one thread with fixed seeds, so that one machine writes the same bytes again. Another processor
-or version of numpy sums in another order; then weights differ, and the accuracy by a few tenths of a per cent.
+Everything is numpy with fixed seeds, so one machine writes the same bytes again. Another processor or version of numpy
+sums in another order; then weights differ, and the accuracy by a few tenths of a per cent. It takes some minutes.
 """
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-for _library in ("OPENBLAS", "OMP", "MKL"):  # before numpy is imported: the order of sums depends on the threads
-    os.environ[f"{_library}_NUM_THREADS"] = "1"
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from collections.abc import Iterator, Mapping  # noqa: E402 see above
-from dataclasses import dataclass, field  # noqa: E402 see above
-from pathlib import Path  # noqa: E402 see above
-from typing import Any  # noqa: E402 see above
-
-import numpy as np  # noqa: E402 see above
-import numpy.typing as npt  # noqa: E402 see above
-from numpy.lib.stride_tricks import sliding_window_view  # noqa: E402 see above
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper  # noqa: E402 see above
-
-from models.trained import MODEL, Images, load_images  # noqa: E402 see above
+from models.trained import MODEL, Images, load_images
 
 Array = npt.NDArray[np.float32]
 
@@ -282,7 +277,7 @@ def train(images: Images) -> Chain:
         for start in range(0, count, BATCH):
             chosen = order[start : start + BATCH]
             scores = network.forward(_moved(images.pixels[chosen], rng))
-            part, gradient = _cross_entropy(scores, images.digits[chosen])
+            part, gradient = cross_entropy(scores, images.digits[chosen])
             network.backward(gradient)
             optimiser.update(layers)
             loss += part * len(chosen)
@@ -297,7 +292,7 @@ def _moved(pixels: Array, rng: np.random.Generator) -> Array:
     return np.stack([p[:, y : y + 8, x : x + 8] for p, (y, x) in zip(padded, moves, strict=True)])
 
 
-def _cross_entropy(scores: Array, digits: npt.NDArray[np.int64]) -> tuple[float, Array]:
+def cross_entropy(scores: Array, digits: npt.NDArray[np.int64]) -> tuple[float, Array]:
     """Returns the mean loss, and its gradient by the scores."""
     powers = np.exp(scores - scores.max(1, keepdims=True))
     shares = powers / powers.sum(1, keepdims=True)

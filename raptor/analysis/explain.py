@@ -16,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from raptor import frontend, pipeline
 from raptor.common import arguments, storage
 from raptor.common.errors import UserError
+from raptor.common.options import Requant
 from raptor.common.strict import Items, Named
 from raptor.graph.ir import Filter, Graph
+from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import (
     ByLine,
     ByTile,
@@ -159,6 +161,7 @@ class _Recorded(BaseModel):
     shapes: Named[Items[int]] = {}
     dims: Named[int] = {}
     constants: Named[Any] = {}
+    requant: Requant = "exact"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,7 +323,7 @@ def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Target]
     arch = architectures.load(storage.check_regular(folder, files.ARCH), element_bits=options.bits)
     model = storage.check_regular(folder, files.MODEL)
     graph = frontend.load(model, shapes=options.shapes, dims=options.dims, constants=options.constants).graph
-    return pipeline.prepare(graph, arch), arch
+    return pipeline.prepare(graph, arch, Requantising(options.requant)), arch
 
 
 def _neighbours(front: Sequence[Plan], chosen: Plan | None) -> Options:

@@ -33,6 +33,7 @@ from raptor.common.options import (
     DEFAULT_STRATEGY,
     ISA,
     OBJECTIVE,
+    REQUANT,
     STREAM_FORMAT,
     WEIGHT_FORMAT,
 )
@@ -209,6 +210,16 @@ def compile_command(
             autocompletion=completion.isas,
         ),
     ] = "extended",
+    requant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="exact|short|instruction",
+            help="How a quantised model's sums become integers of few bits: exact; short: faster, rounds some "
+            "otherwise; instruction: by the extended vrequant.",
+            show_default="exact",
+            autocompletion=completion.requants,
+        ),
+    ] = None,
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
     stop_after: Annotated[
         str | None,
@@ -262,6 +273,7 @@ def compile_command(
                 effort=effort,
                 emit_mapping=emit_mapping,
                 base_isa=base_isa,
+                requant=None if requant is None else REQUANT.parse(requant),
                 driver=driver,
             )
         except Stopped as stopped:

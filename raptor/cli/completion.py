@@ -3,6 +3,7 @@
 from raptor.common.options import (
     ISA,
     OBJECTIVE,
+    REQUANT,
     SCHEME,
     STRATEGY,
     STREAM_FORMAT,
@@ -49,6 +50,10 @@ def weight_formats() -> list[str]:
 
 def isas() -> list[str]:
     return list(ISA.names)
+
+
+def requants() -> list[str]:
+    return list(REQUANT.names)
 
 
 def schemes() -> list[str]:

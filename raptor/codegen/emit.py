@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raptor.codegen.emit_integers import bound, lookup, requantise
+from raptor.codegen.emit_integers import bound, lookup, requantise, requantise_at_once
 from raptor.codegen.registers import (
     NONE,
     VIRTUAL,
@@ -23,7 +23,7 @@ from raptor.codegen.registers import (
 from raptor.common.errors import VerifyError
 from raptor.graph.window import input_pixels
 from raptor.pim import ir
-from raptor.spatial.integer_operations import Bound, Lookup, Requantise
+from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.operations import (
     UNIT_WEIGHT,
     ZERO_WEIGHT,
@@ -486,6 +486,7 @@ EMIT: dict[type[Operation[ir.Buffer]], Callable[[Emitter, Sequence[Any]], Batch]
     Move: Emitter.move,
     Softmax: _each(Emitter.softmax),
     Requantise: _each(requantise),
+    RequantiseAtOnce: _each(requantise_at_once),
     Bound: _each(bound),
     Lookup: _each(lookup),
 }

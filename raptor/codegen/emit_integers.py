@@ -15,7 +15,7 @@ import numpy as np
 from raptor.codegen.registers import NONE, Ints, Virtual, virtual, width_code
 from raptor.graph.steps import Recipe
 from raptor.pim.ir import Buffer
-from raptor.spatial.integer_operations import WORD, Bound, Lookup, Requantise
+from raptor.spatial.integer_operations import WORD, Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.target import isa
 from raptor.target.element import ElementType, bytes_of
 
@@ -198,6 +198,17 @@ class _RowWriter:
         """Writes a bound."""
         name, register = ("vrsl", _LOW) if op == "max" else ("vrsu", _HIGH)
         self.writer.add(name, bits, self.shape.row, target, source, _Operand(register, -1, end))
+
+
+def requantise_at_once(emitter: _Places, op: RequantiseAtOnce[Buffer]) -> Virtual:
+    """Emits one instruction for each row."""
+    row = op.result.width * op.result.channels
+    shape = _Shape(op.result.element, (op.source.element,), (op.source.element.bits,), len(op.tables), row)
+    writer = _Writer()
+    for number, table in enumerate(op.index.tolist()):
+        bits = op.source.element.bits, op.result.element.bits
+        writer.add("vrequant", bits, row, shape.out(number), shape.source(0, number), shape.table(table))
+    return writer.template().at([emitter.at(b) for b in chain(op.results, (op.source,), op.tables)])
 
 
 def bound(emitter: _Places, op: Bound[Buffer]) -> Virtual:

@@ -16,6 +16,7 @@ Objective = Literal["latency", "throughput", "energy"]
 StreamFormat = Literal["json", "pim", "both"]
 WeightFormat = Literal["json", "npz"]
 Isa = Literal["extended", "base"]
+Requant = Literal["exact", "short", "instruction"]
 Strategy = Literal["rows", "raptor", "pixelwise"]
 Scheme = Literal["s8s8", "u8s8", "pow2"]
 
@@ -23,6 +24,7 @@ OBJECTIVE: OneOf[Objective] = OneOf("optimize", get_args(Objective))
 STREAM_FORMAT: OneOf[StreamFormat] = OneOf("stream_format", get_args(StreamFormat))
 WEIGHT_FORMAT: OneOf[WeightFormat] = OneOf("weight_format", get_args(WeightFormat))
 ISA: OneOf[Isa] = OneOf("isa", get_args(Isa))
+REQUANT: OneOf[Requant] = OneOf("requant", get_args(Requant))
 SCHEME: OneOf[Scheme] = OneOf("scheme", get_args(Scheme))
 STRATEGY: OneOf[Strategy] = OneOf("mapping", get_args(Strategy))
 

@@ -30,6 +30,14 @@ from raptor.frontend.registry import is_supported_op
 
 KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
 """Fusions turned off: product and sum keep the user's names, and the sum may add a tensor, unlike C of our Gemm."""
+QUANTISED_AS_WRITTEN = (
+    "WeightBiasQuantization",
+    "QDQPropagationTransformer",
+    "EnsureUniqueDQForNodeUnit",
+    "ReluQuantRewrite",
+    "ClipQuantRewrite",
+)
+"""Changes of quantised models turned off: rounding stays where the model has it, under the names it has there."""
 CONVERTED = "converted"
 """Name of the data of weights that conversion has changed, in place of a file name."""
 INLINED = "_inlfunc_"
@@ -121,7 +129,7 @@ def _move_weights(proto: ModelProto) -> tuple[ModelProto, bytearray]:
 
 def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:
     original, target = folder / "original.onnx", folder / "canonical.onnx"
-    run = partial(optimise, inline_bytes=INLINE_BYTES, disabled=KEPT_APART)
+    run = partial(optimise, inline_bytes=INLINE_BYTES, disabled=(*KEPT_APART, *QUANTISED_AS_WRITTEN))
     try:
         # The weights go to a file, from which they are imported one by one.
         run(original, target, weights="weights.bin", in_memory=in_memory)

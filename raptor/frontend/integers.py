@@ -145,4 +145,8 @@ def bias(values: Coded | Floats | None, scale: Floats) -> Ints:
     ):
         return values.values.astype(np.int64)
     real = values.real if isinstance(values, Coded) else values
-    return np.rint(np.asarray(real / scale, np.float32)).astype(np.int64)
+    with np.errstate(over="ignore"):
+        found = np.rint(np.asarray(real / scale, np.float32))
+    if not (np.abs(found) < 2**31).all():
+        raise Refusal(f"its bias is {np.abs(real).max()}, beyond 32 bits in steps of {scale.min()}")
+    return found.astype(np.int64)

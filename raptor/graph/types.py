@@ -61,7 +61,7 @@ _RULES: Mapping[Signature, Rule] = {
     "Bound": _integers,
     "Lookup": _lookup,
 }
-"""What is not here takes and returns floats."""
+"""Operators that are not here take and return floats."""
 
 
 def type_fault(signature: Signature, sources: Sequence[ElementType], result: ElementType) -> str | None:

@@ -21,6 +21,7 @@ from raptor.graph.ir import (
     Requantise,
     Stencil,
 )
+from raptor.graph.steps import Recipe
 from raptor.graph.window import Window
 from raptor.mapping.decision import (
     ByLine,
@@ -186,8 +187,9 @@ def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
     """Returns the time in ns of the vector operations of a node."""
     result, elements = graph.tensors[node.output].element, graph.tensors[node.output].image.elements
     if isinstance(node.operator, Requantise):
-        assert node.operator.recipe is not None, "recipes are chosen before the mapping"
-        return recipe_ns(node.operator.recipe, result, elements, arch)
+        if isinstance(node.operator.recipe, Recipe):
+            return recipe_ns(node.operator.recipe, result, elements, arch)
+        return vector_ns(arch.holding(graph.tensors[node.inputs[0]].element), elements, 2, result)
     return _passes(node.operator) * vector_ns(arch.holding(result), elements, 2)
 
 

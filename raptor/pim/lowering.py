@@ -12,7 +12,7 @@ import numpy as np
 
 from raptor.pim import ir
 from raptor.pim.global_memory import GlobalMemory
-from raptor.spatial.integer_operations import Requantise
+from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
 from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph, TensorParts
 from raptor.spatial.operations import Move, Operation, Vector
 from raptor.spatial.placed import Fetch, Schedule
@@ -112,7 +112,7 @@ class _Lowering:
         def row_of(tile: Tile) -> ir.Buffer:
             return self.repeated(buffer_of(tile), tile, op.result, core, node)
 
-        lowered = op.map_operands(row_of if isinstance(op, Vector | Requantise) else buffer_of)
+        lowered = op.map_operands(row_of if isinstance(op, Vector | Requantise | RequantiseAtOnce) else buffer_of)
         return lowered.shift_matrices(first_group) if first_group else lowered
 
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
@@ -153,13 +153,15 @@ class _Lowering:
 
     def repeated(self, buffer: ir.Buffer, tile: Tile, result: Tile, core: int, node: str) -> ir.Buffer:
         """Returns the buffer of an operand `tile`; fills a row of the result with it if it is shorter than that."""
-        row_elements = result.width * result.channels
+        # Parameters of a requantisation have more than one element for each of the result.
+        channels = max(result.channels, tile.channels)
+        row_elements = result.width * channels
         if buffer.elements >= row_elements:
             return buffer
         here = self.cores[core].here
         constant = isinstance(tile, ConstantTile)
         name = f"{buffer.name}.row{row_elements}" if constant else f"{result.name}.{tile.name}.row"
-        row = ir.Buffer(name, 1, result.width, result.channels, tile.element)
+        row = ir.Buffer(name, 1, result.width, channels, tile.element)
         if constant and name in here:
             return row
         if constant:

@@ -1,4 +1,4 @@
-"""What the user chooses: widths, and how scales and zero points are found."""
+"""Choices of the user: widths, and how scales and zero points are found."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -94,6 +94,30 @@ def table_type(recipe: Recipe, number: int, bits: tuple[int, ...]) -> ElementTyp
     return integer(operand_widths(recipe, bits)[left]) if left < len(bits) else WORD
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RequantiseAtOnce(OneResult[V]):
+    """Requantises every row of its source with one instruction.
+
+    tables: different vectors of parameters, four words for each element, each for a pixel or a row. index: [row of the
+    result] -> number of its table.
+    """
+
+    source: V
+    tables: tuple[V, ...]
+    index: npt.NDArray[np.int64]
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return (self.source, *self.tables)
+
+    @property
+    def reads(self) -> tuple[V, ...]:
+        return (self.source,)
+
+    def map_operands(self, f: Callable[[V], W]) -> "RequantiseAtOnce[W]":
+        return RequantiseAtOnce(f(self.result), f(self.source), tuple(map(f, self.tables)), self.index)
+
+
 @dataclass(frozen=True, slots=True)
 class Bound(OneResult[V]):
     """min(max(source, low), high), in the type of the result; a bound that is None is left out."""

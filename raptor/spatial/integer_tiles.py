@@ -6,7 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.graph import ir
-from raptor.spatial.integer_operations import SCALAR, Bound, Lookup, Requantise, table_type
+from raptor.graph.instruction import Instruction
+from raptor.graph.steps import Recipe
+from raptor.spatial.integer_operations import SCALAR, WORD, Bound, Lookup, Requantise, RequantiseAtOnce, table_type
 from raptor.spatial.ir import BodyOp
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.layout import Region
@@ -20,6 +22,8 @@ MakeOp = Callable[[Tile, list[Tile], Region], BodyOp]
 def requantise_op(operator: ir.Requantise) -> MakeOp:
     """Returns a function that makes the `Requantise` of one tile. Tiles of equal parameters share their tables."""
     recipe = operator.recipe
+    if isinstance(recipe, Instruction):
+        return _at_once_op(operator, recipe)
     assert recipe is not None, "recipes are chosen before the graph is lowered"
     known: dict[tuple[object, ...], tuple[tuple[ConstantTile, ...], Ints]] = {}
 
@@ -28,7 +32,7 @@ def requantise_op(operator: ir.Requantise) -> MakeOp:
         key = region.channels, region.cols, classes.tobytes()
         if key not in known:
             bits = tuple(operand.element.bits for operand in operands)
-            known[key] = _tables(operator, bits, result, region, classes)
+            known[key] = _tables(recipe, bits, result, region, classes)
         tables, index = known[key]
         return Requantise(result, tuple(operands), tables, index, recipe)
 
@@ -36,21 +40,20 @@ def requantise_op(operator: ir.Requantise) -> MakeOp:
 
 
 def _tables(
-    operator: ir.Requantise, bits: tuple[int, ...], result: Tile, region: Region, classes: Ints
+    recipe: Recipe, bits: tuple[int, ...], result: Tile, region: Region, classes: Ints
 ) -> tuple[tuple[ConstantTile, ...], Ints]:
     """Returns the different vectors of constants of a tile, and the number of each, as `Requantise` has them.
 
     bits: those of the operands. classes: the class of each row of the tile.
     """
-    assert operator.recipe is not None
-    steps = operator.recipe.steps
+    steps = recipe.steps
     tables: dict[tuple[object, ...], ConstantTile] = {}
     order: dict[tuple[object, ...], int] = {}
     index = np.full((len(classes), len(steps)), SCALAR)
     for (row, kind), (k, step) in ((r, s) for r in enumerate(classes.tolist()) for s in enumerate(steps)):
         if not isinstance(step.right, int) and step.op not in ("max", "min"):
             vector = _vector(step.right, kind, result, region)
-            element = table_type(operator.recipe, k, bits)
+            element = table_type(recipe, k, bits)
             content = element.bits, vector.shape, vector.tobytes()
             if content not in tables:
                 order[content] = len(tables)
@@ -68,6 +71,27 @@ def _vector(constants: npt.NDArray[np.integer], kind: int, result: Tile, region:
     if channels > 1:
         row = row[:, slice(*region.channels)]
     return np.broadcast_to(row, (len(row), result.channels))[None].astype(np.int64)
+
+
+def _at_once_op(operator: ir.Requantise, chosen: Instruction) -> MakeOp:
+    """Returns a function that makes the `RequantiseAtOnce` of one tile; tiles of equal parameters share tables."""
+    records = chosen.parameters()
+    known: dict[tuple[object, ...], tuple[tuple[ConstantTile, ...], Ints]] = {}
+
+    def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
+        classes = operator.row_class[slice(*region.rows)]
+        key = region.channels, region.cols, classes.tobytes()
+        if key not in known:
+            kinds, index = np.unique(classes, return_inverse=True)
+            vectors = (np.stack([_vector(records[..., w], k, result, region) for w in range(4)], -1) for k in kinds)
+            tables = (
+                ConstantTile.of(f"{result.name}.parameters{n}", v.reshape(1, v.shape[1], -1), WORD)
+                for n, v in enumerate(vectors)
+            )
+            known[key] = tuple(tables), index.reshape(-1)
+        return RequantiseAtOnce(result, operands[0], *known[key])
+
+    return make
 
 
 def bound_op(operator: ir.Bound) -> MakeOp:

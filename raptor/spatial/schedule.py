@@ -11,7 +11,7 @@ import numpy as np
 
 from raptor.mapping.decision import ByLine, Decision
 from raptor.mapping.widths import recipe_ns
-from raptor.spatial.integer_operations import Bound, Lookup, Requantise
+from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Overlap, Pool, Stencil, Vector
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
@@ -196,7 +196,7 @@ class _ListSchedule:
             case ApplyFilters():
                 product = self.product_ns(compute.layer, op.input, op.result, compute.matrices[0].xbars) - ISSUE_NS
                 return op.result.pixels * len(op.weights) * (product + vector_ns(arch, op.result.channels, 2))
-            case Vector() | Bound() | Lookup():
+            case Vector() | Bound() | Lookup() | RequantiseAtOnce():
                 return vector_ns(arch, op.result.elements, 2)
             case Requantise():
                 return recipe_ns(op.recipe, op.result.element, op.result.elements, self.arch)

@@ -129,10 +129,44 @@ def test_integers_between_quantisers(case: str, kind: str):
 
 
 def with_kind(model: ModelProto, kind: str) -> ModelProto:
-    """The same model with zero points of another type."""
+    """A copy of the model with zero points of another type."""
     copy = ModelProto.FromString(model.SerializeToString())
     for tensor in copy.graph.initializer:
         if tensor.name.startswith("z"):
             value = numpy_helper.to_array(tensor).astype(np.int64) + CODES[kind][1] - CODES["QInt8"][1]
             tensor.CopyFrom(numpy_helper.from_array(value.astype(CODES[kind][0]), tensor.name))
     return copy
+
+
+FLOAT_SECTIONS = {
+    "softmax": wrapped([node("Softmax", "a", "r", axis=-1)], IMAGE),
+    "layer norm": wrapped(
+        [node("LayerNormalization", "a g", "r", axis=-1)], {"xa": (2, 7, 12)}, {"g": np.ones(12, np.float32)}, rank=3
+    ),
+    "max of different scales": wrapped([node("Max", "a b", "r")], TWO),
+    "relu of a conv": wrapped(
+        [
+            node("DequantizeLinear", "w s", "dw", name="dw"),
+            node("Conv", "a dw", "t"),
+            node("LeakyRelu", "t", "r", alpha=0.1),
+        ],
+        IMAGE,
+        {"w": np.arange(-12, 12, dtype=np.int8).reshape(6, 4, 1, 1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FLOAT_SECTIONS)
+def test_sections_of_floats(case: str):
+    graph = compare(FLOAT_SECTIONS[case]).graph
+    assert graph.numbers == "mixed"
+    (operator,) = (n.name for n in FLOAT_SECTIONS[case].graph.node if n.output[0] == "r")
+    assert operator in graph.float_nodes
+
+
+def test_weights_alone_are_floats():
+    """Integers that only stand for weights leave a model of floats."""
+    constants = {"w": np.arange(-12, 12, dtype=np.int8).reshape(6, 4, 1, 1), "s": np.float32(0.01)}
+    model = make_model([node("DequantizeLinear", "w s", "d"), node("Conv", "x d", "y")], {"x": ONE}, ["y"], constants)
+    graph = compare(model).graph
+    assert (graph.numbers, graph.float_nodes) == ("float", ())

@@ -97,10 +97,11 @@ LAYERS = {
     "gemm by channel": layer("Gemm", (2, 7), (5, 7), axis=0, bias=5, transB=1, result=2),
     "matmul": layer("MatMul", (2, 3, 7), (7, 5), axis=1, result=3),
     "matmul in blocks": layer("MatMul", (3, 8), (8, 5), axis=0, block=4, result=2),
+    "gemm in blocks": layer("Gemm", (3, 9), (5, 9), axis=1, block=3, result=2, transB=1),
 }
 
 
-@pytest.mark.parametrize("case", [c for c in LAYERS if "blocks" not in c])
+@pytest.mark.parametrize("case", LAYERS)
 def test_layers(case: str):
     graph = compare(LAYERS[case], off=0.01).graph
     assert graph.numbers == "int"
@@ -173,6 +174,14 @@ def other_zero_point() -> ModelProto:
     return model
 
 
+def float_weights() -> ModelProto:
+    """Integers everywhere but in the weights of the layer."""
+    copy = changed("w", np.zeros((4, 3, 3, 3), np.int8))
+    copy.graph.node.remove(copy.graph.node[2])
+    copy.graph.initializer.append(numpy_helper.from_array(random(4, 3, 3, 3), "dw"))
+    return copy
+
+
 BAD: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "scale of 0": (lambda: changed("s", np.float32(0)), r"qx.*scale 's' is 0"),
     "negative scale": (lambda: changed("sy", np.float32(-0.5)), r"qy.*scale 'sy' is -0.5"),
@@ -191,7 +200,15 @@ BAD: dict[str, tuple[Callable[[], ModelProto], str]] = {
     ),
     "multiplier beyond float32": (lambda: changed("sy", np.float32(1e38)), "beyond the range of float32"),
     "sums beyond 32 bits": (too_large, r"layer \(Gemm\): its sums reach .* more than 32 bits"),
-    "weights in blocks": (lambda: LAYERS["matmul in blocks"], "its weights are floats"),
+    "weights in too many blocks": (
+        lambda: layer("MatMul", (3, 18), (18, 5), axis=0, block=2, result=2),
+        "9 blocks of scales, supported are 8",
+    ),
+    "bias beyond 32 bits": (
+        lambda: changed("b", np.full(4, 1e9, np.float32), "conv with a float bias"),
+        r"layer \(Conv\): its bias is 1000000000.0, beyond 32 bits",
+    ),
+    "float weights": (float_weights, r"layer \(Conv\): its weights are floats, .* quantise them too"),
     "dynamic": (dynamic, "its scale is known only at run time"),
 }
 

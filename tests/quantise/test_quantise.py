@@ -40,7 +40,7 @@ def test_every_scheme(name: str, scheme: str) -> None:
 
 
 def _signal_to_noise(source: onnx.ModelProto, quantised: bytes) -> float:
-    """The same figure by other means: the original model, on inputs that were no samples."""
+    """Returns this figure by other means: the original model, on inputs that were no samples."""
     signal = noise = 0.0
     for seed in range(100, 104):
         feeds = feeds_of(quantised, seed)

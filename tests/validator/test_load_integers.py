@@ -187,7 +187,7 @@ STREAMS: dict[str, tuple[tuple[tuple[int, ...], ...], str]] = {
     **{
         name: ((*ROWS, SETBW, op(name, rd=3, rs1=1, **more, len=4)), "it has no meaning for integers; use setfp")
         for name, more in {
-            **dict.fromkeys(("vtanh", "vsigm", "vsoftmax", "vexp", "vlog", "vsqrt", "verf", "vfloat", "vround"), {}),
+            **{key: {} for key in ("vtanh", "vsigm", "vsoftmax", "vexp", "vlog", "vsqrt", "verf", "vfloat", "vround")},
             "vavg": {"rs2": 9},
             "vvdiv": {"rs2": 2},
         }.items()

@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from raptor.common.errors import RaptorError, UserError
 from validator.definition import sections
 from validator.definition.elementwise import wanted
-from validator.definition.nodes import Node, Result, where
+from validator.definition.nodes import Node, Result, target, where
 from validator.definition.operators import EXACT
 from validator.definition.qlinear import QLINEAR
 from validator.definition.rounding import Target, quantised
@@ -25,6 +25,8 @@ _BY_CODE = ("QLinearLeakyRelu", "QLinearSigmoid")
 """Functions of a quantised tensor, for which onnxruntime makes a table itself."""
 _FUNCTION_DOUBT = 2.0**-16
 """Difference, in units of the scale, that the place in a vector can make to onnxruntime's functions of one element."""
+_SOFTMAX_DOUBT = 2.0**-10
+"""Difference, in units of the scale, that the fixed point of onnxruntime's QLinearSoftmax may make."""
 Force = Callable[[str, Array], Array]
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
@@ -235,6 +237,8 @@ class _Run:
         node = Node(proto, operands, fixed, opsets)
         if kind in _BY_CODE:
             return [self._by_code(node)]
+        if kind == "QLinearSoftmax":
+            return [self._softmax(node)]
         if kind in QLINEAR:
             return QLINEAR[kind](node)
         if kind == "QuantizeLinear" and operands[0] is None:
@@ -258,6 +262,22 @@ class _Run:
         exact = found.astype(np.float64)
         return Rounded(found, np.zeros((), np.int64), lambda: (exact, np.full((), -0.5)))
 
+    def _softmax(self, node: Node) -> Rounded:
+        """Computes QLinearSoftmax as DequantizeLinear, Softmax, QuantizeLinear; onnxruntime has an own algorithm."""
+        x, name = node.codes(0, "X"), node.proto.input[0]
+        given, output = node.attributes, node.proto.output[0]
+        real = onnx.helper.make_node("DequantizeLinear", node.proto.input[:3], [f"{output}.x"])
+        function = onnx.helper.make_node("Softmax", [f"{output}.x"], [f"{output}.y"], axis=given.get("axis", -1))
+        section = Section(self.definition.model, [real, function], [name], [f"{output}.y"], given["opset"])
+        floats = section.run({name: x})[0]
+        made = target(node, 3, 4, x.dtype, 0)
+        self.definition.by_floats.add(output)
+        exact = floats.astype(np.float64) / made.scale
+        codes = quantised(floats, made).astype(made.dtype)
+        # onnxruntime multiplies by the whole part of 1 / scale.
+        lost = 1 - np.floor(1 / made.scale) * np.float64(made.scale)
+        return Rounded(codes, made.zero, lambda: (exact, np.abs(exact * lost) + _SOFTMAX_DOUBT))
+
     def _rounded_section(self, node: Node) -> Rounded:
         """Quantises a float tensor: by a table if it is a function of one quantised tensor."""
         name = node.proto.input[0]
@@ -269,10 +289,10 @@ class _Run:
             source, numbers = entries
             x = self.arrays[source]
             floats = numbers[x.astype(np.int64) - limits(x.dtype)[0]]
-        target = wanted(node, floats.shape)
-        exact = floats.astype(np.float64) / target.scale
-        codes = quantised(floats.astype(np.float32), target).astype(target.dtype)
-        return Rounded(codes, target.zero, lambda: (exact, _doubt(exact)))
+        made = wanted(node, floats.shape)
+        exact = floats.astype(np.float64) / made.scale
+        codes = quantised(floats.astype(np.float32), made).astype(made.dtype)
+        return Rounded(codes, made.zero, lambda: (exact, _doubt(exact)))
 
 
 def _doubt(exact: Doubles) -> Doubles:

@@ -46,12 +46,16 @@ def entrance(name: str, dtype: "np.dtype[Any]") -> tuple[onnx.ValueInfoProto, li
 
 @dataclass(slots=True, eq=False)
 class Section:
-    """Nodes that compute some tensors from others. The session is opened at the first run, when types are known."""
+    """Nodes that compute some tensors from others. The session is opened at the first run, when types are known.
+
+    `opset`: version of ONNX's operators, if it is not that of the model.
+    """
 
     model: ModelProto
     nodes: Sequence[NodeProto]
     sources: Sequence[str]
     results: Sequence[str]
+    opset: int | None = None
     _session: Any = field(default=None)
 
     def run(self, values: Mapping[str, Array]) -> list[Array]:
@@ -71,7 +75,8 @@ class Section:
         used = {name for node in self.nodes for name in reads(node)} | set(self.results)
         constants = [t for t in self.model.graph.initializer if t.name in used]
         graph = helper.make_graph([*casts, *self.nodes], "section", inputs, outputs, constants)
-        model = helper.make_model(graph, opset_imports=list(self.model.opset_import))
+        opsets = list(self.model.opset_import) if self.opset is None else [helper.make_opsetid("", self.opset)]
+        model = helper.make_model(graph, opset_imports=opsets)
         model.ir_version = self.model.ir_version
         return session(model.SerializeToString(), Path(self.results[0]))
 

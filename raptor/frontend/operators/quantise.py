@@ -59,7 +59,7 @@ def coded(node: NodeView, value: Array, by: Steps) -> Coded:
 
 def quantise(node: NodeView, ctx: ImportContext, name: str, by: Steps, result: str) -> None:
     """Computes the integers `result` of a view or a float tensor."""
-    if name in ctx.views and name not in ctx.tensors and ctx.views[name].quantise(node, ctx, by, result):
+    if name in ctx.views and ctx.views[name].quantise(node, ctx, by, result):
         return
     tensor = ctx.tensor(name)
     if tensor.coding is not None and tensor.coding.scale:

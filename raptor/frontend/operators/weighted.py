@@ -1,17 +1,23 @@
 """Rules for products of integers: convolutions, fully connected layers and matrix products."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
+from raptor.frontend.building import Builder
 from raptor.frontend.codes import Coded, Ints, Shape
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.integers import bias, centred, run, single, widened
+from raptor.frontend.integers import bias, centred, run, single, virtual, widened
+from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
-from raptor.frontend.registry import rule
+from raptor.frontend.registry import Refusal, rule
 from raptor.frontend.views import Affine, Term
 from raptor.graph.ir import Filter, Floats, Tensor
 from raptor.graph.window import input_pixels
+
+MOST_BLOCKS = 8
+"""Most blocks of scales along a sum: each is a product of its own."""
 
 
 @rule("Conv", "ConvTranspose")
@@ -126,7 +132,8 @@ def _by_constant(
         return False
     summed = _summed_axis(node, side, weights.values.ndim)
     if weights.scale.size > 1 and weights.scale.shape[summed] > 1:
-        return False
+        _by_blocks(node, ctx, weights, x)
+        return True
     scale = np.asarray(x.scale * _along_output(node, side, weights.scale, summed), np.float32)
     scale = np.asarray(scale * np.float32(node.number("alpha", 1)), np.float32)
     values = ctx.add_constant(f"{node.inputs[side]}.codes", _small(weights.values))
@@ -138,6 +145,31 @@ def _by_constant(
         constant = constant + x.offset * _along_output(node, side, total, summed)
     ctx.views[node.output] = Affine(node, ctx.shape(node.output), (Term(sums, scale, constant),))
     return True
+
+
+def _by_blocks(node: NodeView, ctx: ImportContext, weights: Coded, x: Term) -> None:
+    """Multiplies by a matrix whose scales vary along the summed dimension: one product for each block of it."""
+    rank = weights.values.ndim
+    if node.input(2) or _is_transposed(node, 0) or ctx.coded(node.inputs[1]) is None or rank != 2:
+        raise Refusal("the scales of its weights vary along the summed dimension, beside a bias or a transposition")
+    summed = _summed_axis(node, 1, rank)
+    scale = np.moveaxis(weights.scale, summed, 0)
+    starts = [0, *(np.flatnonzero((scale[1:] != scale[:-1]).any(axis=1)) + 1).tolist(), len(scale)]
+    if len(starts) - 1 > MOST_BLOCKS:
+        raise Refusal(f"its weights have {len(starts) - 1} blocks of scales, supported are {MOST_BLOCKS}")
+    elements, terms = c_order(x.tensor.shape), list[Term]()
+    for start, stop in pairwise(starts):
+        part = Builder(node, ctx).arranged(elements.take(range(start, stop), axis=-1), x.tensor)
+        part = replace(part, shape=(*x.tensor.shape[:-1], stop - start))
+        ctx.tensors[part.name] = part
+        inputs = (ctx.declare(f"{node.output}.x", part.shape), ctx.declare(f"{node.output}.w", weights.values.shape))
+        ctx.views[inputs[0]] = Affine(node, part.shape, (replace(x, tensor=part),))
+        values = weights.values.take(range(start, stop), axis=summed)
+        ctx.add_coded(inputs[1], Coded(values, weights.scale.take([start], axis=summed), weights.bits))
+        done = ctx.views[virtual(node, ctx, node.op_type, inputs, ctx.shape(node.output), node.attributes)]
+        assert isinstance(done, Affine), "the block has one scale along the summed dimension"
+        terms += done.terms
+    ctx.views[node.output] = Affine(node, ctx.shape(node.output), tuple(terms))
 
 
 def _bare(node: NodeView) -> NodeView:
