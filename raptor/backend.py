@@ -4,11 +4,11 @@
 
     outputs = RaptorBackend.run_model(model, [x])
 
-The chip computes floats; sizes, axes, indices and weights are part of the program. A model may still have them as
-inputs (ONNX's own tests have nothing else). Their values are known only at `run`. So a model is compiled at its first
-run, and again when such an input changes. These inputs become constants:
+The chip computes floats and quantised data; sizes, axes, indices and weights are part of the program. A model may still
+have them as inputs (ONNX's own tests have nothing else). Their values are known only at `run`. So a model is compiled
+at its first run, and again when such an input changes. These inputs become constants:
 
-1. by type: every input that is neither float nor an integer of 8 bits (these are quantised data);
+1. by type: every integer that no operator of integers reads as data, such as shapes, axes and zero points;
 2. by operator: an input that an importer needs as a constant, or from which such an input is computed. The compiler
    names them.
 
@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 import raptor
 from raptor.common.arguments import fault, whole
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.packages import require_own
+from raptor.frontend.check import is_data
 from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.versions import convert_version
 
@@ -46,16 +47,6 @@ OPTIONS = frozenset(inspect.signature(raptor.compile).parameters) - {"model", "s
 """Options of `raptor.compile` that can be given; shapes come from the inputs of a run."""
 FEW_CORES = 16
 """Default number of cores: as few as a small model needs, because every pair of cores has a route to write."""
-_DATA = frozenset(
-    (
-        TensorProto.FLOAT,
-        TensorProto.FLOAT16,
-        TensorProto.BFLOAT16,
-        TensorProto.DOUBLE,
-        TensorProto.INT8,
-        TensorProto.UINT8,
-    )
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +111,7 @@ class RaptorRep(BackendRep):
         return {v.name: x for v, x in zip(self._inputs, given, strict=True)}
 
     def _compile(self, values: Mapping[str, Array]) -> _Compiled:
-        bound = [v.name for v in self._inputs if _type(v) not in _DATA]
+        bound = [v.name for v in self._inputs if not is_data(self._model, v)]
         while True:
             try:
                 return self._compile_bound(values, bound)

@@ -126,6 +126,13 @@ def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
     return kind in INDICES and rank <= 1 and not is_data
 
 
+def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:
+    """Tells whether an input is data by its type and its readers; all others are sizes, indices or zero points."""
+    if value.type.tensor_type.elem_type in INDICES - INTEGERS:
+        return False
+    return value.type.tensor_type.elem_type not in INTEGERS or _is_quantised(proto, value)
+
+
 def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:
     """Tells whether an input is of integers that an operator of integers reads as its data."""
     if value.type.tensor_type.elem_type not in INTEGERS:

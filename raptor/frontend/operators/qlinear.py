@@ -214,6 +214,8 @@ def _finish_integers(
     node: NodeView, ctx: ImportContext, op_type: str, attributes: Mapping[str, Any] = NO_ATTRIBUTES
 ) -> None:
     """Computes sums of integers as they are, in 32 bits."""
+    if op_type == "Conv" and ctx.constant(node.inputs[1]) is None:
+        raise NeedsConstantError(node.inputs[1])
     names = [_plain(node, ctx, position) for position in (0, 1)]
     done = virtual(node, ctx, op_type, tuple(names), ctx.shape(node.output), attributes)
     view = affine(ctx, done)
