@@ -127,12 +127,9 @@ def compile_model(
     return Artifacts(
         name=model.name,
         numbers=tiles.numbers,
+        integers=contents.integers(graph, requant or "exact"),
         arch=arch.with_timeout_ms(contents.timeout_ms(tiles, program, streams, arch)),
-        options={
-            **options,
-            **({} if tiles.numbers == "float" else {"requant": requant or "exact"}),
-            files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()},
-        },
+        options={**options, files.CONSTANT_INPUTS: {n: v.tolist() for n, v in model.constants.items()}},
         config=contents.config(program, arch),
         memory=contents.memory_map(tiles, memory, program, arch),
         layers=contents.layers(program, streams),

@@ -106,7 +106,8 @@ class BitTrue:
     @property
     def short(self) -> bool:
         """True if the program says that it requantises with short multipliers."""
-        return self.program.manifest.options.get("requant") == "short"
+        proved = self.program.manifest.integers
+        return proved is not None and proved.requant == "short"
 
     @property
     def by_node(self) -> bool:

@@ -33,8 +33,8 @@ class IntegerFigures:
 
     `compared` integers of the program lie beside the definition of the model, `differing` of them are not equal to it.
     With float sections, `floats` numbers lie beside those of onnxruntime, `floats_differing` of them are off by more
-    than the tolerance, and `excused` integers differ as little as the floats before them may. `shortened` integers are one
-    off, as the short multipliers of the program allow.
+    than the tolerance, and `excused` integers differ as little as the floats before them may. `shortened` integers are
+    one off, as the short multipliers of the program allow.
     onnxruntime computes `by_onnxruntime` integers from those of the definition, node by node; `departing` of them are
     others, and `explained` of these lie as near to a tie as float32 can tell. `departures` lists the tensors. When it
     computes the model from its inputs instead, `outputs_departing` of `outputs` values are others.

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from raptor import frontend, pipeline
 from raptor.common import arguments, storage
 from raptor.common.errors import UserError
-from raptor.common.options import Requant
 from raptor.common.strict import Items, Named
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.choose_recipes import Requantising
@@ -161,7 +160,6 @@ class _Recorded(BaseModel):
     shapes: Named[Items[int]] = {}
     dims: Named[int] = {}
     constants: Named[Any] = {}
-    requant: Requant = "exact"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,7 +279,7 @@ def _layer(
 
 def _options(folder: Path, manifest: files.Manifest) -> Mapping[str, Options]:
     """Returns the options of all nodes with weights, by node."""
-    graph, arch = _imported(folder, manifest.options)
+    graph, arch = _imported(folder, manifest)
     path = folder / files.MAPPING
     if not path.exists():
         raise UserError(f"{path}: missing: compiled by an earlier version; compile the model again")
@@ -312,10 +310,10 @@ def _is_alike(grid: LineGrid, other: LineGrid) -> bool:
     return replace(grid, step=0, copies=0) == replace(other, step=0, copies=0)
 
 
-def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Target]:
+def _imported(folder: Path, manifest: files.Manifest) -> tuple[Graph, Target]:
     """Imports the model of an output again. Returns the graph that the decision is about, and its chip."""
     try:
-        options = _Recorded.model_validate(recorded)
+        options = _Recorded.model_validate(manifest.options)
     except ValidationError as e:
         raise UserError(
             f"{folder / files.MANIFEST}: options: not those of a compilation: {e.errors()[0]['msg']}"
@@ -323,7 +321,8 @@ def _imported(folder: Path, recorded: Mapping[str, Any]) -> tuple[Graph, Target]
     arch = architectures.load(storage.check_regular(folder, files.ARCH), element_bits=options.bits)
     model = storage.check_regular(folder, files.MODEL)
     graph = frontend.load(model, shapes=options.shapes, dims=options.dims, constants=options.constants).graph
-    return pipeline.prepare(graph, arch, Requantising(options.requant)), arch
+    requant = manifest.integers.requant if manifest.integers else "exact"
+    return pipeline.prepare(graph, arch, Requantising(requant)), arch
 
 
 def _neighbours(front: Sequence[Plan], chosen: Plan | None) -> Options:

@@ -1,12 +1,15 @@
 """Contents of output files, made from the compiled program; `raptor.output.writer` writes them."""
 
 import math
+from collections import Counter
 
 import numpy as np
 
 from raptor import codegen, pim
 from raptor.codegen import Streams
-from raptor.graph.ir import Numbers
+from raptor.common.options import Requant
+from raptor.graph.ir import Filter, Graph, Numbers, Requantise
+from raptor.graph.steps import Recipe
 from raptor.output import files
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.spatial import SpatialGraph
@@ -60,6 +63,21 @@ def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) ->
             files.TilePlace(channels=p.region.channels, rows=p.region.rows, cols=p.region.cols, address=at)
             for p, at in zip(tensor.parts, addresses, strict=True)
         ),
+    )
+
+
+def integers(graph: Graph, requant: Requant) -> files.Integers | None:
+    """Makes the record of what was proved of a program with integers; None for a program of floats."""
+    if graph.numbers == "float":
+        return None
+    recipes = [n.operator.recipe for n in graph.nodes if isinstance(n.operator, Requantise)]
+    sums = (graph.tensors[n.output].element for n in graph.nodes if isinstance(n.operator, Filter))
+    return files.Integers(
+        requant=requant,
+        requantisations=len(recipes),
+        flips=sum(recipe.flips for recipe in recipes if isinstance(recipe, Recipe)),
+        sum_bits={f"{bits}": count for bits, count in sorted(Counter(element.bits for element in sums).items())},
+        float_nodes=graph.float_nodes,
     )
 
 

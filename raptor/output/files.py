@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from raptor.common.options import Requant
 from raptor.common.strict import (
     Items,
     Named,
@@ -249,6 +250,20 @@ class FileEntry(Schema):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+class Integers(Schema):
+    """What the compiler has proved of a program with integers, from the weights and the ranges of the types.
+
+    No sum, product or shift overflows its width. Each of `requantisations` has a recipe whose result is that of the
+    definition for all operands, but for `flips` values of sums in all (with short multipliers).
+    """
+
+    requant: Requant
+    requantisations: Count
+    flips: Address
+    sum_bits: Named[Count] = Field(description="layers on crossbars by the bits of their sums")
+    float_nodes: Items[str] = Field(description="ONNX nodes that are computed in float32")
+
+
 class Manifest(Schema):
     """`manifest.json`, written last: a directory without it is not a finished output."""
 
@@ -262,7 +277,15 @@ class Manifest(Schema):
     options: dict[str, Any]
     streams: Items[Literal["json", "pim"]]
     weights: Literal["json", "npz"]
+    integers: Integers | None = None
     files: Named[FileEntry]
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialise(self)
+        if self.integers is None:
+            del values["integers"]
+        return values
 
     @model_validator(mode="after")
     def _files_stay_inside(self) -> Self:

@@ -45,6 +45,7 @@ class Artifacts:
 
     name: str
     numbers: Literal["float", "int", "mixed"]
+    integers: files.Integers | None
     arch: Target
     options: Mapping[str, Any]
     config: files.Config
@@ -86,6 +87,7 @@ def write(
             options=dict(artifacts.options),
             streams=("json", "pim") if stream_format == "both" else (stream_format,),
             weights=weight_format,
+            integers=artifacts.integers,
             files=entries,
         )
         _, entry = _write_file(temporary, (files.MANIFEST, [storage.to_json(manifest)]))

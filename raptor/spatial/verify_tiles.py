@@ -14,6 +14,7 @@ from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Ove
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_fully_connected import verify_dense
 from raptor.spatial.verify_lines import verify_lines
+from raptor.spatial.verify_types import verify_types
 from raptor.target.arch import Target
 from raptor.target.layout import Image, Region
 
@@ -42,6 +43,7 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
         if use.key not in by_line:
             _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
     _check_sources(graph)
+    verify_types(graph)
     verify_lines(graph)
     verify_dense(graph)
     _check_used(graph)

@@ -1,0 +1,46 @@
+"""Checks that each operation on tiles takes and makes elements of types that go together, as in the Graph."""
+
+from raptor.common.errors import VerifyError
+from raptor.graph.types import Signature, type_fault
+from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
+from raptor.spatial.ir import BodyOp, Copy, SpatialGraph
+from raptor.spatial.operations import ApplyFilters, ApplyLine, Dot, Gather, Move, Overlap, Pool, Stencil, Vector
+from raptor.target.element import MODELLED
+
+_SIGNATURES: dict[type[object], Signature] = {
+    ApplyFilters: "Filter",
+    ApplyLine: "Filter",
+    Overlap: "Concat",
+    Gather: "Concat",
+    Copy: "Rename",
+    Move: "Move",
+    Pool: "Pool",
+    Stencil: "Stencil",
+    Dot: "Dot",
+    Requantise: "Requantise",
+    RequantiseAtOnce: "Requantise",
+    Bound: "Bound",
+    Lookup: "Lookup",
+}
+"""The operator of the Graph whose rule an operation follows; the others take and make floats."""
+
+
+def verify_types(graph: SpatialGraph) -> None:
+    """Raises `VerifyError` for an operation whose elements do not go together."""
+    for compute in graph.computes:
+        for op in compute.body:
+            fault = _fault(op)
+            if fault:
+                raise VerifyError(f"spatial: {compute.node}: {op.result}: {fault}")
+
+
+def _fault(op: BodyOp) -> str | None:
+    types = [operand.element for operand in op.operands]
+    if op.result.element is MODELLED and all(element is MODELLED for element in types):
+        return None
+    if isinstance(op, Requantise) and len(op.sources) != len(op.recipe.operands):
+        return f"a recipe of {len(op.recipe.operands)} operands has {len(op.sources)}"
+    if isinstance(op, Lookup) and op.table.elements != 1 << op.source.element.bits:
+        return f"a table of {op.table.elements} entries for {op.source.element}"
+    signature = op.function if isinstance(op, Vector) else _SIGNATURES.get(type(op), type(op).__name__)
+    return type_fault(signature, types, op.result.element)
