@@ -16,7 +16,7 @@ from raptor.graph.steps import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Requantising:
-    """How requantisations are computed: exactly, with short multipliers, or by the extended instruction."""
+    """The way to compute requantisations: exactly, with short multipliers, or by the extended instruction."""
 
     how: Requant = "exact"
 

@@ -251,7 +251,7 @@ class FileEntry(Schema):
 
 
 class Integers(Schema):
-    """What the compiler has proved of a program with integers, from the weights and the ranges of the types.
+    """A record of what is proved of a program with integers, from the weights and the ranges of the types.
 
     No sum, product or shift overflows its width. Each of `requantisations` has a recipe whose result is that of the
     definition for all operands, but for `flips` values of sums in all (with short multipliers).
