@@ -57,6 +57,7 @@ COMPILE = {
     "--effort": ("--effort", "2"),
     "--emit-mapping": ("--emit-mapping", "mapping.json"),
     "--isa": ("--isa", "base"),
+    "--requant": ("--requant", "short"),
     "--dump-ir": ("--dump-ir", "ir"),
     "--stop-after": ("--stop-after", "map"),
     "--force": ("--force",),
@@ -184,6 +185,7 @@ COMMANDS = {
 ALWAYS_REFUSED = {
     "--engine": "needs the simulator itself",
     "--pimsim": "needs the simulator itself",
+    "--requant": "refuses the model, which has no integers",
     "--isa": "refuses the model, which has an instruction outside the base set: that is what it does",
 }
 
