@@ -55,7 +55,9 @@ def narrowest(found: Range, least: int = 16) -> ElementType:
     for bits in (b for b in WIDTHS if b >= least):
         if integer(bits).low <= found.low and found.high <= integer(bits).high:
             return integer(bits)
-    raise OverflowFault(f"its sums reach {found.low} to {found.high}, more than 32 bits hold")
+    raise OverflowFault(
+        f"its sums reach {found.low} to {found.high}, more than 32 bits hold; narrower activations or weights fit"
+    )
 
 
 def result_of(

@@ -76,13 +76,17 @@ class Term:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Affine:
-    """Sum of terms, each with the shape of the view or broadcast to it, between two bounds."""
+    """Sum of terms, each with the shape of the view or broadcast to it, between two bounds.
+
+    `takes_bias`: sums of products that have no bias yet.
+    """
 
     node: NodeView
     shape: Shape
     terms: tuple[Term, ...]
     low: float = -math.inf
     high: float = math.inf
+    takes_bias: bool = False
 
     @property
     def only(self) -> Term | None:
@@ -91,7 +95,8 @@ class Affine:
 
     def bounded(self, low: float, high: float) -> Affine:
         """Returns min(max(view, low), high)."""
-        return replace(self, low=min(max(self.low, low), high), high=min(max(self.high, low), high))
+        first, last = (min(max(bound, low), high) for bound in (self.low, self.high))
+        return replace(self, low=first, high=last, takes_bias=False)
 
     def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         tensors = [t.tensor for t in self.terms]

@@ -25,7 +25,7 @@ from raptor.mapping.decision import (
     Range,
     layer_nodes,
 )
-from raptor.mapping.depthwise import is_depthwise, use_vector_unit
+from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, use_vector_unit
 from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_channels
 from raptor.mapping.line_unfolding import (
@@ -65,7 +65,7 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
         if not 0 <= core < arch.core_count:
             yield f"core {core} of {arch.core_count}"
     for key, node in nodes.items():
-        yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node.operator))
+        yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node, graph))
     graph = use_vector_unit(graph, decision)
     chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
     for key, node in nodes.items():
@@ -103,12 +103,15 @@ def _settings(decision: Decision, arch: Target) -> Iterator[str]:
             yield f"flow.patience_ns: {decision.flow.patience_ns}, expected 0 to {LONGEST_PATIENCE_NS:g}"
 
 
-def _place(decision: Decision, layer: Layer, operator: object) -> Iterator[str]:
+def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterator[str]:
     """Yields a sentence if a layer cannot be of its kind: by its operator, or by the flow of the decision."""
+    operator = node.operator
     assert isinstance(operator, Filter)
     by_line = isinstance(decision.flow, ByLine)
     if isinstance(layer, OnVectorUnit) and not is_depthwise(operator):
         yield "kind: vector, but it is not a depthwise layer"
+    if isinstance(layer, OnVectorUnit) and not has_narrow_weights(graph, node):
+        yield f"kind: vector, but its weights have {operator.weight_bits} bits, more than its input"
     if isinstance(layer, FullyConnected | LineUnfolding) and not by_line:
         yield f"kind: {layer.kind}, but flow is by {decision.flow.kind}"
     if isinstance(layer, FullyConnected) and not is_dense(operator):

@@ -20,11 +20,12 @@ def choose_depthwise(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
     """Returns the depthwise layers, by key, that take less time on the vector unit than on crossbars.
 
     A kernel position costs an MVM with a crossbar of which only a diagonal is used, or a vector product. The additions
-    over the positions cost the same in both cases. Filters that share their crossbars, or that have a ReLU folded into
-    them, stay on crossbars.
+    over the positions cost the same in both cases. Filters that share their crossbars, that have a ReLU folded into
+    them, or whose weights are wider than their input, stay on crossbars.
     """
     layers = layer_nodes(graph)
-    depthwise = {key: f for key, f in filters_of(graph).items() if is_depthwise(f)}
+    candidates = {key: f for key, f in filters_of(graph).items() if has_narrow_weights(graph, layers[key])}
+    depthwise = {key: f for key, f in candidates.items() if is_depthwise(f)}
     chips = {key: layer_target(graph, layers[key], arch) for key in depthwise}
     return {key: OnVectorUnit() for key, f in depthwise.items() if _is_faster_as_vectors(f, chips[key])}
 
@@ -53,6 +54,16 @@ def is_depthwise(operator: Filter) -> bool:
     """
     alone = not operator.relu and not operator.key
     return alone and operator.groups > 1 and operator.groups == operator.in_channels == operator.weights.shape[2]
+
+
+def has_narrow_weights(graph: Graph, node: Node) -> bool:
+    """Tells whether the weights of a layer fit elements of its input: a vector product reads both at one width.
+
+    Weights of uint8 with a zero point have up to 9 bits. Floats always fit.
+    """
+    operator = node.operator
+    assert isinstance(operator, Filter)
+    return operator.weight_bits <= graph.tensors[node.inputs[0]].element.bits
 
 
 def _is_faster_as_vectors(operator: Filter, arch: Target) -> bool:

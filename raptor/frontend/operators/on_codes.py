@@ -31,7 +31,8 @@ def move_codes(node: NodeView, ctx: ImportContext) -> bool:
     if not isinstance(view, Affine) or term is None or term.tensor.shape != view.shape:
         return False
     for output, moved in run(node, ctx, {node.inputs[0]: term.tensor.name}).items():
-        ctx.views[output] = replace(view, node=node, shape=moved.shape, terms=(replace(term, tensor=moved),))
+        terms = (replace(term, tensor=moved),)
+        ctx.views[output] = replace(view, node=node, shape=moved.shape, terms=terms, takes_bias=False)
     return True
 
 
@@ -109,7 +110,8 @@ def pad(node: NodeView, ctx: ImportContext) -> bool:
     given = (*node.inputs, "", "")[:4]
     padded = replace(node, inputs=(given[0], given[1], filling, *(i for i in given[3:] if i)))
     moved = run(padded, ctx, {node.inputs[0]: tensor.name})[node.output]
-    ctx.views[node.output] = replace(view, node=node, shape=moved.shape, terms=(replace(term, tensor=moved),))
+    terms = (replace(term, tensor=moved),)
+    ctx.views[node.output] = replace(view, node=node, shape=moved.shape, terms=terms, takes_bias=False)
     return True
 
 

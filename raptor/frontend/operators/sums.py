@@ -37,14 +37,11 @@ def _add_constant(node: NodeView, ctx: ImportContext) -> bool:
         return False
     x, other = node.inputs if node.inputs[0] in ctx.views else node.inputs[::-1]
     view, value = affine(ctx, x), ctx.coded(other) or ctx.constant(other)
-    if view is None or value is None or len(view.terms) != 1 or view.shape != ctx.shape(node.output):
+    if view is None or value is None or not view.takes_bias or view.shape != ctx.shape(node.output):
         return False
     (term,) = view.terms
-    is_sum = term.tensor.element.bits > 8 and not np.isfinite(view.low) and not np.isfinite(view.high)
-    if not is_sum or (term.count != 1).any():
-        return False
     offset = term.offset + bias(value, term.scale)
-    ctx.views[node.output] = replace(view, node=node, terms=(replace(term, offset=offset),))
+    ctx.views[node.output] = replace(view, node=node, terms=(replace(term, offset=offset),), takes_bias=False)
     return True
 
 

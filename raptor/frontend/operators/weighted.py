@@ -37,7 +37,7 @@ def convolve(node: NodeView, ctx: ImportContext) -> bool:
     constant = bias(_in_column(addend, column), scale)
     if x.offset.any():
         constant = constant + x.offset * _sums_of_weights(ctx, sums, shape)
-    ctx.views[node.output] = Affine(node, shape, (Term(sums, scale, constant),))
+    ctx.views[node.output] = Affine(node, shape, (Term(sums, scale, constant),), takes_bias=addend is None)
     return True
 
 
@@ -143,7 +143,8 @@ def _by_constant(
     if x.offset.any():
         total = weights.values.sum(axis=summed, keepdims=True, dtype=np.int64)
         constant = constant + x.offset * _along_output(node, side, total, summed)
-    ctx.views[node.output] = Affine(node, ctx.shape(node.output), (Term(sums, scale, constant),))
+    terms = (Term(sums, scale, constant),)
+    ctx.views[node.output] = Affine(node, ctx.shape(node.output), terms, takes_bias=addend is None)
     return True
 
 
@@ -202,17 +203,18 @@ def _along_output(node: NodeView, side: int, values: np.ndarray, summed: int) ->
 
 
 def _by_tensor(node: NodeView, ctx: ImportContext, addend: Coded | Floats | bool | None) -> bool:
-    terms = [single(node, ctx, i) for i in node.inputs[:2]]
-    if any(t is None for t in terms):
+    factors_of = [single(node, ctx, i) for i in node.inputs[:2]]
+    found = [t for t in factors_of if t is not None]
+    if len(found) < 2:
         return False
-    found = [t for t in terms if t is not None]
     scale = np.asarray(found[0].scale * found[1].scale, np.float32)
     scale = np.asarray(scale * np.float32(node.number("alpha", 1)), np.float32)
     factors = alike(node, ctx, [centred(node, ctx, t) for t in found])
     own = dict(zip(node.inputs[:2], (f.name for f in factors), strict=False))
     sums = run(_bare(node), ctx, own, suffix="sums")[node.output]
     constant = bias(addend if not isinstance(addend, bool) else None, scale)
-    ctx.views[node.output] = Affine(node, ctx.shape(node.output), (Term(sums, scale, constant),))
+    terms = (Term(sums, scale, constant),)
+    ctx.views[node.output] = Affine(node, ctx.shape(node.output), terms, takes_bias=addend is None)
     return True
 
 
