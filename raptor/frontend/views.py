@@ -49,6 +49,10 @@ class View(Protocol):
         """Computes the integers of QuantizeLinear as tensor `name`. Returns False where only floats can."""
         ...
 
+    def bounded(self, node: NodeView, low: float, high: float) -> View:
+        """Returns min(max(view, low), high), the result of `node`."""
+        ...
+
     def coded(self) -> tuple[Tensor, Coding] | None:
         """Returns a tensor and a coding by which the host computes the numbers from it; None where it cannot."""
         ...
@@ -76,22 +80,26 @@ class Term:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Affine:
-    """Sum of terms, each with the shape of the view or broadcast to it, between two bounds."""
+    """Sum of terms, each with the shape of the view or broadcast to it, between two bounds.
+
+    is_product: the view is the result of a matrix product or convolution, to which a bias may be added.
+    """
 
     node: NodeView
     shape: Shape
     terms: tuple[Term, ...]
     low: float = -math.inf
     high: float = math.inf
+    is_product: bool = False
 
     @property
     def only(self) -> Term | None:
         """The only term, if it has the same parameters for all elements."""
         return self.terms[0] if len(self.terms) == 1 and self.terms[0].is_uniform else None
 
-    def bounded(self, low: float, high: float) -> Affine:
+    def bounded(self, node: NodeView, low: float, high: float) -> View:
         """Returns min(max(view, low), high)."""
-        return replace(self, low=min(max(self.low, low), high), high=min(max(self.high, low), high))
+        return replace(self, node=node, low=min(max(self.low, low), high), high=min(max(self.high, low), high))
 
     def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         tensors = [t.tensor for t in self.terms]
@@ -202,6 +210,11 @@ class TableView:
     tensor: Tensor
     values: Floats
 
+    def bounded(self, node: NodeView, low: float, high: float) -> View:
+        """Returns the table of the bounded function."""
+        bounded = np.minimum(np.maximum(self.values, np.float32(low)), np.float32(high))
+        return replace(self, node=node, values=bounded)
+
     def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         _replay(self.node, ctx)
 
@@ -220,11 +233,19 @@ class TableView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:
-    """Several views along one axis. Their integers mean different things until they are quantised alike."""
+    """Several views along one axis. Their integers mean different things until they are quantised alike.
+
+    join: the Concat node.
+    """
 
     node: NodeView
     shape: Shape
     parts: tuple[View, ...]
+    join: NodeView
+
+    def bounded(self, node: NodeView, low: float, high: float) -> View:
+        """Returns the bounded parts, joined."""
+        return replace(self, node=node, parts=tuple(part.bounded(node, low, high) for part in self.parts))
 
     def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         _replay(self.node, ctx)
@@ -238,7 +259,7 @@ class Joined:
         names = [ctx.declare(f"{name}.{i}", part.shape) for i, part in enumerate(self.parts)]
         if not all(p.quantise(node, ctx, by, n) for p, n in zip(self.parts, names, strict=True)):
             raise Refusal("operands with scales of different granularity")
-        join = replace(self.node, inputs=tuple(names), outputs=(name,))
+        join = replace(self.join, inputs=tuple(names), outputs=(name,))
         _importer(join)(join, ctx)
         return True
 

@@ -21,10 +21,13 @@ def choose_depthwise(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
 
     A kernel position costs an MVM with a crossbar of which only a diagonal is used, or a vector product. The additions
     over the positions cost the same in both cases. Filters that share their crossbars, or that have a ReLU folded into
-    them, stay on crossbars.
+    them, stay on crossbars, and so do integers that are narrower than their weights: a vector product reads both in
+    one width.
     """
     layers = layer_nodes(graph)
     depthwise = {key: f for key, f in filters_of(graph).items() if is_depthwise(f)}
+    inputs = {key: graph.tensors[layers[key].inputs[0]].element for key in depthwise}
+    depthwise = {key: f for key, f in depthwise.items() if f.weight_bits <= inputs[key].bits}
     chips = {key: layer_target(graph, layers[key], arch) for key in depthwise}
     return {key: OnVectorUnit() for key, f in depthwise.items() if _is_faster_as_vectors(f, chips[key])}
 

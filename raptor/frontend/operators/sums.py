@@ -40,11 +40,10 @@ def _add_constant(node: NodeView, ctx: ImportContext) -> bool:
     if view is None or value is None or len(view.terms) != 1 or view.shape != ctx.shape(node.output):
         return False
     (term,) = view.terms
-    is_sum = term.tensor.element.bits > 8 and not np.isfinite(view.low) and not np.isfinite(view.high)
-    if not is_sum or (term.count != 1).any():
+    if not view.is_product or np.isfinite(view.low) or np.isfinite(view.high):
         return False
     offset = term.offset + bias(value, term.scale)
-    ctx.views[node.output] = replace(view, node=node, terms=(replace(term, offset=offset),))
+    ctx.views[node.output] = replace(view, node=node, terms=(replace(term, offset=offset),), is_product=False)
     return True
 
 
