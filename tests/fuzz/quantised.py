@@ -33,6 +33,8 @@ def made(number: int, most: int = MOST_STEPS) -> tuple[Case, bool]:
     chosen: dict[str, Any] = chip(rng) | {"mapping": rng.choice(STRATEGIES), "bits": 8}
     chosen |= {"cores": min(chosen["cores"], 60), "cell_bits": rng.choice((8, 8, 4, 2, 1))}
     chosen["xbar"] = (chosen["xbar"][0], max(chosen["xbar"][1], -(-9 // chosen["cell_bits"])))
+    if rng.random() < 0.25:
+        chosen["requant"] = "instruction"
     while True:
         b = Builder(rng, opset=rng.choice((OPSET, OPSET, OPSET, *OLD_OPSETS)))
         b.base = rng.choice(ACTIVATIONS if b.opset == OPSET else ACTIVATIONS[:4])
