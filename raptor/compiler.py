@@ -173,8 +173,8 @@ def _check_weights(graph: Graph, arch: Target) -> None:
             bits = node.operator.weight_bits
             cells = -(-bits // arch.cell_bits)
             raise UserError(
-                f"{node.name}: a weight of {bits} bits takes {cells} cells of {arch.cell_bits} bits, but a crossbar has "
-                f"only {arch.xbar_cols} columns; try {option('xbar', (arch.xbar_rows, cells))}"
+                f"{node.name}: a weight of {bits} bits takes {cells} cells of {arch.cell_bits} bits, but a crossbar "
+                f"has only {arch.xbar_cols} columns; try {option('xbar', (arch.xbar_rows, cells))}"
             )
 
 

@@ -28,14 +28,12 @@ from raptor.frontend.libraries import (
 from raptor.frontend.reading import INLINE_BYTES, ORIGINAL, Source, reads
 from raptor.frontend.registry import is_supported_op
 
-KEPT_APART = ("MatMulAddFusion", "GemmSumFusion", "DoubleQDQPairsRemover")
-"""Fusions turned off: product and sum keep the user's names, and the sum may add a tensor, unlike C of our Gemm.
-
-Of two pairs of QuantizeLinear and DequantizeLinear, the remover drops one that rounds.
-"""
+KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
+"""Fusions turned off: product and sum keep the user's names, and the sum may add a tensor, unlike C of our Gemm."""
 QUANTISED_AS_WRITTEN = (
     "WeightBiasQuantization",
     "QDQPropagationTransformer",
+    "DoubleQDQPairsRemover",
     "EnsureUniqueDQForNodeUnit",
     "ReluQuantRewrite",
     "ClipQuantRewrite",

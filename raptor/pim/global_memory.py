@@ -48,7 +48,11 @@ def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
         if constant.name not in constants:
             constants[constant.name] = pool.place(constant)
     outputs, end = _place_tensors(graph, graph.outputs, position + pool.size, arch)
-    values = np.concatenate(pool.chunks) if pool.chunks else np.zeros(0, np.float32 if graph.numbers == "float" else np.uint8)
+    values = (
+        np.concatenate(pool.chunks)
+        if pool.chunks
+        else np.zeros(0, np.float32 if graph.numbers == "float" else np.uint8)
+    )
     return GlobalMemory(inputs, outputs, constants, values, position, end)
 
 

@@ -163,7 +163,7 @@ STEPS = 14
 
 @cache
 def _models() -> tuple[tuple[ModelProto, Mapping[str, Any]], ...]:
-    """Returns the quantised models and the options of their compilation. They must be made before a defect is planted."""
+    """Returns the quantised models, which must be made before a defect is planted, and options to compile them."""
     from tests.fuzz.quantised import made
 
     return tuple((made(seed, STEPS)[0].model, options) for seed, options in QUANTISED.items())

@@ -90,6 +90,20 @@ class Builder:
     made: int = 0
     _reals: dict[str, str] = field(default_factory=dict)
 
+    # Attempts
+
+    def state(self) -> tuple[tuple[int, ...], dict[str, str], bool]:
+        """Returns what `restore` needs to take back a step that made no node."""
+        return tuple(map(len, self._lists())), dict(self._reals), self.floats
+
+    def restore(self, state: tuple[tuple[int, ...], dict[str, str], bool]) -> None:
+        counts, self._reals, self.floats = state
+        for some, count in zip(self._lists(), counts, strict=True):
+            del some[count:]
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.nodes, self.constants, self.pool, self.inputs, self.outputs
+
     # Draws
 
     @property
@@ -184,6 +198,8 @@ class Builder:
     def rounded(self, name: str, values: Array, like: Codes | None = None) -> Codes:
         """Adds QuantizeLinear behind real numbers, with other scales, or those of another tensor."""
         dtype, scale, zero = (like.dtype, like.scale, like.zero) if like else self.fitted(values)
+        if like and self.chance(5):
+            zero = self.number(*limits(dtype))
         self.need(0 < values.size <= MAX_ELEMENTS and values.ndim <= 5)
         codes = self.emit("QuantizeLinear", [name, *self.parameters(scale, zero, dtype)])
         return self.put(codes, values, dtype, scale, zero)
@@ -206,7 +222,7 @@ class Builder:
 
     def real_weights(self, w: Weights) -> str:
         given = [self.constant(of_type(w.codes, w.dtype)), *self.parameters(w.scale, w.zero, w.dtype)]
-        axis = {} if w.axis is None else {"axis": w.axis}
+        axis: dict[str, Any] = {} if w.axis is None else {"axis": w.axis}
         return self.emit("DequantizeLinear", given, **axis)
 
     def real_bias(self, count: int, scale: Array, size: float) -> tuple[str, Array]:
@@ -218,7 +234,7 @@ class Builder:
         given = [self.constant(codes), self.constant(scale)]
         if self.chance():
             given.append(self.constant(np.zeros(scale.shape, np.int32)))
-        axis = {"axis": 0} if scale.ndim else {}
+        axis: dict[str, Any] = {"axis": 0} if scale.ndim else {}
         return self.emit("DequantizeLinear", given, **axis), codes.astype(np.float32) * scale
 
     # Real numbers
@@ -247,7 +263,7 @@ class Builder:
         if self.chance() and self.pool:
             loose.append(self.pick(self.pool))
         infos = {value.name: value for value in (*map(self._output, loose), *self.outputs)}
-        graph = helper.make_graph(self.nodes, "quantised", self.inputs, infos.values(), self.constants)
+        graph = helper.make_graph(self.nodes, "quantised", self.inputs, list(infos.values()), self.constants)
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(CONTRIBUTED, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 

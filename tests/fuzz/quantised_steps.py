@@ -7,8 +7,19 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from tests.all_graphs.builder import MisfitError
 from tests.frontend.support import Array
-from tests.fuzz.quantised_builder import CONTRIBUTED, OPSET, Builder, Codes, Shape, Step, Weights, limits, of_type
+from tests.fuzz.quantised_builder import (
+    CONTRIBUTED,
+    MAX_ELEMENTS,
+    Builder,
+    Codes,
+    Shape,
+    Step,
+    Weights,
+    limits,
+    of_type,
+)
 
 STEPS: list[Step] = []
 BYTES = ("uint8", "int8")
@@ -150,7 +161,9 @@ def partner(b: Builder, x: Codes) -> Codes:
     if fits and not b.chance(4):
         return b.pick(fits)
     b.need(len(b.inputs) < 4)
-    return b.input(tuple(1 if b.chance(4) else n for n in x.shape)[b.number(0, len(x.shape) - 1) if b.chance(4) else 0 :])
+    return b.input(
+        tuple(1 if b.chance(4) else n for n in x.shape)[b.number(0, len(x.shape) - 1) if b.chance(4) else 0 :]
+    )
 
 
 @step(2)
@@ -182,7 +195,9 @@ def function_of_one(b: Builder) -> None:
     name, values = b.real(x), x.real
     for _ in range(b.pick((1, 1, 2))):
         op = b.pick(UNARY[:-3] if b.opset < 20 or x.dtype not in BYTES else UNARY)
-        given = {"alpha": float(b.rng.uniform(0.01, 0.5))} if op in ("LeakyRelu", "Elu", "HardSigmoid") else {}
+        given: dict[str, Any] = (
+            {"alpha": float(b.rng.uniform(0.01, 0.5))} if op in ("LeakyRelu", "Elu", "HardSigmoid") else {}
+        )
         (values,) = b.computed(op, [values], **given)
         name = b.emit(op, [name], **given)
     b.floats |= x.dtype not in BYTES
@@ -290,7 +305,9 @@ def reshape(b: Builder) -> None:
     size = x.codes.size
     first = b.pick([n for n in range(1, size + 1) if size % n == 0])
     second = b.pick([n for n in range(1, size // first + 1) if (size // first) % n == 0])
-    shape = b.pick(((first, size // first), (1, first, second, size // first // second), (first, second, size // first // second)))
+    shape = b.pick(
+        ((first, size // first), (1, first, second, size // first // second), (first, second, size // first // second))
+    )
     moved(b, x, "Reshape", [np.array(shape)])
 
 
@@ -299,7 +316,9 @@ def pad(b: Builder) -> None:
     x = b.operand(2, 3, 4)
     pads = [b.pick((0, 0, 1, 2)) for _ in range(2 * x.codes.ndim)]
     value = np.float32(0) if b.chance() else np.float32((b.number(*limits(x.dtype)) - x.zero) * x.scale)
-    values = np.pad(x.real, list(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True)), constant_values=value)
+    values = np.pad(
+        x.real, list(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True)), constant_values=value
+    )
     name = b.emit("Pad", [b.real(x), b.constant(np.array(pads)), *([b.constant(value)] if value or b.chance() else [])])
     finish(b, name, values) if b.chance() else b.rounded(name, values, x)
 
@@ -336,9 +355,11 @@ def constant_triple(b: Builder, w: Weights) -> list[str]:
     return [b.constant(of_type(w.codes, w.dtype)), *b.parameters(w.scale, w.zero, w.dtype)]
 
 
-def closed(b: Builder, op: str, names: list[str], values: Array, dtype: str, domain: str = CONTRIBUTED, **given: Any) -> None:
+def closed(
+    b: Builder, op: str, names: list[str], values: Array, dtype: str, domain: str = CONTRIBUTED, **given: Any
+) -> None:
     """Adds an operator whose result has scale and zero point after its other inputs."""
-    b.need(0 < values.size <= 400)
+    b.need(0 < values.size <= MAX_ELEMENTS)
     _, scale, zero = b.fitted(values, dtype)
     b.put(b.emit(op, [*names, *b.parameters(scale, zero, dtype)], domain=domain, **given), values, dtype, scale, zero)
 
@@ -354,7 +375,7 @@ def qlinear_conv(b: Builder) -> None:
     bias = np.rint(b.numbers.normal(0, 0.3 * float(np.abs(values).max()) + 1e-6, outs) / units).astype(np.int32)
     values = values + (bias * units).astype(np.float32).reshape(1, -1, *[1] * (x.codes.ndim - 2))
     _, scale, zero = b.fitted(values, x.dtype)
-    b.need(values.size <= 400)
+    b.need(values.size <= MAX_ELEMENTS)
     names = [*triple(b, x), *constant_triple(b, w), *b.parameters(scale, zero, x.dtype), b.constant(bias)]
     b.put(b.emit("QLinearConv", names, **given), values, x.dtype, scale, zero)
 
@@ -396,7 +417,7 @@ def qlinear_pool(b: Builder) -> None:
         values = x.real.mean(axis=(2, 3), keepdims=True)
         closed(b, "QLinearGlobalAveragePool", triple(b, x), values, x.dtype, channels_last=0)
         return
-    given = window(b, x.shape[2:], dilated=False) | {"count_include_pad": b.number(0, 1)}
+    given: dict[str, Any] = window(b, x.shape[2:], dilated=False) | {"count_include_pad": b.number(0, 1)}
     b.need(all(p <= k // 2 for p, k in zip(given["pads"], given["kernel_shape"] * 2, strict=True)))
     (values,) = b.computed("AveragePool", [x.real], **given)
     closed(b, "QLinearAveragePool", triple(b, x), values, x.dtype, **given)
@@ -408,7 +429,7 @@ def qlinear_concat(b: Builder) -> None:
     parts = [x, b.pick([c for c in b.pool if c.dtype == x.dtype and c.shape == x.shape])]
     values = np.concatenate([c.real for c in parts], 1)
     _, scale, zero = b.fitted(values, x.dtype)
-    b.need(values.size <= 400)
+    b.need(values.size <= MAX_ELEMENTS)
     names = [*b.parameters(scale, zero, x.dtype), *(n for c in parts for n in triple(b, c))]
     b.put(b.emit("QLinearConcat", names, domain=CONTRIBUTED, axis=1), values, x.dtype, scale, zero)
 
@@ -416,7 +437,7 @@ def qlinear_concat(b: Builder) -> None:
 @step(1)
 def qlinear_table(b: Builder) -> None:
     x, op = byte_operand(b), b.pick(("Sigmoid", "LeakyRelu"))
-    given = {"alpha": float(b.rng.uniform(0.01, 0.5))} if op == "LeakyRelu" else {}
+    given: dict[str, Any] = {"alpha": float(b.rng.uniform(0.01, 0.5))} if op == "LeakyRelu" else {}
     (values,) = b.computed(op, [x.real], **given)
     closed(b, f"QLinear{op}", triple(b, x), values, x.dtype, **given)
 
@@ -435,7 +456,7 @@ def plain_integers(b: Builder) -> None:
     else:
         w = b.weights((x.shape[-1], b.number(1, 9)), None, types)
         values = x.real @ w.real
-    b.need(0 < values.size <= 400)
+    b.need(0 < values.size <= MAX_ELEMENTS)
     zeros = [b.constant(of_type(c.zero, c.dtype)) for c in (x, w)]
     op = "ConvInteger" if is_conv else "MatMulInteger"
     name = b.emit(op, [x.name, b.constant(of_type(w.codes, w.dtype)), *zeros], **given)
@@ -468,20 +489,16 @@ def section_of_floats(b: Builder) -> None:
 
 def build(b: Builder, most: int) -> None:
     """Adds inputs, and up to `most` steps."""
-    from tests.all_graphs.builder import MisfitError
-
     for _ in range(b.number(1, 2)):
         rank = b.pick((2, 3, 4, 4, 4, 4, 5))
         shape = (b.pick((1, 1, 1, 2)), *(b.number(1, 7) for _ in range(rank - 1)))
         b.input(shape if math.prod(shape) <= 250 else (*shape[:2], *[3] * (rank - 2)))
     wanted, tries = b.number(1, most), 0
     while wanted and tries < 60:
-        kept = len(b.nodes), len(b.constants), len(b.pool), len(b.inputs), len(b.outputs), dict(b._reals), b.floats
+        kept = b.state()
         tries += 1
         try:
             b.pick(STEPS)(b)
             wanted -= 1
         except MisfitError:
-            nodes, constants, pool_, inputs, outputs, b._reals, b.floats = kept
-            del b.nodes[nodes:], b.constants[constants:], b.pool[pool_:], b.inputs[inputs:], b.outputs[outputs:]
-    assert OPSET
+            b.restore(kept)

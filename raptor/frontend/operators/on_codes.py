@@ -102,7 +102,10 @@ def pad(node: NodeView, ctx: ImportContext) -> bool:
     number, tensor = np.float32(0 if value is None else value.item()), term.tensor
     unit = np.rint(np.float64(number) / np.float64(term.scale.item()))
     element = unit - term.offset.item()
-    if np.float32(unit) * np.float32(term.scale.item()) != number or not tensor.element.low <= element <= tensor.element.high:
+    if (
+        np.float32(unit) * np.float32(term.scale.item()) != number
+        or not tensor.element.low <= element <= tensor.element.high
+    ):
         return False
     # The importer takes a value of the integer type of the model.
     code = int(element) + (tensor.coding.offset if tensor.coding else 0)

@@ -143,7 +143,9 @@ def _by_constant(
     if x.offset.any():
         total = weights.values.sum(axis=summed, keepdims=True, dtype=np.int64)
         constant = constant + x.offset * _along_output(node, side, total, summed)
-    ctx.views[node.output] = Affine(node, ctx.shape(node.output), (Term(sums, scale, constant),), is_product=addend is None)
+    ctx.views[node.output] = Affine(
+        node, ctx.shape(node.output), (Term(sums, scale, constant),), is_product=addend is None
+    )
     return True
 
 
@@ -212,7 +214,9 @@ def _by_tensor(node: NodeView, ctx: ImportContext, addend: Coded | Floats | bool
     own = dict(zip(node.inputs[:2], (f.name for f in factors), strict=False))
     sums = run(_bare(node), ctx, own, suffix="sums")[node.output]
     constant = bias(addend if not isinstance(addend, bool) else None, scale)
-    ctx.views[node.output] = Affine(node, ctx.shape(node.output), (Term(sums, scale, constant),), is_product=addend is None)
+    ctx.views[node.output] = Affine(
+        node, ctx.shape(node.output), (Term(sums, scale, constant),), is_product=addend is None
+    )
     return True
 
 
