@@ -10,7 +10,7 @@ NIGHT ?= nightly
 NIGHTLY ?= test-slow test-release test-browser check-conformance fuzz-night check-tables
 GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
-FUZZ_PARTS := graphs relations programs models files given faults
+FUZZ_PARTS := graphs quantised relations programs models files given faults
 
 .PHONY: help demo test test-slow test-release test-browser goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
 

@@ -16,6 +16,7 @@ from raptor.driver import Driver
 from raptor.frontend import Model
 from raptor.graph.ir import (
     EXTENDED,
+    Filter,
     Graph,
     Lookup,
     Map,
@@ -154,11 +155,24 @@ def _check_numbers(graph: Graph, arch: Target, requant: Requant | None, *, base_
             f"{option('element_bits', arch.element_bits)}: only for models of floats; the types of this model say the "
             "widths of its integers"
         )
+    _check_weights(graph, arch)
     if base_isa and requant == "instruction":
         raise UserError(
             f"{option('requant', requant)}: needs the extended instruction vrequant, which {option('base_isa', True)} "
             "excludes"
         )
+
+
+def _check_weights(graph: Graph, arch: Target) -> None:
+    """Raises `UserError` for weights that need more cells than a crossbar has columns."""
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter) and arch.outputs_of(node.operator.weight_bits) < 1:
+            bits = node.operator.weight_bits
+            cells = -(-bits // arch.cell_bits)
+            raise UserError(
+                f"{node.name}: a weight of {bits} bits takes {cells} cells of {arch.cell_bits} bits, but a crossbar "
+                f"has only {arch.xbar_cols} columns; try {option('xbar', (arch.xbar_rows, cells))}"
+            )
 
 
 def _verify_model(model: Model) -> None:

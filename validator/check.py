@@ -124,7 +124,8 @@ def _weights(program: Program, _arch: ArchFile, core: int, records: Records) -> 
 
 def _most_bits(matrix: Matrix) -> int:
     """Returns the bits of the largest integer of a matrix, with its sign."""
-    return 1 + max(int(matrix.max()).bit_length(), (-int(matrix.min()) - 1).bit_length() if matrix.min() < 0 else 0)
+    low, high = min(0, int(matrix.min())), max(0, int(matrix.max()))
+    return 1 + max(high.bit_length(), (~low if low else 0).bit_length())
 
 
 def _floats(program: Program, _arch: ArchFile, core: int, records: Records) -> None:

@@ -33,6 +33,7 @@ KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
 QUANTISED_AS_WRITTEN = (
     "WeightBiasQuantization",
     "QDQPropagationTransformer",
+    "DoubleQDQPairsRemover",
     "EnsureUniqueDQForNodeUnit",
     "ReluQuantRewrite",
     "ClipQuantRewrite",

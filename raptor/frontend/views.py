@@ -49,6 +49,10 @@ class View(Protocol):
         """Computes the integers of QuantizeLinear as tensor `name`. Returns False where only floats can."""
         ...
 
+    def bounded(self, node: NodeView, low: float, high: float) -> View:
+        """Returns min(max(view, low), high), the result of `node`."""
+        ...
+
     def coded(self) -> tuple[Tensor, Coding] | None:
         """Returns a tensor and a coding by which the host computes the numbers from it; None where it cannot."""
         ...
@@ -93,10 +97,10 @@ class Affine:
         """The only term, if it has the same parameters for all elements."""
         return self.terms[0] if len(self.terms) == 1 and self.terms[0].is_uniform else None
 
-    def bounded(self, low: float, high: float) -> Affine:
+    def bounded(self, node: NodeView, low: float, high: float) -> View:
         """Returns min(max(view, low), high)."""
         first, last = (min(max(bound, low), high) for bound in (self.low, self.high))
-        return replace(self, low=first, high=last, takes_bias=False)
+        return replace(self, node=node, low=first, high=last, takes_bias=False)
 
     def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         tensors = [t.tensor for t in self.terms]
@@ -207,6 +211,11 @@ class TableView:
     tensor: Tensor
     values: Floats
 
+    def bounded(self, node: NodeView, low: float, high: float) -> View:
+        """Returns the table of the bounded function."""
+        bounded = np.minimum(np.maximum(self.values, np.float32(low)), np.float32(high))
+        return replace(self, node=node, values=bounded)
+
     def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         _replay(self.node, ctx)
 
@@ -225,11 +234,19 @@ class TableView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:
-    """Several views along one axis. Their integers mean different things until they are quantised alike."""
+    """Several views along one axis. Their integers mean different things until they are quantised alike.
+
+    join: the Concat node.
+    """
 
     node: NodeView
     shape: Shape
     parts: tuple[View, ...]
+    join: NodeView
+
+    def bounded(self, node: NodeView, low: float, high: float) -> View:
+        """Returns the bounded parts, joined."""
+        return replace(self, node=node, parts=tuple(part.bounded(node, low, high) for part in self.parts))
 
     def as_floats(self, node: NodeView, ctx: ImportContext, name: str) -> None:
         _replay(self.node, ctx)
@@ -243,7 +260,7 @@ class Joined:
         names = [ctx.declare(f"{name}.{i}", part.shape) for i, part in enumerate(self.parts)]
         if not all(p.quantise(node, ctx, by, n) for p, n in zip(self.parts, names, strict=True)):
             raise Refusal("operands with scales of different granularity")
-        join = replace(self.node, inputs=tuple(names), outputs=(name,))
+        join = replace(self.join, inputs=tuple(names), outputs=(name,))
         _importer(join)(join, ctx)
         return True
 

@@ -27,7 +27,7 @@ from raptor.mapping.decision import (
 )
 from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, use_vector_unit
 from raptor.mapping.fully_connected import dense_matrices, is_dense
-from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_channels
+from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
 from raptor.mapping.line_unfolding import (
     Block,
     band_shape,
@@ -67,6 +67,8 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node, graph))
     graph = use_vector_unit(graph, decision)
+    if decision.tile != (tile := tile_of(graph, arch)):
+        yield f"tile: {decision.tile} channels, on this chip {tile}"
     chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
@@ -93,8 +95,6 @@ def _settings(decision: Decision, arch: Target) -> Iterator[str]:
     """Yields what is wrong with the settings that all layers share: strategy, tile, flow."""
     if decision.strategy not in STRATEGY.names:
         yield f"strategy: expected one of: {', '.join(STRATEGY.names)}"
-    if decision.tile != tile_channels(arch):
-        yield f"tile: {decision.tile} channels, on this chip {tile_channels(arch)}"
     if isinstance(decision.flow, ByLine):
         xbar = arch.xbar_rows, arch.outputs_per_xbar
         if decision.flow.xbar != xbar:

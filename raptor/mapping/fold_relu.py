@@ -9,7 +9,7 @@ from raptor.graph.ir import (
     Map,
     Node,
 )
-from raptor.mapping.kernel_unfolding import tile_channels
+from raptor.mapping.kernel_unfolding import tile_of
 from raptor.target.arch import Target
 
 
@@ -27,7 +27,7 @@ def fold_relu(graph: Graph, arch: Target) -> Graph:
         if not (isinstance(node.operator, Map) and node.operator.function == "relu"):
             continue
         source = producers.get(node.inputs[0])
-        if source and uses[source.output] == 1 and _single_product(source, arch):
+        if source and uses[source.output] == 1 and _single_product(source, graph, arch):
             assert isinstance(source.operator, Filter)
             folded[node.output] = replace(source, operator=replace(source.operator, relu=True), output=node.output)
             gone.add(source.output)
@@ -36,9 +36,9 @@ def fold_relu(graph: Graph, arch: Target) -> Graph:
     return replace(graph, nodes=nodes, tensors=tensors)
 
 
-def _single_product(node: Node, arch: Target) -> bool:
+def _single_product(node: Node, graph: Graph, arch: Target) -> bool:
     """Tells whether a node is a filter whose every output is the result of one MVM."""
     if not isinstance(node.operator, Filter):
         return False
     taps, channels, _ = node.operator.weights.shape
-    return taps == 1 and node.operator.groups == 1 and channels <= min(arch.xbar_rows, tile_channels(arch))
+    return taps == 1 and node.operator.groups == 1 and channels <= min(arch.xbar_rows, tile_of(graph, arch))

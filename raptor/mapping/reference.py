@@ -13,7 +13,7 @@ from raptor.mapping.decision import (
     layer_nodes,
 )
 from raptor.mapping.depthwise import as_stencils, choose_depthwise
-from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_channels
+from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
 from raptor.target.arch import Target
 
 
@@ -22,9 +22,9 @@ def map_raptor(graph: Graph, arch: Target) -> Decision:
 
     Raises `CapacityError` if the chip has too few crossbars or cores.
     """
-    tile = tile_channels(arch)
     vector = choose_depthwise(graph, arch)
     on_crossbars = as_stencils(graph, vector)
+    tile = tile_of(on_crossbars, arch)
     layers, cores = _fill(on_crossbars, arch, tile)
     if cores > arch.core_count:
         raise _too_small(on_crossbars, layers, arch, cores)
@@ -67,7 +67,7 @@ def _enough_xbars(graph: Graph, arch: Target) -> int:
     while True:
         count += (count + 3) // 4
         larger = arch.with_xbars_per_core(count)
-        if _fill(graph, larger, tile_channels(larger))[1] <= arch.core_count:
+        if _fill(graph, larger, tile_of(graph, larger))[1] <= arch.core_count:
             return count
 
 

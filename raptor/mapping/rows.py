@@ -37,7 +37,7 @@ from raptor.mapping.decision import (
 )
 from raptor.mapping.depthwise import as_stencils, choose_depthwise
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
-from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_channels
+from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
 from raptor.mapping.knobs import DEFAULT, INPUT_READERS, MESSAGE_NS, SENDINGS, Knobs
 from raptor.mapping.line_unfolding import (
     BandShape,
@@ -105,11 +105,13 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
     Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
     """
     vector = choose_depthwise(graph, arch)
-    found = _map_lines(as_stencils(graph, vector), arch, knobs)
+    on_crossbars = as_stencils(graph, vector)
+    found = _map_lines(on_crossbars, arch, knobs)
     if found is None:
         return map_raptor(graph, arch)
     layers, flow = found
-    return Decision("rows", tile_channels(arch), flow, {key: (layers | vector)[key] for key in filters_of(graph)})
+    tile = tile_of(on_crossbars, arch)
+    return Decision("rows", tile, flow, {key: (layers | vector)[key] for key in filters_of(graph)})
 
 
 def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Layer], ByLine] | None:
@@ -420,7 +422,7 @@ def _place_whole(
     Returns the layers, and the number of cores that they take.
     """
     layers: dict[str, KernelUnfolding | FullyConnected] = {}
-    core, free, tile = -1, 0, tile_channels(arch)
+    core, free, tile = -1, 0, tile_of(graph, arch)
     for key, filter_ in filters_of(graph).items():
         if key in by_line:
             continue

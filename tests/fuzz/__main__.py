@@ -16,9 +16,10 @@ from tests.fuzz.hostile import FILES
 from tests.fuzz.malformed import MODELS
 from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
+from tests.fuzz.quantised import QUANTISED
 from tests.fuzz.relations import METAMORPHIC
 
-_ALL = (GRAPHS, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED, DECISIONS)
+_ALL = (GRAPHS, QUANTISED, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED, DECISIONS)
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
 

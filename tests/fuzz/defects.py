@@ -4,33 +4,8 @@ A text that does not occur exactly once is an error, so that the table keeps ste
 """
 # ruff: noqa: E501 one defect a line
 
-from dataclasses import dataclass
-from pathlib import Path
-
-from tests.fuzz.campaign import BrokenError
-
-ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Defect:
-    """A change of a source file: `old` occurs there exactly once and becomes `new`."""
-
-    file: str
-    old: str
-    new: str
-
-    @property
-    def module(self) -> str:
-        return self.file.removesuffix(".py").replace("/", ".")
-
-    def source(self) -> str:
-        """Returns the changed text of the file. Raises `BrokenError` if `old` does not occur exactly once."""
-        text = (ROOT / self.file).read_text()
-        if text.count(self.old) != 1:
-            raise BrokenError(f"{self.file}: {self.old!r} occurs {text.count(self.old)} times; mend this table")
-        return text.replace(self.old, self.new)
-
+from tests.fuzz.defect import ROOT, Defect
+from tests.fuzz.integer_defects import INTEGER_DEFECTS
 
 EMIT, VIRTUAL = "raptor/codegen/emit.py", "raptor/codegen/registers.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate", "global_memory"))
@@ -47,7 +22,7 @@ WINDOW, LAYOUT = "raptor/graph/window.py", "raptor/target/layout.py"
 UNFOLD, MAPPING, PARTS = (f"raptor/mapping/{n}.py" for n in ("line_unfolding", "kernel_unfolding", "streaming"))
 PLANS, FOLD, DEPTHWISE = (f"raptor/mapping/{n}.py" for n in ("plans", "fold_relu", "depthwise"))
 
-DEFECTS: tuple[Defect, ...] = (
+_OF_PROGRAMS: tuple[Defect, ...] = (
     # Instructions
     Defect(EMIT, "out_address = self.at(op.result) + pixel * op.result.channels", "out_address = self.at(op.result) + pixel * op.input.channels"),
     Defect(EMIT, "first = np.append(True, pixel[1:] != pixel[:-1])[: len(pixel)]\n        # A product", "first = np.append(True, pixel[1:] == pixel[:-1])[: len(pixel)]\n        # A product"),
@@ -211,3 +186,7 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(SCHEDULE, "need |= set(made)", "need |= set(made[:1])"),
     Defect(SCHEDULE, "set(self.makers[fetch.tile.name]) for fetch", "set[int]() for fetch"),
 )  # fmt: skip
+
+DEFECTS = (*_OF_PROGRAMS, *INTEGER_DEFECTS)
+
+__all__ = ["DEFECTS", "ROOT", "Defect"]

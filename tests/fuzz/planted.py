@@ -9,6 +9,7 @@ import importlib.machinery
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +18,9 @@ from onnx import ModelProto
 
 from tests.frontend.support import make_model, node, random
 from tests.fuzz.campaign import BrokenError, Draw, Part
-from tests.fuzz.defects import DEFECTS, ROOT, Defect
+from tests.fuzz.defect import ROOT, Defect
+from tests.fuzz.defects import DEFECTS
+from tests.fuzz.integer_defects import INTEGER_DEFECTS
 from tests.fuzz.isolation import isolated
 
 # Models and checks that catch them
@@ -147,24 +150,51 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 
 
-def checked() -> Iterator[str]:
-    """Compiles the cases with the compiler that is imported, and yields the first faults of each."""
+QUANTISED: Mapping[int, Mapping[str, Any]] = {
+    seed: {"xbar": xbar, "xbars_per_core": 80, "cores": 30, "mapping": mapping}
+    for seed, (xbar, mapping) in enumerate(
+        [*[((24, 20), "rows"), ((9, 8), "raptor"), (64, "rows"), (32, "raptor")] * 6, (48, "pixelwise")]
+    )
+}
+"""Seed of a quantised model -> options of its compilation."""
+STEPS = 14
+"""Steps of a quantised model."""
+
+
+@cache
+def _models() -> tuple[tuple[ModelProto, Mapping[str, Any]], ...]:
+    """Returns the quantised models, which must be made before a defect is planted, and options to compile them."""
+    from tests.fuzz.quantised import made
+
+    return tuple((made(seed, STEPS)[0].model, options) for seed, options in QUANTISED.items())
+
+
+def checked(*, integers: bool = False) -> Iterator[str]:
+    """Compiles the cases with the compiler that is imported, and yields the first faults of each.
+
+    integers: the quantised models come first.
+    """
+    floats = [(globals()[name](), options) for name, options in CASES]
+    for model, options in (*_models(), *floats) if integers else (*floats, *_models()):
+        yield from _faults(model, options)
+
+
+def _faults(model: ModelProto, options: Mapping[str, Any]) -> Iterator[str]:
     import tempfile
 
     import raptor
     from validator.checks import check
     from validator.validate import validate
 
-    for name, options in CASES:
-        with tempfile.TemporaryDirectory() as folder:
-            program = raptor.compile(globals()[name](), **options)
-            out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
-            report = validate(out, layers=True)
-            if not report.passed:
-                yield f"{report.verdict}: {report.first_deviation}"
-            bad = [f for f in check(out) if f.severity == "error"]
-            if bad:
-                yield f"check: {bad[0].rule}"
+    with tempfile.TemporaryDirectory() as folder:
+        program = raptor.compile(model, **options)
+        out = program.save(Path(folder) / "out", stream_format="pim", weight_format="npz")
+        report = validate(out, layers=True)
+        if not report.passed:
+            yield f"{report.verdict}: {report.first_deviation}"
+        bad = [f for f in check(out) if f.severity == "error"]
+        if bad:
+            yield f"check: {bad[0].rule}"
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -199,11 +229,12 @@ def caught_by(defect: Defect | None) -> str:
         if defect is not None:
             plant(defect)
         try:
-            print(next(checked(), ""), end="")
+            print(next(checked(integers=defect in INTEGER_DEFECTS), ""), end="")
         except Exception as error:  # of any class, because the modules were imported anew
             print(f"{type(error).__name__}: {error}", end="")
 
-    outcome = isolated(find, seconds=120)
+    _models()
+    outcome = isolated(find, seconds=240)
     if outcome.status != 0:
         raise BrokenError(f"{defect}: status {outcome.status}: {outcome.err[-500:]}")
     return outcome.out

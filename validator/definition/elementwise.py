@@ -65,14 +65,12 @@ def _added(node: Node, sign: int) -> Result:
     for sums, other, k in ((first, second, 1), (second, first, 0)):
         if isinstance(sums, Real) and sums.kind == "sums" and sign == 1 and other is not None and node.fixed[k]:
             return biased(node, sums, other)
-    if not isinstance(first, Real) or not isinstance(second, Real) or first.kind != "plain" or second.kind != "plain":
+    if not isinstance(first, Real) or not isinstance(second, Real) or first.bounded or second.bounded:
         return None
-    a, b = first.single, second.single
-    if a is None or b is None:
-        return None
-    shape = np.broadcast_shapes(a.units.shape, b.units.shape)
-    negative = replace(b, units=sign * b.units)
-    return [Real((_broadcast(a, shape), _broadcast(negative, shape)), "other")]
+    terms = (*first.terms, *(replace(term, units=sign * term.units) for term in second.terms))
+    shape = np.broadcast_shapes(*(term.units.shape for term in terms))
+    more = len(terms) - 2  # additions beyond the one that every quantised sum has
+    return [Real(tuple(replace(_broadcast(term, shape), steps=term.steps + more) for term in terms), "other")]
 
 
 def _broadcast(term: Term, shape: Sequence[int]) -> Term:

@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto
 
 from raptor.frontend.importing import ImportContext
-from raptor.frontend.integers import affine, exact_code, run
+from raptor.frontend.integers import affine, run
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.registry import MOVES, rule
 from raptor.frontend.views import Affine, Joined, TableView
@@ -54,7 +54,7 @@ def concatenate(node: NodeView, ctx: ImportContext) -> bool:
         == (first.scale.item(), first.offset.item(), first.tensor.element)
     ]
     if first is None or len(same) < len(terms):
-        ctx.views[node.output] = Joined(node, ctx.shape(node.output), tuple(found))
+        ctx.views[node.output] = Joined(node, ctx.shape(node.output), tuple(found), node)
         return True
     own = {i: t.tensor.name for i, t in zip(node.inputs, same, strict=True)}
     tensor = run(node, ctx, own)[node.output]
@@ -83,10 +83,10 @@ def clip(node: NodeView, ctx: ImportContext) -> bool:
 
 
 def _bounded(node: NodeView, ctx: ImportContext, low: float, high: float) -> bool:
-    view = affine(ctx, node.inputs[0])
+    view = ctx.views.get(node.inputs[0])
     if view is None or np.isnan(low) or np.isnan(high):
         return False
-    ctx.views[node.output] = replace(view.bounded(low, high), node=node)
+    ctx.views[node.output] = view.bounded(node, low, high)
     return True
 
 
@@ -100,9 +100,13 @@ def pad(node: NodeView, ctx: ImportContext) -> bool:
     value = ctx.constant(node.input(2))
     if node.input(2) is not None and value is None:
         return False
-    element = exact_code(term, 0.0 if value is None else float(value.item()))
-    tensor = term.tensor
-    if element is None or not tensor.element.low <= element <= tensor.element.high:
+    number, tensor = np.float32(0 if value is None else value.item()), term.tensor
+    unit = np.rint(np.float64(number) / np.float64(term.scale.item()))
+    element = unit - term.offset.item()
+    if (
+        np.float32(unit) * np.float32(term.scale.item()) != number
+        or not tensor.element.low <= element <= tensor.element.high
+    ):
         return False
     # The importer takes a value of the integer type of the model.
     code = int(element) + (tensor.coding.offset if tensor.coding else 0)

@@ -1,0 +1,150 @@
+"""Defects that random quantised models have found, each with a small model that shows it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto
+
+import raptor
+from raptor.common.errors import UserError
+from raptor.frontend import load
+from raptor.graph.ir import Requantise
+from tests.frontend.support import Array, make_model, node
+from tests.fuzz.quantised_steps import STEPS
+from validator.validate import validate
+
+SCALES: dict[str, Any] = {"s": np.float32(0.02), "t": np.float32(0.013), "u": np.float32(0.0071), "z": np.uint8(40)}
+BEFORE = (node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "a"))
+AFTER = (node("QuantizeLinear", "r u z", "p", name="last"), node("DequantizeLinear", "p u z", "y"))
+
+
+def codes(dtype: Any, *shape: int) -> Array:
+    ends = np.iinfo(dtype)
+    return np.random.default_rng(shape).integers(ends.min, ends.max, shape, dtype, endpoint=True)
+
+
+def named(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """Returns copies of the nodes with different names, where they have not been given one."""
+    copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    for at, copy in enumerate(copies):
+        copy.name += f"_{at}" if copy.name.startswith("my_") else ""
+    return copies
+
+
+def model(*nodes: Any, shape: tuple[int, ...] = (1, 4, 5, 5), rank: int = 4, **constants: Any) -> ModelProto:
+    """Returns x, quantised, then the nodes, which read `a` and write `r`, quantised again, as floats."""
+    all_nodes = named([*BEFORE, *nodes, *AFTER])
+    return make_model(all_nodes, {"x": shape}, {"y": rank}, SCALES | constants, opset=21, ir_version=10)
+
+
+def passes(given: ModelProto, folder: Path, **options: Any) -> None:
+    """Compiles a model to integers alone, and validates it."""
+    chosen: dict[str, Any] = {"xbar": (24, 16), "xbars_per_core": 60, "cores": 20} | options
+    out = raptor.compile(given, **chosen).save(folder / "out", stream_format="pim", weight_format="npz")
+    report = validate(out, layers=True, samples=2)
+    assert report.passed, report
+    assert report.integers is not None
+    assert load(given).graph.numbers == "int"
+
+
+def test_two_roundings_one_after_the_other(tmp_path: Path):
+    """The optimiser of onnxruntime dropped one of them."""
+    pairs = [node("QuantizeLinear", "a t z", "b"), node("DequantizeLinear", "b t z", "r")]
+    passes(model(*pairs), tmp_path)
+
+
+def test_a_constant_beside_integers_of_16_bits(tmp_path: Path):
+    """The constant was rounded like a bias of products."""
+    nodes = [
+        node("QuantizeLinear", "x s wide", "q"),
+        node("DequantizeLinear", "q s wide", "a"),
+        node("DequantizeLinear", "k t", "b"),
+        node("Add", "a b", "c"),
+        node("QuantizeLinear", "c u wide", "p"),
+        node("DequantizeLinear", "p u wide", "y"),
+    ]
+    constants: dict[str, Any] = SCALES | {"wide": np.uint16(22314), "k": codes(np.int8, 1, 4, 5, 5)}
+    given = make_model(named(nodes), {"x": (1, 4, 5, 5)}, ["y"], constants, opset=21, ir_version=10)
+    terms = [len(n.operator.terms) for n in load(given).graph.nodes if isinstance(n.operator, Requantise)]
+    assert terms == [2]
+    passes(given, tmp_path)
+
+
+@pytest.mark.parametrize("bounds", ["Relu", "Clip"])
+def test_bounds_behind_joined_tensors(tmp_path: Path, bounds: str):
+    """They were computed in floats."""
+    nodes = [
+        node("QuantizeLinear", "a t z", "b"),
+        node("DequantizeLinear", "b t z", "c"),
+        node("Sigmoid", "c", "d"),
+        node("Concat", "a d c", "e", axis=1),
+        node(bounds, "e low high" if bounds == "Clip" else "e", "r"),
+    ]
+    passes(model(*nodes, low=np.float32(0.1), high=np.float32(1.2)), tmp_path)
+
+
+def test_bounds_behind_a_table(tmp_path: Path):
+    nodes = [node("HardSwish", "a", "b"), node("Clip", "b low high", "r")]
+    passes(model(*nodes, low=np.float32(-0.1), high=np.float32(0.9)), tmp_path)
+
+
+def test_padding_with_the_number_of_an_integer(tmp_path: Path):
+    """Float32(-23 * scale) is no whole multiple of the scale in float64."""
+    value = np.float32(-23) * SCALES["s"]
+    passes(model(node("Pad", "a pads value", "r"), pads=np.array([0, 0, 1, 0, 0, 1, 0, 2]), value=value), tmp_path)
+
+
+@pytest.mark.parametrize("mapping", ["rows", "raptor", "pixelwise"])
+@pytest.mark.parametrize("zero", [-128, 0, 55])
+def test_depthwise_weights_wider_than_their_input(tmp_path: Path, zero: int, mapping: str):
+    """A zero point gives weights of 9 bits, which a vector of bytes does not hold."""
+    nodes = [node("DequantizeLinear", "w t zw", "v"), node("Conv", "a v", "r", group=4, pads=[1, 1, 0, 1])]
+    weights: dict[str, Any] = {"w": codes(np.int8, 4, 1, 3, 3), "zw": np.int8(zero)}
+    passes(model(*nodes, **weights), tmp_path, mapping=mapping, xbar=9)
+
+
+@pytest.mark.parametrize("mapping", ["rows", "raptor", "pixelwise"])
+def test_wide_weights_in_cores_of_one_crossbar(tmp_path: Path, mapping: str):
+    """A tile of seven outputs takes two crossbars if its weights have 9 bits."""
+    nodes = [node("DequantizeLinear", "w t zw", "v"), node("Gemm", "a v", "r", transB=1)]
+    given = model(*nodes, shape=(1, 15), rank=2, w=codes(np.int8, 10, 15), zw=np.int8(62))
+    passes(given, tmp_path, mapping=mapping, xbar=(8, 7), xbars_per_core=1)
+
+
+def test_weights_that_no_row_of_cells_holds():
+    nodes = [node("DequantizeLinear", "w t zw", "v"), node("Gemm", "a v", "r", name="dense", transB=1)]
+    given = model(*nodes, shape=(1, 15), rank=2, w=codes(np.int8, 10, 15), zw=np.int8(62))
+    with pytest.raises(UserError, match=r"dense: a weight of 9 bits takes 9 cells of 1 bits.*only 8 columns; try "):
+        raptor.compile(given, xbar=(16, 8), cell_bits=1, xbars_per_core=9)
+
+
+def test_a_program_without_constants(tmp_path: Path):
+    """Its file of constants said that they are floats."""
+    given = make_model([*BEFORE], {"x": (1, 3)}, {"a": 2}, SCALES, opset=21, ir_version=10)
+    passes(given, tmp_path)
+
+
+@pytest.mark.parametrize("weight", [-128, -1])
+def test_weights_that_are_all_negative(tmp_path: Path, weight: int):
+    """`validate` found that -128 does not fit 8 bits."""
+    nodes = [node("DequantizeLinear", "w t", "v"), node("MatMul", "a v", "r")]
+    passes(model(*nodes, shape=(1, 6), rank=2, w=np.full((6, 2), weight, np.int8)), tmp_path)
+
+
+def test_sums_of_sums(tmp_path: Path):
+    """The definition rounded the first of two additions to float32."""
+    nodes = [
+        node("DequantizeLinear", "k t", "b"),
+        node("Sub", "b a", "c"),
+        node("Add", "c a", "d"),
+        node("Add", "d b", "r"),
+    ]
+    given = model(*nodes, k=codes(np.int16, 1, 4, 5, 5))
+    passes(given, tmp_path)
+
+
+def test_every_operator_is_drawn():
+    assert len({step.__name__ for step in STEPS}) > 25
