@@ -279,3 +279,14 @@ def test_weights_on_the_vector_unit_have_no_grid(tmp_path: Path):
     assert (layer.unfolding, layer.products_ns, layer.options.chosen) == ("vector", 0, None)
     assert layer.options.unknown == "on the vector unit, for which there are no grids"
     assert layer.split.vector > 0
+
+
+def test_programs_of_integers_say_what_rounding_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = raptor.quantize(models.build("lenet5", seed=0)).save(tmp_path / "int8.onnx")
+    out = raptor.compile(model).save(tmp_path / "out")
+    found = explain(out)
+    work = [x.work_ns for x in found.vector]
+    assert work == sorted(work, reverse=True)
+    assert {x.op_type for x in found.vector} >= {"QuantizeLinear"}
+    assert app.main(["explain", str(out)]) == 0
+    assert "of it to round sums to integers of fewer bits" in " ".join(capsys.readouterr().out.split())

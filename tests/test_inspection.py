@@ -3,12 +3,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import models
+import raptor
 from raptor.analysis.inspection import Inspection, inspect
 from raptor.cli import app
+from raptor.quantise import quantize
 from tests.frontend.support import make_model, node, random
 
 
@@ -49,11 +53,44 @@ def test_counts_of_a_tiny_model() -> None:
 
 
 def test_as_many_crossbars_as_the_compiler_uses() -> None:
-    import raptor
-
     report = raptor.compile(_tiny(), xbar=4, xbars_per_core=8, cores=8, mapping="raptor").report
     found = inspect(_tiny(), xbar=4, xbars_per_core=8)
     assert (found.matrices, found.xbars, found.cores_needed) == (report.matrices, report.xbars_used, report.cores_used)
+
+
+@pytest.mark.parametrize("weights", [8, 4])
+def test_a_quantised_model_has_the_parameters_of_its_float_model(weights: int, tmp_path: Path) -> None:
+    model = models.build("lenet5", seed=0)
+    path = quantize(model, weights=weights, per_channel=True).save(tmp_path / "quantised.onnx")
+    found, of_floats = inspect(path), inspect(model)
+    assert (found.parameters, found.weights, found.macs) == (of_floats.parameters, of_floats.weights, of_floats.macs)
+    assert found.utilisation == pytest.approx(of_floats.utilisation * weights / 8, abs=1e-4)
+    report = raptor.compile(path, mapping="raptor").report
+    assert [x.utilisation for x in report.layers if x.matrices] == [x.utilisation for x in found.layers]
+
+
+def test_operators_of_integers() -> None:
+    found = inspect(helper.make_model(_integers(), opset_imports=_OPSETS))
+    assert {o.op_type: o.status for o in found.operators} == {"QGemm": "supported", "QLinearSigmoid": "supported"}
+    assert found.parameters == 4 * 3 + 3
+    assert not found.unsupported
+
+
+_OPSETS = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
+
+
+def _integers() -> onnx.GraphProto:
+    scale, zero = np.float32(0.5), np.int8(0)
+    weights = np.arange(12, dtype=np.int8).reshape(4, 3)
+    constants = {"s": scale, "z": zero, "w": weights, "ws": np.full(3, 0.5, np.float32), "wz": np.zeros(3, np.int8)}
+    constants["b"] = np.arange(3, dtype=np.int32)
+    nodes = [
+        helper.make_node("QGemm", ["x", "s", "z", "w", "ws", "wz", "b", "s", "z"], ["c"], domain="com.microsoft"),
+        helper.make_node("QLinearSigmoid", ["c", "s", "z", "s", "z"], ["y"], domain="com.microsoft"),
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.INT8, [1, k]) for n, k in (("x", 4), ("y", 3))]
+    arrays = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    return helper.make_graph(nodes, "integers", values[:1], values[1:], arrays)
 
 
 def _unsupported() -> onnx.ModelProto:
@@ -115,7 +152,5 @@ def test_token_ids_are_listed_and_the_rest_is_counted(tmp_path: Path, capsys: py
 
 
 def test_the_same_from_the_package() -> None:
-    import raptor
-
     model = make_model([node("Relu", "x")], {"x": ("N", 4, "h", "w")}, ["y"])
     assert raptor.inspect(model, dims={"h": 3, "w": 5}).inputs == {"x": (1, 4, 3, 5)}

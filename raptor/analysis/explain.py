@@ -50,7 +50,7 @@ from validator.simulate.work import Split, Work, split_of, work_of
 
 Ints = npt.NDArray[np.int64]
 
-VERSION = 2
+VERSION = 3
 SAMPLES = 16
 FULL = 0.9
 """Share of the interval above which a part of the chip is the bottleneck."""
@@ -107,6 +107,15 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class VectorWork:
+    """Least time, in ns, that the vector units of all cores together work for an ONNX node."""
+
+    node: str
+    op_type: str
+    work_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """Lower bounds on latency and interval of this program, in ns.
 
@@ -134,8 +143,10 @@ class Bounds:
 class Explanation:
     """The result of `explain`. Times are in ns.
 
-    `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `what_if`:
-    results with one part of the chip twice as fast, for each part; empty unless asked for.
+    `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `vector`:
+    the nodes for which the vector units work, most work first; only of programs with integers, where rounding the sums
+    of a layer (requantisation) is most of it. `what_if`: results with one part of the chip twice as fast, for each
+    part; empty unless asked for.
     """
 
     program: str
@@ -147,6 +158,7 @@ class Explanation:
     binds: str
     layers: tuple[Layer, ...]
     warnings: tuple[str, ...]
+    vector: tuple[VectorWork, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     version: int = VERSION
 
@@ -220,8 +232,19 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
         binds=_binding(bounds, interval_ns, found),
         layers=found,
         warnings=machine.warnings,
+        vector=_vector(done, report) if manifest.numbers != "float" else (),
         what_if=what_if(machine, SAMPLES) if faster else (),
     )
+
+
+def _vector(done: _Simulated, report: CompileReport) -> tuple[VectorWork, ...]:
+    chosen = np.flatnonzero(done.machine.unit == VECTOR)
+    taken = np.bincount(done.of.node[done.of.step[chosen]], done.work.least[chosen], len(done.of.nodes)) / 1000
+    op_types = {layer.node: layer.op_type for layer in report.layers}
+    found = (
+        VectorWork(done.of.nodes[i], op_types.get(done.of.nodes[i], ""), float(taken[i])) for i in taken.nonzero()[0]
+    )
+    return tuple(sorted(found, key=lambda x: -x.work_ns))
 
 
 def _bounds(done: _Simulated, cores: int) -> Bounds:

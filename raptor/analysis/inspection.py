@@ -25,7 +25,7 @@ from raptor.common.strict import (
     Pair,
     Schema,
 )
-from raptor.frontend.registry import is_supported_op
+from raptor.frontend.registry import CONTRIBUTED, is_supported_op
 from raptor.graph.ir import (
     Dot,
     Filter,
@@ -93,7 +93,7 @@ class Inspection(Schema):
     xbars: int
     utilisation: float
     xbar_size: Pair[int, int]
-    outputs_per_xbar: int = Field(description="weights beside each other in a crossbar")
+    outputs_per_xbar: int = Field(description="weights of `bits` bits beside each other in a crossbar")
     cores_needed: int = Field(description="filled with crossbars one after another")
     operators: Items[OperatorInfo]
     unsupported: Items[NodeInfo]
@@ -136,8 +136,8 @@ def inspect(
 
 def _inspect(survey: frontend.Survey, arch: Target) -> Inspection:
     decision = map_raptor(survey.graph, arch)
-    layers = tuple(_layers(use_vector_unit(survey.graph, decision), decision, arch))
-    xbars = sum(layer.xbars for layer in layers)
+    found = tuple(_layers(use_vector_unit(survey.graph, decision), decision, arch))
+    layers = tuple(layer for layer, _ in found)
     weights = sum(layer.weights for layer in layers if layer.matrices)
     return Inspection(
         model=survey.name,
@@ -147,8 +147,8 @@ def _inspect(survey: frontend.Survey, arch: Target) -> Inspection:
         weights=weights,
         macs=sum(layer.macs for layer in layers),
         matrices=sum(layer.matrices for layer in layers),
-        xbars=xbars,
-        utilisation=_utilisation(weights, xbars, arch),
+        xbars=sum(layer.xbars for layer in layers),
+        utilisation=_utilisation(weights, sum(places for _, places in found)),
         xbar_size=(arch.xbar_rows, arch.xbar_cols),
         outputs_per_xbar=arch.outputs_per_xbar,
         cores_needed=1 + max(decision.cores, default=0),
@@ -167,13 +167,16 @@ def _operators(survey: frontend.Survey) -> Iterator[OperatorInfo]:
     unsupported = Counter(n.op_type for n in survey.unsupported)
     for op_type, count in survey.operators.items():
         refused = unsupported[op_type]
-        known = is_supported_op("", op_type)
+        known = any(is_supported_op(domain, op_type) for domain in ("", CONTRIBUTED))
         status = "not supported" if refused else "supported" if known else "computed while compiling"
         yield OperatorInfo(op_type=op_type, nodes=count, unsupported=refused, status=status)
 
 
-def _layers(graph: Graph, decision: Decision, arch: Target) -> Iterator[LayerInfo]:
-    """Yields the nodes with products, in order. Crossbars that several nodes share count at the first of them."""
+def _layers(graph: Graph, decision: Decision, arch: Target) -> Iterator[tuple[LayerInfo, int]]:
+    """Yields the nodes with products, in order, and how many weights their crossbars can hold.
+
+    Crossbars that several nodes share count at the first of them.
+    """
     nodes: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if isinstance(node.operator, Filter | Dot | Stencil):
@@ -183,25 +186,28 @@ def _layers(graph: Graph, decision: Decision, arch: Target) -> Iterator[LayerInf
         yield _layer(group, graph, decision, arch, seen)
 
 
-def _layer(group: Sequence[Node], graph: Graph, decision: Decision, arch: Target, seen: set[str]) -> LayerInfo:
+def _layer(
+    group: Sequence[Node], graph: Graph, decision: Decision, arch: Target, seen: set[str]
+) -> tuple[LayerInfo, int]:
     """Makes the entry of nodes of one name. Adds their filters to `seen`, so that each counts once."""
     filters = {filter_key(n): n.operator for n in group if isinstance(n.operator, Filter)}
     fresh = [key for key in filters if key not in seen]
     seen.update(fresh)
     matrices = [m for key in fresh for m in _matrices(decision, key)]
-    xbars = sum(m.xbars for m in matrices)
+    places = sum(_places(filters[key], decision, key, arch) for key in fresh)
     stencils = sum(n.operator.weights.size for n in group if isinstance(n.operator, Stencil))
     weights = sum(filters[key].weights.size for key in fresh)
-    return LayerInfo(
+    layer = LayerInfo(
         node=group[0].name,
         op_type=group[0].op_type,
         shape=graph.tensors[group[-1].output].shape,
         weights=weights + stencils,
         macs=sum(count_macs(n, graph) for n in group),
         matrices=len(matrices),
-        xbars=xbars,
-        utilisation=_utilisation(weights, xbars, arch),
+        xbars=sum(m.xbars for m in matrices),
+        utilisation=_utilisation(weights, places),
     )
+    return layer, places
 
 
 def _matrices(decision: Decision, key: str) -> tuple[Matrix, ...]:
@@ -209,9 +215,14 @@ def _matrices(decision: Decision, key: str) -> tuple[Matrix, ...]:
     return layer.matrices if isinstance(layer, KernelUnfolding) else ()
 
 
-def _utilisation(weights: int, xbars: int, arch: Target) -> float:
-    cells = xbars * arch.xbar_rows * arch.outputs_per_xbar
-    return round(weights / cells, 4) if cells else 0.0
+def _places(filter_: Filter, decision: Decision, key: str, arch: Target) -> int:
+    """Returns how many weights of the filter's width its crossbars can hold."""
+    xbars = sum(m.xbars for m in _matrices(decision, key))
+    return xbars * arch.xbar_rows * arch.outputs_of(filter_.weight_bits)
+
+
+def _utilisation(weights: int, places: int) -> float:
+    return round(weights / places, 4) if places else 0.0
 
 
 def write(path: Path, found: Inspection) -> None:

@@ -24,6 +24,8 @@ _TIME_LEGEND = (
     "work: least time for a sample, and its share of the interval. Then % of the time until the core ends, with one "
     "sample alone. send, recv: waiting for the other core; rest: issue, idle; +n: the core serves n more layers"
 )
+_MOST_NODES = 5
+"""Nodes with vector work that are listed."""
 _CHOICES = ("layer", "unfolding", "cores", "grid", "xbars", "products", "expects", "smaller", "larger")
 _EXPENDABLE_CHOICES = ("smaller", "larger", "xbars", "unfolding", "expects", "products", "grid")
 _TIMES = ("layer", "core", "work", "share", "matrix", "vector", "memory", "net", "send", "recv", "rest")
@@ -55,6 +57,9 @@ def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
     times = fit(_TIMES, list(_times(found, names)), console.width, _EXPENDABLE_TIMES)
     _print_table(times, _TIME_LEGEND, console)
     console.print()
+    if found.vector:
+        console.print(_vector(found))
+        console.print()
     console.print(_totals(found))
     console.print(found.binds, style="bold")
     if found.what_if:
@@ -117,6 +122,18 @@ def _one_for_each_core(found: Explanation) -> Iterator[Layer]:
         if layer.core not in seen:
             seen.add(layer.core)
             yield layer
+
+
+def _vector(found: Explanation) -> str:
+    """Says for which nodes the vector units work; for integers that is mostly rounding to fewer bits."""
+    total = sum(x.work_ns for x in found.vector)
+    most = ", ".join(f"{x.node} {x.work_ns / total:.0%}" for x in found.vector[:_MOST_NODES])
+    rounding = sum(x.work_ns for x in found.vector if x.op_type == "QuantizeLinear")
+    share = (
+        f", {rounding / total:.0%} of it to round sums to integers of fewer bits (QuantizeLinear)" if rounding else ""
+    )
+    rest = len(found.vector) - _MOST_NODES
+    return f"Vector units of all cores: {_time(total)}{share}. {most}" + (f" and {rest} more" if rest > 0 else "")
 
 
 def _totals(found: Explanation) -> Table:

@@ -139,14 +139,14 @@ def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:
         return False
     same = {value.name}
     for node in proto.graph.node:
-        if node.op_type in QUANTISED and any(node.input[i] in same for i in _data_of(node)):
+        if node.op_type in QUANTISED and any(node.input[i] in same for i in data_inputs(node)):
             return True
         if node.op_type in MOVES and node.input and node.input[0] in same:
             same.update(node.output)
     return False
 
 
-def _data_of(node: NodeProto) -> Iterable[int]:
+def data_inputs(node: NodeProto) -> Iterable[int]:
     """Returns which inputs of an operator of integers are data, neither scales nor zero points."""
     count = len(node.input)
     match node.op_type:

@@ -2,14 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from types import MappingProxyType
 
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from raptor.frontend.check import FLOATS
+from raptor.frontend.check import FLOATS, data_inputs
+from raptor.frontend.registry import QUANTISED
 
 _STATISTICS = (3, 4)
 """Inputs of BatchNormalization that are measured, not trained."""
+_BIASES = MappingProxyType({"QLinearConv": (8,), "QGemm": (6,)})
+"""Inputs of operators of integers that are a bias."""
 
 
 def count_operators(proto: ModelProto) -> dict[str, int]:
@@ -19,23 +23,30 @@ def count_operators(proto: ModelProto) -> dict[str, int]:
 
 
 def count_parameters(proto: ModelProto) -> int:
-    """Counts trained numbers: float constants, except single ones and the statistics of batch normalisation."""
-    statistics = {
-        name
-        for node in proto.graph.node
-        if node.op_type == "BatchNormalization"
-        for name in node.input[min(_STATISTICS) : max(_STATISTICS) + 1]
-    }
-    return sum(size for name, size in _float_constants(proto) if size > 1 and name not in statistics)
+    """Counts trained numbers: float constants, and constants of integers that stand for real numbers.
 
-
-def _float_constants(proto: ModelProto) -> Iterator[tuple[str, int]]:
-    """Yields name and number of elements of each."""
-    weights = {t.name: t for t in proto.graph.initializer}
-    yield from ((t.name, math.prod(t.dims)) for t in weights.values() if t.data_type in FLOATS)
+    Not counted are single numbers, the statistics of batch normalisation, scales and zero points.
+    """
+    integers, others = set[str](), set[str]()
     for node in proto.graph.node:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].t.data_type in FLOATS:
-            yield node.output[0], math.prod(node.attribute[0].t.dims)
+        if node.op_type == "BatchNormalization":
+            others.update(node.input[min(_STATISTICS) : max(_STATISTICS) + 1])
+        elif node.op_type in QUANTISED:
+            data = {*data_inputs(node), *_BIASES.get(node.op_type, ())}
+            integers.update(name for i, name in enumerate(node.input) if i in data)
+            others.update(name for i, name in enumerate(node.input) if i not in data)
+    return sum(size for name, size in _constants(proto, integers) if size > 1 and name not in others)
+
+
+def _constants(proto: ModelProto, integers: Container[str]) -> Iterator[tuple[str, int]]:
+    """Yields name and number of elements of each constant that is of floats or one of `integers`."""
+    weights = {t.name: t for t in proto.graph.initializer}
+    yield from ((t.name, math.prod(t.dims)) for t in weights.values() if t.data_type in FLOATS or t.name in integers)
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and node.attribute:
+            value = node.attribute[0].t
+            if value.data_type in FLOATS or (value.data_type and node.output[0] in integers):
+                yield node.output[0], math.prod(value.dims)
         elif node.op_type == "ConstantOfShape" and node.input[0] in weights and _is_float(node):
             yield node.output[0], int(numpy_helper.to_array(weights[node.input[0]]).prod())
 

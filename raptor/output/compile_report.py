@@ -190,7 +190,8 @@ def _layers(
         matrices = [m for key in keys for m in held[key]]
         xbars = sum(m.xbars for m in matrices)
         weights = sum((m.rows[1] - m.rows[0]) * (m.cols[1] - m.cols[0]) for m in matrices)
-        cells = xbars * arch.xbar_rows * arch.outputs_per_xbar
+        places = sum(m.xbars * arch.outputs_of(spatial.filters[key].weight_bits) for key in keys for m in held[key])
+        places *= arch.xbar_rows
         layers.append(
             LayerReport(
                 node=node,
@@ -201,7 +202,7 @@ def _layers(
                 replicas=max((_replicas(decision.layers[key], held[key]) for key in keys), default=0),
                 matrices=len(matrices),
                 xbars=xbars,
-                utilisation=round(weights / cells, 4) if cells else 0.0,
+                utilisation=round(weights / places, 4) if places else 0.0,
                 products_skipped=_skipped(decision, sources[node], int(by_node[node][isa.OPCODE["mvmul"]])),
                 cores=tuple(sorted(cores[node])),
                 instructions=_named(by_node[node]),

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from raptor.analysis.arch_figures import NOT_MODELLED as NOT_MODELLED_OF_CHIPS
+from raptor.output import files
 from raptor.reporting import text
 from raptor.reporting.facts import Facts, Layer
 from raptor.target.arch import ArchFile
@@ -150,9 +152,7 @@ def _maybe(value: float | None, shown: Callable[[float], str]) -> str:
 def head(facts: Facts) -> list[Figure]:
     """Returns model, chip, options and verdict."""
     manifest = facts.manifest
-    options = (
-        ", ".join(f"{k} {_option(v)}" for k, v in manifest.options.items() if v != {}) if manifest else "not known"
-    )
+    options = ", ".join(f"{k} {_option(v)}" for k, v in _options(manifest).items()) if manifest else "not known"
     return [
         Figure("model", None, manifest.model if manifest else "not known"),
         Figure("compiled by", None, manifest.tool if manifest else "not known"),
@@ -160,6 +160,15 @@ def head(facts: Facts) -> list[Figure]:
         Figure("chip", None, _chip(facts.profile.chip) if facts.profile.chip else "not known"),
         Figure("validation", None, *_validation(facts)),
     ]
+
+
+def _options(manifest: files.Manifest) -> dict[str, Any]:
+    """Returns the options that are shown: `bits` only for floats, as integers have the types of the model."""
+    shown = {name: value for name, value in manifest.options.items() if value != {}}
+    if manifest.numbers != "float":
+        shown.pop("bits", None)
+        shown["numbers"] = manifest.numbers
+    return shown
 
 
 def _option(value: object) -> str:

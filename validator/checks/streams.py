@@ -166,7 +166,7 @@ def nop(subject: Subject) -> Iterator[Hit]:
     TOPIC,
     "Instruction that pimsim-nn does not have",
     effect="pimsim-nn refuses to load the program",
-    advice="compile with --isa base, which lists the nodes that need such instructions",
+    advice="compile with --isa base, which lists the nodes that need such instructions; vrequant: with --requant exact",
 )
 def extension_op(subject: Subject) -> Iterator[Hit]:
     """Only a note where the compiler's user allowed extensions: the validator runs them."""

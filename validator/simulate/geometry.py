@@ -4,12 +4,14 @@ Times on crossbars that cannot hold the program's matrices mean nothing, so such
 but fits is simulated with a warning, because the compiler's decisions depend on the sizes.
 """
 
+import numpy as np
 from pydantic import ValidationError
 
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile, MatrixConfig
+from raptor.target.isa import OPCODE
 from validator.checks.loading import matrix_shapes
 from validator.programs import RawProgram
 from validator.simulate.simulated_chip import SimulatedChip
@@ -71,19 +73,30 @@ def _check_counts(program: RawProgram, target: SimulatedChip, matrix: MatrixConf
 def _check_matrices(program: RawProgram, target: SimulatedChip, matrix: MatrixConfig) -> None:
     """Raises `UserError` if a matrix does not fit its crossbars.
 
-    The shapes come from RAPTOR's weights and memory map. Without these files nothing is checked.
+    The shapes come from RAPTOR's weights, the width of a weight from the products of its group. Without weights
+    nothing is checked.
     """
     memory = program.folder / files.MEMORY
     shapes = matrix_shapes(program.folder) if program.source.is_dir() and memory.is_file() else None
     if shapes is None:
         return
     rows, cols = matrix.xbar_size
-    outputs = matrix.cell_precision * cols // storage.read(files.Memory, program.folder, files.MEMORY).element_bits
+    widths = _weight_bits(program)
     for core, (groups, found) in enumerate(zip(program.groups, shapes, strict=False)):
         for group, (xbars, shape) in enumerate(zip(groups, found or (), strict=False)):
+            outputs = matrix.cell_precision * cols // widths.get((core, group), 1)
             if shape[0] > rows or shape[1] > xbars * outputs:
                 raise UserError(
                     f"{program.source}: the matrix of {shape[0]}x{shape[1]} in array group {group} of core {core} does "
                     f"not fit {xbars} crossbars of {rows}x{cols} of {target.source}, which hold {rows}x"
                     f"{xbars * outputs} weights; compile for that chip, or simulate with one of the program's sizes"
                 )
+
+
+def _weight_bits(program: RawProgram) -> dict[tuple[int, int], int]:
+    """Returns the bits of a weight by core and array group, of the groups that have products."""
+    found: dict[tuple[int, int], int] = {}
+    for core, records in enumerate(program.records):
+        products = np.unique(records[records["opcode"] == OPCODE["mvmul"]][["c", "a"]])
+        found |= {(core, int(group)): max(1, int(bits)) for group, bits in products.tolist()}
+    return found

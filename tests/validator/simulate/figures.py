@@ -5,7 +5,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from tests.validator.simulate.generator import Case, random_case
+from tests.validator.simulate.generator import Case, random_case, widths_case
 
 FIGURES = Path(__file__).parent / "data" / "figures.json"
 
@@ -21,6 +21,8 @@ def digest(figures: dict[str, Any]) -> int:
         value = zlib.crc32(_text(random_case(seed)), value)
     for seed in sorted(map(int, figures["throughput"])):
         value = zlib.crc32(_text(random_case(seed, mode=0)), value)
+    for seed in sorted(map(int, figures["widths"])):
+        value = zlib.crc32(_text(widths_case(seed)), value)
     return value
 
 

@@ -6,7 +6,8 @@ and put at the end of both streams. Changing anything here invalidates the figur
 
 import json
 import random
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ SCALARS = ("sldi", "sadd", "ssub", "smul", "saddi", "smuli")
 TWO = ("vvadd", "vvsub", "vvmul", "vvdmul", "vvmax", "vvsll", "vvsra")
 ONE = ("vrelu", "vtanh", "vsigm")
 WITH_REGISTER = ("vavg", "vmv", "vrsu", "vrsl")
+INPUT_BITS = (1, 4, 7, 8, 9, 16, 17, 24, 31, 32)
+OUTPUT_BITS = (1, 8, 12, 16, 20, 24, 32)
 
 Instruction = dict[str, Any]
 
@@ -40,6 +43,20 @@ def random_case(seed: int, *, mode: int = 1) -> Case:
     config = {"core_cnt": cores, "array_group_map": {f"core{i}": g for i, g in enumerate(groups)}}
     streams = _Streams(draw, groups, arch["chip_config"]["core_config"]["rob_size"], tokens=mode == 1).build()
     return Case(config, streams, arch, _network(draw, cores))
+
+
+def widths_case(seed: int) -> Case:
+    """`random_case(seed)` with many changes of width, as in programs with integers, and a reorder buffer up to 16."""
+    case, draw = random_case(seed), random.Random(f"widths {seed}")
+    case.arch["chip_config"]["core_config"]["rob_size"] = draw.choice((1, 2, 3, 4, 6, 8, 12, 16))
+    return replace(case, streams=[list(_with_widths(draw, stream)) for stream in case.streams])
+
+
+def _with_widths(draw: random.Random, stream: Sequence[Instruction]) -> Iterator[Instruction]:
+    for instruction in stream:
+        if draw.random() < 0.4:
+            yield {"op": "setbw", "ibiw": draw.choice(INPUT_BITS), "obiw": draw.choice(OUTPUT_BITS)}
+        yield instruction
 
 
 def write(case: Case, folder: Path, *, sim_mode: int = 1, sim_time_ms: float = 1.0) -> None:

@@ -52,6 +52,15 @@ def test_larger_crossbars_are_simulated_with_a_warning(program: Path, tmp_path: 
     assert str(program / "arch.json") in warning
 
 
+def test_weights_of_4_bits_need_half_the_columns(tmp_path: Path):
+    model = raptor.quantize(models.build("lenet5", seed=0), weights=4).save(tmp_path / "int4.onnx")
+    program = raptor.compile(model).save(tmp_path / "out")
+    (warning,) = simulate(program, chip(tmp_path, xbar_size=[128, 64], adc_count=16)).warnings
+    assert "xbar_size 128x128 there, 128x64 here" in warning
+    with pytest.raises(UserError, match="which hold 128x64 weights"):
+        simulate(program, chip(tmp_path, xbar_size=[128, 32], adc_count=16))
+
+
 def test_another_speed_is_no_warning(program: Path, tmp_path: Path):
     assert simulate(program, chip(tmp_path, adc_latency_cycle=1)).warnings == ()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.validator.simulate import figures
-from tests.validator.simulate.generator import random_case, write
+from tests.validator.simulate.generator import Case, random_case, widths_case, write
 from validator.programs import read_program
 from validator.simulate import builtin, cycle_model, energy, simulated_chip
 
@@ -29,11 +29,11 @@ def measured() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def latency_misses(measured: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[Miss]:
     folder = tmp_path_factory.mktemp("latency")
-    return [_latency_miss(folder / seed, int(seed), *found) for seed, found in measured["latency"].items()]
+    return [_miss(folder / seed, int(seed), random_case(int(seed)), *x) for seed, x in measured["latency"].items()]
 
 
-def _latency_miss(folder: Path, seed: int, ms: float, pj: float) -> Miss:
-    write(random_case(seed), folder)
+def _miss(folder: Path, seed: int, case: Case, ms: float, pj: float) -> Miss:
+    write(case, folder)
     target = simulated_chip.read_target(folder / "arch.json")
     machine = cycle_model.build(read_program(folder), target)
     run = cycle_model.run(machine, counting=energy.needs_counting(target.file))
@@ -50,7 +50,7 @@ def test_latency(latency_misses: list[Miss]):
     unequal = [m for m in latency_misses if abs(m.latency) > 1e-9]
     assert len(latency_misses) >= 300
     # Those that differ do where a group and another unit reach the memory in the same cycle: the simulator's order
-    # is that of its objects in memory.
+    # is that of its objects in memory (`test_ordered_addresses`).
     assert len(unequal) <= 0.05 * len(latency_misses)
     assert max(abs(m.latency) for m in latency_misses) < 0.01
 
@@ -59,6 +59,21 @@ def test_energy(latency_misses: list[Miss]):
     equal = [m for m in latency_misses if abs(m.latency) <= 1e-9]
     assert max(abs(m.energy) for m in equal) < 1e-9
     assert max(abs(m.energy) for m in latency_misses) < 0.005
+
+
+def test_ordered_addresses(measured: dict[str, Any], latency_misses: list[Miss], tmp_path: Path):
+    """If the addresses of the simulator's objects grow in the order of allocation, its figures are the model's."""
+    unequal = {str(m.seed) for m in latency_misses if abs(m.latency) > 1e-9}
+    assert unequal == set(measured["ordered"])
+    misses = [_miss(tmp_path / seed, int(seed), random_case(int(seed)), *measured["ordered"][seed]) for seed in unequal]
+    assert max(max(abs(m.latency), abs(m.energy)) for m in misses) < 1e-9
+
+
+def test_many_widths(measured: dict[str, Any], tmp_path: Path):
+    found = measured["widths"].items()
+    misses = [_miss(tmp_path / seed, int(seed), widths_case(int(seed)), *x) for seed, x in found]
+    assert len(misses) >= 60
+    assert max(max(abs(m.latency), abs(m.energy)) for m in misses) < 1e-9
 
 
 def test_throughput(measured: dict[str, Any], tmp_path: Path):
