@@ -10,6 +10,7 @@ from raptor.common.errors import InternalError, UserError
 from raptor.compiler import PASS, PASSES
 from raptor.driver import Driver, Stopped
 from raptor.graph.ir import Graph
+from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import Decision
 from raptor.spatial import Partition
 from raptor.target.arch import Target
@@ -19,7 +20,7 @@ MODEL = conv_model((1, 3, 6, 6), 4)
 
 
 def test_every_pass_finds_what_it_takes():
-    known = {Graph, Target}
+    known = {Graph, Target, Requantising}
     for step in pipeline.PREPARATION:
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])
@@ -46,7 +47,7 @@ def test_a_compilation_stops_after_any_pass_with_a_text(name: str):
 
 
 def test_a_pass_that_is_none():
-    with pytest.raises(UserError, match=r"stop_after='lunch': expected one of: load, fold_relu, map"):
+    with pytest.raises(UserError, match=r"stop_after='lunch': expected one of: load, fold_relu, choose_recipes, map"):
         raptor.compile(MODEL, cores=4, driver=Driver(stop_after="lunch"))
 
 

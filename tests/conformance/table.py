@@ -21,9 +21,9 @@ HEAD = """# Conformance
 and uint8 for the quantised operators (`tests/conformance/cases.txt`). Each case is compiled, and the validator's engine
 executes its instruction streams. Tolerances and types are those of the suite (rtol 1e-3, atol 1e-7).
 
-Integers have no tolerance: `tests/conformance/test_integers.py` runs the 31 cases of the suite that quantise, dequantise
-or multiply integers, of 2 to 16 bits, and every result is equal to the wanted one. Numbers of 4 and 8 bits that are floats
-are refused, and so is DynamicQuantizeLinear, whose scale is known only at run time.
+Integers have no tolerance: `tests/conformance/test_integers.py` runs the 31 cases of the suite that quantise,
+dequantise or multiply integers, of 2 to 16 bits, and every result is equal to the wanted one. Numbers of 4 and 8 bits
+that are floats are refused, and so is DynamicQuantizeLinear, whose scale is known only at run time.
 
 `make conformance` writes this page. A case that is in `tests/conformance/passing.txt` must pass in later versions, too.
 """
