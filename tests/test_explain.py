@@ -288,5 +288,6 @@ def test_programs_of_integers_say_what_rounding_costs(tmp_path: Path, capsys: py
     work = [x.work_ns for x in found.vector]
     assert work == sorted(work, reverse=True)
     assert {x.op_type for x in found.vector} >= {"QuantizeLinear"}
-    assert app.main(["explain", str(out)]) == 0
-    assert "of it to round sums to integers of fewer bits" in " ".join(capsys.readouterr().out.split())
+    status, shown, _ = _run(capsys, out)
+    assert status == 0
+    assert "of it to round sums to integers of fewer bits" in " ".join(shown.split())
