@@ -70,7 +70,7 @@ INTEGER_DEFECTS: tuple[Defect, ...] = (
     Defect(WORDS, "self.bound(\"max\", recipe.low, (bits, bits), word, value)", "self.bound(\"max\", recipe.low, (bits, result), word, value)"),
     Defect(WORDS, "element.low, (element.bits, self.shape.widths[n])", "element.low, (self.shape.widths[n], self.shape.widths[n])"),
     Defect(WORDS, "name, register = (\"vrsl\", _LOW) if op == \"max\" else (\"vrsu\", _HIGH)", "name, register = (\"vrsu\", _LOW) if op == \"max\" else (\"vrsl\", _HIGH)"),
-    Defect(WORDS, "bits = op.source.element.bits, op.result.element.bits\n    writer", "bits = op.result.element.bits, op.source.element.bits\n    writer"),
+    Defect(WORDS, "_Operand(_IN, 1), _Operand(_TABLES, 2))", "_Operand(_IN, 1), _Operand(_TABLES, 1))"),
     Defect(VIRTUAL, "return floats << 16 | input_bits << 8 | output_bits", "return floats << 16 | output_bits << 8 | input_bits"),
     Defect(VIRTUAL, "np.where(widths >> 16 > 0, _SETFP, _SETBW)", "_SETBW"),
     Defect(VIRTUAL, "needed[uses] = wanted != np.append(np.uint32(self.widths), wanted[:-1])", "needed[uses] = False"),
