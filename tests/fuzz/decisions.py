@@ -75,7 +75,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("tests/test_plans.py::test_slower_plans_that_need_more_cores_are_left_out", Defect(PLANS, "plan.core_ns < front[-1].core_ns", "plan.core_ns > front[-1].core_ns")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(KNOBS, "products: float = 1.0", "products: float = 2.0")),
     Wrong(_PASSES, Defect(KNOBS, "patience_ns: float = 1_500", "patience_ns: float = 3_000")),
-    Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "if _is_faster_as_vectors(f, arch)}", "if not _is_faster_as_vectors(f, arch)}")),
+    Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "if _is_faster_as_vectors(f, chips[key])}", "if not _is_faster_as_vectors(f, chips[key])}")),
     Wrong("tests/spatial/test_fold.py::test_a_single_product_clips_by_itself", Defect(FOLD, "if source and uses", "if not source and uses")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(PLACES, "if isinstance(decision.flow, ByLine) and graph.computes:", "if not graph:")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(SCHEDULE, "if not isinstance(flow, ByLine) or not count:", "if flow or count:")),
