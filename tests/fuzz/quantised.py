@@ -55,7 +55,7 @@ def tried(case: Case, floats: bool, number: int, folder: Path) -> None:
         return
     text = number % 3 == 0
     formats: Any = {} if text else {"stream_format": "pim", "weight_format": "npz"}
-    out = program.save(folder / "out", **formats)
+    out = program.save(folder / "out", force=True, **formats)
     wrong = [f for f in check(out) if f.severity == "error"]
     assert not wrong, wrong[0]
     numbers = storage.read(files.Manifest, out, files.MANIFEST).numbers
@@ -72,6 +72,7 @@ def tried(case: Case, floats: bool, number: int, folder: Path) -> None:
 
 def _tried(number: int, most: int, folder: Path) -> tuple[str | None, str, Case]:
     case, floats = made(number, most)
+    folder.mkdir(parents=True, exist_ok=True)
     outcome = isolated(lambda: tried(case, floats, number, folder), seconds=SECONDS)
     *grown, ending = outcome.out.splitlines() or [""]
     for more in grown if ending[:1] != "{" else (*grown, ending):
