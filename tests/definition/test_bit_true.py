@@ -48,7 +48,7 @@ def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, f
     probes = [SimpleNamespace(tensor=n, node="", coding=codings[n][0]) for n in shown]
     program = SimpleNamespace(
         folder=Path("program"),
-        manifest=SimpleNamespace(numbers=numbers),
+        manifest=SimpleNamespace(numbers=numbers, integers=None),
         memory=SimpleNamespace(inputs=places, outputs=outputs),
         layers=SimpleNamespace(probes=probes),
     )

@@ -20,7 +20,7 @@ INTEGER_DEFECTS: tuple[Defect, ...] = (
     Defect(VIEWS, "step = np.asarray(by.scale * term.count.astype(np.float32), np.float32)", "step = np.asarray(by.scale, np.float32)"),
     Defect(VIEWS, "term.scale.item() != by.scale.item()", "by.scale.item() == 0"),
     Defect(VIEWS, "table = (quantised(self.values, by) - by.code.offset)", "table = (quantised(self.values, by) - by.code.offset + 1).clip(-128, 127)"),
-    Defect(VIEWS, "self.low, self.high)", "self.low, math.inf)"),
+    Defect(VIEWS, "by) for b in (self.low, self.high)]", "by) for b in (self.low, math.inf)]"),
     Defect(CODES, "rounded = np.rint(np.asarray(values, np.float32) / by.scale)", "rounded = np.floor(np.asarray(values, np.float32) / by.scale)"),
     Defect(CODES, "np.broadcast_arrays(by.scale, by.zero_point - by.code.offset)", "np.broadcast_arrays(by.scale, by.zero_point)"),
     Defect(CODES, "return values.reshape(*(1,) * axis, -1, *(1,) * (rank - axis - 1))", "return values[::-1].reshape(*(1,) * axis, -1, *(1,) * (rank - axis - 1))"),
