@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from raptor.frontend.registry import importers
 from tests.all_graphs.builder import FAMILIES
 from tests.all_graphs.cases import Case, build, cases, make_case
+from tests.fuzz.quantised import made
 
 FOCUSES = (*FAMILIES, "all")
 CI, SLOW = 100, 2000
@@ -47,9 +48,12 @@ def test_many_random_graphs(focus: str, request: pytest.FixtureRequest):
 
 
 def test_every_operator_is_drawn():
+    """Here or, if it is about integers, by the part of the fuzzer that makes quantised models."""
     missing = {i.op_type for i in importers()}
     for i in range(2000):
         missing -= {n.op_type for n in build(Random(i), FOCUSES[i % len(FOCUSES)]).nodes}
+        if i % 4 == 0:
+            missing -= {n.op_type for n in made(i)[0].model.graph.node}
         if not missing:
             return
     pytest.fail(f"not drawn: {sorted(missing)}")
