@@ -22,6 +22,7 @@ from raptor.common.errors import (
     UnsupportedNode,
     UserError,
 )
+from raptor.graph.recipes import NoRecipeError
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
 from validator.errors import Blocked, DeadlockError, ProgramError
@@ -36,6 +37,7 @@ EXAMPLES: dict[type[RaptorError], RaptorError] = {
         UnsupportedError([UnsupportedNode("a", "Loop", "no loops", ("b",)), UnsupportedNode("b", "If", "no branches")]),
         IncompleteError("input 'x' (1,H): H has no size", ["--dim", "H=SIZE"]),
         UnknownError("no float64 kernel"),
+        NoRecipeError("requantisation does not fit 32-bit integers"),
         InternalError("map failed"),
         errors.VerifyError("graph: output y is never defined"),
         ProgramError(3, 17, "send 1 2", "no such core"),
