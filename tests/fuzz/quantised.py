@@ -92,4 +92,4 @@ def case(rng: Draw, folder: Path) -> str:
     raise BrokenError(f"{fault}\n{given.script(folder)}")
 
 
-QUANTISED = Part("quantised", "random quantised models", short=25, long=5000, case=case, prepare=programs.prepare)
+QUANTISED = Part("quantised", "random quantised models", short=8, long=5000, case=case, prepare=programs.prepare)
