@@ -37,7 +37,10 @@ def test_the_default_name(folder: Path) -> None:
     assert Path("model-quantised.onnx").is_file()
 
 
-def test_the_worst_layers_come_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_worst_layers_come_first(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     call("model.onnx", "--all")
     printed = capsys.readouterr().out
     table, _, _ = printed.partition("\nSNR: ")  # the legend may take two lines
