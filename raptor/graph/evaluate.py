@@ -5,8 +5,6 @@ Integers are int64 and exact; a result beyond its type is an error.
 
 import math
 from collections.abc import Callable, Mapping
-from fractions import Fraction
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -36,6 +34,7 @@ from raptor.graph.ir import (
     Tensor,
 )
 from raptor.graph.requantise import Requantise
+from raptor.graph.requantise import evaluate as requantised
 from raptor.target.layout import Image
 
 Values = npt.NDArray[Any]
@@ -142,31 +141,11 @@ def _apply_to_integers(operator: Bound | Lookup | Requantise, operands: list[Val
         case Lookup(table):
             return table.astype(np.int64)[operands[0] + len(table) // 2]
         case Requantise():
-            return _requantise(operator, operands)
+            return requantised(operator, operands)
 
 
 def _constant(pixels: Numbers) -> Values:
     return pixels if pixels.dtype.kind == "f" else pixels.astype(np.int64)
-
-
-def _requantise(operator: Requantise, operands: list[Values]) -> Values:
-    """Sums in Python's integers, in units of the smallest part of any multiplier."""
-    denominators = [Fraction(float(m)).denominator for t in operator.terms for m in np.unique(t.multiplier)]
-    unit = max(denominators)
-    total = np.zeros(1, object)
-    for term, x in zip(operator.terms, operands, strict=True):
-        factor = np.vectorize(partial(_in_units, unit), otypes=[object])(term.multiplier)
-        rows = operator.row_class if factor.shape[0] > 1 else slice(None)
-        offsets = term.offset[operator.row_class if term.offset.shape[0] > 1 else slice(None)]
-        total = total + (x + offsets).astype(object) * factor[rows]
-    # Ties to even: up from above one half, or from one half of an odd number.
-    floor, rest = total // unit, total % unit
-    rounded = floor + ((2 * rest > unit) | ((2 * rest == unit) & (floor % 2 == 1)))
-    return np.clip(rounded + operator.zero_point, operator.low, operator.high).astype(np.int64)
-
-
-def _in_units(unit: int, multiplier: np.float32) -> int:
-    return int(Fraction(float(multiplier)) * unit)
 
 
 def _dot(operator: Dot, left: Values, right: Values) -> Values:
