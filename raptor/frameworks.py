@@ -1,4 +1,4 @@
-"""What the ways from a framework have in common: its models end as ONNX, and are compared in two steps."""
+"""Common parts of `raptor.torch` and `raptor.jax`: models end as ONNX, and are compared in two steps."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager

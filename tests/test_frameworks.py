@@ -24,7 +24,7 @@ IMAGE = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float
 
 @dataclass
 class Tensor:
-    """What `raptor.torch` asks of a tensor."""
+    """Tensor with as much as `raptor.torch` asks for."""
 
     values: Any
 
