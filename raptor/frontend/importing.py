@@ -52,6 +52,7 @@ from raptor.target.element import FLOAT32, MODELLED, ElementType
 from raptor.target.layout import Image
 
 if TYPE_CHECKING:
+    from raptor.frontend.reading import Source
     from raptor.frontend.views import View
 
 Shape = tuple[int, ...]
@@ -64,14 +65,17 @@ class Origin:
     node_names: frozenset[str]
     producers: Mapping[str, str]
     """Tensor -> label of the node that computes it."""
+    inner: frozenset[str]
+    """Tensors that only the front end knows."""
     reasons: Mapping[str, str]
     """First output of a node -> reason why it cannot be lowered, if it is known already."""
 
     @classmethod
-    def of(cls, proto: ModelProto, reasons: Mapping[str, str]) -> Origin:
-        nodes = proto.graph.node
+    def of(cls, model: Source) -> Origin:
+        nodes = model.proto.graph.node
         names = frozenset(n.name for n in nodes if n.name)
-        return cls(names, {output: label(n) for n in nodes for output in n.output if output}, reasons)
+        producers = {output: model.labels.get(output) or label(n) for n in nodes for output in n.output if output}
+        return cls(names, producers, model.inner, model.reasons)
 
     def label(self, node: NodeProto) -> str:
         """Returns the name of the original node behind a canonical one, which may be fused from several."""
@@ -365,7 +369,7 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
     graph = proto.graph
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
     inputs = [v.name for v in graph.input]
-    in_model = frozenset(origin.producers) | frozenset(inputs)
+    in_model = frozenset(origin.producers) - origin.inner | frozenset(inputs)
     constants = Constants(graph.initializer, folder)
     floats = FLOAT32 if _has_integers(graph, constants) else MODELLED
     codes = {} if floats == MODELLED else _codes(graph)

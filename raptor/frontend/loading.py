@@ -68,16 +68,16 @@ def load(
     missing, and `UnsupportedError` with every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
-    from raptor.frontend import canonical, check, importing, reading
+    from raptor.frontend import canonical, check, importing, nodes, reading
 
     model = reading.read(source)
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare(model, Fixed(shapes, dims, constants))
-    origin = importing.Origin.of(model.proto, model.reasons)
+    origin = importing.Origin.of(model)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
         graph = importing.import_graph(proto, folder, name, origin)
         graph.verify()
-    check.check_finite(graph)
+        check.check_finite(graph, nodes.Constants(proto.graph.initializer, folder).values())
     return Model(graph, onnx_bytes, name, ready.notes, ready.constants)
 
 
@@ -101,7 +101,7 @@ def survey(
         ready = prepare(model, Fixed(shapes, dims, constants), keep_integers=True)
         notes, operators = ready.notes, counting.count_operators(model.proto)
         parameters = counting.count_parameters(model.proto)
-        origin = importing.Origin.of(model.proto, model.reasons)
+        origin = importing.Origin.of(model)
         with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
             graph, refused = importing.survey_graph(proto, folder, model.name, origin)
             refused = [*ready.inputs, *refused]
@@ -127,6 +127,7 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
     """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend import check
     from raptor.frontend.control import resolve
+    from raptor.frontend.functions import expand
     from raptor.frontend.precision import to_float32
     from raptor.frontend.shapes import bind_inputs, require_complete
 
@@ -140,5 +141,15 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
     model.reasons = resolve(model.proto)
     check.check_types(model.proto)
     notes = (*to_float32(model.proto), *bound.notes)
+    own = _results(model.proto)
+    model.labels = expand(model.proto)
+    if model.labels:
+        # A function may have branches and loops.
+        model.reasons = {**model.reasons, **resolve(model.proto)}
+        model.inner = _results(model.proto) - own
     check.check_weights(model)
     return Ready(bound.constants, notes, inputs)
+
+
+def _results(proto: ModelProto) -> frozenset[str]:
+    return frozenset(o for node in proto.graph.node for o in node.output if o)
