@@ -14,9 +14,13 @@ from raptor.frontend.check import label
 from raptor.frontend.libraries import InvalidTypes, default_attributes, infer_shapes, standard_function
 from raptor.frontend.reading import subgraphs
 from raptor.frontend.registry import STANDARD_DOMAINS, find_importer, is_refused
+from raptor.frontend.versions import version_of
 
 MOST_LEVELS = 8
 """Most functions inside of each other."""
+
+_WITHOUT_KERNEL = frozenset(("Swish",))
+"""Operators that have an importer, but not even onnxruntime computes them after version 24."""
 
 
 def expand(proto: ModelProto) -> Mapping[str, str]:
@@ -24,7 +28,7 @@ def expand(proto: ModelProto) -> Mapping[str, str]:
 
     Returns for the results of all new nodes the label of the node that they come from, which is the one the user knows.
     """
-    version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
+    version = version_of(proto)
     labels: dict[str, str] = {}
     for _ in range(MOST_LEVELS):
         constants = {t.name for t in proto.graph.initializer}
@@ -36,6 +40,7 @@ def expand(proto: ModelProto) -> Mapping[str, str]:
 
 def _lacks_importer(node: NodeProto, version: int) -> bool:
     known = is_refused(node.op_type) or find_importer(node.op_type, version) is not None
+    known &= node.op_type not in _WITHOUT_KERNEL or version == 24
     return node.domain in STANDARD_DOMAINS and not known and not any(True for _ in subgraphs(node))
 
 
@@ -60,7 +65,7 @@ class _Expansion:
         if function is None or any(n.op_type.startswith("Random") for n in function.node):
             return []
         absent = [""] * (len(function.input) - len(node.input))
-        inputs = dict(zip(function.input, (*node.input, *absent), strict=True))
+        inputs = dict(zip(function.input, (*node.input, *absent), strict=False))
         nodes, _ = inline(_body(function, node, self.version), inputs, self.names, node.output)
         shown = self.labels.get(node.output[0]) or label(node)
         self.labels.update((o, shown) for n in nodes for o in n.output)

@@ -44,13 +44,14 @@ def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto])
         schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
     except onnx.defs.SchemaError:
         return None
-    if schema.has_function and min(schema.function_opset_versions) <= version:
-        return FunctionProto.FromString(schema.get_function_with_opset_version(version))
-    if schema.has_context_dependent_function and min(schema.context_dependent_function_opset_versions) <= version:
-        given = [t.SerializeToString() for t in types]
-        found = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), given)
-        return FunctionProto.FromString(found)
-    return None
+    # onnx gives nothing for a later version in which an operator of the function takes more types.
+    plain = max((v for v in schema.function_opset_versions if v <= version), default=0)
+    if plain:
+        return FunctionProto.FromString(schema.get_function_with_opset_version(plain))
+    by_type = max((v for v in schema.context_dependent_function_opset_versions if v <= version), default=0)
+    given = [t.SerializeToString() for t in types]
+    found = by_type and schema.get_context_dependent_function_with_opset_version(by_type, node.SerializeToString(), given)
+    return FunctionProto.FromString(found) if found else None
 
 
 def default_attributes(node: NodeProto, version: int) -> list[AttributeProto]:

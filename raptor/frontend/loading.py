@@ -126,9 +126,6 @@ class Ready:
 def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Ready:
     """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend import check
-    from raptor.frontend.control import resolve
-    from raptor.frontend.functions import expand
-    from raptor.frontend.precision import to_float32
     from raptor.frontend.shapes import bind_inputs, require_complete
 
     check.check_model(model)
@@ -138,17 +135,33 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
         require_complete(model.proto)
     faults = ((v.name, check.input_fault(model.proto, v)) for v in check.model_inputs(model.proto).values())
     inputs = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
-    model.reasons = resolve(model.proto)
-    check.check_types(model.proto)
-    notes = (*to_float32(model.proto), *bound.notes)
-    own = _results(model.proto)
-    model.labels = expand(model.proto)
-    if model.labels:
-        # A function may have branches and loops.
-        model.reasons = {**model.reasons, **resolve(model.proto)}
-        model.inner = _results(model.proto) - own
+    notes = (*simplify(model), *bound.notes)
     check.check_weights(model)
     return Ready(bound.constants, notes, inputs)
+
+
+def simplify(model: Source) -> tuple[str, ...]:
+    """Resolves branches and loops, converts types, and expands functions, in place. Returns notes for the user."""
+    from raptor.frontend import check
+    from raptor.frontend.control import resolve
+    from raptor.frontend.functions import expand
+    from raptor.frontend.precision import to_float32
+    from raptor.frontend.versions import is_newer, lower_version
+
+    proto, own, notes = model.proto, _results(model.proto), ()
+    if is_newer(proto):
+        model.labels = expand(proto)
+        notes = to_float32(proto)
+        lower_version(proto)
+    model.reasons = resolve(proto)
+    check.check_types(proto)
+    notes = (*notes, *to_float32(proto))
+    model.labels = {**model.labels, **expand(proto)}
+    if model.labels:
+        # A function may have branches and loops.
+        model.reasons = {**model.reasons, **resolve(proto)}
+        model.inner = _results(proto) - own
+    return notes
 
 
 def _results(proto: ModelProto) -> frozenset[str]:
