@@ -50,7 +50,9 @@ def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto])
         return FunctionProto.FromString(schema.get_function_with_opset_version(plain))
     by_type = max((v for v in schema.context_dependent_function_opset_versions if v <= version), default=0)
     given = [t.SerializeToString() for t in types]
-    found = by_type and schema.get_context_dependent_function_with_opset_version(by_type, node.SerializeToString(), given)
+    found = by_type and schema.get_context_dependent_function_with_opset_version(
+        by_type, node.SerializeToString(), given
+    )
     return FunctionProto.FromString(found) if found else None
 
 

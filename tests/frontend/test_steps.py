@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raptor.backend import RaptorBackend
-from tests.frontend.support import golden, make_model, node, random, single
+from tests.frontend.support import golden, single
 from tests.pipeline import check
 
 EDGES = np.array(
