@@ -66,8 +66,8 @@ and their weights are converted. Every shape is fixed (`--dim`,
 `--shape`). Nodes that depend only on constants and shapes are computed while compiling, whatever their operator is. So
 are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant). Integers are possible there, but not
 as [data](faq.md#token-ids). Operators that are not in the table, but that ONNX defines by others (Attention,
-RotaryEmbedding, GroupNormalization from version 21 on, LinearAttention, CausalConvWithState and others), are replaced by
-these first; so what they need is what these need.
+RotaryEmbedding, GroupNormalization from version 21 on, LinearAttention, CausalConvWithState and others), are replaced
+by these first; so what they need is what these need.
 
 - *since*: the first version of the operator set that is read. Later versions are read too, until the next row of the
   same operator.

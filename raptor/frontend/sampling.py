@@ -50,7 +50,7 @@ def _along(grid: Floats, size: int, how: Sampling) -> tuple[Indices, Floats]:
     mode = _MODES.get(how.mode, how.mode)
     x = _padded(np.rint(x) if mode == "nearest" else x, low, high, size, how.padding)
     first, weights = _taps(x, mode)
-    at: Indices = first[:, None] + np.arange(weights.shape[1])
+    at = np.asarray(first[:, None] + np.arange(weights.shape[1]), np.int64)
     if how.padding == "border":
         at = np.clip(at, 0, size - 1)
     elif how.padding == "reflection":

@@ -1,6 +1,5 @@
 """Positions of extreme elements along an axis, and vectors that mark a position."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from raptor.frontend.constants import natural_image
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
+from raptor.frontend.ranges import Range
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
 from raptor.graph.ir import Floats, Tensor
 
@@ -30,13 +30,13 @@ class Found:
     position: Tensor
 
 
-@importer("ArgMax", since=1)
+@importer("ArgMax", since=1, counts=True)
 def import_arg_max(node: NodeView, ctx: ImportContext) -> None:
     """Position of the maximum along an axis: the first of equal ones, or the last (select_last_index)."""
     _lower_position(node, ctx, negative=False)
 
 
-@importer("ArgMin", since=1)
+@importer("ArgMin", since=1, counts=True)
 def import_arg_min(node: NodeView, ctx: ImportContext) -> None:
     """Position of the minimum along an axis: that of the maximum of -x."""
     _lower_position(node, ctx, negative=True)
@@ -49,7 +49,9 @@ def import_hardmax(node: NodeView, ctx: ImportContext) -> None:
     build.finish(_find(build, seen, _ramp(ctx, node, axis)).mark)
 
 
-@importer("TopK", since=10, limits=f"a constant K of at most {MOST_TAKEN}; finite numbers", all_outputs=True)
+@importer(
+    "TopK", since=10, limits=f"a constant K of at most {MOST_TAKEN}; finite numbers", all_outputs=True, counts=True
+)
 def import_top_k(node: NodeView, ctx: ImportContext) -> None:
     """The largest or smallest elements along an axis, and their positions, by one search for each."""
     (count,) = constant_ints(node, ctx, 1) or (0,)
@@ -62,13 +64,17 @@ def import_top_k(node: NodeView, ctx: ImportContext) -> None:
         found.append(_find(build, seen, _ramp(ctx, node, axis)))
         seen = _without(build, seen, found[-1].mark)
     values = [build.map("mul", f.value, -1.0) if negative else f.value for f in found]
-    shape = ctx.tensor(node.inputs[0]).shape
-    for output, parts in zip(node.outputs, (values, [f.position for f in found]), strict=False):
+    x = ctx.tensor(node.inputs[0])
+    part = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    results = ((values, ctx.whole(x)), ([f.position for f in found], Range(0, x.shape[axis] - 1)))
+    for output, (parts, reach) in zip(node.outputs, results, strict=False):
         if output in ctx.used:
-            build.finish(_stacked(build, parts, (*shape[:axis], 1, *shape[axis + 1 :]), axis), output)
+            build.finish(_stacked(build, parts, part, axis), output)
+            if reach is not None:
+                ctx.declare_whole(output, reach)
 
 
-@importer("OneHot", since=9, limits="constant depth and values")
+@importer("OneHot", since=9, limits="constant depth and values", counts=True)
 def import_one_hot(node: NodeView, ctx: ImportContext) -> None:
     """Vectors with one value at the position that an index says and another elsewhere, also if it is out of range."""
     off, on = (float(v) for v in _constant(node, ctx, 2).ravel())
@@ -85,6 +91,8 @@ def import_one_hot(node: NodeView, ctx: ImportContext) -> None:
     marks = [f.relu(f.sub(1, f.abs(f.sub(ids, f.sub(numbers, first))))) for first in (0, depth)]
     mark = f.add(*marks)
     f.finish(f.add(f.mul(mark, on), f.mul(f.sub(1, mark), off)))
+    if float(off).is_integer() and float(on).is_integer():
+        ctx.declare_whole(node.output, Range(int(min(off, on)), int(max(off, on))))
 
 
 def _lower_position(node: NodeView, ctx: ImportContext, *, negative: bool) -> None:
@@ -92,7 +100,9 @@ def _lower_position(node: NodeView, ctx: ImportContext, *, negative: bool) -> No
     # A difference of infinite numbers would be none.
     seen = View(build.map("max", seen.tensor, -LARGEST), seen.chosen)
     last = bool(node.integer("select_last_index", 0))
-    build.finish(_find(build, seen, _ramp(ctx, node, axis), last=last).position)
+    ramp = _ramp(ctx, node, axis)
+    build.finish(_find(build, seen, ramp, last=last).position)
+    ctx.declare_whole(node.output, Range(0, ramp.shape[axis] - 1))
 
 
 def _seen(node: NodeView, ctx: ImportContext, default: int, *, negative: bool) -> tuple[Builder, View, int]:
@@ -144,13 +154,8 @@ def _without(build: Builder, seen: View, mark: Tensor) -> View:
 
 def _stacked(build: Builder, parts: Sequence[Tensor], shape: Sequence[int], axis: int) -> Tensor:
     """Puts tensors side by side, each with one element along the axis."""
-    places = [p.reshape(shape) for p in indices([_flat(p) for p in parts])]
+    places = [p.reshape(shape) for p in indices(list(parts))]
     return build.arranged(np.concatenate(places, axis=axis), *parts)
-
-
-def _flat(part: Tensor) -> Tensor:
-    assert math.prod(part.shape) == part.image.elements
-    return part
 
 
 def _constant(node: NodeView, ctx: ImportContext, position: int) -> np.ndarray:
