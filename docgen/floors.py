@@ -14,7 +14,7 @@ FLOORS = (
     ("target",),
     ("graph",),
     ("frontend",),
-    ("mapping", "quantise"),
+    ("mapping", "quantise", "segments"),
     ("spatial",),
     ("pim",),
     ("codegen",),

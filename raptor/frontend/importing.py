@@ -78,6 +78,19 @@ class Origin:
         return node.name if node.name in self.node_names else self.producers.get(node.output[0], label(node))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The answer of the importers about one node of the canonical model.
+
+    `refused`: why the chip does not compute it, None if it does; an empty text means that one of its inputs cannot be
+    on the chip. `nodes`: what it became.
+    """
+
+    name: str
+    refused: str | None
+    nodes: tuple[Node, ...]
+
+
 class ImportContext:
     """The model as an importer sees it, and the place where it adds its nodes."""
 
@@ -91,6 +104,8 @@ class ImportContext:
     ) -> None:
         """Takes the types of the integer tensors of the model, and the type of the floats."""
         self.nodes: list[Node] = []
+        self.answers: list[Answer] = []
+        """One for each node of the canonical model."""
         self.tensors: dict[str, Tensor] = {}
         self.views: dict[str, View] = {}
         """Float tensors of the model that integers stand for; they are not computed unless `tensor` asks."""
@@ -362,6 +377,27 @@ def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 
 def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> tuple[Graph, list[UnsupportedNode]]:
     """Returns the part of the model that can be lowered, and every node that cannot; if none, the graph is complete."""
+    context, inputs, refused = _imported(proto, folder, origin)
+    outputs = tuple(dict.fromkeys(v.name for v in proto.graph.output))
+    for output in outputs:
+        context.output(output)
+    return Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context)), refused
+
+
+def ask_nodes(proto: ModelProto, folder: Path, origin: Origin) -> tuple[Graph, tuple[Answer, ...]]:
+    """Asks the importers about every node of a canonical model, as if outputs of refused nodes were inputs of the chip.
+
+    Returns what the others became, without the outputs of the model, and the answers in the order of the nodes.
+    """
+    context, inputs, _ = _imported(proto, folder, origin)
+    graph = Graph(proto.graph.name, context.tensors, tuple(context.nodes), tuple(inputs), ())
+    return graph, tuple(context.answers)
+
+
+def _imported(
+    proto: ModelProto, folder: Path, origin: Origin
+) -> tuple[ImportContext, list[str], list[UnsupportedNode]]:
+    """Imports inputs and nodes. Returns the context, the inputs that can be fed, and the nodes that are refused."""
     graph = proto.graph
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
     inputs = [v.name for v in graph.input]
@@ -377,24 +413,23 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
         with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
             context.input(value, by_host.get(value))
     inputs = [value for value in inputs if value in context.tensors]
-    refused = _import_nodes(graph, context, origin, version)
-    outputs = tuple(dict.fromkeys(v.name for v in graph.output))
-    for output in outputs:
-        context.output(output)
-    return Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context)), refused
+    return context, inputs, _import_nodes(graph, context, origin, version)
 
 
 def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, version: int) -> list[UnsupportedNode]:
     """Imports all nodes. Returns those that cannot be lowered."""
     refused: list[UnsupportedNode] = []
     for proto in graph.node:
-        node = NodeView.of(proto, origin.label(proto), version)
+        node, first = NodeView.of(proto, origin.label(proto), version), len(context.nodes)
+        reason = None
         try:
             _import_node(node, proto.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
         except Refusal as refusal:
-            if str(refusal):
-                refused.append(UnsupportedNode(node.name, node.op_type, str(refusal), _needs(node, refusal)))
+            reason = str(refusal)
+            if reason:
+                refused.append(UnsupportedNode(node.name, node.op_type, reason, _needs(node, refusal)))
             _assume_outputs(node, context)
+        context.answers.append(Answer(node.name, reason, tuple(context.nodes[first:])))
     return refused
 
 

@@ -1,0 +1,110 @@
+"""Pieces: a part of an ONNX graph as a model of its own. Names stay, and weights go only where they are read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import ModelProto, TypeProto, ValueInfoProto, helper
+
+from raptor.common.errors import UserError
+from raptor.frontend import reading
+from raptor.frontend.libraries import infer_types
+from raptor.segments.flow import Flow, reads
+
+Shape = tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Types:
+    """Types of tensors, as ONNX describes them; of those that it cannot infer, as onnxruntime infers them."""
+
+    known: Mapping[str, TypeProto]
+
+    def value(self, name: str) -> ValueInfoProto:
+        """Returns name and type of a tensor; without a type if nobody knows it."""
+        value = ValueInfoProto(name=name)
+        if name in self.known:
+            value.type.CopyFrom(self.known[name])
+        return value
+
+    def shape(self, name: str) -> Shape:
+        """Returns the shape of a tensor; None if it depends on values, or the value is not one tensor."""
+        if name not in self.known or not self.known[name].HasField("tensor_type"):
+            return None
+        tensor = self.known[name].tensor_type
+        if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
+            return None
+        return tuple(d.dim_value for d in tensor.shape.dim)
+
+    def text(self, name: str) -> str:
+        """Returns the type as onnxruntime writes it, `tensor(float)`; empty if nobody knows it."""
+        return _text(self.known[name]) if name in self.known else ""
+
+
+def types_of(proto: ModelProto) -> Types:
+    """Returns the types of all tensors of a model, its inner ones included."""
+    graph = proto.graph
+    values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if _is_complete(v.type)}
+    values |= {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
+    missing = [o for node in graph.node for o in node.output if o and o not in values]
+    return Types(values | infer_types(proto, missing)) if missing else Types(values)
+
+
+def _is_complete(kind: TypeProto) -> bool:
+    """Tells whether a type says all that a reader needs, perhaps without sizes."""
+    if kind.HasField("tensor_type"):
+        return kind.tensor_type.elem_type != 0 and kind.tensor_type.HasField("shape")
+    return kind.WhichOneof("value") is not None
+
+
+def _text(kind: TypeProto) -> str:
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            return f"tensor({_ELEMENTS.get(kind.tensor_type.elem_type, 'unknown')})"
+        case "sequence_type":
+            return f"seq({_text(kind.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({_text(kind.optional_type.elem_type)})"
+        case other:
+            return str(other)
+
+
+_ELEMENTS = {
+    number: {"FLOAT": "float", "DOUBLE": "double", "STRING": "string"}.get(name, name.lower())
+    for name, number in ((v, n) for v, n in helper.TensorProto.DataType.items())
+}
+
+
+def piece(proto: ModelProto, flow: Flow, nodes: Sequence[int], makes: Iterable[str], types: Types, name: str) -> ModelProto:
+    """Returns the model of some nodes, with copies of the shared nodes that they read. `makes`: its outputs.
+
+    Its inputs are what it reads and nobody in it makes. Raises `UserError` if it is larger than 2 GiB.
+    """
+    chosen = _with_shared(flow, nodes)
+    own = {o for i in chosen for o in flow.nodes[i].output}
+    makes = tuple(makes)
+    wanted = {n for i in chosen for n in reads(flow.nodes[i])} | set(makes)
+    inputs = dict.fromkeys(n for i in chosen for n in flow.reads[i] if n not in own)
+    cut = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    graph = cut.graph
+    graph.name = name
+    graph.node.extend(flow.nodes[i] for i in chosen)
+    graph.initializer.extend(t for t in proto.graph.initializer if t.name in wanted)
+    graph.sparse_initializer.extend(t for t in proto.graph.sparse_initializer if t.values.name in wanted)
+    graph.input.extend(types.value(n) for n in inputs)
+    graph.output.extend(types.value(n) for n in makes)
+    graph.value_info.extend(types.value(n) for n in own.difference(makes) if n in types.known)
+    if cut.ByteSize() > reading.LIMIT_BYTES:
+        raise UserError(f"{name}: with its weights, this segment is larger than 2 GiB, the limit of ONNX")
+    return cut
+
+
+def _with_shared(flow: Flow, nodes: Sequence[int]) -> list[int]:
+    """Adds the shared nodes that these nodes read, directly or not; in topological order."""
+    chosen, open_ = set(nodes), list(nodes)
+    while open_:
+        for name in flow.reads[open_.pop()]:
+            maker = flow.makers.get(name)
+            if maker in flow.shared and maker not in chosen:
+                chosen.add(maker)
+                open_.append(maker)
+    return sorted(chosen)
