@@ -58,6 +58,25 @@ class IntegerFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentVerdict:
+    """The judgement of one segment, fed with the tensors that onnxruntime computes in the whole model.
+
+    `cut`: its ONNX model in onnxruntime, against the whole model. On the chip, `outputs`, `layers` and `integers` are
+    those of its program, against its ONNX model. `reason` as in the report.
+    """
+
+    path: str
+    kind: Literal["chip", "host"]
+    passed: bool
+    cut: tuple[Comparison, ...]
+    outputs: tuple[Comparison, ...] = ()
+    layers: tuple[LayerComparison, ...] = ()
+    first_deviation: str | None = None
+    integers: IntegerFigures | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationReport:
     """Result of a validation as JSON; `version` changes with its fields. NaN and infinity are written as null.
 
@@ -66,11 +85,12 @@ class ValidationReport:
     `reason` is one sentence on the judgement by float64, if an error is above the tolerance (docs/verdict.md).
     `integers` are the counts of a program with integers; errors of its tensors are counted in integers.
     `by_suite` names the ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it.
+    `segments` are the judgements of a program in segments, each alone; `outputs` are then those of all together.
     """
 
     verdict: Verdict
     tolerance: Figure
-    version: int = 4
+    version: int = 5
     model: str = ""
     seed: int | None = None
     samples: int = 0
@@ -84,6 +104,7 @@ class ValidationReport:
     integers: IntegerFigures | None = None
     message: str | None = None
     reason: str | None = None
+    segments: tuple[SegmentVerdict, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -25,7 +25,7 @@ from raptor.graph.macs import count_macs
 from raptor.segments.flow import Flow, flow_of
 from raptor.segments.labels import labels_of
 from raptor.segments.macs import macs_of
-from raptor.segments.pieces import Shape, Types, piece, types_of
+from raptor.segments.pieces import Sizes, Types, piece, types_of
 from raptor.segments.wishes import Wishes
 
 Refuse = Callable[[Node], str | None]
@@ -52,11 +52,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A tensor that crosses a border: its type as onnxruntime writes it, and its shape, if it is always the same."""
+    """A tensor that crosses a border: its type as onnxruntime writes it, and its shape.
+
+    Sizes that depend on values are None; the shape is None if nothing is known of it, or it is not a tensor.
+    """
 
     name: str
     type: str
-    shape: Shape
+    shape: Sizes | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +174,7 @@ def _all_on_host(
 
 
 def _crossing(name: str, types: Types) -> Crossing:
-    return Crossing(name, types.text(name), types.shape(name))
+    return Crossing(name, types.text(name), types.sizes(name))
 
 
 @dataclass(slots=True, eq=False)
@@ -313,8 +316,8 @@ class _Cutter:
             self.asked.name,
             self.asked.onnx_bytes,
             tuple(segments),
-            tuple(Crossing(n, self.own.text(n), self.types.shape(n)) for n in inputs),
-            tuple(Crossing(n, self.own.text(n), self.types.shape(n)) for n in outputs),
+            tuple(Crossing(n, self.own.text(n), self.types.sizes(n)) for n in inputs),
+            tuple(Crossing(n, self.own.text(n), self.types.sizes(n)) for n in outputs),
             tuple(_crossing(n, self.types) for n in crossing),
             tuple(self._on_host(i) for i in self.flow.placed if i in self.reasons),
             self.asked.notes,

@@ -10,7 +10,7 @@ from raptor.frontend import reading
 from raptor.frontend.libraries import infer_types
 from raptor.segments.flow import Flow, reads
 
-Shape = tuple[int, ...] | None
+Sizes = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,18 +26,26 @@ class Types:
             value.type.CopyFrom(self.known[name])
         return value
 
-    def shape(self, name: str) -> Shape:
-        """Returns the shape of a tensor; None if it depends on values, or the value is not one tensor."""
-        if name not in self.known or not self.known[name].HasField("tensor_type"):
+    def sizes(self, name: str) -> Sizes | None:
+        """Returns the shape of a tensor, None in place of sizes that depend on values; None if nothing is known."""
+        if name not in self.known or not self.known[name].tensor_type.HasField("shape"):
             return None
-        tensor = self.known[name].tensor_type
-        if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
-            return None
-        return tuple(d.dim_value for d in tensor.shape.dim)
+        dims = self.known[name].tensor_type.shape.dim
+        return tuple(d.dim_value if d.HasField("dim_value") else None for d in dims)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Returns the shape of a tensor; None if a size of it depends on values."""
+        return known_shape(self.sizes(name))
 
     def text(self, name: str) -> str:
         """Returns the type as onnxruntime writes it, `tensor(float)`; empty if nobody knows it."""
         return _text(self.known[name]) if name in self.known else ""
+
+
+def known_shape(sizes: Sizes | None) -> tuple[int, ...] | None:
+    """Returns a shape whose sizes are all known; None if one is not."""
+    known = tuple(size for size in sizes or () if size is not None)
+    return None if sizes is None or len(known) < len(sizes) else known
 
 
 def types_of(proto: ModelProto) -> Types:
