@@ -147,7 +147,7 @@ class Program:
         Chrome trace. Raises `UserError` for bad arguments or files, and `DeadlockError` with every core that waits.
         """
         require_own("validator")
-        from validator.simulate.builtin import simulate
+        from validator.simulate.segments import simulate
 
         found = simulate(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file)
         return replace(found, program=self._name())
@@ -313,6 +313,6 @@ def simulate(
     that waits.
     """
     require_own("validator")
-    from validator.simulate import builtin
+    from validator.simulate import segments
 
-    return builtin.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file)
+    return segments.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file)

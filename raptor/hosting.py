@@ -64,13 +64,13 @@ def compile_any(
     if not wishes.by_name:
         try:
             return compile_whole(source, request, driver)
-        except (IncompleteError, CapacityError):
+        except CapacityError:
             raise
         except UserError as error:
             if not wishes.needed:
                 raise _advised(error, source, request) from None
     found = driver.timed("cut", cut, source, request.fixed, wishes, request.refuse)
-    if not found.host:
+    if len(found.on_chip) == len(found.segments) == 1:
         return compile_whole(source, request, driver)
     return _compile_segments(found, request, driver, wishes)
 
@@ -94,7 +94,7 @@ def compile_whole(source: "str | Path | onnx.ModelProto", request: Request, driv
 
 def _advised(error: UserError, source: "str | Path | onnx.ModelProto", request: Request) -> UserError:
     """Returns the error with a sentence on what would run on the host, if that helps."""
-    found = advice(source, request.fixed, request.refuse)
+    found = "" if isinstance(error, IncompleteError) else advice(source, request.fixed, request.refuse)
     if not found:
         return error
     sentence = f"{option('host', True)} {found}"

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from validator.hosted.load import Hosted, is_hosted, load_hosted
+from validator.hosted.listing import is_hosted
+from validator.hosted.load import Hosted, load_hosted
 from validator.hosted.run import run_hosted
 from validator.load import load
 from validator.program import Program

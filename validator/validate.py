@@ -19,7 +19,8 @@ from raptor.common.arguments import (
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from validator.hosted.judge import validate_hosted
-from validator.hosted.load import is_hosted, load_hosted
+from validator.hosted.listing import is_hosted
+from validator.hosted.load import load_hosted
 from validator.judging import Settings, validate_program
 from validator.load import load
 from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule

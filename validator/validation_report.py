@@ -140,6 +140,8 @@ def to_json(report: ValidationReport) -> bytes:
 def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> None:
     """Prints a table on a terminal, plain lines in a pipe; `quiet`: only the verdict."""
     if not quiet:
+        for segment in report.segments:
+            _line(console, _segment(segment))
         _show_tensors(report, console)
         if report.layers:
             where = report.first_deviation
@@ -155,6 +157,15 @@ def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> 
     summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores, {count} in {ran:.2f} s"
     judged = f", tolerance {report.tolerance:g}" if report.integers is None else f"; {in_words(report.integers)}"
     _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}{judged}")
+
+
+def _segment(segment: SegmentVerdict) -> str:
+    """Writes one line for a segment: what is wrong with it, if anything is."""
+    parts = {"cut": segment.cut, "program": segment.outputs}
+    wrong = [f"{part}: {c.name} rel {c.max_relative:.3g}" for part, found in parts.items() for c in found if not c.passed]
+    most = max((c.max_relative for found in parts.values() for c in found), default=0.0)
+    shown = "; ".join(wrong) or (segment.first_deviation and f"first node: {segment.first_deviation}") or f"rel {most:.3g}"
+    return f"{segment.path}  {segment.kind}  {'ok' if segment.passed else 'differs'}  {shown}"
 
 
 def in_words(found: IntegerFigures) -> str:

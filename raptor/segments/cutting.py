@@ -108,10 +108,10 @@ def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: R
             raise
         return _all_on_host(source, fixed, error)
     found = _Cutter.of(asked, own, wishes, refuse).run()
-    if found.on_chip or not found.host:
+    if found.on_chip:
         return found
     # Nothing is gained by a model that was changed for the chip: the host runs the original.
-    return _all_on_host(source, fixed, UserError(found.host[0].reason), found.host)
+    return _all_on_host(source, fixed, UserError("nothing of the model is for the chip"), found.host)
 
 
 def advice(source: str | Path | ModelProto, fixed: Fixed, refuse: Refuse) -> str:
@@ -244,7 +244,7 @@ class _Cutter:
             self.reasons |= {i: ALONE for nodes in idle for i in nodes}
 
     def _is_chip(self, nodes: Sequence[int]) -> bool:
-        return nodes[0] not in self.reasons
+        return bool(nodes) and nodes[0] not in self.reasons
 
     def _join_pairs(self) -> None:
         """Puts a DequantizeLinear on the side of the QuantizeLinear that it reads: both, or none, are on the chip."""
@@ -303,7 +303,9 @@ class _Cutter:
 
     def _cut(self, groups: Mapping[int, Sequence[int]], loaded: Mapping[int, Model | None]) -> Cut:
         graph, constants = self.asked.proto.graph, self._constant_outputs()
-        last_host = max((label for label, nodes in groups.items() if not self._is_chip(nodes)), default=-1)
+        last_host = max((label for label, nodes in groups.items() if not self._is_chip(nodes)), default=len(graph.node))
+        if constants and last_host not in groups:
+            groups = {**groups, last_host: ()}
         segments: list[Segment] = []
         for number, (at, nodes) in enumerate(groups.items()):
             makes = [*self._made(nodes), *(constants if at == last_host else ())]

@@ -12,6 +12,7 @@ from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import FileEntry, SegmentFile, Segments
+from validator.hosted.listing import directory, read_segments
 from validator.load import MEMORY_LIMIT_BYTES, load
 from validator.program import Program
 from validator.session import session
@@ -33,21 +34,6 @@ class Hosted:
         return max((program.core_count for program in self.programs.values()), default=0)
 
 
-def is_hosted(folder: str | Path) -> bool:
-    """Tells whether a directory holds a program in segments."""
-    return (Path(folder) / files.SEGMENTS).is_file()
-
-
-def read_segments(folder: Path) -> Segments:
-    """Reads `segments.json`, and no other file."""
-    return storage.read(Segments, folder, files.SEGMENTS)
-
-
-def chip_folders(folder: Path) -> list[tuple[SegmentFile, Path]]:
-    """Returns the segments of the chip and their directories. Raises `UserError` for one that is not there."""
-    return [(s, _directory(folder, s)) for s in read_segments(folder).segments if s.kind == "chip"]
-
-
 def load_hosted(
     path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES
 ) -> Hosted:
@@ -64,20 +50,13 @@ def load_hosted(
             _check_file(folder, segment.path, segment.entry, check_hashes)
             sessions[segment.path] = _open(folder / segment.path, segment)
         else:
-            inside = _directory(folder, segment)
+            inside = directory(folder, segment)
             _check_file(inside, files.MANIFEST, segment.entry, check_hashes)
             program = load(inside, check_hashes=check_hashes, memory_limit_bytes=memory_limit_bytes)
             programs[segment.path] = program
             _check_places(program, segment, listed)
     check_cores(programs)
     return Hosted(folder, listed, programs, sessions)
-
-
-def _directory(folder: Path, segment: SegmentFile) -> Path:
-    path = folder / segment.path
-    if path.is_symlink() or not path.is_dir():
-        raise UserError(f"{path}: missing, or not a directory of this program")
-    return path
 
 
 def _check_file(folder: Path, name: str, entry: FileEntry, check_hashes: bool) -> None:

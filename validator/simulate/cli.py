@@ -7,6 +7,7 @@ import typer
 
 from raptor.common.errors import UserError
 from raptor.common.together import refuse_given
+from validator.hosted.listing import one_segment
 from validator.options import FEWEST_ROUNDS, MOST_ROUNDS, Mode
 
 if TYPE_CHECKING:
@@ -62,13 +63,14 @@ def _simulate(
     out: Path, arch: str | None, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
 ) -> "SimulationReport":
     if engine == "builtin":
-        from validator.simulate.builtin import simulate
+        from validator.simulate.segments import simulate
 
         return simulate(out, arch, mode=mode, samples=samples, trace_file=trace)
     if pimsim is None:
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
     if trace is not None:
         raise UserError("--trace needs --engine builtin")
+    one_segment(out, "--engine pimsim")
     from validator.simulate.pimsim import simulate as run_pimsim
     from validator.simulate.simulated_chip import beside
 
