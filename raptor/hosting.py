@@ -70,9 +70,25 @@ def compile_any(
             if not wishes.needed:
                 raise _advised(error, source, request) from None
     found = driver.timed("cut", cut, source, request.fixed, wishes, request.refuse)
-    if len(found.on_chip) == len(found.segments) == 1:
-        return compile_whole(source, request, driver)
+    alone = _alone(found)
+    if alone is not None:
+        return _compile_one(alone, request, driver, request.requant)
     return _compile_segments(found, request, driver, wishes)
+
+
+def _alone(found: Cut) -> Model | None:
+    """Returns the model if all of it is one segment of the chip, as a program that is nothing else; else None."""
+    first = found.segments[0]
+    reads, makes = ({t.name for t in tensors} for tensors in (found.inputs, found.outputs))
+    if len(found.segments) > 1 or first.model is None or set(first.reads) != reads or set(first.makes) != makes:
+        return None
+    return replace(
+        first.model,
+        name=found.name,
+        onnx_bytes=found.onnx_bytes,
+        notes=(*found.notes, *first.model.notes),
+        constants=found.constants,
+    )
 
 
 def compile_whole(source: "str | Path | onnx.ModelProto", request: Request, driver: Driver) -> Artifacts:

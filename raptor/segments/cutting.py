@@ -99,6 +99,8 @@ def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: R
     """
     model = reading.read(source)
     own = types_of_interface(model.proto)
+    if wishes.needed and _has_empty_input(model.proto):
+        return _all_on_host(source, fixed, UserError("an input has no elements"))
     try:
         asked = asking.ask(model, fixed)
     except IncompleteError:
@@ -154,10 +156,7 @@ def _all_on_host(
     bound = ModelProto.FromString(model.onnx_bytes)
     own, graph = types_of_interface(bound), bound.graph
     weights = {t.name for t in graph.initializer}
-    if all(v.type.HasField("tensor_type") for v in graph.input):
-        constants = shapes.bind_inputs(bound, fixed).constants
-    else:
-        constants = {}
+    constants = _bind(bound, fixed)
     onnx_bytes = bound.SerializeToString(deterministic=True)
     if not is_loadable(onnx_bytes):
         raise error
@@ -171,6 +170,26 @@ def _all_on_host(
     outputs = tuple(_crossing(n, own) for n in makes)
     every = tuple({c.name: c for c in (*outputs, *inputs)}.values())
     return Cut(model.name, model.onnx_bytes, (segment,), inputs, outputs, every, host, (), constants)
+
+
+def _bind(proto: ModelProto, fixed: Fixed) -> Mapping[str, npt.NDArray[Any]]:
+    """Binds the inputs in place, if all are tensors with elements; the outputs keep their declaration.
+
+    Returns the inputs that became constants.
+    """
+    if _has_empty_input(proto) or not all(v.type.HasField("tensor_type") for v in proto.graph.input):
+        return {}
+    outputs = list(ModelProto(graph=_interface(proto)).graph.output)
+    constants = shapes.bind_inputs(proto, fixed).constants
+    del proto.graph.output[:]
+    proto.graph.output.extend(outputs)
+    return constants
+
+
+def _has_empty_input(proto: ModelProto) -> bool:
+    """Tells whether an input is declared to have no elements: the chip has no such tensors."""
+    dims = (d for v in proto.graph.input for d in v.type.tensor_type.shape.dim)
+    return any(d.HasField("dim_value") and d.dim_value == 0 for d in dims)
 
 
 def _crossing(name: str, types: Types) -> Crossing:
