@@ -14,7 +14,7 @@ FLOORS = (
     ("target",),
     ("graph",),
     ("frontend",),
-    ("mapping", "quantise", "segments"),
+    ("mapping", "quantise"),
     ("spatial",),
     ("pim",),
     ("codegen",),

@@ -34,7 +34,7 @@ from raptor.common.packages import require_own
 from raptor.common.spelling import option
 from raptor.driver import Driver, without_collector
 from raptor.output import writer
-from raptor.output.compile_report import CompileReport, read_report
+from raptor.output.compile_report import CompileReport, read_any_report
 from raptor.output.writer import Artifacts, HostedArtifacts
 from raptor.target import arch as architectures
 from raptor.target import isa
@@ -242,9 +242,9 @@ def compile(
     """
     from raptor.compiler import Choice
     from raptor.frontend.fixed import Fixed
+    from raptor.frontend.segments import Wishes
     from raptor.hosting import Request, compile_any
     from raptor.search import EFFORT
-    from raptor.segments import Wishes
 
     if optimize is not None and mapping is not None:
         raise UserError(f"{option('mapping')}: not with {option('optimize')}, which searches for the mapping")
@@ -295,7 +295,7 @@ def _driver(value: object) -> Driver:
 def load(folder: str | Path) -> Program:
     """Loads a saved program. Its files are checked when it runs. Raises `UserError` if it is not an output."""
     folder = arguments.path("folder", folder)
-    return Program(read_report(folder)[0], folder=folder)
+    return Program(read_any_report(folder), folder=folder)
 
 
 def simulate(

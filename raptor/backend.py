@@ -52,7 +52,7 @@ FEW_CORES = 16
 
 @dataclass(slots=True, eq=False)
 class _Compiled:
-    """A compiled model. `bound`: the inputs that became constants, with the values they had. `shapes`: of the others."""
+    """A compiled model. `bound`: inputs that became constants, with the values they had. `shapes`: of the others."""
 
     program: "Program | Hosted"
     bound: dict[str, Array]
@@ -136,15 +136,13 @@ class RaptorRep(BackendRep):
                     raise
                 bound += more
 
-    def _compile_bound(
-        self, values: Mapping[str, Any], bound: Sequence[str], options: Mapping[str, Any]
-    ) -> _Compiled:
+    def _compile_bound(self, values: Mapping[str, Any], bound: Sequence[str], options: Mapping[str, Any]) -> _Compiled:
         require_own("validator")
         from validator.any_program import load_any
 
         model = _bind(self._model, {n: values[n] for n in bound})
-        arrays = {v.name: values[v.name] for v in self._inputs if v.name not in bound}
-        shapes = {name: array.shape for name, array in arrays.items() if isinstance(array, np.ndarray)}
+        names = [v.name for v in self._inputs if v.name not in bound and not isinstance(values[v.name], list | None)]
+        shapes = {name: np.shape(values[name]) for name in names}
         open_ = {v.name for v in self._inputs if _is_open(v)} if options.get("host") else set(shapes)
         with tempfile.TemporaryDirectory(prefix="raptor-") as scratch:
             folder = Path(scratch) / "out"

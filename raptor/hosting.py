@@ -16,15 +16,15 @@ from raptor.compiler import Choice, check_driver, compile_loaded, compile_model,
 from raptor.driver import Driver
 from raptor.frontend import Model
 from raptor.frontend.fixed import Fixed
+from raptor.frontend.segments import Cut, Segment, Wishes, advice, cut
+from raptor.frontend.segments.cutting import Crossing, Refuse
+from raptor.frontend.segments.pieces import known_shape
 from raptor.graph.macs import count_macs
 from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.strategies import STRATEGIES
 from raptor.output import files
 from raptor.output.compile_report import CompileReport
 from raptor.output.writer import Artifacts, HostedArtifacts, SegmentArtifacts
-from raptor.segments import Cut, Segment, Wishes, advice, cut
-from raptor.segments.cutting import Crossing, Refuse
-from raptor.segments.pieces import known_shape
 from raptor.target.arch import Target
 
 if TYPE_CHECKING:

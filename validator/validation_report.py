@@ -162,9 +162,13 @@ def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> 
 def _segment(segment: SegmentVerdict) -> str:
     """Writes one line for a segment: what is wrong with it, if anything is."""
     parts = {"cut": segment.cut, "program": segment.outputs}
-    wrong = [f"{part}: {c.name} rel {c.max_relative:.3g}" for part, found in parts.items() for c in found if not c.passed]
+    wrong = [
+        f"{part}: {c.name} rel {c.max_relative:.3g}" for part, found in parts.items() for c in found if not c.passed
+    ]
     most = max((c.max_relative for found in parts.values() for c in found), default=0.0)
-    shown = "; ".join(wrong) or (segment.first_deviation and f"first node: {segment.first_deviation}") or f"rel {most:.3g}"
+    shown = (
+        "; ".join(wrong) or (segment.first_deviation and f"first node: {segment.first_deviation}") or f"rel {most:.3g}"
+    )
     return f"{segment.path}  {segment.kind}  {'ok' if segment.passed else 'differs'}  {shown}"
 
 

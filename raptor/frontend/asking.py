@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy.typing as npt
-from onnx import ModelProto, TensorProto, external_data_helper
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, external_data_helper
 
 from raptor.common.errors import UserError
 from raptor.frontend import canonical, importing, reading
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.importing import Answer
+from raptor.frontend.libraries import infer_types
 from raptor.frontend.loading import prepare
 from raptor.frontend.reading import LIMIT_BYTES, graphs_of
 from raptor.graph.ir import Graph
@@ -20,7 +22,7 @@ from raptor.graph.ir import Graph
 class Asked:
     """A model in canonical form: inputs bound, branches resolved, shapes and constants folded.
 
-    `proto` is complete: all weights are inside, and types are inferred as far as onnx can. `answers` has one entry for
+    `proto` is complete: all weights are inside, and all types that can be inferred. `answers` has one entry for
     each of its nodes, `graph` is what the accepted ones became. `onnx_bytes` is the original model.
     """
 
@@ -30,7 +32,7 @@ class Asked:
     graph: Graph
     answers: tuple[Answer, ...]
     notes: tuple[str, ...]
-    constants: Mapping[str, npt.NDArray[object]]
+    constants: Mapping[str, npt.NDArray[Any]]
 
 
 def ask(model: reading.Source, fixed: Fixed) -> Asked:
@@ -39,11 +41,31 @@ def ask(model: reading.Source, fixed: Fixed) -> Asked:
     ready = prepare(model, fixed, keep_integers=True)
     origin = importing.Origin.of(model.proto, model.reasons)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
+        _complete_types(proto, folder)
         graph, answers = importing.ask_nodes(proto, folder, origin)
         _embed(proto, folder, name)
     for node, answer in zip(proto.graph.node, answers, strict=True):
         node.name = answer.name
     return Asked(name, onnx_bytes, proto, graph, answers, ready.notes, ready.constants)
+
+
+def _complete_types(proto: ModelProto, folder: Path) -> None:
+    """Adds the types that onnx does not infer, those of operators of other domains say, as onnxruntime infers them."""
+    graph = proto.graph
+    known = {v.name for v in (*graph.output, *graph.value_info) if is_complete(v.type)}
+    missing = [o for node in graph.node for o in node.output if o and o not in known]
+    if missing:
+        found = infer_types(proto, missing, folder)
+        incomplete = [v for v in graph.value_info if v.name not in found]
+        del graph.value_info[:]
+        graph.value_info.extend((*incomplete, *(ValueInfoProto(name=n, type=kind) for n, kind in found.items())))
+
+
+def is_complete(kind: TypeProto) -> bool:
+    """Tells whether a type says all that a reader needs, perhaps without sizes."""
+    if kind.HasField("tensor_type"):
+        return kind.tensor_type.elem_type != TensorProto.UNDEFINED and kind.tensor_type.HasField("shape")
+    return kind.WhichOneof("value") is not None
 
 
 def _embed(proto: ModelProto, folder: Path, name: str) -> None:

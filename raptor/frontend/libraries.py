@@ -51,12 +51,16 @@ def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) 
         tensor.external_data.add(key=key, value=str(value))
 
 
-def infer_types(proto: ModelProto, names: Sequence[str]) -> dict[str, TypeProto]:
-    """Returns the types of inner tensors as onnxruntime infers them; it knows more operators than onnx does."""
-    asked = ModelProto.FromString(proto.SerializeToString())
+def infer_types(proto: ModelProto, names: Sequence[str], folder: Path) -> dict[str, TypeProto]:
+    """Returns the types of inner tensors as onnxruntime infers them; it knows more operators than onnx does.
+
+    `folder` holds the larger weights of the model.
+    """
+    asked, path = ModelProto.FromString(proto.SerializeToString()), folder / "asked.onnx"
     del asked.graph.output[:]
     asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return {o.name: _type_of(o.type, o.shape) for o in _session(asked.SerializeToString()).get_outputs()}
+    path.write_bytes(asked.SerializeToString())
+    return {o.name: _type_of(o.type, o.shape) for o in _session(str(path)).get_outputs()}
 
 
 def _type_of(text: str, shape: Sequence[int | str | None] = ()) -> TypeProto:

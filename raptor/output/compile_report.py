@@ -106,18 +106,23 @@ class CompileReport(Schema):
         return {name: found for name, found in nodes.items() if found}
 
 
-def read_report(folder: Path) -> tuple[CompileReport, files.Manifest | files.Segments]:
-    """Reads the report and the manifest of an output directory, or the list of its segments, and no other file.
+def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
+    """Reads the report and the manifest of an output directory, and no other file.
 
     Raises `UserError` if it is not an output directory.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: not a directory")
-    if (folder / files.SEGMENTS).is_file():
-        manifest = storage.read(files.Segments, folder, files.SEGMENTS)
-    else:
-        manifest = storage.read(files.Manifest, folder, files.MANIFEST)
+    manifest = storage.read(files.Manifest, folder, files.MANIFEST)
     return storage.read(CompileReport, folder, files.REPORT), manifest
+
+
+def read_any_report(folder: Path) -> CompileReport:
+    """Reads the report of an output directory, of one segment or of several. Raises `UserError` if it is none."""
+    if not (folder / files.SEGMENTS).is_file():
+        return read_report(folder)[0]
+    storage.read(files.Segments, folder, files.SEGMENTS)
+    return storage.read(CompileReport, folder, files.REPORT)
 
 
 def make_report(

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from validator.compare import Comparison, compare, tally
+from validator.hosted.values import array_of
 from validator.judging import Settings, judged, tallied
 from validator.samples import Shown
 from validator.validation_report import reason
@@ -20,8 +22,8 @@ class Sides:
     """Two computations of the tensors `names`, sample by sample. Floats of known shape are judged as in any program.
 
     `run_both`: returns what was computed and what was wanted, by name, for the number of a sample. `fed`: returns the
-    inputs of the ONNX model at `model`, in which some inputs are `constants`. `open_shapes`: tensors whose shapes differ
-    from sample to sample.
+    inputs of the ONNX model at `model`, in which some inputs are `constants`. `open_shapes`: tensors whose shapes may
+    differ from sample to sample.
     """
 
     names: Sequence[str]
@@ -60,17 +62,18 @@ class Sides:
 
 def is_floats(value: Any) -> bool:
     """Tells whether a value is a tensor of floats that is not empty."""
-    floats = isinstance(value, np.ndarray) and (value.dtype.kind == "f" or value.dtype.name == "bfloat16")
-    return floats and value.size > 0
+    array = array_of(value)
+    return array is not None and array.size > 0 and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
-def difference(name: str, got: Any, want: Any, tolerance: float) -> Comparison:
+def difference(name: str, computed: Any, wanted: Any, tolerance: float) -> Comparison:
     """Compares one value: floats by the tolerance alone, all others must be equal, in type and shape, too."""
-    if isinstance(got, list) and isinstance(want, list):
-        return _of_lists(name, cast(list[Any], got), cast(list[Any], want), tolerance)
-    if got is None and want is None:
+    if isinstance(computed, list) and isinstance(wanted, list):
+        return _of_lists(name, cast(list[Any], computed), cast(list[Any], wanted), tolerance)
+    if computed is None and wanted is None:
         return _equal(name, ())
-    if not isinstance(got, np.ndarray) or not isinstance(want, np.ndarray):
+    got, want = array_of(computed), array_of(wanted)
+    if got is None or want is None:
         return _unlike(name, ())
     if got.shape != want.shape or got.dtype != want.dtype:
         return _unlike(name, want.shape)
@@ -96,7 +99,7 @@ def _unlike(name: str, shape: tuple[int, ...]) -> Comparison:
     return Comparison(name, shape, np.inf, np.inf, (), np.nan, np.nan, passed=False)
 
 
-def _first_wrong(name: str, got: Any, want: Any, at: tuple[int, ...]) -> Comparison:
+def _first_wrong(name: str, got: npt.NDArray[Any], want: npt.NDArray[Any], at: tuple[int, ...]) -> Comparison:
     if want.dtype.kind == "O":
         return Comparison(name, want.shape, np.inf, np.inf, at, np.nan, np.nan, passed=False)
     apart = float(np.abs(got.astype(np.float64) - want.astype(np.float64)).max())

@@ -81,13 +81,13 @@ def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
 
 def _rows(model: ModelProto) -> dict[str, int]:
     """Returns the number of rows of the smallest table from which an input chooses, by input."""
-    sizes = {t.name: list(t.dims) for t in model.graph.initializer}
+    sizes: dict[str, list[int]] = {t.name: list(t.dims) for t in model.graph.initializer}
     rows: dict[str, int] = {}
     for node in model.graph.node:
-        if node.op_type == "Gather" and node.input[0] in sizes:
-            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-            name = node.input[1]
-            rows[name] = min(sizes[node.input[0]][axis], rows.get(name, 2**31))
+        if node.op_type == "Gather" and sizes.get(node.input[0]):
+            axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 0)
+            size = sizes[node.input[0]][axis]
+            rows[node.input[1]] = min(size, rows.get(node.input[1], size))
     return rows
 
 

@@ -9,7 +9,7 @@ fails and the first two do not, the programs are judged again on the tensors of 
 step of the computation is right, and the verdict says so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -29,6 +29,9 @@ from validator.options import FEWEST_SAMPLES
 from validator.samples import quick_count
 from validator.session import session
 from validator.validation_report import SegmentVerdict, ValidationReport
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""What was computed and what was wanted, by name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,19 +125,29 @@ class Judge:
             segments=segments,
         )
 
-    def _sides(self, names: Sequence[str], run_both: Any) -> Sides:
+    def _sides(self, names: Sequence[str], run_both: Callable[[int], Pair]) -> Sides:
         """Returns two sides whose judge in float64 is the whole model."""
-        fed = lambda number: self.known(number).inputs  # noqa: E731 shorter than a method
-        return Sides(names, self.numbers, run_both, fed, self.whole.path, self.whole.constants, self._open_shapes())
+        return Sides(
+            names, self.numbers, run_both, self._inputs, self.whole.path, self.whole.constants, self._open_shapes()
+        )
+
+    def _inputs(self, number: int) -> dict[str, Any]:
+        return self.known(number).inputs
+
+    def _borders(self, number: int) -> dict[str, Any]:
+        return self.known(number).borders
+
+    def _own_values(self, number: int) -> dict[str, Any]:
+        return self.ran(number).values
 
     def _open_shapes(self) -> frozenset[str]:
         listed = self.hosted.listed
         return frozenset(c.name for c in (*listed.crossings, *listed.outputs) if None in c.shape)
 
-    def _whole_pair(self, number: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    def _whole_pair(self, number: int) -> Pair:
         return self.ran(number).outputs, self.known(number).wanted
 
-    def _cut_pair(self, segment: SegmentFile, number: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    def _cut_pair(self, segment: SegmentFile, number: int) -> Pair:
         known = self.known(number)
         return known.made[segment.path], at_borders(self.hosted, known.wanted)
 
@@ -144,7 +157,7 @@ class Judge:
         verdict = SegmentVerdict(segment.path, segment.kind, all(c.passed for c in cut), cut, reason=why)
         if segment.kind == "host":
             return verdict
-        found = self._program(segment, lambda number: self.known(number).borders)
+        found = self._program(segment, self._borders)
         return replace(
             verdict,
             passed=verdict.passed and found.passed,
@@ -155,16 +168,20 @@ class Judge:
             reason=verdict.reason or found.reason,
         )
 
-    def _program(self, segment: SegmentFile, values: Any) -> ValidationReport:
+    def _program(self, segment: SegmentFile, values: Callable[[int], dict[str, Any]]) -> ValidationReport:
         """Validates a program of the chip on tensors at its borders; `values`: these by the number of a sample."""
-        fed = lambda number: {name: values(number)[name] for name in segment.reads}  # noqa: E731
+
+        def fed(number: int) -> dict[str, Any]:
+            found = values(number)
+            return {name: found[name] for name in segment.reads}
+
         return validate_program(self.hosted.programs[segment.path], fed, self.numbers, self.settings, None)
 
     def _right_on_its_own_way(self) -> bool:
         """Tells whether every program is right on the tensors that it gets when all run one after another."""
         chips = (s for s in self.hosted.listed.segments if s.kind == "chip")
         hosts = any(s.kind == "host" for s in self.hosted.listed.segments)
-        return hosts and all(self._program(s, lambda number: self.ran(number).values).passed for s in chips)
+        return hosts and all(self._program(s, self._own_values).passed for s in chips)
 
 
 def _excused(output: Comparison) -> Comparison:

@@ -34,9 +34,7 @@ class Hosted:
         return max((program.core_count for program in self.programs.values()), default=0)
 
 
-def load_hosted(
-    path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES
-) -> Hosted:
+def load_hosted(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Hosted:
     """Reads the directory and checks everything that can be checked without running it, as `load` does."""
     folder = Path(path)
     listed = read_segments(folder)

@@ -1,7 +1,7 @@
 """Values of tensors at the borders of segments, in the types that onnxruntime names."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -45,6 +45,11 @@ def given(value: Any, tensor: Crossing) -> Any:
     return convert(array, dtype, what)
 
 
+def array_of(value: Any) -> Array | None:
+    """Returns the value if it is an array; None for sequences and absent values."""
+    return cast(Array, value) if isinstance(value, np.ndarray) else None
+
+
 def fits(shape: Sequence[int], sizes: Sequence[int | None]) -> bool:
     """Tells whether a shape is the declared one; None is any size."""
     return len(shape) == len(sizes) and all(wanted in (None, size) for size, wanted in zip(shape, sizes, strict=True))
@@ -52,11 +57,12 @@ def fits(shape: Sequence[int], sizes: Sequence[int | None]) -> bool:
 
 def convert(value: Any, dtype: "np.dtype[Any] | None", what: str) -> Any:
     """Returns a tensor in another type; whole numbers must stay the same. Other values stay as they are."""
-    if dtype is None or not isinstance(value, np.ndarray) or value.dtype == dtype:
+    array = array_of(value)
+    if dtype is None or array is None or array.dtype == dtype:
         return value
     with np.errstate(over="ignore", invalid="ignore"):
-        found = value.astype(dtype)
-        changed = dtype.kind in "iub" and not np.array_equal(found.astype(np.float64), value.astype(np.float64))
+        found = array.astype(dtype)
+        changed = dtype.kind in "iub" and not np.array_equal(found.astype(np.float64), array.astype(np.float64))
     if changed:
         raise UserError(f"{what}: holds numbers that are no {dtype.name}")
     return found

@@ -1,7 +1,7 @@
 """Cuts a model into segments: nodes for the chip by the importers' own answer, the others for the host.
 
-A segment of the chip is imported as a model of its own. Where the importers now refuse a node, because of what crosses a
-border, the node goes to the host, and the model is cut again; so every cut that is returned can be compiled.
+A segment of the chip is imported as a model of its own. Where the importers now refuse a node, because of what crosses
+a border, the node goes to the host, and the model is cut again; so every cut that is returned can be compiled.
 """
 
 from collections import defaultdict
@@ -20,13 +20,13 @@ from raptor.frontend.check import input_fault, label
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.libraries import is_loadable
 from raptor.frontend.loading import Model
+from raptor.frontend.segments.flow import Flow, flow_of
+from raptor.frontend.segments.labels import labels_of
+from raptor.frontend.segments.macs import macs_of
+from raptor.frontend.segments.pieces import Sizes, Types, piece, types_of
+from raptor.frontend.segments.wishes import Wishes
 from raptor.graph.ir import Filter, Node
 from raptor.graph.macs import count_macs
-from raptor.segments.flow import Flow, flow_of
-from raptor.segments.labels import labels_of
-from raptor.segments.macs import macs_of
-from raptor.segments.pieces import Sizes, Types, piece, types_of
-from raptor.segments.wishes import Wishes
 
 Refuse = Callable[[Node], str | None]
 """Says why an operator may not be on the chip, such as an instruction that is excluded; None if it may."""
@@ -66,8 +66,8 @@ class Crossing:
 class Cut:
     """A model in segments, in an order in which they can run.
 
-    `inputs`, `outputs`: those of the model, with its own types. `crossings`: all tensors that segments read or make, with
-    the types that they have there. `host`: every node on the host, and the reason.
+    `inputs`, `outputs`: those of the model, with its own types. `crossings`: all tensors that segments read or make,
+    with the types that they have there. `host`: every node on the host, and the reason.
     """
 
     name: str
@@ -95,7 +95,8 @@ def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: R
     """Cuts a model into segments.
 
     Raises `UnsupportedError` for nodes that the chip cannot compute, unless they may go to the host, and `UserError` as
-    `frontend.load` does. A model that the front end cannot even read is one segment on the host, if onnxruntime takes it.
+    `frontend.load` does. A model that the front end cannot even read is one segment on the host, if onnxruntime takes
+    it.
     """
     model = reading.read(source)
     own = types_of_interface(model.proto)
@@ -156,7 +157,7 @@ def _all_on_host(
     bound = ModelProto.FromString(model.onnx_bytes)
     own, graph = types_of_interface(bound), bound.graph
     weights = {t.name for t in graph.initializer}
-    constants = _bind(bound, fixed)
+    constants: Mapping[str, npt.NDArray[Any]] = _bind(bound, fixed)
     onnx_bytes = bound.SerializeToString(deterministic=True)
     if not is_loadable(onnx_bytes):
         raise error
@@ -214,7 +215,9 @@ class _Cutter:
     def of(cls, asked: Asked, own: Types, wishes: Wishes, refuse: Refuse) -> "_Cutter":
         types, nodes = types_of(asked.proto), asked.proto.graph.node
         counted = [sum(count_macs(n, asked.graph) for n in a.nodes) for a in asked.answers]
-        macs = [c if a.refused is None else macs_of(n, types) for c, a, n in zip(counted, asked.answers, nodes, strict=True)]
+        macs = [
+            c if a.refused is None else macs_of(n, types) for c, a, n in zip(counted, asked.answers, nodes, strict=True)
+        ]
         weighted = frozenset(
             i for i, a in enumerate(asked.answers) if any(isinstance(n.operator, Filter) for n in a.nodes)
         )
@@ -278,10 +281,10 @@ class _Cutter:
     def _grouped(self) -> dict[int, list[int]]:
         placed = self.flow.placed
         at = {node: k for k, node in enumerate(placed)}
-        labels = labels_of([i in self.reasons for i in placed], [[at[j] for j in self.flow.before(i)] for i in placed])
+        before = [[at[j] for j in self.flow.before(i)] for i in placed]
         groups: defaultdict[int, list[int]] = defaultdict(list)
-        for node, label in zip(placed, labels, strict=True):
-            groups[label].append(node)
+        for node, part in zip(placed, labels_of([i in self.reasons for i in placed], before), strict=True):
+            groups[part].append(node)
         return dict(sorted(groups.items()))
 
     def _load(self, nodes: Sequence[int]) -> Model | None:

@@ -3,19 +3,19 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import ModelProto, TypeProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from raptor.common.errors import UserError
 from raptor.frontend import reading
-from raptor.frontend.libraries import infer_types
-from raptor.segments.flow import Flow, reads
+from raptor.frontend.asking import is_complete
+from raptor.frontend.segments.flow import Flow, reads
 
 Sizes = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Types:
-    """Types of tensors, as ONNX describes them; of those that it cannot infer, as onnxruntime infers them."""
+    """Types of tensors by name, as ONNX describes them."""
 
     known: Mapping[str, TypeProto]
 
@@ -51,17 +51,8 @@ def known_shape(sizes: Sizes | None) -> tuple[int, ...] | None:
 def types_of(proto: ModelProto) -> Types:
     """Returns the types of all tensors of a model, its inner ones included."""
     graph = proto.graph
-    values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if _is_complete(v.type)}
-    values |= {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
-    missing = [o for node in graph.node for o in node.output if o and o not in values]
-    return Types(values | infer_types(proto, missing)) if missing else Types(values)
-
-
-def _is_complete(kind: TypeProto) -> bool:
-    """Tells whether a type says all that a reader needs, perhaps without sizes."""
-    if kind.HasField("tensor_type"):
-        return kind.tensor_type.elem_type != 0 and kind.tensor_type.HasField("shape")
-    return kind.WhichOneof("value") is not None
+    values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if is_complete(v.type)}
+    return Types(values | {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer})
 
 
 def _text(kind: TypeProto) -> str:
@@ -76,13 +67,12 @@ def _text(kind: TypeProto) -> str:
             return str(other)
 
 
-_ELEMENTS = {
-    number: {"FLOAT": "float", "DOUBLE": "double", "STRING": "string"}.get(name, name.lower())
-    for name, number in ((v, n) for v, n in helper.TensorProto.DataType.items())
-}
+_ELEMENTS = {number: name.lower() for name, number in TensorProto.DataType.items()}
 
 
-def piece(proto: ModelProto, flow: Flow, nodes: Sequence[int], makes: Iterable[str], types: Types, name: str) -> ModelProto:
+def piece(
+    proto: ModelProto, flow: Flow, nodes: Sequence[int], makes: Iterable[str], types: Types, name: str
+) -> ModelProto:
     """Returns the model of some nodes, with copies of the shared nodes that they read. `makes`: its outputs.
 
     Its inputs are what it reads and nobody in it makes. Raises `UserError` if it is larger than 2 GiB.

@@ -30,8 +30,9 @@ def _outer(body: GraphProto) -> Iterator[str]:
 class Flow:
     """Nodes by index, in topological order, and the tensors between them.
 
-    `reads`: tensors of each node that are not constants. `makers`: tensor -> its node, `readers`: tensor -> nodes. `shared`: nodes that depend on
-    constants only, so that each segment that reads them has its own copy. `dead`: nodes that no output needs.
+    `reads`: tensors of each node that are not constants. `makers`: tensor -> its node, `readers`: tensor -> nodes.
+    `shared`: nodes that depend on constants only, so that each segment that reads them has its own copy. `dead`: nodes
+    that no output needs.
     """
 
     nodes: Sequence[NodeProto]
@@ -60,7 +61,11 @@ def flow_of(graph: GraphProto) -> Flow:
     makers = {o: i for i, node in enumerate(graph.node) for o in node.output if o}
     shared: set[int] = set()
     for i, node in enumerate(graph.node):
-        if node.op_type in _SHARED and outputs.isdisjoint(node.output) and all(makers.get(n) in shared for n in found[i]):
+        if (
+            node.op_type in _SHARED
+            and outputs.isdisjoint(node.output)
+            and all(makers.get(n) in shared for n in found[i])
+        ):
             shared.add(i)
     dead = frozenset(_dead(graph, found, makers, outputs))
     readers: defaultdict[str, list[int]] = defaultdict(list)

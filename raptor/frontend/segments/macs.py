@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from onnx import NodeProto, helper
 
-from raptor.segments.pieces import Types
+from raptor.frontend.segments.pieces import Types
 
 _GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
