@@ -102,10 +102,11 @@ def judged(tried: Tried, tallies: Mapping[Shown, Tally], tolerance: float) -> tu
     A tolerance of 0 demands equal numbers: then rounding is no excuse.
     """
     _check_judged(tallies, len(tried.numbers))
-    found = {shown: compare(shown.tensor, t, tolerance) for shown, t in tallies.items()}
+    allowed = {shown: 0.0 if shown.tensor in tried.exact else tolerance for shown in tallies}
+    found = {shown: compare(shown.tensor, t, allowed[shown]) for shown, t in tallies.items()}
     if not tolerance or all(c.passed for c in found.values()):
         return found, ""
-    return _judged_again(tried, tallies, found, tolerance)
+    return _judged_again(tried, tallies, found, allowed)
 
 
 def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
@@ -120,12 +121,12 @@ def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
 
 
 def _judged_again(
-    tried: Tried, tallies: Mapping[Shown, Tally], found: Mapping[Shown, Comparison], tolerance: float
+    tried: Tried, tallies: Mapping[Shown, Tally], found: Mapping[Shown, Comparison], allowed: Mapping[Shown, float]
 ) -> tuple[dict[Shown, Comparison], str]:
     """Returns the comparisons after the judgement by float64, and why float64 could not be used, if so."""
     start = perf_counter()
     ran = sum(tried.seconds.values())
-    off = {shown: within(tallies[shown], tolerance) for shown, c in found.items() if not c.passed}
+    off = {shown: within(tallies[shown], allowed[shown]) for shown, c in found.items() if not c.passed}
     found_again: dict[Shown, list[Rounding]] = {shown: [] for shown in off}
     try:
         exact = load_exact(tried.model, tried.constants)

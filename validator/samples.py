@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from raptor.output import files
 from raptor.target.layout import Floats
+from validator.coding import holds_floats
 from validator.golden import Golden, check_shapes
 from validator.inputs import Given, given_for, make_inputs
 from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
@@ -34,6 +35,7 @@ class Tried(Protocol):
     """Two computations side by side, on the samples `numbers`.
 
     `model`, `constants`: the ONNX model of both, and its inputs that became constants, for the judgement in float64.
+    `exact`: the tensors that have no tolerance.
     """
 
     numbers: Sequence[int]
@@ -43,6 +45,8 @@ class Tried(Protocol):
     def model(self) -> Path: ...
     @property
     def constants(self) -> Mapping[str, Array]: ...
+    @property
+    def exact(self) -> frozenset[str]: ...
     def inputs(self, number: int) -> dict[str, Floats]: ...
     def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]: ...
 
@@ -73,6 +77,13 @@ class Samples:
     def constants(self) -> Mapping[str, Array]:
         return self.golden.constants
 
+    @property
+    def exact(self) -> frozenset[str]:
+        """The tensors of integers and truth values."""
+        places = [(place.name, place.coding) for place in self.program.memory.outputs]
+        probes = [(probe.tensor, probe.coding) for probe in (self.program.layers.probes if self.program.layers else ())]
+        return frozenset(name for name, coding in (*places, *probes) if not holds_floats(coding))
+
     def inputs(self, number: int) -> dict[str, Floats]:
         return make_inputs(self.program.memory.inputs, self.golden, given_for(self.given, number), number)
 
@@ -89,8 +100,8 @@ class Samples:
         self.seconds["golden"] += known - start
         self.seconds["run"] += perf_counter() - known
         self.instructions = result.instructions
-        found = {Shown("output", n): a for n, a in result.outputs.items()}
-        found |= {Shown("layer", n): a for n, a in result.probes.items() if n in wanted}
+        found = {Shown("output", n): a for n, a in result.output_elements.items()}
+        found |= {Shown("layer", n): a for n, a in result.probe_elements.items() if n in wanted}
         return {s: (got.reshape(wanted[s.tensor].shape), wanted[s.tensor]) for s, got in found.items()}
 
     def _wanted(self, inputs: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -9,12 +9,12 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, external_data_helper
 
 from raptor.common.errors import UserError
-from raptor.frontend import canonical, importing, reading
+from raptor.frontend import canonical, reading, translating
 from raptor.frontend.fixed import Fixed
-from raptor.frontend.importing import Answer
 from raptor.frontend.libraries import infer_types
 from raptor.frontend.loading import prepare
 from raptor.frontend.reading import LIMIT_BYTES, graphs_of
+from raptor.frontend.translating import Answer, Origin
 from raptor.graph.ir import Graph
 
 
@@ -39,10 +39,10 @@ def ask(model: reading.Source, fixed: Fixed) -> Asked:
     """Asks about all nodes of a model that was read. Raises `UserError` as `load` does, but not for refused nodes."""
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare(model, fixed, keep_integers=True)
-    origin = importing.Origin.of(model.proto, model.reasons)
+    origin = Origin.of(model)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
         _complete_types(proto, folder)
-        graph, answers = importing.ask_nodes(proto, folder, origin)
+        graph, answers = translating.ask_nodes(proto, folder, origin)
         _embed(proto, folder, name)
     for node, answer in zip(proto.graph.node, answers, strict=True):
         node.name = answer.name

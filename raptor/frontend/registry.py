@@ -53,7 +53,7 @@ class Importer:
     """A registered importer. `since`: first version of the operator it reads. `limits`: cases it refuses, for the docs.
 
     `all_outputs`: True if it computes every output of the node that is used, False if only the first. `domain`: empty
-    for the operators of the standard.
+    for the operators of the standard. `counts`: True if it also computes with integers and truth values.
     """
 
     op_type: str
@@ -62,6 +62,12 @@ class Importer:
     function: ImportFunction
     all_outputs: bool = False
     domain: str = ""
+    counts: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """True if the operator takes integers and truth values that are held as floats."""
+        return self.counts or self.op_type in MOVES
 
     @property
     def integers(self) -> bool:
@@ -83,7 +89,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 
 
 def importer(
-    op_type: str, *, since: int, limits: str = "", all_outputs: bool = False, domain: str = ""
+    op_type: str, *, since: int, limits: str = "", all_outputs: bool = False, domain: str = "", counts: bool = False
 ) -> Callable[[ImportFunction], ImportFunction]:
     """Registers the function for `op_type` from operator version `since` up to the next registered version."""
 
@@ -91,7 +97,7 @@ def importer(
         key = (op_type, domain, since)
         if key in _IMPORTERS:
             raise ValueError(f"{op_type} version {since} has two importers")
-        _IMPORTERS[key] = Importer(op_type, since, limits, function, all_outputs, domain)
+        _IMPORTERS[key] = Importer(op_type, since, limits, function, all_outputs, domain, counts)
         return function
 
     return register
@@ -133,6 +139,11 @@ def find_importer(op_type: str, version: int, domain: str = "") -> Importer | No
 def is_supported_op(domain: str, op_type: str) -> bool:
     """Tells whether some version of an operator has an importer."""
     return any(_of(op_type, domain))
+
+
+def is_refused(op_type: str) -> bool:
+    """Tells whether an operator of the standard is known, and never supported."""
+    return op_type in _REFUSED
 
 
 def op_reason(domain: str, op_type: str) -> str:

@@ -34,6 +34,7 @@ class Sides:
     constants: Mapping[str, Any]
     open_shapes: frozenset[str]
     seconds: dict[str, float] = field(default_factory=lambda: {"float64": 0.0})
+    exact: frozenset[str] = frozenset()
 
     def inputs(self, number: int) -> dict[str, Any]:
         return dict(self.fed(number))
