@@ -38,7 +38,7 @@ _ELEMENT_BYTES = {"bool": 1, "float": 4, "double": 8, "float16": 2, "bfloat16": 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a compilation: the arguments of `raptor.compile`, checked."""
+    """Request for a compilation: the arguments of `raptor.compile`, checked."""
 
     arch: Target
     fixed: Fixed

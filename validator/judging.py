@@ -24,7 +24,7 @@ from validator.validation_report import LayerComparison, ValidationReport, reaso
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a program is validated: `tolerance`, and the other options of `validate`."""
+    """Settings of a validation: `tolerance`, and the other options of `validate`."""
 
     tolerance: float
     layers: bool

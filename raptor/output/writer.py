@@ -82,7 +82,7 @@ def write(
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How programs are written, and by which `version` of the tool."""
+    """Form of the files, and the `version` of the tool that writes them."""
 
     version: str
     streams: StreamFormat

@@ -172,7 +172,7 @@ def test_compare_as_json(outs: list[Path], capsys: pytest.CaptureFixture[str]):
     _, shown, _ = run(capsys, "compare", *outs, "--json", "-")
     found = json.loads(shown)
     first, second = found["programs"]
-    assert (found["version"], found["notes"][0][:17]) == (1, "the models differ")
+    assert (found["version"], found["notes"][0][:17]) == (2, "the models differ")
     assert first["program"] == str(outs[0])
     assert (first["figures"]["products_mvmul"], second["figures"]["products_mvmul"]) == (100, 400)
     assert (first["ratios"]["products_mvmul"], second["ratios"]["products_mvmul"]) == (1, 4)

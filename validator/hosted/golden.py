@@ -13,6 +13,7 @@ from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import Crossing
 from validator import standard
+from validator.coding import holds_floats, value_range
 from validator.constants import constant_inputs
 from validator.hosted.load import Hosted
 from validator.hosted.run import check_inputs
@@ -28,14 +29,14 @@ _ROWS = 2
 class WholeModel:
     """A session of OUT/model.onnx. `names`: the outputs, and the tensors at borders that it computes.
 
-    `constants`: inputs that became constants when the model was compiled. `rows`: bounds of inputs that are ids.
+    `constants`: inputs that became constants when the model was compiled. `bounds`: values of inputs of integers.
     """
 
     path: Path
     session: Any
     names: tuple[str, ...]
     constants: Mapping[str, Any]
-    rows: Mapping[str, int]
+    bounds: Mapping[str, int]
     by_suite: tuple[str, ...]
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def load_whole(hosted: Hosted) -> WholeModel:
     opened = session(model.SerializeToString(), path)
     constants = constant_inputs(listed.options, opened.get_inputs())
     names = tuple(dict.fromkeys([*(o.name for o in listed.outputs), *added]))
-    return WholeModel(path, opened, names, constants, _rows(model), by_suite)
+    return WholeModel(path, opened, names, constants, _bounds(model, hosted), by_suite)
 
 
 def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
@@ -77,6 +78,14 @@ def _follow_suite(model: ModelProto, hosted: Hosted) -> tuple[str, ...]:
         return standard.follow_suite(model, shapes, on_host)
     except Exception as e:  # protobuf's and onnx's have no common base
         raise UserError(f"{hosted.folder / files.MODEL}: not an ONNX model: {e}") from e
+
+
+def _bounds(model: ModelProto, hosted: Hosted) -> dict[str, int]:
+    """Returns by input how many values are right: rows of the table that it chooses from, what the chip takes."""
+    places = [p for program in hosted.programs.values() for p in program.memory.inputs]
+    taken = {p.name: value_range(p.coding)[1] + 1 for p in places if p.coding and not holds_floats(p.coding)}
+    chosen = _rows(model)
+    return {name: min(taken.get(name, 2**31), chosen.get(name, 2**31)) for name in taken.keys() | chosen.keys()}
 
 
 def _rows(model: ModelProto) -> dict[str, int]:
@@ -94,7 +103,8 @@ def _rows(model: ModelProto) -> dict[str, int]:
 def inputs_for(hosted: Hosted, whole: WholeModel, given: Given, number: int) -> dict[str, Any]:
     """Returns the inputs of one sample, in the types of the model: given ones, or random ones from the seed `number`.
 
-    Floats are standard normal numbers; integers are rows of the table that they choose from, else 0 or 1.
+    Floats are standard normal numbers; integers are those that the chip takes, rows of the table that they choose from,
+    else 0 or 1.
     """
     found, tensors = given_for(given, number), hosted.listed.inputs
     if isinstance(found, Mapping):
@@ -110,7 +120,7 @@ def _random(tensor: Crossing, whole: WholeModel, rng: np.random.Generator) -> An
     if dtype is None or dtype.kind == "O" or not fits(shape, tensor.shape):
         raise UserError(f"input {tensor.name!r} is {tensor.type}: random values are not possible; give it with --input")
     if dtype.kind in "iu":
-        return rng.integers(0, whole.rows.get(tensor.name, _ROWS), shape).astype(dtype)
+        return rng.integers(0, whole.bounds.get(tensor.name, _ROWS), shape).astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(np.bool_)
     return rng.standard_normal(shape, dtype=np.float32).astype(dtype)

@@ -31,7 +31,7 @@ from validator.session import session
 from validator.validation_report import SegmentVerdict, ValidationReport
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""What was computed and what was wanted, by name."""
+"""Tensors that were computed, and those that were wanted, by name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +90,8 @@ class Judge:
             self._goldens[segment.path] = load_golden(program) if floats else session(str(path), path)
         golden = self._goldens[segment.path]
         if isinstance(golden, Golden):
-            return dict(golden.run({name: borders[name] for name in segment.reads}, list(segment.makes)))
+            found = golden.run({name: borders[name] for name in segment.reads}, list(segment.makes))
+            return at_borders(self.hosted, found)
         return run_session(golden, segment, borders)
 
     def ran(self, number: int) -> HostedResult:

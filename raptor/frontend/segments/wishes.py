@@ -1,4 +1,4 @@
-"""What the user wants on the host."""
+"""Wishes of the user: which nodes are to run on the host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
