@@ -33,7 +33,8 @@ class Layer:
 class Facts:
     """All facts about one output. `missing`: files that are missing or unreadable, and the effect on the page.
 
-    `manifest`: the manifest, or the list of segments of a program that has some. `verdict`: None if validation was not asked for; `no_verdict` then says why.
+    `manifest`: the manifest, or the list of segments of a program that has some. `verdict`: None if validation was not
+    asked for; `no_verdict` then says why.
     """
 
     name: str
