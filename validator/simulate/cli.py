@@ -7,7 +7,6 @@ import typer
 
 from raptor.common.errors import UserError
 from raptor.common.together import refuse_given
-from validator.hosted.listing import one_segment
 from validator.options import FEWEST_ROUNDS, MOST_ROUNDS, Mode
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ def _simulate(
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
     if trace is not None:
         raise UserError("--trace needs --engine builtin")
+    from validator.hosted.listing import one_segment
+
     one_segment(out, "--engine pimsim")
     from validator.simulate.pimsim import simulate as run_pimsim
     from validator.simulate.simulated_chip import beside
