@@ -106,7 +106,7 @@ MODELS = (
         "chython-rxnmap==2.0",
         "rxnmap.onnx",
         "transformer encoder with ids",
-        "--shape atoms=1,32 --shape neighbors=1,32 --shape distances=1,32,32 --shape roles=1,32",
+        "--shape atoms=1,32 --shape neighbors=1,32 --shape distances=1,32,32 --shape roles=1,32 --cores 256",
     ),
     Trained("arabic-bilstm", _TASHKEEL, "models/bilstm.int8.onnx", "tags letters, LSTM", "--shape input_ids=1,64"),
     Trained("arabic-rawi", _TASHKEEL, "models/rawi.int8.onnx", "tags letters, LSTM", "--shape input=1,64"),
@@ -196,7 +196,7 @@ def try_model(model: Trained, folder: Path, seconds: float) -> Tried:
             compile_s = perf_counter() - begin
             if status == 0:
                 return _validated(model, command, out, seconds, compile_s)
-            refused = refused or message
+            refused += f"{command}: {message}\n"
         return _tried(model, command, "refused", compile_s=compile_s, message=refused)
 
 
@@ -211,9 +211,11 @@ def _validated(model: Trained, command: str, out: Path, seconds: float, compile_
 def share(out: Path) -> float:
     """Returns the share of multiply-accumulates on the chip: all of them, if the output is one program."""
     listing = out / "segments.json"
-    segments = json.loads(listing.read_text())["segments"] if listing.exists() else []
-    macs = sum(segment["macs"] for segment in segments)
-    return sum(s["macs"] for s in segments if s["kind"] == "chip") / macs if macs else 1.0
+    if not listing.exists():
+        return 1.0
+    segments = json.loads(listing.read_text())["segments"]
+    chip = sum(segment["macs"] for segment in segments if segment["kind"] == "chip")
+    return chip / max(1, sum(segment["macs"] for segment in segments))
 
 
 def _tried(

@@ -33,7 +33,7 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     assert "models/a.onnx of wheel==1" in tried.message
 
 
-@pytest.mark.parametrize(("macs", "share"), [([(30, "chip"), (10, "host")], 0.75), ([(0, "host")], 1.0), (None, 1.0)])
+@pytest.mark.parametrize(("macs", "share"), [([(30, "chip"), (10, "host")], 0.75), ([(0, "host")], 0.0), (None, 1.0)])
 def test_the_share_on_the_chip(macs: list[tuple[int, str]] | None, share: float, tmp_path: Path) -> None:
     if macs is not None:
         listed = {"segments": [{"macs": count, "kind": kind} for count, kind in macs]}
