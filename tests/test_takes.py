@@ -153,7 +153,8 @@ def test_defects_in_tiles(name: str):
 def changed(streams: Streams, name: str, field: str, add: int, k: int = 3) -> Streams:
     """Adds a number to a field of instruction number `k` of a name on core 0."""
     records = streams.cores[0].records.copy()
-    records[field][np.flatnonzero(records["opcode"] == isa.OPCODE[name])[k]] += add
+    at = np.flatnonzero(records["opcode"] == isa.OPCODE[name])[k]
+    records[field][at] = int(records[field][at]) + add
     return Streams({**streams.cores, 0: Stream(records, streams.cores[0].step_ends)})
 
 

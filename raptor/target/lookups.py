@@ -56,9 +56,7 @@ def lookups(records: Records) -> Lookups:
             high, low = writes.of(users, "rs1"), writes.of(users, "rs1", 1)
             known = (high >= 0) & (opcode[high] == OPCODE["sldi"])
             _refuse(users[~known | ~np.isin(low, computed)], "of its address only the low word may be computed")
-        else:
-            unused = np.setdiff1d(computed, writes.of(users, "rs1"))
-            _refuse(unused, f"no {name} uses its result")
+        _refuse(np.setdiff1d(computed, writes.of(users, "rs1", code == _LD)), f"no {name} uses its result")
         computed = users
     add = writes.of(computed, "rs1", 1)
     times = writes.of(add, "rs1")
@@ -86,9 +84,9 @@ class _Writes:
         every = np.sort(np.concatenate([np.zeros(0, np.int64), *defines]))
         return {r: every[self.records["rd"][every] == r] for r in range(REGISTER_COUNT)}
 
-    def of(self, pcs: Indices, slot: str, next_register: int = 0) -> Indices:
-        """Returns the last writes of the registers in a slot (or of those after them); -1 where there is none."""
-        registers = self.records[slot][pcs].astype(np.int64) + next_register
+    def of(self, pcs: Indices, slot: str, after: int = 0) -> Indices:
+        """Returns the last writes of the registers in a slot, or `after` them; -1 where there is none."""
+        registers = self.records[slot][pcs].astype(np.int64) + after
         found = np.full(len(pcs), -1)
         for r in np.unique(registers):
             mine = np.flatnonzero(registers == r)
