@@ -35,11 +35,19 @@ def row_counts(records: Records, tables: Sequence[TablePlace]) -> Indices:
 
 
 def all_row_counts(program: Program) -> tuple[Indices, Indices]:
-    """Returns the `row_counts` of all cores, one after another, and the place of the first of each core."""
+    """Returns the `row_counts` of all cores, one after another, and the place of the first of each core.
+
+    A program without tables has no `sld`, unless nobody checked it: then every number that a register holds is allowed.
+    After the last entry there is a 0, so that an instruction that was not there does not find a row.
+    """
     tables = program.memory.tables
-    counts = [row_counts(records, tables) if tables else np.zeros(0, np.int64) for records in program.streams]
+    counts = [row_counts(records, tables) if tables else _unbounded(records) for records in program.streams]
     first = np.cumsum([0, *map(len, counts)], dtype=np.int64)[:-1]
-    return np.concatenate([np.zeros(0, np.int64), *counts]), first
+    return np.concatenate([*counts, np.zeros(1, np.int64)]), first
+
+
+def _unbounded(records: Records) -> Indices:
+    return np.full(np.count_nonzero(records["opcode"] == OPCODE["sld"]), 2**31)
 
 
 def token_of(program: Program, core: int, pc: int) -> str:

@@ -194,7 +194,7 @@ ROWS = (address(1, 0), address(2, 32), address(3, 64), address(9, 1))
 STREAMS: dict[str, tuple[tuple[tuple[int, ...], ...], str]] = {
     "no width": ((*ROWS, op("vvadd", rd=3, rs1=1, rs2=2, len=4)), "no setbw before it"),
     "late width": ((*ROWS, op("vvadd", rd=3, rs1=1, rs2=2, len=4), SETBW), "no setbw before it"),
-    "scalar load": ((address(28, 0), address(29, 0), op("sld", rd=1, rs1=28)), "registers are loaded by sldi only"),
+    "scalar load": ((address(28, 0), address(29, 0), op("sld", rd=1, rs1=28)), "no smuli uses its result"),
     "table": ((*ROWS, op("setbw", ibiw=9, obiw=8), op("vlut", rd=3, rs1=1, rs2=2, len=4)), "inputs of at most 8 bits"),
     "weights": ((*ROWS, SETBW, op("mvmul", rd=2, rs1=1, mbiw=3, group=0)), "weights of more than mbiw bits"),
     **{
