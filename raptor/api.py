@@ -89,7 +89,7 @@ class Program:
         from validator import checks
 
         if self.artifacts is None:
-            return checks.check(self._directory())
+            return checks.check(self.directory())
         parts = self.artifacts
         cores = range(parts.config.core_cnt)
         empty = np.zeros(0, isa.RECORD)
@@ -108,7 +108,7 @@ class Program:
         from validator.load import load
         from validator.run import run
 
-        return dict(run(load(self._directory()), inputs).outputs)
+        return dict(run(load(self.directory()), inputs).outputs)
 
     def validate(
         self,
@@ -129,7 +129,7 @@ class Program:
         from validator.validate import validate
 
         given = () if inputs is None else arguments.by_name("inputs", inputs, "arrays by name of the input")
-        folder = self._directory()
+        folder = self.directory()
         return validate(folder, inputs=given, seed=seed, samples=samples, tolerance=tolerance, layers=layers)
 
     def simulate(
@@ -149,7 +149,7 @@ class Program:
         require_own("validator")
         from validator.simulate.builtin import simulate
 
-        found = simulate(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file)
+        found = simulate(self.directory(), arch, mode=mode, samples=samples, trace_file=trace_file)
         return replace(found, program=self._name())
 
     def explain(self) -> "Explanation":
@@ -160,7 +160,7 @@ class Program:
         require_own("validator")
         from raptor.analysis.explain import explain
 
-        return replace(explain(self._directory()), program=self._name())
+        return replace(explain(self.directory()), program=self._name())
 
     def _name(self) -> str:
         """Returns the folder in which it is saved, or the name of its model."""
@@ -168,7 +168,7 @@ class Program:
             return str(self.folder)
         return self.artifacts.name
 
-    def _directory(self) -> Path:
+    def directory(self) -> Path:
         """Returns the directory of its files, which is a temporary one as long as it is not saved."""
         if self.folder is not None:
             return self.folder
