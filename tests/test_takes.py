@@ -230,7 +230,7 @@ MEASURED = {
     (8, False): (11124.0, 1619989.0),
     (8, True): (11561.0, 1683802.5),
 }
-"""By `rob_size` and whether ids are computed: ns and pJ that pimsim-nn (commit f7446df) gives for the same files."""
+"""Figures of pimsim-nn (commit f7446df) for the same files, ns and pJ, by `rob_size` and whether ids are computed."""
 
 
 @pytest.mark.parametrize(("rob", "computed"), MEASURED)

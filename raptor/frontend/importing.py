@@ -120,8 +120,9 @@ class ImportContext:
             chain.append(made.inputs[0])
         source = self.tensors[chain[-1]]
         coding = source.coding
-        if made is None and coding is not None and coding.low is not None and coding.high is not None:
-            found = meet(Range(coding.low, coding.high), limits)
+        if made is None and coding is not None and self.is_whole(source.name):
+            given = limits_of(self.kind(source.name))
+            found = meet(given if coding.low is None or coding.high is None else Range(coding.low, coding.high), limits)
             self.tensors[source.name] = replace(source, coding=replace(coding, low=found.low, high=found.high))
             self._whole |= dict.fromkeys(chain, found)
         return self.whole(tensor)

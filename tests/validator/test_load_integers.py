@@ -91,7 +91,7 @@ CHANGES: dict[str, tuple[Edit, str]] = {
     "held as floats": (change_input(dtype="int64"), "integers of 8 bits for int64, which are held as floats"),
     "bits": (change_input(bits=33), "bits"),
     "no bits": (change_input(bits=0), "integers of 0 bits"),
-    "bounds": (change_input(low=0, high=9), "which are held as floats"),
+    "bounds": (change_input(low=0, high=900), "low 0 and high 900 are no range of uint8"),
     "half a bound": (change_input(low=0), "low and high belong together"),
     "float": (change_coding(FLOAT32), "floats, in a program whose numbers are int"),
     "offset": (change_input(offset=100), "uint8 with offset 100 is -100 to 155, elements of 8 bits are not"),

@@ -12,7 +12,7 @@ from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
-from raptor.frontend.takes import take
+from raptor.frontend.takes import table_of, take
 from raptor.graph.ir import Indices
 
 
@@ -65,7 +65,7 @@ def import_tile(node: NodeView, ctx: ImportContext) -> None:
 def import_gather(node: NodeView, ctx: ImportContext) -> None:
     """Slices of one dimension by their indices. Computed indices choose rows of the table while the program runs."""
     if ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
-        table, ids = ctx.weights(node.inputs[0]), ctx.tensor(node.inputs[1])
+        table, ids = table_of(node, ctx), ctx.tensor(node.inputs[1])
         build = Builder(node, ctx)
         build.finish(take(build, table, ids, axis_of(node, table.ndim, 0)))
         return
