@@ -59,7 +59,7 @@ class InferenceSession:
 
         self.program = _program(model, options)
         """The compiled program: `session.program.simulate()` tells its time and energy."""
-        folder = self.program.directory()
+        folder = self.program.directory
         self._loaded = load(folder)
         declared = onnx.ModelProto.FromString((folder / files.MODEL).read_bytes()).graph
         memory = self._loaded.memory
