@@ -142,8 +142,10 @@ def test_token_ids_choose_rows_of_a_table(tmp_path: Path, capsys: pytest.Capture
     model.graph.input.append(onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch", "length"]))
     path = tmp_path / "tokens.onnx"
     path.write_bytes(model.SerializeToString())
-    app.main(["inspect", str(path), "--dim", "length=5"])
+    with pytest.raises(SystemExit) as stopped:
+        app.main(["inspect", str(path), "--dim", "length=5"])
     printed = capsys.readouterr()
+    assert stopped.value.code == 0
     assert "project  MatMul" in printed.out
     assert "note: dimension batch, the first of input 'ids', is taken as 1" in printed.out
     assert not printed.err
