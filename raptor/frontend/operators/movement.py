@@ -42,7 +42,7 @@ def import_split(node: NodeView, ctx: ImportContext) -> None:
     wanted = c_order(x.shape)
     axis = axis_of(node, len(x.shape), 0)
     for output, (start, stop) in zip(node.outputs, _ranges(node, ctx, x.shape[axis]), strict=True):
-        if output:
+        if output in ctx.used:
             build.finish(build.arranged(wanted.take(range(start, stop), axis=axis), x), output)
 
 
