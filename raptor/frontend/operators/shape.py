@@ -46,9 +46,20 @@ def import_cast(node: NodeView, ctx: ImportContext) -> None:
     _lower_rename(node, ctx)
 
 
-@importer("Dropout", since=1, limits="inference")
+@importer("EyeLike", since=9, counts=True)
+def import_eye_like(node: NodeView, ctx: ImportContext) -> None:
+    """A constant matrix with ones on one diagonal."""
+    rows, cols = ctx.shape(node.inputs[0])
+    ones = np.eye(rows, cols, node.integer("k", 0), ctx.kind(node.output))
+    ctx.set_constant(node.output, ones)
+
+
+@importer("Dropout", since=1, limits="inference", all_outputs=True)
 def import_dropout(node: NodeView, ctx: ImportContext) -> None:
-    """The input: nothing is dropped in inference."""
+    """The input: nothing is dropped in inference. The mask is a constant."""
+    mask = node.outputs[1] if len(node.outputs) > 1 else ""
+    if mask in ctx.used:
+        ctx.set_constant(mask, np.ones(ctx.shape(node.inputs[0]), ctx.kind(mask)))
     training = ctx.constant(node.input(2))
     if node.input(2) is not None and (training is None or training.any()):
         raise Refusal("training_mode must be the constant false")
