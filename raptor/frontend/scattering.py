@@ -58,13 +58,13 @@ def _combined(
     """Combines with one update for each element; where there is none, with one that changes nothing."""
     x, updates = sources
     if reduction == "add":
-        return f.add(total, f.broadcast(build.arranged(places, updates)))
+        return f.add(total, build.laid(build.arranged(places, updates), f.image))
     if reduction == "mul":
         one = build.add(ConstantTensor(np.ones((1, 1, 1), np.float32)), Image((1,), 0))
         chosen = np.where(places < 0, updates.image.elements, places)
-        return f.mul(total, f.broadcast(build.arranged(chosen, updates, one)))
+        return f.mul(total, build.laid(build.arranged(chosen, updates, one), f.image))
     own = np.where(places < 0, c_order(x.shape) + updates.image.elements, places)
-    others = f.broadcast(build.arranged(own, updates, x))
+    others = build.laid(build.arranged(own, updates, x), f.image)
     return f.max(total, others) if reduction == "max" else f.min(total, others)
 
 
@@ -83,10 +83,10 @@ def choose(node: NodeView, ctx: ImportContext, axis: int) -> None:
     sources = c_order(x.shape)[tuple(slice(n) if a != axis else slice(None) for a, n in enumerate(ids.shape))]
     rows = np.broadcast_to(np.expand_dims(np.moveaxis(sources, axis, 0), axis + 1), shape)
     f = Formula(node, ctx, shape, natural_image(shape))
-    index = f.broadcast(build.arranged(np.broadcast_to(c_order(ids.shape), shape), ids))
+    index = build.laid(build.arranged(np.broadcast_to(c_order(ids.shape), shape), ids), f.image)
     marks = [f.relu(f.sub(1, f.abs(f.sub(index, f.constant(numbers - first))))) for first in (0, size)]
     mark = f.add(*marks)
-    sums = [_summed(build, value) for value in (f.mul(f.broadcast(build.arranged(rows, x)), mark), mark)]
+    sums = [_summed(build, value) for value in (f.mul(build.laid(build.arranged(rows, x), f.image), mark), mark)]
     build.finish(build.map("div", *sums))
     found = ctx.whole(x)
     if found is not None:

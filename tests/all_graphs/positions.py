@@ -85,6 +85,13 @@ def affine_grid(b: Builder) -> None:
 
 
 @step("product")
+def determinant(b: Builder) -> None:
+    b.need(b.opset >= 11)
+    size = b.number(1, 4)
+    b.emit("Det", [b.computed((b.number(1, 4), size, size))])
+
+
+@step("product")
 def fourier(b: Builder) -> None:
     b.need(b.opset >= 17)
     x = b.computed((b.number(1, 2), b.number(2, 8), b.pick([1, 2])))

@@ -28,7 +28,7 @@ def import_det(node: NodeView, ctx: ImportContext) -> None:
     places = c_order(x.shape).reshape(*shape, size, size)
     image = natural_image(shape)
     f = Formula(node, ctx, image.shape, image)
-    entry = [[f.broadcast(build.arranged(places[..., i, j], x)) for j in range(size)] for i in range(size)]
+    entry = [[build.laid(build.arranged(places[..., i, j], x), image) for j in range(size)] for i in range(size)]
     total: Value | None = None
     for order in permutations(range(size)):
         product = reduce(f.mul, (entry[i][j] for i, j in enumerate(order)))

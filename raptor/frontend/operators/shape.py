@@ -7,6 +7,7 @@ from onnx import TensorProto
 
 from raptor.frontend.building import Builder, axis_of, indices
 from raptor.frontend.constants import natural_image
+from raptor.frontend.formulas import Formula
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis, outer_size
@@ -50,8 +51,9 @@ def import_cast(node: NodeView, ctx: ImportContext) -> None:
 def import_eye_like(node: NodeView, ctx: ImportContext) -> None:
     """A constant matrix with ones on one diagonal."""
     rows, cols = ctx.shape(node.inputs[0])
-    ones = np.eye(rows, cols, node.integer("k", 0), ctx.kind(node.output))
-    ctx.set_constant(node.output, ones)
+    ones = np.eye(rows, cols, node.integer("k", 0), np.float32)
+    f = Formula(node, ctx, ones.shape, natural_image(ones.shape))
+    f.finish(f.constant(ones))
 
 
 @importer("Dropout", since=1, limits="inference", all_outputs=True)
