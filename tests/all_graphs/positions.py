@@ -46,7 +46,7 @@ def largest(b: Builder) -> None:
     b.emit("Cast", [places], to=TensorProto.FLOAT)
 
 
-@step("movement")
+@step("movement", 2)
 def one_hot(b: Builder) -> None:
     b.need(b.opset >= 11)
     x = b.tensor(1, 2, 3)
