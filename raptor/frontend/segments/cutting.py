@@ -312,7 +312,7 @@ class Cutter:
 
     def _move(self, nodes: Sequence[int], reasons: Mapping[str, str]) -> None:
         """Moves nodes of a segment to the host; all of them if no name is known."""
-        found = {i: reasons[self.name(i)] for i in nodes if self.name(i) in reasons}
+        found = {i: reasons[self.flow.nodes[i].name] for i in nodes if self.flow.nodes[i].name in reasons}
         self.reasons |= found or dict.fromkeys(nodes, next(iter(reasons.values())))
 
     def _made(self, nodes: Sequence[int]) -> list[str]:
