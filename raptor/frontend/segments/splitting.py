@@ -1,4 +1,4 @@
-"""What becomes of the nodes of a model, without compiling it: on the chip, on the host, or refused."""
+"""Divides the nodes of a model without compiling it: those on the chip, those on the host, those refused."""
 
 from dataclasses import dataclass
 from pathlib import Path
