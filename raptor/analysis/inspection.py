@@ -30,7 +30,7 @@ from raptor.common.strict import (
 from raptor.compiler import extension_fault
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.registry import CONTRIBUTED, is_supported_op
-from raptor.frontend.segments import Cut, Split, Wishes, split
+from raptor.frontend.segments import Cut, Part, Split, Wishes, split
 from raptor.frontend.segments.cutting import BEHIND
 from raptor.graph.ir import (
     Dot,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import onnx
 
 _MOST_CORES = 2**31 - 1
+PlaceName = Literal["chip", "host", "refused"]
 
 
 class OperatorInfo(Schema):
@@ -85,7 +86,7 @@ class LayerInfo(Schema):
 class PlaceInfo(Schema):
     """Nodes that are computed in one place, or refused. `nodes` are those left after constants and shapes."""
 
-    place: Literal["chip", "host", "refused"]
+    place: PlaceName
     nodes: int
     macs: int = Field(description="multiply-accumulates, as far as sizes are known")
 
@@ -231,7 +232,8 @@ def _by_place(survey: frontend.Survey, divided: Split | None, macs: int) -> Iter
     if divided is None:
         yield PlaceInfo(place="chip", nodes=len({n.name for n in survey.graph.nodes}), macs=macs)
         return
-    for place, part in (("chip", divided.chip), ("host", divided.host), ("refused", divided.refused)):
+    parts: dict[PlaceName, Part] = {"chip": divided.chip, "host": divided.host, "refused": divided.refused}
+    for place, part in parts.items():
         if part.nodes:
             yield PlaceInfo(place=place, nodes=part.nodes, macs=part.macs)
 
