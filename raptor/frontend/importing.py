@@ -396,7 +396,7 @@ class ImportContext:
         self._define(name, shape, image, element, found)
 
     def _type_of(self, node: NodeView, inputs: Sequence[str], operator: Operator) -> tuple[ElementType, Range | None]:
-        """Returns type and range of a result. Raises `UserError` for sums that 32 bits do not hold."""
+        """Returns type and range of a result. Raises `Refusal` for sums that 32 bits do not hold."""
         if self.floats == MODELLED:
             return MODELLED, None
         sources = [self.tensors[i] for i in inputs]
@@ -406,7 +406,7 @@ class ImportContext:
             pairs = [(t, self.range(t) if t.element.kind == "int" else None) for t in sources]
             return result_of(operator, pairs, self.floats)
         except OverflowFault as fault:
-            raise UserError(f"{node.name} ({node.op_type}): {fault}") from None
+            raise Refusal(str(fault)) from None
 
     def _define(self, name: str, shape: Shape, image: Image, element: ElementType, found: Range | None) -> None:
         in_model, code = name in self._in_model, self.codes.get(name)

@@ -210,11 +210,11 @@ class _Lowering:
             self.cores[core].add(ir.Store(self.cores[core].here[tile.name], address), node)
 
     def store_inputs(self) -> None:
-        """Stores the outputs that no compute makes, such as model inputs. They pass through core 0."""
+        """Stores the outputs that no compute makes, such as model inputs. They pass through the first core."""
         tiles = {p.tile.name: p.tile for t in self.graph.tensors.values() for p in t.parts}
         for name in list(self.outputs):
-            self.local(tiles[name], 0, "")
-            self.store(tiles[name], 0, "")
+            self.local(tiles[name], self.arch.first_core, "")
+            self.store(tiles[name], self.arch.first_core, "")
 
     def program(self) -> ir.PimProgram:
         cores = {i: ir.CoreProgram(i, tuple(core.groups), tuple(core.steps)) for i, core in sorted(self.cores.items())}
