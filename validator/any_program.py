@@ -11,10 +11,19 @@ from validator.load import load
 from validator.program import Program
 from validator.run import run
 
+Shapes = Mapping[str, tuple[int | None, ...]]
+
 
 def load_any(folder: str | Path) -> Program | Hosted:
     """Loads an output directory. Raises `UserError` as `load` does."""
     return load_hosted(folder) if is_hosted(folder) else load(folder)
+
+
+def shapes(program: Program | Hosted) -> tuple[Shapes, Shapes]:
+    """Returns the shapes of inputs and outputs by name; None for a size that depends on values."""
+    listed = program.listed if isinstance(program, Hosted) else program.memory
+    inputs, outputs = ({tensor.name: tuple(tensor.shape) for tensor in t} for t in (listed.inputs, listed.outputs))
+    return inputs, outputs
 
 
 def run_any(program: Program | Hosted, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

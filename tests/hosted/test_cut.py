@@ -100,6 +100,13 @@ def test_one_weight_on_both_sides(tmp_path: Path):
     checked(model, tmp_path / "out", host_nodes=("middle",))
 
 
+def test_nodes_that_are_parts_of_one(tmp_path: Path):
+    """GreaterOrEqual is a function of three nodes, which have its name; onnxruntime wants one name for each."""
+    middle = [node("GreaterOrEqual", "a zero", "c", name="ge"), node("Cast", "c", "b", to=TensorProto.FLOAT)]
+    model = sandwich(middle, {"zero": np.zeros((1, 4, 1, 1), np.float32)})
+    checked(model, tmp_path / "out", host_nodes=("ge",))
+
+
 def test_absent_inputs_stay_absent(tmp_path: Path):
     model = sandwich([node("Clip", "a - top", "b", name="middle")], {"top": np.float32(0.5).reshape(())})
     host = onnx.load_from_string(cut_of(model, "middle").segments[1].onnx_bytes).graph
