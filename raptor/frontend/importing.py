@@ -71,6 +71,8 @@ class ImportContext:
         """Float tensors of the model that integers stand for; they are not computed unless `tensor` asks."""
         self.used: frozenset[str] = frozenset()
         """Tensors that a node or an output of the model reads."""
+        self.guarded: frozenset[str] = frozenset()
+        """Tensors of which a computed condition takes what it wants: the others may be any number."""
         self.codes, self.floats = codes, floats
         self._kinds, self._most = kinds, most
         self._made: dict[str, Node] = {}
