@@ -64,7 +64,7 @@ def _hoisted(graph: GraphProto, names: Names) -> Iterator[TensorProto]:
         if hoisted.name != name:
             renamed[name] = hoisted.name
     del graph.initializer[:]
-    _set_nodes(graph, nodes)
+    set_nodes(graph, nodes)
     for node in graph.node:
         rename_reads(node, {k: v for k, v in renamed.items() if k not in outputs})
 
@@ -127,7 +127,8 @@ def _copy(node: NodeProto, renamed: Mapping[str, str], names: Names) -> NodeProt
     return copy
 
 
-def _set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+def set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+    """Replaces the nodes of a graph; some of the new ones may be among the old."""
     kept = list(nodes)
     del graph.node[:]
     graph.node.extend(kept)

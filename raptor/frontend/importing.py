@@ -76,6 +76,7 @@ class ImportContext:
         """Tensor -> node that computes it."""
         self._whole: dict[str, Range | None] = {}
         """Tensors that are held as floats -> range of their whole numbers."""
+        self._unbounded: set[str] = set()
         self._coded: dict[str, Coded] = {}
         self._ranges: dict[str, Range] = {}
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
@@ -109,6 +110,10 @@ class ImportContext:
         """Declares that a tensor has whole numbers of this range, where its operators do not tell."""
         self._whole[name] = found
 
+    def declare_unbounded(self, name: str) -> None:
+        """Declares that a tensor has integers of any size: what makes integers of floats cannot know more."""
+        self._unbounded.add(name)
+
     def _reach(self, tensor: Tensor) -> Range | None:
         """Returns the range of whole numbers, or the first one on the way to them that is too large."""
         name = tensor.name
@@ -135,6 +140,8 @@ class ImportContext:
                 self._whole[name] = Range(0, 1)
             elif kind.kind in "iu":
                 found, limits = self._reach(tensor), meet(limits_of(kind), EXACT)
+                if found is None and name in self._unbounded:
+                    continue
                 if found is None or not is_within(found, limits):
                     raise BoundRefusal(found, limits)
             elif follows:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import ModelProto, TensorProto
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from raptor.frontend.contributed import has_contributed, stand_in
 
@@ -43,6 +43,30 @@ def infer_shapes(proto: ModelProto) -> ModelProto:
     del inferred.graph.node[:]
     inferred.graph.node.extend(proto.graph.node)
     return inferred
+
+
+def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto]) -> FunctionProto | None:
+    """Returns the function by which a version of the standard defines a node with inputs of these types, if any."""
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    # onnx gives nothing for a later version in which an operator of the function takes more types.
+    plain = max((v for v in schema.function_opset_versions if v <= version), default=0)
+    if plain:
+        return FunctionProto.FromString(schema.get_function_with_opset_version(plain))
+    by_type = max((v for v in schema.context_dependent_function_opset_versions if v <= version), default=0)
+    given = [t.SerializeToString() for t in types]
+    found = by_type and schema.get_context_dependent_function_with_opset_version(
+        by_type, node.SerializeToString(), given
+    )
+    return FunctionProto.FromString(found) if found else None
+
+
+def default_attributes(node: NodeProto, version: int) -> list[AttributeProto]:
+    """Returns the attributes that a node of the standard has where it gives none."""
+    found = onnx.defs.get_schema(node.op_type, version, node.domain).attributes.values()
+    return [a.default_value for a in found if a.default_value.name]
 
 
 def check_operand_types(proto: ModelProto) -> None:

@@ -141,6 +141,11 @@ def is_supported_op(domain: str, op_type: str) -> bool:
     return any(_of(op_type, domain))
 
 
+def is_refused(op_type: str) -> bool:
+    """Tells whether an operator of the standard is known, and never supported."""
+    return op_type in _REFUSED
+
+
 def op_reason(domain: str, op_type: str) -> str:
     """Says why `find_importer` found nothing."""
     if domain not in (*STANDARD_DOMAINS, CONTRIBUTED):

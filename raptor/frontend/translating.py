@@ -18,6 +18,7 @@ from raptor.frontend.check import FLOATS, INDICES, WHOLE, label
 from raptor.frontend.codes import CODES, CodeType, Steps, host_coding, quantiser
 from raptor.frontend.importing import ImportContext, Kind, Shape, apply
 from raptor.frontend.nodes import Constants, NodeView
+from raptor.frontend.reading import Source
 from raptor.frontend.registry import (
     QUANTISED,
     STANDARD_DOMAINS,
@@ -38,16 +39,19 @@ class Origin:
     node_names: frozenset[str]
     producers: Mapping[str, str]
     """Tensor -> label of the node that computes it."""
+    inner: frozenset[str]
+    """Tensors that only the front end knows."""
     reasons: Mapping[str, str]
     """First output of a node -> reason why it cannot be lowered, if it is known already."""
     kinds: Mapping[str, int]
     """ONNX types of inputs and outputs."""
 
     @classmethod
-    def of(cls, proto: ModelProto, reasons: Mapping[str, str], kinds: Mapping[str, int]) -> Origin:
-        nodes = proto.graph.node
+    def of(cls, model: Source) -> Origin:
+        nodes = model.proto.graph.node
         names = frozenset(n.name for n in nodes if n.name)
-        return cls(names, {output: label(n) for n in nodes for output in n.output if output}, reasons, kinds)
+        producers = {output: model.labels.get(output) or label(n) for n in nodes for output in n.output if output}
+        return cls(names, producers, model.inner, model.reasons, model.kinds)
 
     def label(self, node: NodeProto) -> str:
         """Returns the name of the original node behind a canonical one, which may be fused from several."""
@@ -88,7 +92,7 @@ def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: in
     graph = proto.graph
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
     inputs = [v.name for v in graph.input]
-    in_model = frozenset(origin.producers) | frozenset(inputs)
+    in_model = frozenset(origin.producers) - origin.inner | frozenset(inputs)
     constants = Constants(graph.initializer, folder)
     floats = FLOAT32 if _has_integers(graph, constants) else MODELLED
     codes = {} if floats == MODELLED else _codes(graph)

@@ -26,7 +26,7 @@ from raptor.target.element import MOST_WHOLE
 
 EXACT = Range(-MOST_WHOLE, MOST_WHOLE)
 """Whole numbers that float32 holds without a gap."""
-LEAST_INPUT = 2**8
+LEAST_INPUT = 2**3
 """Smallest bound that is tried for the values of a wide input of integers."""
 
 

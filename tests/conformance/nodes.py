@@ -51,7 +51,8 @@ def ops_of(case: TestCase) -> str:
 def run_node(name: str) -> str:
     """Runs a case. Returns why it does not pass; empty if it does."""
     case = node_cases()[name]
-    assert case.model is not None and case.data_sets is not None
+    assert case.model is not None
+    assert case.data_sets is not None
     warnings.simplefilter("ignore")
     inputs, wanted = case.data_sets[0]
     try:
