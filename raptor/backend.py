@@ -8,11 +8,9 @@ The chip computes floats and quantised data; sizes, axes, indices and weights ar
 have them as inputs (ONNX's own tests have nothing else). Their values are known only at `run`. So a model is compiled
 at its first run, and again when such an input changes. These inputs become constants:
 
-1. by type: every integer that no operator of integers reads as data, such as shapes, axes and zero points;
+1. by type and operator: what says what is computed, such as shapes, axes and zero points, and what has no elements;
 2. by operator: an input that an importer needs as a constant, or from which such an input is computed. The compiler
    names them.
-
-At least one input stays: without inputs, the constant folder would compute the model, not the chip.
 """
 
 import inspect
@@ -93,7 +91,7 @@ class RaptorRep(BackendRep):
         program = self._compiled.program
         results = run(program, {place.name: values[place.name] for place in program.memory.inputs}).outputs
         outputs = self._model.graph.output
-        arrays = [np.asarray(results[o.name], helper.tensor_dtype_to_np_dtype(_type(o))) for o in outputs]
+        arrays = [results[o.name] for o in outputs]
         return namedtupledict("Outputs", [o.name for o in outputs])(*arrays)
 
     def _by_name(self, inputs: Any) -> dict[str, Array]:
@@ -111,14 +109,14 @@ class RaptorRep(BackendRep):
         return {v.name: x for v, x in zip(self._inputs, given, strict=True)}
 
     def _compile(self, values: Mapping[str, Array]) -> _Compiled:
-        bound = [v.name for v in self._inputs if not is_data(self._model, v)]
+        bound = [v.name for v in self._inputs if not is_data(self._model, v) or not values[v.name].size]
         while True:
             try:
                 return self._compile_bound(values, bound)
             except UnsupportedError as error:
                 wanted = _sources(self._model, {name for node in error.nodes for name in node.needs})
                 more = [v.name for v in self._inputs if v.name in wanted and v.name not in bound]
-                if not more or len(bound) + len(more) == len(self._inputs):
+                if not more:
                     raise
                 bound += more
 
@@ -253,10 +251,6 @@ def _compile_on_enough_cores(
             if error.resource != "cores" or error.needed <= cores:
                 raise
             cores = error.needed
-
-
-def _type(value: ValueInfoProto) -> int:
-    return value.type.tensor_type.elem_type
 
 
 def _info(name: str, dtype: np.dtype[Any], shape: Sequence[int] | None) -> ValueInfoProto:

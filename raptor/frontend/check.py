@@ -26,13 +26,23 @@ from raptor.graph.ir import (
 MOST_ELEMENTS = 2**28
 """Maximum elements of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
+SMALL_FLOATS = frozenset(
+    (
+        *(TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ),
+        *(TensorProto.FLOAT8E8M0, TensorProto.FLOAT4E2M1),
+    )
+)
+"""Types of floats that inputs and outputs may have, but not what is computed."""
 WHOLE = frozenset(
     (
-        *(TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
+        *(TensorProto.BOOL, TensorProto.INT2, TensorProto.INT4, TensorProto.UINT2, TensorProto.UINT4),
+        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
         *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
     )
 )
 """Types whose values a program of floats holds as whole numbers."""
+NUMBERS = FLOATS | SMALL_FLOATS | WHOLE
+"""Types of inputs and outputs."""
 INDICES = frozenset(
     (
         TensorProto.BOOL,
@@ -139,7 +149,7 @@ def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
     kind = value.type.tensor_type.elem_type
     if is_settable(proto, value):
         return f"{type_name(kind)} and must be a constant (--set {value.name}=VALUE)"
-    if kind in FLOATS or kind in WHOLE or _is_quantised(proto, value):
+    if kind in NUMBERS or _is_quantised(proto, value):
         return ""
     constant = f", or a constant (--set {value.name}=VALUE)" if kind == TensorProto.STRING else ""
     return f"{type_name(kind)}, must be of numbers{constant}"
@@ -170,7 +180,7 @@ def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:
         return True
     if any(node.op_type in QUANTISED for node in proto.graph.node):
         return _is_quantised(proto, value)
-    return value.type.tensor_type.elem_type in WHOLE and not _decides(proto, value.name)
+    return value.type.tensor_type.elem_type in NUMBERS and not _decides(proto, value.name)
 
 
 def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:

@@ -12,7 +12,7 @@ from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal
-from raptor.frontend.whole import BoundRefusal, is_within, limits_of
+from raptor.frontend.whole import BoundRefusal, is_whole_type, is_within, limits_of
 from raptor.graph.evaluate import MAP_FUNCTIONS
 from raptor.graph.ir import (
     Constant,
@@ -174,14 +174,17 @@ class Formula:
     def finish(self, result: Value, output: str | None = None) -> None:
         """Makes the result the node's output (the first, or the named one). Integers wrap around at their type."""
         kind = self.ctx.kind(output or self.node.output)
-        if kind.kind in "iu":
+        if is_whole_type(kind) and kind != np.bool_:
             result = self.wrapped(result, limits_of(kind))
         if isinstance(result, Constant):
             pixels = np.broadcast_to(result.pixels, (self.image.rows, self.image.width, self.image.channels))
             self.ctx.emit(self.node, (), self.image, ConstantTensor(owned(pixels)), output)
             return
+        known = self.ctx.whole(result) if is_whole_type(kind) else None
         operator, inputs = self.ctx.take_back(result)
         self.ctx.emit(self.node, inputs, result.image, operator, output)
+        if known is not None:
+            self.ctx.declare_whole(output or self.node.output, known)
 
 
 def result_image(tensors: Iterable[Tensor], shape: Shape) -> Image:

@@ -9,7 +9,7 @@ from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.frontend.registry import NeedsConstantError, importer
 from raptor.frontend.whole import BoundRefusal, is_within, limits_of
 from raptor.graph.ir import Constant, Tensor
 
@@ -23,16 +23,19 @@ def import_bit_shift(node: NodeView, ctx: ImportContext) -> None:
     places = ctx.constant(node.inputs[1])
     if places is None:
         raise NeedsConstantError(node.inputs[1])
-    bits = 8 * ctx.kind(node.output).itemsize
-    if (places < 0).any() or (places >= bits).any():
-        raise Refusal(f"shifts by {places.min()} to {places.max()} places, must be 0..{bits - 1}")
+    kind = ctx.kind(node.output)
+    # Like all places beyond the width, a negative number of them leaves nothing but the sign.
+    width = 8 * kind.itemsize
+    places = np.where((places < 0) | (places > width), width, places)
     f = Formula.of(node, ctx, node.inputs[:1])
-    x, powers = f.operand(node.inputs[0]), 2.0 ** places.astype(np.float64)
-    if node.string("direction", "") == "LEFT":
-        f.finish(f.mul(x, f.constant(powers.astype(np.float32))))
-        return
+    x = f.operand(node.inputs[0])
     found = _range(f, x)
-    f.finish(f.floor(x, (1 / powers).astype(np.float32)))
+    if node.string("direction", "") == "LEFT":
+        kept = np.where(places == width, 0, places)
+        f.finish(f.mul(x, f.constant(np.where(places == width, 0, 2.0**kept).astype(np.float32))))
+        return
+    most = max(-found.low, found.high).bit_length()
+    f.finish(f.floor(x, (2.0 ** -np.minimum(places, most).astype(np.float64)).astype(np.float32)))
     ctx.declare_whole(node.output, found.or_zero())
 
 
@@ -41,7 +44,7 @@ def import_bitwise_not(node: NodeView, ctx: ImportContext) -> None:
     """Every bit negated."""
     f = Formula.of(node, ctx, node.inputs)
     kind = ctx.kind(node.output)
-    f.finish(f.sub(limits_of(kind).high if kind.kind == "u" else -1, f.operand(node.inputs[0])))
+    f.finish(f.sub(limits_of(kind).high if kind.name.startswith("u") else -1, f.operand(node.inputs[0])))
 
 
 @importer("BitwiseAnd", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
@@ -76,12 +79,12 @@ def _lower_bits(node: NodeView, ctx: ImportContext, function: Callable[[Formula,
         raise BoundRefusal(Range(min(r.low for r in ranges), max(r.high for r in ranges)), Range(-size, size))
     total: Value | None = None
     for place, pair in enumerate(zip(*(_bits(f, x, bits) for x in operands), strict=True)):
-        weight = -(2**place) if kind.kind == "i" and place == bits - 1 else 2**place
+        weight = -(2**place) if kind.name.startswith("i") and place == bits - 1 else 2**place
         part = f.mul(function(f, *pair), float(weight))
         total = part if total is None else f.add(total, part)
     assert total is not None, "every type has bits"
     f.finish(total)
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if kind.kind == "i" else (0, 2**bits - 1)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if kind.name.startswith("i") else (0, 2**bits - 1)
     ctx.declare_whole(node.output, Range(low, high))
 
 
