@@ -168,6 +168,11 @@ class Program:
             return str(self.folder)
         return self.artifacts.name
 
+    @property
+    def directory(self) -> Path:
+        """The directory of its files; a temporary one, as long as it is not saved and the program is in use."""
+        return self._directory()
+
     def _directory(self) -> Path:
         """Returns the directory of its files, which is a temporary one as long as it is not saved."""
         if self.folder is not None:

@@ -60,6 +60,15 @@ INTEGERS = frozenset(TensorProto.DataType.Value(f"{sign}INT{bits}") for sign in 
     TensorProto.INT32
 }
 """Types of data that operators of integers read."""
+_TAKE_INFINITY = frozenset(
+    (
+        *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "Equal", "Expand", "Gather", "Greater"),
+        *("GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "Min", "Neg", "Pad", "Relu"),
+        *("ReduceMax", "ReduceMin", "Reshape", "ScatterElements", "ScatterND", "Sign", "Slice", "Softmax", "Split"),
+        *("Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Attention"),
+    )
+)
+"""Operators of which an infinite constant can be an operand, such as the mask before a Softmax."""
 PARAMETERS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         **{"If": (0,), "Loop": (0, 1), "Reshape": (1,), "Expand": (1,), "Tile": (1,), "Slice": (1, 2, 3, 4)},
@@ -74,15 +83,6 @@ PARAMETERS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     }
 )
 """Operators, and which of their inputs say what is computed, such as a shape: these must be constants."""
-_TAKE_INFINITY = frozenset(
-    (
-        *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "Equal", "Expand", "Gather", "Greater"),
-        *("GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "Min", "Neg", "Pad", "Relu"),
-        *("ReduceMax", "ReduceMin", "Reshape", "ScatterElements", "ScatterND", "Sign", "Slice", "Softmax", "Split"),
-        *("Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Attention"),
-    )
-)
-"""Operators of which an infinite constant can be an operand, such as the mask before a Softmax."""
 
 
 def check_model(source: Source) -> None:

@@ -32,8 +32,8 @@ class Source:
     The larger float32 weights of `proto` are external data in `ORIGINAL`, which is `onnx_bytes`. `reasons` says by
     first output why a node cannot be compiled, where the front end knows more than the operator tells. `labels` says
     for the results of nodes that the front end made of another node what the user calls that one; `inner` are the
-    results that the original model does not have. `kinds`: ONNX types of the model's inputs and outputs, before floats
-    become float32.
+    results that the original model does not have. `kinds`: ONNX types of the model's inputs and outputs, before
+    floats become float32.
     """
 
     proto: ModelProto

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from raptor.frontend.formulas import Formula, Value
 
+MOST_EXACT = 2**24
+"""Whole numbers up to this one are exact in float32."""
 _WHOLE = 2.0**23
 _SCALE = 2.0**127
 """Its square makes every positive float32 larger than 1."""

@@ -8,6 +8,7 @@ from raptor.frontend.building import Builder, constant_ints
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import NodeView
+from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import ConstantTensor, Tensor
 from raptor.target.layout import Image
@@ -16,7 +17,7 @@ MOST_SUMMED = 4096
 """Most elements of a cumulative sum, which is a product with a triangular matrix."""
 
 
-@importer("CumSum", since=11, limits=f"a constant axis of at most {MOST_SUMMED} elements")
+@importer("CumSum", since=11, limits=f"a constant axis of at most {MOST_SUMMED} elements", counts=True)
 def import_cum_sum(node: NodeView, ctx: ImportContext) -> None:
     """Sum of all elements up to each one: a product with a triangular matrix of ones."""
     build = Builder(node, ctx)
@@ -30,7 +31,7 @@ def import_cum_sum(node: NodeView, ctx: ImportContext) -> None:
     build.finish(build.matrix(build.laid(x, Image((outer, size, inner), 1)), matrix))
 
 
-@importer("CumProd", since=26, limits="a constant axis")
+@importer("CumProd", since=26, limits="a constant axis", counts=True)
 def import_cum_prod(node: NodeView, ctx: ImportContext) -> None:
     """Product of all elements up to each one, by products with elements 1, 2, 4, ... places before."""
     build = Builder(node, ctx)
@@ -40,13 +41,18 @@ def import_cum_prod(node: NodeView, ctx: ImportContext) -> None:
     if node.integer("reverse", 0):
         order = order[::-1]
     rows = build.laid(build.arranged(order.reshape(size, -1), x), Image((size, outer * inner), 1))
+    exclusive = node.integer("exclusive", 0)
+    if exclusive:
+        rows = _later(build, rows, 1)
     step = 1
     while step < size:
         rows = build.map("mul", rows, _later(build, rows, step))
         step *= 2
-    if node.integer("exclusive", 0):
-        rows = _later(build, rows, 1)
     build.finish(build.arranged(np.argsort(order.reshape(-1)).reshape(x.shape), rows))
+    found = ctx.whole(x)
+    if found is not None:
+        most = max(abs(found.low), abs(found.high)) ** max(size - exclusive, 1)
+        ctx.declare_whole(node.output, Range(-most, most))
 
 
 def _axis(node: NodeView, ctx: ImportContext, x: Tensor) -> int:
