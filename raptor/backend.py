@@ -109,7 +109,10 @@ class RaptorRep(BackendRep):
         return {v.name: x for v, x in zip(self._inputs, given, strict=True)}
 
     def _compile(self, values: Mapping[str, Array]) -> _Compiled:
-        bound = [v.name for v in self._inputs if not is_data(self._model, v) or not values[v.name].size]
+        bound = [v.name for v in self._inputs if not is_data(self._model, v)]
+        bound += [
+            n for n, x in values.items() if not x.size and n not in bound and any(a.size for a in values.values())
+        ]
         while True:
             try:
                 return self._compile_bound(values, bound)

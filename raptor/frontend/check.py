@@ -238,9 +238,12 @@ def check_finite(graph: Graph, constants: Iterable[Numbers]) -> None:
 
     constants: those of the canonical model. If one is infinite (a mask), others may be; but crossbars hold none.
     """
+    all_finite: bool | None = None
     for node in graph.nodes:
         bad = [v for v in _constants(node.operator) if not np.isfinite(v).all()]
-        if bad and (isinstance(node.operator, Filter | Stencil) or np.isnan(bad[0]).any() or _all_finite(constants)):
+        if bad and all_finite is None:
+            all_finite = _all_finite(constants)
+        if bad and (isinstance(node.operator, Filter | Stencil) or np.isnan(bad[0]).any() or all_finite):
             raise UserError(f"{node.name} ({node.op_type}): its weights give numbers beyond the range of float32")
 
 

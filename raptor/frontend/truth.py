@@ -9,6 +9,7 @@ from raptor.frontend import steps
 from raptor.frontend.formulas import Formula, Value
 from raptor.graph.ir import Constant
 
+LARGEST = float(np.finfo(np.float32).max)
 _HUGE = 2.0**127
 """Its square is beyond float32: an infinity that no constant has to hold."""
 
@@ -27,6 +28,10 @@ def is_above_zero(f: Formula, x: Value) -> Value:
 
 def is_equal(f: Formula, x: Value, y: Value) -> Value:
     """1 where x = y, else 0."""
+    for one, other in ((x, y), (y, x)):
+        if isinstance(other, Constant) and np.isinf(other.pixels).all() and np.unique(other.pixels).size == 1:
+            # An infinity less itself is no number; but only the infinity is beyond the largest number.
+            return is_above_zero(f, f.sub(one if other.pixels.flat[0] > 0 else f.neg(one), LARGEST))
     return is_zero_or_less(f, f.abs(f.sub(x, y)))
 
 
@@ -50,7 +55,7 @@ def choice(f: Formula, condition: Value, x: Value, y: Value) -> Value:
     if is_finite(f, x) and is_finite(f, y):
         return f.add(f.mul(condition, x), f.mul(negated(f, condition), y))
     # Infinite bounds choose: min(x, inf) is x and min(x, -inf) is -inf, where the other operand is larger.
-    against = f.mul(f.mul(f.sub(0.5, condition), _HUGE), _HUGE * 2)
+    against = f.mul(f.mul(f.sub(0.5, condition), _HUGE), _HUGE)
     taken = f.max(f.neg(x), against)
     other = f.max(f.neg(y), f.neg(against))
     return f.max(f.neg(taken), f.neg(other))

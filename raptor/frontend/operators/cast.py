@@ -31,6 +31,11 @@ _WIDE_BYTES = 4
 )
 def import_cast(node: NodeView, ctx: ImportContext) -> None:
     """The input in another type: integers wrap around, floats are rounded towards 0."""
+    constant = ctx.constant(node.inputs[0])
+    if constant is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            ctx.set_constant(node.output, constant.astype(ctx.kind(node.output)))
+        return
     x = ctx.tensor(node.inputs[0])
     if x.element.kind == "int":
         if node.integer("to", TensorProto.FLOAT) != TensorProto.FLOAT:
