@@ -11,6 +11,8 @@ at its first run, and again when such an input changes. These inputs become cons
 1. by type and operator: what says what is computed, such as shapes, axes and zero points, and what has no elements;
 2. by operator: an input that an importer needs as a constant, or from which such an input is computed. The compiler
    names them.
+
+By operator, at least one input stays: without inputs, the constant folder would compute the model, not the chip.
 """
 
 import inspect
@@ -119,7 +121,7 @@ class RaptorRep(BackendRep):
             except UnsupportedError as error:
                 wanted = _sources(self._model, {name for node in error.nodes for name in node.needs})
                 more = [v.name for v in self._inputs if v.name in wanted and v.name not in bound]
-                if not more:
+                if not more or len(bound) + len(more) == len(self._inputs):
                     raise
                 bound += more
 

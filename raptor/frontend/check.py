@@ -243,7 +243,10 @@ def check_finite(graph: Graph, constants: Iterable[Numbers]) -> None:
         bad = [v for v in _constants(node.operator) if not np.isfinite(v).all()]
         if bad and all_finite is None:
             all_finite = _all_finite(constants)
-        if bad and (isinstance(node.operator, Filter | Stencil) or np.isnan(bad[0]).any() or all_finite):
+        # A maximum with an infinity is a choice, which formulas make on purpose.
+        chooses = isinstance(node.operator, Map) and node.operator.function == "max"
+        no_place = isinstance(node.operator, Filter | Stencil) or (all_finite and not chooses)
+        if bad and (no_place or np.isnan(bad[0]).any()):
             raise UserError(f"{node.name} ({node.op_type}): its weights give numbers beyond the range of float32")
 
 

@@ -12,15 +12,14 @@ def quotient(f: Formula, x: Value, y: Value) -> Value:
     """Adds x / y, rounded towards 0."""
     found, _ = _parts(f, x, y)
     signed = f.mul(found, f.mul(steps.sign(f, x), steps.sign(f, y)))
-    most = _most(f, x)
-    return _declared(f, signed, Range(-most, most))
+    return _declared(f, signed, _signed(f, x, y, _most(f, x)))
 
 
 def remainder(f: Formula, x: Value, y: Value) -> Value:
     """Adds the remainder of x / y with the sign of x."""
     _, rest = _parts(f, x, y)
     most = max(_most(f, y) - 1, 0)
-    return _declared(f, f.mul(rest, steps.sign(f, x)), Range(-most, most))
+    return _declared(f, f.mul(rest, steps.sign(f, x)), _signed(f, x, x, most))
 
 
 def float_remainder(f: Formula, x: Value, y: Value) -> Value:
@@ -30,10 +29,13 @@ def float_remainder(f: Formula, x: Value, y: Value) -> Value:
 
 def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
     """Adds y to a remainder of the other sign."""
-    most = None if isinstance(rest, Constant) else f.ctx.whole(rest)
+    known = None if isinstance(rest, Constant) else f.ctx.whole(rest)
     other = steps.is_positive(f, f.neg(f.mul(steps.sign(f, rest), y)))
     signed = f.add(rest, f.mul(other, y))
-    return signed if most is None else _declared(f, signed, most)
+    if known is None:
+        return signed
+    most = max(-known.low, known.high)
+    return _declared(f, signed, _signed(f, y, y, most))
 
 
 def _parts(f: Formula, x: Value, y: Value) -> tuple[Value, Value]:
@@ -57,6 +59,12 @@ def _most(f: Formula, x: Value) -> int:
         return int(abs(x.pixels).max())
     found = f.ctx.whole(x) or EXACT
     return max(-found.low, found.high)
+
+
+def _signed(f: Formula, x: Value, y: Value, most: int) -> Range:
+    """Returns the range of results of at most this size, which are negative only if an operand can be."""
+    lows = [v.pixels.min() if isinstance(v, Constant) else (f.ctx.whole(v) or EXACT).low for v in (x, y)]
+    return Range(-most if min(lows) < 0 else 0, most)
 
 
 def _declared(f: Formula, x: Value, found: Range) -> Value:

@@ -96,7 +96,7 @@ def import_scatter_nd(node: NodeView, ctx: ImportContext) -> None:
     _scatter(node, ctx, tuple(np.moveaxis(given, -1, 0)))
 
 
-@importer("ScatterElements", since=11, limits="constant indices; reduction none")
+@importer("ScatterElements", since=11, counts=True, limits="constant indices; reduction none")
 def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
     """The input with elements replaced by updates."""
     shape = ctx.shape(node.inputs[0])
@@ -152,7 +152,7 @@ def import_where(node: NodeView, ctx: ImportContext) -> None:
     build.finish(build.arranged(np.where(condition, *indices(sources)), *sources))
 
 
-@importer("Trilu", since=14, limits="a constant diagonal")
+@importer("Trilu", since=14, counts=True, limits="a constant diagonal")
 def import_trilu(node: NodeView, ctx: ImportContext) -> None:
     """The upper or lower triangle of matrices, zero elsewhere."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape) + 1

@@ -1,5 +1,6 @@
 """Operators that move no element, and concatenation."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -31,13 +32,28 @@ def import_identity(node: NodeView, ctx: ImportContext) -> None:
     lower_rename(node, ctx)
 
 
-@importer("Dropout", since=1, limits="inference")
+@importer("Size", since=1, counts=True)
+def import_size(node: NodeView, ctx: ImportContext) -> None:
+    """The number of elements, a constant."""
+    ctx.set_constant(node.output, np.array(math.prod(ctx.shape_of(node.inputs[0])), np.int64))
+
+
+@importer("EyeLike", since=9, counts=True)
+def import_eye_like(node: NodeView, ctx: ImportContext) -> None:
+    """The matrix of the input's shape with ones on a diagonal, a constant."""
+    shape, diagonal = ctx.shape_of(node.inputs[0]), node.integer("k", 0)
+    ctx.set_constant(node.output, np.eye(*shape, k=diagonal, dtype=ctx.kind(node.output)))
+
+
+@importer("Dropout", since=1, limits="inference", all_outputs=True)
 def import_dropout(node: NodeView, ctx: ImportContext) -> None:
     """The input: nothing is dropped in inference."""
     training = ctx.constant(node.input(2))
     if node.input(2) is not None and (training is None or training.any()):
         raise Refusal("training_mode must be the constant false")
     lower_rename(node, ctx)
+    if len(node.outputs) > 1:
+        ctx.set_constant(node.outputs[1], np.ones(ctx.shape(node.output), ctx.kind(node.outputs[1])))
 
 
 @importer("Flatten", since=1)
