@@ -23,6 +23,7 @@ FLOORS = (
     ("pipeline",),
     ("search",),
     ("compiler", "analysis"),
+    ("hosting",),
     ("api",),
     ("reporting", "backend", "session"),
     ("frameworks", "torch", "jax"),
@@ -33,7 +34,7 @@ FLOORS = (
 """Packages and modules of `raptor`, from the ground up."""
 
 _GAP = 50
-SHOWN = 17
+SHOWN = 18
 """Number of floors that are drawn; above are only `python -m raptor` and the printing of schemas."""
 
 

@@ -31,10 +31,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output: its name, its shape, and its type by onnxruntime's name, such as `tensor(float)`."""
+    """An input or output: its name, its shape, and its type by onnxruntime's name, such as `tensor(float)`.
+
+    A size is None if it depends on values: that of an output of the host.
+    """
 
     name: str
-    shape: list[int]
+    shape: list[int | None]
     type: str
     dtype: np.dtype[Any]
 
@@ -55,16 +58,16 @@ class InferenceSession:
         **options: Any,
     ) -> None:
         require_own("validator")
-        from validator.load import load
+        from validator.any_program import load_any, shapes
 
         self.program = _program(model, options)
         """The compiled program: `session.program.simulate()` tells its time and energy."""
         folder = self.program.directory
-        self._loaded = load(folder)
+        self._loaded = load_any(folder)
         declared = onnx.ModelProto.FromString((folder / files.MODEL).read_bytes()).graph
-        memory = self._loaded.memory
-        self._inputs = _arguments(declared.input, {place.name: place.shape for place in memory.inputs})
-        self._outputs = _arguments(declared.output, {place.name: place.shape for place in memory.outputs})
+        inputs, outputs = shapes(self._loaded)
+        self._inputs = _arguments(declared.input, inputs)
+        self._outputs = _arguments(declared.output, outputs)
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns the inputs in the order of the model. One that is a constant of the program is not among them."""
@@ -86,11 +89,11 @@ class InferenceSession:
         `run_options` are onnxruntime's and have no meaning here. Raises `UserError` for inputs that are missing, not
         there, or of another type or shape, and for outputs that the model does not have.
         """
-        from validator.run import run
+        from validator.any_program import run_any
 
         wanted = self._wanted(output_names)
         feeds = self._feeds(arguments.by_name("input_feed", input_feed, "arrays by name of the input"))
-        results = run(self._loaded, feeds).outputs
+        results = run_any(self._loaded, feeds)
         return [np.asarray(results[arg.name], arg.dtype) for arg in wanted]
 
     def _wanted(self, names: Sequence[str] | None) -> list[NodeArg]:
@@ -135,11 +138,11 @@ def _program(model: Any, options: Mapping[str, Any]) -> Program:
     return model if isinstance(model, Program) else raptor.load(model)
 
 
-def _arguments(values: "Sequence[ValueInfoProto]", shapes: Mapping[str, Sequence[int]]) -> list[NodeArg]:
+def _arguments(values: "Sequence[ValueInfoProto]", shapes: Mapping[str, Sequence[int | None]]) -> list[NodeArg]:
     return [_argument(value, shapes[value.name]) for value in values if value.name in shapes]
 
 
-def _argument(value: "ValueInfoProto", shape: Sequence[int]) -> NodeArg:
+def _argument(value: "ValueInfoProto", shape: Sequence[int | None]) -> NodeArg:
     kind = value.type.tensor_type.elem_type
     name = TensorProto.DataType.Name(kind).lower()
     return NodeArg(value.name, list(shape), f"tensor({name})", helper.tensor_dtype_to_np_dtype(kind))

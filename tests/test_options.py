@@ -60,6 +60,9 @@ COMPILE = {
     "--emit-mapping": ("--emit-mapping", "mapping.json"),
     "--isa": ("--isa", "base"),
     "--requant": ("--requant", "short"),
+    "--host": ("--host",),
+    "--host-ops": ("--host-ops", "Mul"),
+    "--host-nodes": ("--host-nodes", "my_mul"),
     "--dump-ir": ("--dump-ir", "ir"),
     "--stop-after": ("--stop-after", "map"),
     "--force": ("--force",),
@@ -193,6 +196,9 @@ ALWAYS_REFUSED = {
     "--requant": "refuses the model, which has no integers",
     "--isa": "refuses the model, which has an instruction outside the base set: that is what it does",
 }
+
+WHERE_NEEDED = {"--host": "--isa"}
+"""Options that act only where another one makes them necessary: the chip computes all of the model without it."""
 
 
 def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
@@ -352,7 +358,7 @@ def others(runner: Runner, option: str, share: int) -> Iterator[str]:
 def faults(runner: Runner, option: str, share: int) -> Iterator[str]:
     """Yields contradictions to the promise, alone and with other options."""
     alone = runner.run(option)
-    if alone == runner.run():
+    if alone == runner.run() and option not in WHERE_NEEDED:
         yield f"{option} does nothing alone"
     acted = not refused(alone)
     for other in others(runner, option, share):
@@ -361,7 +367,7 @@ def faults(runner: Runner, option: str, share: int) -> Iterator[str]:
         acted = True
         # What only changes words has nothing to change where no words are wanted, or none are said.
         silent = other == "--quiet" or (option == "--quiet" and not any(out for _, out, *_ in runner.run(other)))
-        if not silent and both == runner.run(other):
+        if not silent and both == runner.run(other) and WHERE_NEEDED.get(option, other) == other:
             yield f"{option} does nothing beside {other}"
     if not acted and share == 1 and option not in ALWAYS_REFUSED:
         yield f"{option} is always refused"

@@ -69,6 +69,24 @@ def test_errors_are_sentences(call: Callable[[InferenceSession], Any], message: 
         call(session)
 
 
+def test_a_program_in_segments() -> None:
+    """The host finds how many values are positive, so nobody knows the shape before; ids stay integers."""
+    nodes = [node("Gemm", "x w", "h"), node("NonZero", "h", "where"), node("Relu", "h", "y")]
+    weights = {"w": np.random.default_rng(3).standard_normal((6, 4)).astype(np.float32)}
+    model = make_model(nodes, {"x": (1, 6)}, {"y": 2, "where": 2}, weights)
+    model.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    session = InferenceSession(model, cores=4, xbar=8, host=True)
+    assert [(arg.name, arg.shape, arg.type) for arg in session.get_outputs()] == [
+        ("y", [1, 4], "tensor(float)"),
+        ("where", [2, None], "tensor(int64)"),
+    ]
+    golden = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    got, want = (s.run(["where", "y"], {"x": X}) for s in (session, golden))
+    assert got[0].dtype == np.int64
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_allclose(got[1], want[1], atol=1e-5)
+
+
 def test_where_a_program_may_come_from(model: onnx.ModelProto, session: InferenceSession, tmp_path: Path) -> None:
     out = raptor.compile(model, cores=4, xbar=8).save(tmp_path / "out")
     onnx.save(model, tmp_path / "model.onnx")

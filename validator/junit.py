@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from validator.compare import Comparison
-from validator.validation_report import ValidationReport, in_words
+from validator.validation_report import SegmentVerdict, ValidationReport, in_words
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold, not even as a reference."""
@@ -14,21 +14,31 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def to_junit(report: ValidationReport, name: str) -> bytes:
     """Returns a suite with a test case for each output and each layer; `name` is that of a model that did not load.
 
-    A case fails if its tensor differs. A program of integers has one more case: its agreement with onnxruntime. If the
-    program did not run to its end, the only case is `run`, with the reason.
+    A case fails if its tensor differs. A program of integers has one more case: its agreement with onnxruntime. A
+    program in segments has the cases of each segment before its own. If the program did not run to its end, the only
+    case is `run`, with the reason.
     """
     suite = Element("testsuite", name=_text(report.model or name))
     if report.message is not None:
         _problem(_case(suite, "run"), "error", report.verdict, report.message)
-    for layer in report.layers:
-        _tensor(suite, f"layer {layer.node}", layer.comparison, report)
-    for output in report.outputs:
-        _tensor(suite, "output", output, report)
-    if report.integers is not None:
-        case = _case(suite, "onnxruntime")
-        if report.integers.departing != report.integers.explained:
-            _problem(case, "failure", report.verdict, in_words(report.integers))
+    for segment in report.segments:
+        _cases(suite, report, segment, f"{segment.path} ")
+        for tensor in segment.cut:
+            _tensor(suite, f"{segment.path} cut", tensor, report)
+    _cases(suite, report, report)
     return _document(suite, sum(report.seconds.values()))
+
+
+def _cases(suite: Element, report: ValidationReport, found: ValidationReport | SegmentVerdict, of: str = "") -> None:
+    """Adds the cases of a program, or of one segment of it."""
+    for layer in found.layers:
+        _tensor(suite, f"{of}layer {layer.node}", layer.comparison, report)
+    for output in found.outputs:
+        _tensor(suite, f"{of}output", output, report)
+    if found.integers is not None:
+        case = _case(suite, f"{of}onnxruntime")
+        if found.integers.departing != found.integers.explained:
+            _problem(case, "failure", report.verdict, in_words(found.integers))
 
 
 def _tensor(suite: Element, kind: str, found: Comparison, report: ValidationReport) -> None:

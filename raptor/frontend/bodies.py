@@ -44,7 +44,9 @@ class Names:
 
 def hoist_constants(graph: GraphProto, names: Names) -> list[TensorProto]:
     """Moves the constants out of all branches and bodies, so that a loop does not copy them."""
-    return [tensor for inner in list(graphs_of(graph))[1:] for tensor in _hoisted(inner, names)]
+    # The innermost first: the nodes of a graph become copies, and with them the bodies inside.
+    inner_first = list(graphs_of(graph))[:0:-1]
+    return [tensor for inner in inner_first for tensor in _hoisted(inner, names)]
 
 
 def _hoisted(graph: GraphProto, names: Names) -> Iterator[TensorProto]:

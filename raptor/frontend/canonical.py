@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto
 from raptor.common.errors import InternalError, UserError
 from raptor.frontend.batchwise import put_time_first
 from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported
+from raptor.frontend.empty import drop_empty
 from raptor.frontend.folding import NO_KERNEL, fold, write_data
 from raptor.frontend.libraries import (
     InvalidTypes,
@@ -62,8 +63,9 @@ def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
         (folder / "original.onnx").write_bytes(source.proto.SerializeToString())
         _optimise(source, folder, {ORIGINAL: source.onnx_bytes, CONVERTED: converted})
         del converted
-        canonical = read_without_weights(folder / "canonical.onnx")
-        yield infer_shapes(canonical), folder
+        canonical = infer_shapes(read_without_weights(folder / "canonical.onnx"))
+        drop_empty(canonical)
+        yield canonical, folder
 
 
 @contextmanager

@@ -21,6 +21,7 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
         "Elu": "exp",
         "Erf": "erf",
         "Exp": "exp",
+        "GatherElements": "div, for computed indices",
         "GRU": "those of its activations: exp, log, div for Elu, Softplus, Softsign",
         "Gelu": "erf; none with approximate=tanh",
         "GlobalLpPool": "sqrt, or log and exp; none for p = 1",

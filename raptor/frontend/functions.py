@@ -11,14 +11,17 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from raptor.frontend.bodies import Names, inline, rename_reads, set_nodes
 from raptor.frontend.check import label
+from raptor.frontend.control import is_control
 from raptor.frontend.libraries import InvalidTypes, default_attributes, infer_shapes, standard_function
-from raptor.frontend.reading import subgraphs
+from raptor.frontend.reading import graphs_of, subgraphs
 from raptor.frontend.registry import STANDARD_DOMAINS, find_importer, is_refused
 from raptor.frontend.versions import version_of
 
 MOST_LEVELS = 8
 """Most functions inside of each other."""
 
+_DOMAINS = (*STANDARD_DOMAINS, "ai.onnx.preview")
+"""Domains whose functions onnx knows."""
 _WITHOUT_KERNEL = frozenset(("Swish",))
 """Operators that have an importer, but not even onnxruntime computes them after version 24."""
 
@@ -28,27 +31,39 @@ def expand(proto: ModelProto) -> Mapping[str, str]:
 
     Returns for the results of all new nodes the label of the node that they come from, which is the one the user knows.
     """
-    version = version_of(proto)
+    versions = {"": version_of(proto)} | {o.domain: o.version for o in proto.opset_import if o.domain in _DOMAINS}
     labels: dict[str, str] = {}
     for _ in range(MOST_LEVELS):
         constants = {t.name for t in proto.graph.initializer}
-        candidates = [n for n in proto.graph.node if _lacks_importer(n, version) and not constants.issuperset(n.input)]
-        if not candidates or not _Expansion(proto, version, labels).run(candidates):
+        candidates = [n for n in proto.graph.node if _lacks_importer(n, versions) and not constants.issuperset(n.input)]
+        if not candidates or not _Expansion(proto, versions, labels).run(candidates):
             break
+    if labels:
+        _drop_domains(proto)
     return labels
 
 
-def _lacks_importer(node: NodeProto, version: int) -> bool:
-    known = is_refused(node.op_type) or find_importer(node.op_type, version) is not None
-    known &= node.op_type not in _WITHOUT_KERNEL or version == 24
-    return node.domain in STANDARD_DOMAINS and not known and not any(True for _ in subgraphs(node))
+def _lacks_importer(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    if node.domain not in versions or is_control(node):
+        return False
+    version = versions[node.domain]
+    known = is_refused(node.op_type) or find_importer(node.op_type, version, node.domain) is not None
+    return not known or (node.op_type in _WITHOUT_KERNEL and version != 24)
+
+
+def _drop_domains(proto: ModelProto) -> None:
+    """Removes the domains whose operators are gone: onnxruntime does not know all."""
+    used = {n.domain for graph in graphs_of(proto.graph) for n in graph.node}
+    kept = [o for o in proto.opset_import if o.domain in used or o.domain in STANDARD_DOMAINS]
+    del proto.opset_import[:]
+    proto.opset_import.extend(kept)
 
 
 class _Expansion:
     """One round of replacement. `labels`: those of the rounds before, and of this one."""
 
-    def __init__(self, proto: ModelProto, version: int, labels: dict[str, str]) -> None:
-        self.graph, self.version, self.labels = proto.graph, version, labels
+    def __init__(self, proto: ModelProto, versions: Mapping[str, int], labels: dict[str, str]) -> None:
+        self.graph, self.versions, self.labels = proto.graph, versions, labels
         self.names, self.types = Names(proto.graph), _types(proto)
 
     def run(self, candidates: Sequence[NodeProto]) -> bool:
@@ -61,12 +76,13 @@ class _Expansion:
     def _function_of(self, node: NodeProto) -> list[NodeProto]:
         """Returns the nodes that compute the same; none without a function, or with one of random numbers."""
         given = [self.types.get(name, TypeProto()) for name in node.input]
-        function = standard_function(node, self.version, given)
+        version = self.versions[node.domain]
+        function = standard_function(node, version, given)
         if function is None or any(n.op_type.startswith("Random") for n in function.node):
             return []
         absent = [""] * (len(function.input) - len(node.input))
         inputs = dict(zip(function.input, (*node.input, *absent), strict=False))
-        nodes, _ = inline(_body(function, node, self.version), inputs, self.names, node.output)
+        nodes, _ = inline(_body(function, node, version), inputs, self.names, node.output)
         shown = self.labels.get(node.output[0]) or label(node)
         self.labels.update((o, shown) for n in nodes for o in n.output)
         return nodes

@@ -31,6 +31,7 @@ MOVES = frozenset(
         *("DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
         *("MaxPool", "Pad", "Reshape", "Resize", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze"),
         *("Tile", "Transpose", "Unsqueeze", "Upsample", "GlobalMaxPool", "Concat", "Cast", "ScatterND"),
+        *("ScatterElements", "Scatter", "Trilu", "TensorScatter", "MaxUnpool"),
     )
 )
 """Operators whose results are elements of their operands: they do the same to integers and to real numbers."""

@@ -48,7 +48,9 @@ def _along(grid: Floats, size: int, how: Sampling) -> tuple[Indices, Floats]:
         raise Refusal("its grid is not finite")
     low, high = (0.0, size - 1.0) if how.align_corners else (-0.5, size - 0.5)
     mode = _MODES.get(how.mode, how.mode)
-    x = _padded(np.rint(x) if mode == "nearest" else x, low, high, size, how.padding)
+    # NOTE: onnxruntime and torch clamp only the positions of a cubic, ONNX's reference the coordinate, too.
+    if mode != "cubic" or how.padding != "border":
+        x = _padded(np.rint(x) if mode == "nearest" else x, low, high, size, how.padding)
     first, weights = _taps(x, mode)
     at = np.asarray(first[:, None] + np.arange(weights.shape[1]), np.int64)
     if how.padding == "border":

@@ -28,7 +28,7 @@ from raptor.frontend.registry import (
     op_reason,
 )
 from raptor.frontend.whole import LEAST_INPUT, BoundRefusal
-from raptor.graph.ir import Graph
+from raptor.graph.ir import Graph, Node
 from raptor.target.element import FLOAT32, MODELLED, MOST_WHOLE
 
 
@@ -58,6 +58,19 @@ class Origin:
         return node.name if node.name in self.node_names else self.producers.get(node.output[0], label(node))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The answer of the importers about one node of the canonical model.
+
+    `refused`: why the chip does not compute it, None if it does; an empty text means that one of its inputs cannot be
+    on the chip. `nodes`: what it became.
+    """
+
+    name: str
+    refused: str | None
+    nodes: tuple[Node, ...]
+
+
 def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
     """Returns the Graph of a model. Raises `UnsupportedError` with every node that cannot be lowered."""
     graph, refused = survey_graph(proto, folder, name, origin)
@@ -71,13 +84,26 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 
     Integers in inputs may be as large as float32 holds, or as large as the bounds of all results allow.
     """
+    best = _best(proto, folder, name, origin)
+    return best.graph, best.refused
+
+
+def ask_nodes(proto: ModelProto, folder: Path, origin: Origin) -> tuple[Graph, tuple[Answer, ...]]:
+    """Asks the importers about every node of a canonical model, as if outputs of refused nodes were inputs of the chip.
+
+    Returns what the others became, and the answers in the order of the nodes.
+    """
+    best = _best(proto, folder, proto.graph.name, origin)
+    return best.graph, best.answers
+
+
+def _best(proto: ModelProto, folder: Path, name: str, origin: Origin) -> _Survey:
     first = _survey(proto, folder, name, origin, MOST_WHOLE)
     found, most = first, MOST_WHOLE
     while found.too_wide and most > LEAST_INPUT:
         most //= 2
         found = _survey(proto, folder, name, origin, most)
-    best = first if found.refused else found
-    return best.graph, best.refused
+    return first if found.refused else found
 
 
 class _Survey(NamedTuple):
@@ -86,6 +112,7 @@ class _Survey(NamedTuple):
     graph: Graph
     refused: list[UnsupportedNode]
     too_wide: bool
+    answers: tuple[Answer, ...]
 
 
 def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: int) -> _Survey:
@@ -105,30 +132,34 @@ def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: in
         with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
             context.input(value, by_host.get(value))
     inputs = [value for value in inputs if value in context.tensors]
-    refused, bounds = _import_nodes(graph, context, origin, version)
+    refused, bounds, answers = _import_nodes(graph, context, origin, version)
     outputs = tuple(dict.fromkeys(v.name for v in graph.output))
     for output in outputs:
         context.output(output)
     made = Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context))
-    return _Survey(made, refused, 0 < bounds == len(refused))
+    return _Survey(made, refused, 0 < bounds == len(refused), answers)
 
 
 def _import_nodes(
     graph: GraphProto, context: ImportContext, origin: Origin, version: int
-) -> tuple[list[UnsupportedNode], int]:
-    """Imports all nodes. Returns those that cannot be lowered, and how many of them for a bound only."""
+) -> tuple[list[UnsupportedNode], int, tuple[Answer, ...]]:
+    """Imports all nodes. Returns those that cannot be lowered, how many of them for a bound only, and all answers."""
     refused: list[UnsupportedNode] = []
+    answers: list[Answer] = []
     bounds = 0
     for proto in graph.node:
-        node = NodeView.of(proto, origin.label(proto), version)
+        node, first = NodeView.of(proto, origin.label(proto), version), len(context.nodes)
+        reason = None
         try:
             _import_node(node, proto.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
         except Refusal as refusal:
-            if str(refusal):
-                refused.append(UnsupportedNode(node.name, node.op_type, _reason(refusal, graph), _needs(node, refusal)))
+            reason = str(refusal) and _reason(refusal, graph)
+            if reason:
+                refused.append(UnsupportedNode(node.name, node.op_type, reason, _needs(node, refusal)))
                 bounds += isinstance(refusal, BoundRefusal)
             _assume_outputs(node, context)
-    return refused, bounds
+        answers.append(Answer(node.name, reason, tuple(context.nodes[first:])))
+    return refused, bounds, tuple(answers)
 
 
 def _reason(refusal: Refusal, graph: GraphProto) -> str:

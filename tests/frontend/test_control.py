@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
@@ -121,6 +122,19 @@ def test_nested_branches_with_the_same_names():
     for c in (False, True):
         for d in (False, True):
             check(model(nodes, inputs, ["y"]), {"c": c, "d": d})
+
+
+def test_constants_of_a_branch_that_stays_inside_one_that_does_not():
+    """Each constant is moved out once: a model with two of one name is none."""
+    constant = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(random(2, 3)))
+    inner = [body([constant, op("Add", "x k", "t")], (), [value("t")]), body([op("Neg", "x", "t")], (), [value("t")])]
+    stays = helper.make_node("If", ["d"], ["t"], "stays", then_branch=inner[0], else_branch=inner[1])
+    outer = [body([stays], (), [value("t")]), body([op("Identity", "x", "t")], (), [value("t")])]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=outer[0], else_branch=outer[1])
+    proto = model([node], [value("x", shape=[2, 3]), value("c", BOOL, []), value("d", BOOL, [])], ["y"])
+    bind_inputs(proto, Fixed(constants={"c": True}))
+    assert list(control.resolve(proto)) == ["y"]
+    onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def test_a_branch_that_hands_on_what_is_outside():

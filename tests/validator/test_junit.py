@@ -12,7 +12,7 @@ from tests.validator.test_cli import FIRST, gemm, second
 from validator.__main__ import main
 from validator.compare import Comparison
 from validator.junit import to_junit
-from validator.validation_report import IntegerFigures, LayerComparison, ValidationReport
+from validator.validation_report import IntegerFigures, LayerComparison, SegmentVerdict, ValidationReport
 
 RIGHT = Comparison("y", (1, 5), 0.0, 0.0, (0, 1), 1.0, 1.0, passed=True)
 WRONG = replace(RIGHT, name="z", max_absolute=np.inf, max_relative=np.inf, got=np.nan, passed=False)
@@ -76,6 +76,20 @@ def test_integers_that_onnxruntime_computes_otherwise_fail() -> None:
     agreed = replace(figures, departing=1)
     found = suite(ValidationReport("pass", 0, model="m", outputs=(RIGHT,), integers=agreed))
     assert [len(case) for case in found] == [0, 0]
+
+
+def test_a_segment_that_differs_fails_although_the_whole_does_not() -> None:
+    layers = (LayerComparison("n", RIGHT),)
+    chip = SegmentVerdict("segment_000", "chip", passed=False, cut=(RIGHT,), outputs=(WRONG,), layers=layers)
+    host = SegmentVerdict("segment_001.onnx", "host", passed=True, cut=(RIGHT,))
+    found = suite(ValidationReport("mismatch", 1e-4, model="m", outputs=(RIGHT,), segments=(chip, host)))
+    assert [(case.get("classname"), case.get("name"), len(case)) for case in found] == [
+        ("m.segment_000 layer n", "y", 0),
+        ("m.segment_000 output", "z", 1),
+        ("m.segment_000 cut", "y", 0),
+        ("m.segment_001.onnx cut", "y", 0),
+        ("m.output", "y", 0),
+    ]
 
 
 def test_every_mismatch_has_a_failure_and_every_pass_none() -> None:

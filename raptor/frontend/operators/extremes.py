@@ -85,7 +85,7 @@ def import_one_hot(node: NodeView, ctx: ImportContext) -> None:
     (positions,) = indices([x])
     spread = build.arranged(np.broadcast_to(np.expand_dims(positions, axis), shape), x)
     f = Formula(node, ctx, shape, natural_image(shape))
-    ids = steps.truncate(f, f.broadcast(spread))
+    ids = steps.truncate(f, build.laid(spread, f.image))
     numbers = f.constant(_along(axis, np.arange(depth), len(shape)))
     # An index below 0 counts from the end.
     marks = [f.relu(f.sub(1, f.abs(f.sub(ids, f.sub(numbers, first))))) for first in (0, depth)]

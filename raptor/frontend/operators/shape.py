@@ -47,13 +47,14 @@ def import_eye_like(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("Dropout", since=1, limits="inference", all_outputs=True)
 def import_dropout(node: NodeView, ctx: ImportContext) -> None:
-    """The input: nothing is dropped in inference."""
+    """The input: nothing is dropped in inference. The mask is a constant."""
+    mask = node.outputs[1] if len(node.outputs) > 1 else ""
+    if mask in ctx.used:
+        ctx.set_constant(mask, np.ones(ctx.shape(node.inputs[0]), ctx.kind(mask)))
     training = ctx.constant(node.input(2))
     if node.input(2) is not None and (training is None or training.any()):
         raise Refusal("training_mode must be the constant false")
     lower_rename(node, ctx)
-    if len(node.outputs) > 1:
-        ctx.set_constant(node.outputs[1], np.ones(ctx.shape(node.output), ctx.kind(node.outputs[1])))
 
 
 @importer("Flatten", since=1)
