@@ -8,11 +8,11 @@ The chip computes floats and quantised data; sizes, axes, indices and weights ar
 have them as inputs (ONNX's own tests have nothing else). Their values are known only at `run`. So a model is compiled
 at its first run, and again when such an input changes. These inputs become constants:
 
-1. by type: every integer that no operator of integers reads as data, such as shapes, axes and zero points;
+1. by type and operator: what says what is computed, such as shapes, axes and zero points, and what has no elements;
 2. by operator: an input that an importer needs as a constant, or from which such an input is computed. The compiler
    names them.
 
-At least one input stays: without inputs, the constant folder would compute the model, not the chip.
+By operator, at least one input stays: without inputs, the constant folder would compute the model, not the chip.
 """
 
 import inspect
@@ -128,6 +128,9 @@ class RaptorRep(BackendRep):
     def _compile_for_chip(self, values: Mapping[str, Array]) -> _Compiled:
         alone = {key: value for key, value in self._options.items() if key != "host"}
         bound = [v.name for v in self._inputs if not is_data(self._model, v)]
+        bound += [
+            n for n, x in values.items() if not x.size and n not in bound and any(a.size for a in values.values())
+        ]
         while True:
             try:
                 return self._compile_bound(values, bound, alone)

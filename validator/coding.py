@@ -14,9 +14,10 @@ from validator.program import Bytes
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_SMALL = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("int2", "uint2", "int4", "uint4", "bfloat16")}
-_FLOATS = ("bfloat16", "float16", "float32", "float64")
-_HELD_AS_FLOATS = ("bool", "bfloat16", "float16", "float64", "int64", "uint64")
+_FEW_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn")
+_SMALL = {n: np.dtype(getattr(ml_dtypes, n)) for n in ("int2", "uint2", "int4", "uint4", "bfloat16", *_FEW_BITS)}
+_FLOATS = ("bfloat16", "float16", "float32", "float64", *_FEW_BITS)
+_HELD_AS_FLOATS = ("bool", "bfloat16", "float16", "float64", "int64", "uint64", *_FEW_BITS)
 
 
 def dtype_of(name: str) -> np.dtype[Any]:

@@ -18,6 +18,7 @@ from raptor.common.errors import InternalError, UserError
 from raptor.frontend.batchwise import put_time_first
 from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported
 from raptor.frontend.empty import drop_empty
+from raptor.frontend.folding import NO_KERNEL, fold, write_data
 from raptor.frontend.libraries import (
     InvalidTypes,
     infer_shapes,
@@ -28,6 +29,7 @@ from raptor.frontend.libraries import (
 )
 from raptor.frontend.reading import INLINE_BYTES, ORIGINAL, Source, reads
 from raptor.frontend.registry import is_supported_op
+from raptor.frontend.versions import OLDEST, version_of
 
 KEPT_APART = ("MatMulAddFusion", "GemmSumFusion")
 """Fusions turned off: product and sum keep the user's names, and the sum may add a tensor, unlike C of our Gemm."""
@@ -148,6 +150,11 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
         if "bad_alloc" in str(error) or "bad allocation" in str(error):
             raise MemoryError from None
         raise_if_unsupported(source.proto, source.reasons)
+        if any(words in str(error) for words in NO_KERNEL) and version_of(source.proto) >= OLDEST:
+            folded = fold(source.proto)
+            write_data(folded, folder, in_memory)
+            target.write_bytes(folded.SerializeToString())
+            return
         reason = first_line(error).replace(f"Load model from {original} failed:", "").replace(f"{folder}/", "")
         raise UserError(f"onnxruntime refuses the model: {STATUS.sub('', reason)}") from None
 

@@ -27,13 +27,23 @@ from raptor.graph.ir import (
 MOST_ELEMENTS = 2**28
 """Maximum elements of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
+SMALL_FLOATS = frozenset(
+    (
+        *(TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ),
+        *(TensorProto.FLOAT8E8M0, TensorProto.FLOAT4E2M1),
+    )
+)
+"""Types of floats that inputs and outputs may have, but not what is computed."""
 WHOLE = frozenset(
     (
-        *(TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
+        *(TensorProto.BOOL, TensorProto.INT2, TensorProto.INT4, TensorProto.UINT2, TensorProto.UINT4),
+        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
         *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
     )
 )
 """Types whose values a program of floats holds as whole numbers."""
+NUMBERS = FLOATS | SMALL_FLOATS | WHOLE
+"""Types of inputs and outputs."""
 INDICES = frozenset(
     (
         TensorProto.BOOL,
@@ -140,7 +150,7 @@ def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
     kind = value.type.tensor_type.elem_type
     if is_settable(proto, value):
         return f"{type_name(kind)} and must be a constant (--set {value.name}=VALUE)"
-    if kind in FLOATS or kind in WHOLE or _is_quantised(proto, value):
+    if kind in NUMBERS or _is_quantised(proto, value):
         return ""
     constant = f", or a constant (--set {value.name}=VALUE)" if kind == TensorProto.STRING else ""
     return f"{type_name(kind)}, must be of numbers{constant}"
@@ -171,7 +181,7 @@ def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:
         return True
     if any(node.op_type in QUANTISED for node in proto.graph.node):
         return _is_quantised(proto, value)
-    return value.type.tensor_type.elem_type in WHOLE and not _decides(proto, value.name)
+    return value.type.tensor_type.elem_type in NUMBERS and not _decides(proto, value.name)
 
 
 def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:
@@ -229,9 +239,15 @@ def check_finite(graph: Graph, constants: Iterable[Numbers]) -> None:
 
     constants: those of the canonical model. If one is infinite (a mask), others may be; but crossbars hold none.
     """
+    all_finite: bool | None = None
     for node in graph.nodes:
         bad = [v for v in _constants(node.operator) if not np.isfinite(v).all()]
-        if bad and (isinstance(node.operator, Filter | Stencil) or np.isnan(bad[0]).any() or _all_finite(constants)):
+        if bad and all_finite is None:
+            all_finite = _all_finite(constants)
+        # A maximum with an infinity is a choice, which formulas make on purpose.
+        chooses = isinstance(node.operator, Map) and node.operator.function == "max"
+        no_place = isinstance(node.operator, Filter | Stencil) or (all_finite and not chooses)
+        if bad and (no_place or np.isnan(bad[0]).any()):
             raise UserError(f"{node.name} ({node.op_type}): its weights give numbers beyond the range of float32")
 
 

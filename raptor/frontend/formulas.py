@@ -10,11 +10,14 @@ from raptor.frontend.constants import Shape, constant_pixels, natural_image, own
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import NodeView
+from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal
+from raptor.frontend.whole import BoundRefusal, is_whole_type, is_within, limits_of
 from raptor.graph.evaluate import MAP_FUNCTIONS
 from raptor.graph.ir import (
     Constant,
     ConstantTensor,
+    Floats,
     Map,
     MapFunction,
     Move,
@@ -23,6 +26,10 @@ from raptor.graph.ir import (
 )
 from raptor.target.layout import Image
 
+_NO_FRACTION = 1.5 * 2.0**23
+"""Floats near it are whole numbers, of either sign after it is subtracted."""
+_QUOTIENTS = Range(-(2**22), 2**22)
+"""Whole numbers of which float32 holds quotients with half a unit more."""
 Value = Tensor | Constant
 """An operand, computed or constant, that can be combined with the image of the result."""
 Operand = Value | float
@@ -136,14 +143,48 @@ class Formula:
     def relu(self, x: Operand) -> Value:
         return self.apply("relu", x)
 
+    def floor(self, x: Operand, step: float | Floats) -> Value:
+        """Adds the largest whole number that is not above x * step, for whole x of at most 2 ** 22 in size.
+
+        step: 1 or 1/2, 1/4, ..., a number or an array. Less almost a half, x * step lies nearest to that whole number,
+        and the adder rounds to it where floats have no fraction.
+        """
+        steps = np.asarray(step, np.float32)
+        below = self.constant(((1 - steps) / 2).astype(np.float32))
+        shifted = self.sub(self.apply("mul", x, self.constant(steps)), below)
+        return self.sub(self.add(shifted, _NO_FRACTION), _NO_FRACTION)
+
+    def wrapped(self, x: Value, limits: Range) -> Value:
+        """Adds the whole number within `limits` that differs from x by a multiple of their count, a power of 2.
+
+        Raises `BoundRefusal` if x can be larger than 2 ** 22, where float32 does not hold enough of a quotient.
+        """
+        found = None if isinstance(x, Constant) else self.ctx.whole(x)
+        if found is None or is_within(found, limits) or not isinstance(x, Tensor):
+            return x
+        if not is_within(found, _QUOTIENTS):
+            raise BoundRefusal(found, _QUOTIENTS if is_within(limits, _QUOTIENTS) else limits)
+        count = limits.high - limits.low + 1
+        periods = self.floor(self.sub(x, limits.low) if limits.low else x, 1 / count)
+        result = self.sub(x, self.mul(periods, count))
+        assert isinstance(result, Tensor)
+        self.ctx.declare_whole(result.name, limits)
+        return result
+
     def finish(self, result: Value, output: str | None = None) -> None:
-        """Makes the result the node's output (the first, or the named one)."""
+        """Makes the result the node's output (the first, or the named one). Integers wrap around at their type."""
+        kind = self.ctx.kind(output or self.node.output)
+        if is_whole_type(kind) and kind != np.bool_:
+            result = self.wrapped(result, limits_of(kind))
         if isinstance(result, Constant):
             pixels = np.broadcast_to(result.pixels, (self.image.rows, self.image.width, self.image.channels))
             self.ctx.emit(self.node, (), self.image, ConstantTensor(owned(pixels)), output)
             return
+        known = self.ctx.whole(result) if is_whole_type(kind) else None
         operator, inputs = self.ctx.take_back(result)
         self.ctx.emit(self.node, inputs, result.image, operator, output)
+        if known is not None:
+            self.ctx.declare_whole(output or self.node.output, known)
 
 
 def result_image(tensors: Iterable[Tensor], shape: Shape) -> Image:

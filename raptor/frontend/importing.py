@@ -23,7 +23,16 @@ from raptor.frontend.registry import (
     Refusal,
     find_rule,
 )
-from raptor.frontend.whole import EXACT, BoundRefusal, is_within, limits_of, meet, whole_result
+from raptor.frontend.whole import (
+    EXACT,
+    BoundRefusal,
+    is_small_float,
+    is_whole_type,
+    is_within,
+    limits_of,
+    meet,
+    whole_result,
+)
 from raptor.graph.ir import (
     ConstantTensor,
     Filter,
@@ -79,6 +88,7 @@ class ImportContext:
         """Tensor -> node that computes it."""
         self._whole: dict[str, Range | None] = {}
         """Tensors that are held as floats -> range of their whole numbers."""
+        self._unbounded: set[str] = set()
         self._coded: dict[str, Coded] = {}
         self._ranges: dict[str, Range] = {}
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
@@ -98,7 +108,11 @@ class ImportContext:
 
     def is_whole(self, name: str) -> bool:
         """Tells whether a tensor of the model is of integers or truth values."""
-        return self.kind(name).kind in "iub"
+        return is_whole_type(self.kind(name))
+
+    def is_cast_of_input(self, node: NodeView) -> bool:
+        """Tells whether a node casts an input: what is computed was not rounded to a type of few bits."""
+        return node.op_type in ("Cast", "CastLike") and node.inputs[0] not in self._made
 
     def whole(self, tensor: Tensor) -> Range | None:
         """Returns the proved range of whole numbers that are held as floats; None for other numbers.
@@ -129,6 +143,10 @@ class ImportContext:
             self._whole |= dict.fromkeys(chain, found)
         return self.whole(tensor)
 
+    def declare_unbounded(self, name: str) -> None:
+        """Declares that a tensor has integers of any size: what makes integers of floats cannot know more."""
+        self._unbounded.add(name)
+
     def _reach(self, tensor: Tensor) -> Range | None:
         """Returns the range of whole numbers, or the first one on the way to them that is too large."""
         name = tensor.name
@@ -153,8 +171,10 @@ class ImportContext:
                 continue
             if kind == np.bool_:
                 self._whole[name] = Range(0, 1)
-            elif kind.kind in "iu":
+            elif is_whole_type(kind):
                 found, limits = self._reach(tensor), meet(limits_of(kind), EXACT)
+                if found is None and name in self._unbounded:
+                    continue
                 if found is None or not is_within(found, limits):
                     raise BoundRefusal(found, limits)
             elif follows:
@@ -231,7 +251,7 @@ class ImportContext:
             raise NeedsConstantError(name)
         if value.dtype == np.float32 or self._constants.is_computed(name):
             return value
-        if value.dtype.kind not in "iub":
+        if not is_whole_type(value.dtype):
             raise Refusal(f"'{name}' is {value.dtype}, must be float32 or of integers")
         return _as_float32(name, value)
 
@@ -266,11 +286,11 @@ class ImportContext:
         if name in self.views:
             self._output_view(name, self.views[name])
         elif constant is not None:
-            if not constant.size or constant.dtype.kind not in "fiub":
+            if not constant.size or constant.dtype.kind not in "fiubV":
                 raise UserError(f"output '{name}' is a constant of {constant.dtype} {constant.shape}: no numbers")
             image = natural_image(constant.shape)
             try:
-                values = _as_float32(name, constant) if constant.dtype.kind in "iub" else constant
+                values = _as_float32(name, constant) if is_whole_type(constant.dtype) else constant.astype(np.float32)
             except Refusal as refusal:
                 raise UserError(f"output {refusal}") from None
             operator = ConstantTensor(owned(image.to_pixels(values)))
@@ -440,9 +460,9 @@ def apply(node: NodeView, context: ImportContext, found: Importer) -> None:
     integers = [i for i in node.inputs if i in context.tensors and context.tensors[i].element.kind == "int"]
     if integers and not found.integers and not all(i in context.views for i in integers):
         raise Refusal(f"its input '{integers[0]}' is of integers; only moves, pools and quantised operators take them")
-    if not found.whole and any(context.is_whole(i) for i in node.inputs if i in context.tensors):
-        name = next(i for i in node.inputs if i in context.tensors and context.is_whole(i))
-        if context.tensors[name].element.kind == "float":
-            raise Refusal(f"its input '{name}' is {context.kind(name)}, which it does not take")
+    for name in (i for i in node.inputs if i in context.tensors and context.tensors[i].element.kind == "float"):
+        kind = context.kind(name)
+        if (is_whole_type(kind) and not found.whole) or (is_small_float(kind) and not context.is_cast_of_input(node)):
+            raise Refusal(f"its input '{name}' is {kind}, which it does not take")
     found.function(node, context)
     context.settle(node)

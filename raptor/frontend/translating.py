@@ -14,7 +14,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from raptor.common.errors import InternalError, RaptorError, UnsupportedError, UnsupportedNode
-from raptor.frontend.check import FLOATS, INDICES, WHOLE, label
+from raptor.frontend.check import INDICES, NUMBERS, label
 from raptor.frontend.codes import CODES, CodeType, Steps, host_coding, quantiser
 from raptor.frontend.importing import ImportContext, Kind, Shape, apply
 from raptor.frontend.nodes import Constants, NodeView
@@ -258,13 +258,13 @@ def _kinds(graph: GraphProto, origin: Origin) -> dict[str, Kind]:
     """Returns the types of all tensors of numbers."""
     values = (*graph.input, *graph.value_info, *graph.output)
     found = {v.name: origin.kinds.get(v.name, v.type.tensor_type.elem_type) for v in values}
-    return {name: helper.tensor_dtype_to_np_dtype(kind) for name, kind in found.items() if kind in FLOATS | WHOLE}
+    return {name: helper.tensor_dtype_to_np_dtype(kind) for name, kind in found.items() if kind in NUMBERS}
 
 
 def _shapes(graph: GraphProto) -> dict[str, Shape]:
     """Returns the shapes of all tensors of numbers that are static and not empty."""
     values = (*graph.input, *graph.value_info, *graph.output)
-    data = [v for v in values if v.type.tensor_type.elem_type in FLOATS | WHOLE | CODES.keys()]
+    data = [v for v in values if v.type.tensor_type.elem_type in NUMBERS]
     shapes = {v.name: _static_shape(v) for v in data}
     return {name: shape for name, shape in shapes.items() if shape is not None}
 

@@ -27,7 +27,7 @@ from raptor.target.element import MOST_WHOLE
 
 EXACT = Range(-MOST_WHOLE, MOST_WHOLE)
 """Whole numbers that float32 holds without a gap."""
-LEAST_INPUT = 2**8
+LEAST_INPUT = 2**3
 """Smallest bound that is tried for the values of a wide input of integers."""
 
 
@@ -39,12 +39,22 @@ class BoundRefusal(Refusal):
         super().__init__(f"its integers {reach}; they must stay within {limits.low} to {limits.high}")
 
 
+def is_whole_type(kind: "np.dtype[Any]") -> bool:
+    """Tells whether a type is of integers or truth values. (Those of less than 8 bits are not numpy's own.)"""
+    return kind.kind in "iub" or kind.name.lstrip("u").startswith("int")
+
+
+def is_small_float(kind: "np.dtype[Any]") -> bool:
+    """Tells whether a type is of floats of 4 or 8 bits."""
+    return kind.name.startswith(("float4", "float8"))
+
+
 def limits_of(kind: "np.dtype[Any]") -> Range:
     """Returns the values of an integer type, or of bool."""
     if kind == np.bool_:
         return Range(0, 1)
-    bits = 8 * kind.itemsize
-    return Range(0, 2**bits - 1) if kind.kind == "u" else Range(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    bits = int(kind.name.lstrip("uint"))
+    return Range(0, 2**bits - 1) if kind.name.startswith("u") else Range(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def is_within(found: Range, limits: Range) -> bool:

@@ -121,7 +121,9 @@ class Coding(Schema):
 
     kind: Literal["float", "int"]
     bits: Annotated[int, Field(ge=0, le=32)]
-    dtype: Annotated[str, Field(pattern="^(bool|bfloat16|float(16|32|64)|u?int(2|4|8|16|32|64))$")]
+    dtype: Annotated[
+        str, Field(pattern="^(bool|bfloat16|float(16|32|64|4_e2m1fn|8_e[0-9a-z]{3,7})|u?int(2|4|8|16|32|64))$")
+    ]
     offset: Annotated[int, Field(ge=-(2**31), le=2**31)] = 0
     scale: Items[Annotated[float, Field(gt=0)]] = ()
     zero_point: Items[Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]] = (0,)

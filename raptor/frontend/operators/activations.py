@@ -157,13 +157,16 @@ _PLAIN: Mapping[str, tuple[int, Activation, str]] = {
 """Operators without attributes: first version, function, summary."""
 
 
+_OF_INTEGERS = ("Relu", "Neg", "Abs")
+
+
 def _register(op_type: str, since: int, function: Activation, summary: str) -> None:
     def import_plain(node: NodeView, ctx: ImportContext) -> None:
         lower_activation(node, ctx, function)
 
     import_plain.__doc__ = summary
     decorated: ImportFunction = import_plain
-    importer(op_type, since=since)(decorated)
+    importer(op_type, since=since, counts=op_type in _OF_INTEGERS)(decorated)
 
 
 for _op_type, (_since, _function, _summary) in _PLAIN.items():

@@ -5,6 +5,7 @@ from functools import reduce
 
 import numpy as np
 
+from raptor.frontend import division, truth
 from raptor.frontend.constants import scalar
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
@@ -12,16 +13,18 @@ from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import Refusal, importer
 from raptor.graph.ir import Constant, Floats, Map
 
+MOST_VARIED = 15
+"""Largest exponent, if there are several."""
 LARGEST = float(np.finfo(np.float32).max)
 
 
-@importer("Clip", since=1)
+@importer("Clip", since=1, counts=True)
 def import_clip(node: NodeView, ctx: ImportContext) -> None:
     """min(max(x, low), high), the bounds as attributes."""
     _lower_clip(node, ctx, node.number("min", -LARGEST), node.number("max", LARGEST))
 
 
-@importer("Clip", since=11)
+@importer("Clip", since=11, counts=True)
 def import_clip_of_inputs(node: NodeView, ctx: ImportContext) -> None:
     """min(max(x, low), high), the bounds as inputs, constant or computed."""
     bounds = [i for i in node.inputs[1:] if i]
@@ -35,13 +38,13 @@ def import_clip_of_inputs(node: NodeView, ctx: ImportContext) -> None:
     f.finish(above if high is None else f.min(above, f.operand(high)))
 
 
-@importer("Add", since=7)
+@importer("Add", since=7, counts=True)
 def import_add(node: NodeView, ctx: ImportContext) -> None:
     """a + b."""
     _lower_chain(node, ctx, Formula.add)
 
 
-@importer("Sum", since=6)
+@importer("Sum", since=6, counts=True)
 def import_sum(node: NodeView, ctx: ImportContext) -> None:
     """a + b + ..."""
     _lower_chain(node, ctx, Formula.add)
@@ -55,19 +58,19 @@ def import_mean(node: NodeView, ctx: ImportContext) -> None:
     f.finish(f.mul(total, 1 / len(node.inputs)))
 
 
-@importer("Mul", since=7)
+@importer("Mul", since=7, counts=True)
 def import_mul(node: NodeView, ctx: ImportContext) -> None:
     """a * b."""
     _lower_chain(node, ctx, lambda f, x, y: f.apply("mul", x, y))
 
 
-@importer("Max", since=6)
+@importer("Max", since=6, counts=True)
 def import_max(node: NodeView, ctx: ImportContext) -> None:
     """max(a, b, ...)."""
     _lower_chain(node, ctx, Formula.max)
 
 
-@importer("Min", since=6)
+@importer("Min", since=6, counts=True)
 def import_min(node: NodeView, ctx: ImportContext) -> None:
     """min(a, b, ...) = -max(-a, -b, ...)."""
     f = Formula.of(node, ctx, node.inputs)
@@ -75,17 +78,22 @@ def import_min(node: NodeView, ctx: ImportContext) -> None:
     f.finish(values[0] if len(values) == 1 else f.neg(reduce(f.max, map(f.neg, values))))
 
 
-@importer("Sub", since=7)
+@importer("Sub", since=7, counts=True)
 def import_sub(node: NodeView, ctx: ImportContext) -> None:
     """a - b."""
     f = Formula.of(node, ctx, node.inputs)
     f.finish(f.sub(*(f.operand(i) for i in node.inputs)))
 
 
-@importer("Div", since=7, limits="a constant divisor without zeros is multiplied as its float32 reciprocal")
+@importer(
+    "Div", since=7, counts=True, limits="a constant divisor without zeros is multiplied as its float32 reciprocal"
+)
 def import_div(node: NodeView, ctx: ImportContext) -> None:
-    """a / b."""
+    """a / b, for integers rounded towards 0."""
     f = Formula.of(node, ctx, node.inputs)
+    if ctx.is_whole(node.output):
+        f.finish(division.quotient(f, *(f.operand(i) for i in node.inputs)))
+        return
     a = f.operand(node.inputs[0])
     if ctx.constant(node.inputs[1]) is None:
         f.finish(f.div(a, f.operand(node.inputs[1])))
@@ -99,14 +107,29 @@ def import_div(node: NodeView, ctx: ImportContext) -> None:
     f.finish(f.apply("mul", a, f.constant(inverse)) if exact else f.div(a, f.constant(divisor)))
 
 
-@importer("Pow", since=7, limits="a constant exponent, the same for all elements; or a constant base above 0")
+@importer("Mod", since=10, counts=True, limits="of floats with fmod=1, where a / b has few digits before the point")
+def import_mod(node: NodeView, ctx: ImportContext) -> None:
+    """The remainder of a / b, with the sign of b, or of a with fmod=1."""
+    f = Formula.of(node, ctx, node.inputs)
+    x, y = (f.operand(i) for i in node.inputs)
+    rest = division.remainder(f, x, y) if ctx.is_whole(node.output) else division.float_remainder(f, x, y)
+    f.finish(rest if node.integer("fmod", 0) else division.with_sign_of(f, rest, y))
+
+
+@importer(
+    "Pow",
+    since=7,
+    counts=True,
+    limits="a constant exponent, the same for all elements or whole numbers; or a constant base above 0",
+)
 def import_pow(node: NodeView, ctx: ImportContext) -> None:
     """a to the power of b, by multiplication if b is an integer."""
     base, exponent = (ctx.constant(i) for i in node.inputs)
     if exponent is not None:
-        value = _uniform(exponent)
-        f = Formula.of(node, ctx, node.inputs)
-        f.finish(power(f, f.operand(node.inputs[0]), value))
+        f = Formula.of(node, ctx, node.inputs[:1])
+        x = f.operand(node.inputs[0])
+        uniform = (exponent == exponent.flat[0]).all()
+        f.finish(power(f, x, float(exponent.flat[0])) if uniform else _varied_power(f, x, exponent))
     elif base is not None:
         _lower_power_of_constant(node, ctx, base.astype(np.float32))
     else:
@@ -142,11 +165,21 @@ def _integer_power(f: Formula, x: Value, exponent: int) -> Value:
     return result
 
 
-def _uniform(exponent: Array) -> float:
-    values = exponent.astype(np.float64).ravel()
-    if (values != values[0]).any():
-        raise Refusal("its exponent differs from element to element")
-    return float(values[0])
+def _varied_power(f: Formula, x: Value, exponent: Array) -> Value:
+    """Multiplies by repeated squaring: a factor that an element does not need is 1 there."""
+    if (exponent < 0).any() or (exponent != np.rint(exponent)).any() or exponent.max() > MOST_VARIED:
+        raise Refusal(
+            f"its exponent differs from element to element, and is not always a whole number 0..{MOST_VARIED}"
+        )
+    left, result = exponent.astype(np.int64), None
+    while left.any():
+        needed = f.constant((left & 1).astype(np.float32))
+        factor = truth.choice(f, needed, x, f.constant(np.ones((), np.float32)))
+        result = factor if result is None else f.mul(result, factor)
+        left >>= 1
+        x = f.mul(x, x)
+    assert result is not None, "not all exponents are equal"
+    return result
 
 
 def _lower_power_of_constant(node: NodeView, ctx: ImportContext, base: Floats) -> None:

@@ -7,8 +7,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from raptor.frontend import truth
 from raptor.frontend.building import Builder, axis_of, constant_ints, indices
 from raptor.frontend.constants import Shape
+from raptor.frontend.formulas import Formula
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
@@ -111,7 +113,7 @@ def import_scatter(node: NodeView, ctx: ImportContext) -> None:
     import_scatter_elements(node, ctx)
 
 
-@importer("ScatterElements", since=11, limits="constant indices")
+@importer("ScatterElements", since=11, counts=True, limits="constant indices")
 def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
     """The input with elements replaced by updates, or combined with them."""
     shape = ctx.shape(node.inputs[0])
@@ -188,16 +190,20 @@ def import_reverse_sequence(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, np.moveaxis(by_batch, (0, 1), axes))
 
 
-@importer("Where", since=9, limits="a constant condition")
+@importer("Where", since=9, counts=True, limits="where one operand is not a number (NaN), the result is none")
 def import_where(node: NodeView, ctx: ImportContext) -> None:
-    """Element-wise choice between two tensors."""
+    """Element-wise choice between two tensors; with a constant condition elements only move."""
+    condition = ctx.constant(node.inputs[0])
+    if condition is None:
+        f = Formula.of(node, ctx, node.inputs)
+        f.finish(truth.choice(f, *(f.operand(i) for i in node.inputs)))
+        return
     build = Builder(node, ctx)
-    condition = _constant(node, ctx, 0)
     sources = [build.operand(i) for i in node.inputs[1:3]]
     build.finish(build.arranged(np.where(condition, *indices(sources)), *sources))
 
 
-@importer("Trilu", since=14, limits="a constant diagonal")
+@importer("Trilu", since=14, counts=True, limits="a constant diagonal")
 def import_trilu(node: NodeView, ctx: ImportContext) -> None:
     """The upper or lower triangle of matrices, zero elsewhere."""
     wanted = c_order(ctx.tensor(node.inputs[0]).shape) + 1

@@ -25,7 +25,7 @@ def import_round(node: NodeView, ctx: ImportContext) -> None:
     lower_activation(node, ctx, steps.round_half_even)
 
 
-@importer("Sign", since=9)
+@importer("Sign", since=9, counts=True)
 def import_sign(node: NodeView, ctx: ImportContext) -> None:
     """1, 0 or -1."""
     lower_activation(node, ctx, steps.sign)

@@ -1,23 +1,21 @@
 """Operators that move no element, and concatenation."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
-from onnx import TensorProto
 
 from raptor.frontend.building import Builder, axis_of, indices
 from raptor.frontend.constants import natural_image
-from raptor.frontend.formulas import Formula
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis, outer_size
 from raptor.frontend.registry import Refusal, importer
-from raptor.frontend.views import integers_as_they_are
 from raptor.graph.ir import Concat, Rename, Tensor
 from raptor.target.layout import Image
 
 
-def _lower_rename(node: NodeView, ctx: ImportContext) -> None:
+def lower_rename(node: NodeView, ctx: ImportContext) -> None:
     """Adds an alias.
 
     Its image has the channels of its shape if that changes nothing in memory; else the old image stays.
@@ -31,29 +29,20 @@ def _lower_rename(node: NodeView, ctx: ImportContext) -> None:
 @importer("Identity", since=1)
 def import_identity(node: NodeView, ctx: ImportContext) -> None:
     """The input."""
-    _lower_rename(node, ctx)
+    lower_rename(node, ctx)
 
 
-@importer("Cast", since=1, limits="floats to floats, integers and truth values to numbers that hold them")
-def import_cast(node: NodeView, ctx: ImportContext) -> None:
-    """The input in another type. Floats are float32 on the chip."""
-    x = ctx.tensor(node.inputs[0])
-    if x.element.kind == "int":
-        if node.integer("to", TensorProto.FLOAT) == TensorProto.FLOAT:
-            ctx.views[node.output] = integers_as_they_are(node, x)
-            return
-    elif ctx.is_whole(node.output) and not ctx.is_whole(node.inputs[0]):
-        raise Refusal("floats to integers or truth values")
-    _lower_rename(node, ctx)
+@importer("Size", since=1, counts=True)
+def import_size(node: NodeView, ctx: ImportContext) -> None:
+    """The number of elements, a constant."""
+    ctx.set_constant(node.output, np.array(math.prod(ctx.shape_of(node.inputs[0])), np.int64))
 
 
 @importer("EyeLike", since=9, counts=True)
 def import_eye_like(node: NodeView, ctx: ImportContext) -> None:
-    """A constant matrix with ones on one diagonal."""
-    rows, cols = ctx.shape(node.inputs[0])
-    ones = np.eye(rows, cols, node.integer("k", 0), np.float32)
-    f = Formula(node, ctx, ones.shape, natural_image(ones.shape))
-    f.finish(f.constant(ones))
+    """The matrix of the input's shape with ones on a diagonal, a constant."""
+    shape, diagonal = ctx.shape_of(node.inputs[0]), node.integer("k", 0)
+    ctx.set_constant(node.output, np.eye(*shape, k=diagonal, dtype=ctx.kind(node.output)))
 
 
 @importer("Dropout", since=1, limits="inference", all_outputs=True)
@@ -65,31 +54,31 @@ def import_dropout(node: NodeView, ctx: ImportContext) -> None:
     training = ctx.constant(node.input(2))
     if node.input(2) is not None and (training is None or training.any()):
         raise Refusal("training_mode must be the constant false")
-    _lower_rename(node, ctx)
+    lower_rename(node, ctx)
 
 
 @importer("Flatten", since=1)
 def import_flatten(node: NodeView, ctx: ImportContext) -> None:
     """The input as a matrix; no element moves."""
-    _lower_rename(node, ctx)
+    lower_rename(node, ctx)
 
 
 @importer("Reshape", since=5, limits="a constant shape")
 def import_reshape(node: NodeView, ctx: ImportContext) -> None:
     """The input under another shape; no element moves."""
-    _lower_rename(node, ctx)
+    lower_rename(node, ctx)
 
 
 @importer("Squeeze", since=1)
 def import_squeeze(node: NodeView, ctx: ImportContext) -> None:
     """The input without dimensions of 1."""
-    _lower_rename(node, ctx)
+    lower_rename(node, ctx)
 
 
 @importer("Unsqueeze", since=1)
 def import_unsqueeze(node: NodeView, ctx: ImportContext) -> None:
     """The input with more dimensions of 1."""
-    _lower_rename(node, ctx)
+    lower_rename(node, ctx)
 
 
 @importer("Concat", since=1)

@@ -1,0 +1,73 @@
+"""Quotients and remainders of whole numbers that float32 holds, exact; and remainders of floats."""
+
+from raptor.frontend import steps, truth
+from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.ranges import Range
+from raptor.frontend.registry import Refusal
+from raptor.frontend.whole import EXACT
+from raptor.graph.ir import Constant, Tensor
+
+
+def quotient(f: Formula, x: Value, y: Value) -> Value:
+    """Adds x / y, rounded towards 0."""
+    found, _ = _parts(f, x, y)
+    signed = f.mul(found, f.mul(steps.sign(f, x), steps.sign(f, y)))
+    return _declared(f, signed, _signed(f, x, y, _most(f, x)))
+
+
+def remainder(f: Formula, x: Value, y: Value) -> Value:
+    """Adds the remainder of x / y with the sign of x."""
+    _, rest = _parts(f, x, y)
+    most = max(_most(f, y) - 1, 0)
+    return _declared(f, f.mul(rest, steps.sign(f, x)), _signed(f, x, x, most))
+
+
+def float_remainder(f: Formula, x: Value, y: Value) -> Value:
+    """Adds x - y * (x / y rounded towards 0)."""
+    return f.sub(x, f.mul(y, steps.truncate(f, f.div(x, y))))
+
+
+def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
+    """Adds y to a remainder of the other sign."""
+    known = None if isinstance(rest, Constant) else f.ctx.whole(rest)
+    other = steps.is_positive(f, f.neg(f.mul(steps.sign(f, rest), y)))
+    signed = f.add(rest, f.mul(other, y))
+    if known is None:
+        return signed
+    most = max(-known.low, known.high)
+    return _declared(f, signed, _signed(f, y, y, most))
+
+
+def _parts(f: Formula, x: Value, y: Value) -> tuple[Value, Value]:
+    """Returns quotient and remainder of the sizes. The quotient of floats can be one too large, then the rest is -1."""
+    a, b = _size(f, x), _size(f, y)
+    rough = steps.floor(f, f.div(a, b))
+    rest = f.sub(a, f.mul(rough, b))
+    over = steps.is_positive(f, f.neg(rest))
+    return f.sub(rough, over), f.add(rest, f.mul(over, b))
+
+
+def _size(f: Formula, x: Value) -> Value:
+    if not truth.is_whole(f, x):
+        raise Refusal("divides integers without a known bound")
+    return f.abs(x)
+
+
+def _most(f: Formula, x: Value) -> int:
+    """Returns the largest size of whole numbers."""
+    if isinstance(x, Constant):
+        return int(abs(x.pixels).max())
+    found = f.ctx.whole(x) or EXACT
+    return max(-found.low, found.high)
+
+
+def _signed(f: Formula, x: Value, y: Value, most: int) -> Range:
+    """Returns the range of results of at most this size, which are negative only if an operand can be."""
+    lows = [v.pixels.min() if isinstance(v, Constant) else (f.ctx.whole(v) or EXACT).low for v in (x, y)]
+    return Range(-most if min(lows) < 0 else 0, most)
+
+
+def _declared(f: Formula, x: Value, found: Range) -> Value:
+    if isinstance(x, Tensor):
+        f.ctx.declare_whole(x.name, found)
+    return x

@@ -1,0 +1,116 @@
+"""Operators of the bits of integers: shifts, and logic bit by bit."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from raptor.frontend import truth
+from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.ranges import Range
+from raptor.frontend.registry import NeedsConstantError, importer
+from raptor.frontend.whole import BoundRefusal, is_within, limits_of
+from raptor.graph.ir import Constant, Tensor
+
+MOST_BITS = 16
+"""Most bits that logic takes apart: each takes a dozen instructions."""
+
+
+@importer("BitShift", since=11, counts=True, limits="a constant number of places")
+def import_bit_shift(node: NodeView, ctx: ImportContext) -> None:
+    """a shifted by b places; what leaves the type is lost."""
+    places = ctx.constant(node.inputs[1])
+    if places is None:
+        raise NeedsConstantError(node.inputs[1])
+    kind = ctx.kind(node.output)
+    # Like all places beyond the width, a negative number of them leaves nothing but the sign.
+    width = 8 * kind.itemsize
+    places = np.where((places < 0) | (places > width), width, places)
+    f = Formula.of(node, ctx, node.inputs[:1])
+    x = f.operand(node.inputs[0])
+    found = _range(f, x)
+    if node.string("direction", "") == "LEFT":
+        kept = np.where(places == width, 0, places)
+        f.finish(f.mul(x, f.constant(np.where(places == width, 0, 2.0**kept).astype(np.float32))))
+        return
+    most = max(-found.low, found.high).bit_length()
+    f.finish(f.floor(x, (2.0 ** -np.minimum(places, most).astype(np.float64)).astype(np.float32)))
+    ctx.declare_whole(node.output, found.or_zero())
+
+
+@importer("BitwiseNot", since=18, counts=True)
+def import_bitwise_not(node: NodeView, ctx: ImportContext) -> None:
+    """Every bit negated."""
+    f = Formula.of(node, ctx, node.inputs)
+    kind = ctx.kind(node.output)
+    f.finish(f.sub(limits_of(kind).high if kind.name.startswith("u") else -1, f.operand(node.inputs[0])))
+
+
+@importer("BitwiseAnd", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
+def import_bitwise_and(node: NodeView, ctx: ImportContext) -> None:
+    """Bits that both have."""
+    _lower_bits(node, ctx, Formula.mul)
+
+
+@importer("BitwiseOr", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
+def import_bitwise_or(node: NodeView, ctx: ImportContext) -> None:
+    """Bits that one has, or both."""
+    _lower_bits(node, ctx, Formula.max)
+
+
+@importer("BitwiseXor", since=18, counts=True, limits=f"integers of at most {MOST_BITS} bits")
+def import_bitwise_xor(node: NodeView, ctx: ImportContext) -> None:
+    """Bits that just one has."""
+    _lower_bits(node, ctx, truth.differs)
+
+
+def _lower_bits(node: NodeView, ctx: ImportContext, function: Callable[[Formula, Value, Value], Value]) -> None:
+    """Adds up the bits of the result. In two's complement the highest bit counts negative."""
+    kind = ctx.kind(node.output)
+    count = 8 * kind.itemsize
+    f = Formula.of(node, ctx, node.inputs)
+    operands = [f.operand(i) for i in node.inputs]
+    ranges = [_range(f, x) for x in operands]
+    most = max(max(-r.low, r.high + 1) for r in ranges)
+    bits = min(count, most.bit_length() + 1)
+    if bits > MOST_BITS:
+        size = 2 ** (MOST_BITS - 1) - 1
+        raise BoundRefusal(Range(min(r.low for r in ranges), max(r.high for r in ranges)), Range(-size, size))
+    total: Value | None = None
+    for place, pair in enumerate(zip(*(_bits(f, x, bits) for x in operands), strict=True)):
+        weight = -(2**place) if kind.name.startswith("i") and place == bits - 1 else 2**place
+        part = f.mul(function(f, *pair), float(weight))
+        total = part if total is None else f.add(total, part)
+    assert total is not None, "every type has bits"
+    f.finish(total)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if kind.name.startswith("i") else (0, 2**bits - 1)
+    ctx.declare_whole(node.output, Range(low, high))
+
+
+def _bits(f: Formula, x: Value, count: int) -> list[Value]:
+    """Returns the bits of two's complement, the lowest first, as 0 or 1."""
+    if isinstance(x, Constant):
+        whole = x.pixels.astype(np.int64)
+        return [Constant(((whole >> i) & 1).astype(np.float32)) for i in range(count)]
+    found: list[Value] = []
+    for _ in range(count):
+        half = f.floor(x, 0.5)
+        bit = f.sub(x, f.mul(half, 2))
+        assert isinstance(half, Tensor)
+        assert isinstance(bit, Tensor)
+        f.ctx.declare_whole(bit.name, Range(0, 1))
+        found.append(bit)
+        x = half
+    return found
+
+
+def _range(f: Formula, x: Value) -> Range:
+    """Returns the range of whole numbers. Raises `BoundRefusal` if quotients of them have too many digits."""
+    limits = Range(-(2**22), 2**22)
+    if isinstance(x, Constant):
+        return Range(int(x.pixels.min()), int(x.pixels.max()))
+    found = f.ctx.whole(x)
+    if found is None or not is_within(found, limits):
+        raise BoundRefusal(found, limits)
+    return found

@@ -1,0 +1,69 @@
+"""Comparisons and logic: truth values are 1 and 0."""
+
+from collections.abc import Callable
+
+from raptor.frontend import truth
+from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.registry import importer
+
+
+@importer("Equal", since=7, counts=True)
+def import_equal(node: NodeView, ctx: ImportContext) -> None:
+    """True where a = b."""
+    _lower(node, ctx, truth.is_equal)
+
+
+@importer("Greater", since=7, counts=True)
+def import_greater(node: NodeView, ctx: ImportContext) -> None:
+    """True where a > b."""
+    _lower(node, ctx, lambda f, x, y: truth.is_above_zero(f, f.sub(x, y)))
+
+
+@importer("GreaterOrEqual", since=12, counts=True)
+def import_greater_or_equal(node: NodeView, ctx: ImportContext) -> None:
+    """True where a >= b."""
+    _lower(node, ctx, lambda f, x, y: truth.is_zero_or_less(f, f.sub(y, x)))
+
+
+@importer("Less", since=7, counts=True)
+def import_less(node: NodeView, ctx: ImportContext) -> None:
+    """True where a < b."""
+    _lower(node, ctx, lambda f, x, y: truth.is_above_zero(f, f.sub(y, x)))
+
+
+@importer("LessOrEqual", since=12, counts=True)
+def import_less_or_equal(node: NodeView, ctx: ImportContext) -> None:
+    """True where a <= b."""
+    _lower(node, ctx, lambda f, x, y: truth.is_zero_or_less(f, f.sub(x, y)))
+
+
+@importer("And", since=7, counts=True)
+def import_and(node: NodeView, ctx: ImportContext) -> None:
+    """True where both are."""
+    _lower(node, ctx, Formula.mul)
+
+
+@importer("Or", since=7, counts=True)
+def import_or(node: NodeView, ctx: ImportContext) -> None:
+    """True where one is, or both."""
+    _lower(node, ctx, Formula.max)
+
+
+@importer("Xor", since=7, counts=True)
+def import_xor(node: NodeView, ctx: ImportContext) -> None:
+    """True where just one is."""
+    _lower(node, ctx, truth.differs)
+
+
+@importer("Not", since=1, counts=True)
+def import_not(node: NodeView, ctx: ImportContext) -> None:
+    """True where the input is false."""
+    f = Formula.of(node, ctx, node.inputs)
+    f.finish(truth.negated(f, f.operand(node.inputs[0])))
+
+
+def _lower(node: NodeView, ctx: ImportContext, function: Callable[[Formula, Value, Value], Value]) -> None:
+    f = Formula.of(node, ctx, node.inputs)
+    f.finish(function(f, *(f.operand(i) for i in node.inputs)))
