@@ -12,13 +12,14 @@ from validator.convolution import convolve
 from validator.definition.values import Array, Doubles, Ints
 from validator.definition.windows import Window
 
-_EXACT = 2**53
+EXACT = 2**53
+"""Whole numbers below this are exact in float64."""
 
 
 def _doubles(count: int, *operands: Ints) -> list[Doubles]:
     """Returns operands as float64, once it is shown that a sum of `count` products is exact in it."""
     largest = [int(np.abs(a).max(initial=0)) for a in operands]
-    if count * largest[0] * largest[1] >= _EXACT:
+    if count * largest[0] * largest[1] >= EXACT:
         raise UserError(f"a sum of {count} products of {largest[0]} and {largest[1]} does not fit 53 bits")
     return [a.astype(np.float64) for a in operands]
 
