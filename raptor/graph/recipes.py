@@ -59,7 +59,14 @@ def _too_wide(requantise: Requantise) -> str:
         f"offset {t.offset.min()}..{t.offset.max()}"
         for t in requantise.terms
     )
-    return f"requantisation does not fit 32-bit integers: {terms}"
+    multiplier = max(float(t.multiplier.max()) for t in requantise.terms)
+    # A step of the operand that is many steps of the result: the tensor has nearly one value, and so a tiny scale.
+    advice = (
+        "its scale is too fine for its operands; give it a larger one"
+        if multiplier > 1
+        else "narrower operands, or results of 8 bits, fit"
+    )
+    return f"requantisation does not fit 32-bit integers: {terms}; {advice}"
 
 
 def short(requantise: Requantise) -> Recipe:
@@ -245,8 +252,10 @@ def _widths(given: Problem, scaled: Scaled, limbs: int, clamp: tuple[int, int] |
     sizes = [max(-low, high, 1) for low, high in [clamp or given.operands[0], *given.operands[1:]]]
     largest = np.sum([factor * size for factor, size in zip(scaled.factors, sizes, strict=True)], axis=0)
     least = max(int(max(largest)).bit_length() - 32, limbs - 1, int(max(scaled.shift)) - 31)
+    # Offsets and zero point may be larger than the products.
+    whole = max(least, int(max(largest + abs(scaled.constant))).bit_length() - 32)
     most = (limbs - 1) * (33 - sum(sizes).bit_length())
-    yield from _cuts(limbs, range(least, min(most, least + 8) + 1))
+    yield from _cuts(limbs, range(least, min(most, whole + 8) + 1))
 
 
 def _cuts(limbs: int, totals: range) -> Iterator[tuple[int, ...]]:
