@@ -110,6 +110,11 @@ class Definition:
         run.compute(self.behind(name, run.arrays)[0])
         return run.rounded.get(name)
 
+    def is_certain(self, known: Known) -> bool:
+        """Tells whether onnxruntime's arithmetic rounds nothing but to integers, as with scales of powers of two."""
+        found = (self.rounded(name, known.values) for name in known.codes)
+        return not self.tables and not self.by_floats and all(r is None or r.certain for r in found)
+
     def inner(self, name: str, values: Mapping[str, Array]) -> set[str]:
         """Returns the tensors between an integer tensor and those before it."""
         nodes, _ = self.behind(name, {n: a for n, a in values.items() if n != name})

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from raptor.common.errors import UserError
 from validator.definition.nodes import Node, Result, real, scale_of, spread, zero_of
-from validator.definition.rounding import UNIT, Target, quantise, quantised
+from validator.definition.rounding import UNIT, Target, powers_of_two, quantise, quantised
 from validator.definition.sums import BOTH, biased, factors, multiplied_units, scales
 from validator.definition.values import BITS, Real, Rounded, Term, Value, is_codes
 
@@ -32,7 +32,8 @@ def quantize(node: Node) -> Result:
         return [quantise(x, made)]
     codes = quantised(x, made).astype(made.dtype)
     exact = x.astype(np.float64) / made.scale
-    return [Rounded(codes, made.zero, lambda: (exact, np.abs(exact) * UNIT))]
+    unit = 0.0 if powers_of_two(made.scale) else UNIT
+    return [Rounded(codes, made.zero, lambda: (exact, np.abs(exact) * unit))]
 
 
 def wanted(node: Node, shape: Sequence[int]) -> Target:

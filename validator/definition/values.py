@@ -158,7 +158,7 @@ class Rounded:
     """A quantised tensor with the numbers behind it.
 
     `near` returns the exact numbers in units of the scale, before rounding and without the zero point, and how far
-    onnxruntime's own arithmetic may be from them.
+    onnxruntime's own arithmetic may be from them: 0 where it rounds nothing, and must find the same integer.
     """
 
     codes: Array
@@ -176,7 +176,12 @@ class Rounded:
         zero = np.broadcast_to(self.zero, self.codes.shape)[at]
         low, high = limits(self.codes.dtype)
         apart = np.abs(got[at].astype(np.int64) - zero - np.clip(exact, low - zero, high - zero))
-        return apart <= 0.5 + doubt
+        return (apart <= 0.5 + doubt) & (doubt != 0)
+
+    @property
+    def certain(self) -> bool:
+        """True if onnxruntime must find the same integers, as those of power-of-two scales."""
+        return not self.near()[1].any()
 
 
 Value = Array | Real
