@@ -148,7 +148,7 @@ def test_token_ids_are_listed_and_the_rest_is_counted(tmp_path: Path, capsys: py
     assert stopped.value.code == 2
     assert "project  MatMul" in printed.out
     assert "note: dimension batch, the first of input 'ids', is taken as 1" in printed.out
-    assert "  ids (input): int64: token ids are not supported; feed the embedding's output" in printed.err
+    assert "  embed (Gather): " in printed.err
 
 
 def test_the_same_from_the_package() -> None:

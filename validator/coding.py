@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.output.files import Coding
+from raptor.output.files import Coding, Numbers
 from validator.program import Bytes
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_SMALL = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("int2", "uint2", "int4", "uint4")}
+_SMALL = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("int2", "uint2", "int4", "uint4", "bfloat16")}
+_FLOATS = ("bfloat16", "float16", "float32", "float64")
+_HELD_AS_FLOATS = ("bool", "bfloat16", "float16", "float64", "int64", "uint64")
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -23,7 +25,9 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def dtype_range(name: str) -> tuple[int, int]:
-    """Returns the range of an integer type."""
+    """Returns the range of an integer type, or of bool."""
+    if name == "bool":
+        return 0, 1
     bits = int(name.lstrip("uint"))
     return (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
@@ -33,17 +37,36 @@ def element_range(coding: Coding) -> tuple[int, int]:
     return -(2 ** (coding.bits - 1)), 2 ** (coding.bits - 1) - 1
 
 
-def element_bytes(coding: Coding | None) -> int:
-    """Returns the bytes of an element; 1 in a program of floats, which counts elements."""
-    return -(-coding.bits // 8) if coding else 1
+def element_bytes(coding: Coding | None, floats: int = 1) -> int:
+    """Returns the bytes of an element; `floats` in a program of floats, which counts elements where this is 1."""
+    return -(-coding.bits // 8) if coding and coding.bits else floats
 
 
-def check_coding(coding: Coding, shape: Sequence[int], *, mixed: bool) -> str | None:
-    """Returns what is wrong with the coding of a tensor of `shape`, or None. `mixed`: floats are allowed."""
+def value_range(coding: Coding) -> tuple[int, int]:
+    """Returns the smallest and the largest value that may be given to an input of integers or bool."""
+    low, high = dtype_range(coding.dtype)
+    return (low if coding.low is None else coding.low), (high if coding.high is None else coding.high)
+
+
+def holds_floats(coding: Coding | None) -> bool:
+    """Tells whether the model's tensor is of floats."""
+    return coding is None or coding.dtype in _FLOATS
+
+
+def check_coding(coding: Coding, shape: Sequence[int], numbers: Numbers) -> str | None:
+    """Returns what is wrong with the coding of a tensor of `shape` in such a program, or None."""
+    if (coding.low is None) != (coding.high is None):
+        return "low and high belong together"
     if coding.kind == "float":
-        return _check_float(coding, mixed=mixed)
-    if coding.scale:
-        return _check_scaled(coding, shape)
+        return _check_float(coding, numbers)
+    if numbers == "float":
+        return "integers, in a program of floats"
+    if coding.dtype in _HELD_AS_FLOATS or coding.low is not None or not coding.bits:
+        return f"integers of {coding.bits} bits for {coding.dtype}, which are held as floats"
+    return _check_scaled(coding, shape) if coding.scale else _check_shifted(coding)
+
+
+def _check_shifted(coding: Coding) -> str | None:
     if coding.dtype == "float32":
         return "integers that stand for float32 values need a scale"
     if coding.zero_point != (0,) or coding.axis is not None:
@@ -57,12 +80,20 @@ def check_coding(coding: Coding, shape: Sequence[int], *, mixed: bool) -> str | 
     return None
 
 
-def _check_float(coding: Coding, *, mixed: bool) -> str | None:
-    if not mixed:
+def _check_float(coding: Coding, numbers: Numbers) -> str | None:
+    if numbers == "int":
         return "floats, in a program whose numbers are int"
     plain = not coding.scale and coding.offset == 0 and coding.zero_point == (0,) and coding.axis is None
-    if coding.bits != 32 or coding.dtype != "float32" or not plain:
-        return "floats have 32 bits, dtype float32, and neither offset nor scale"
+    bits = 32 if numbers == "mixed" else 0
+    if coding.bits != bits or not plain:
+        return f"floats have {bits} bits here, and neither offset nor scale"
+    if coding.low is None or coding.high is None:
+        return None
+    if holds_floats(coding):
+        return "low and high are for integers"
+    least, most = dtype_range(coding.dtype)
+    if not least <= coding.low <= coding.high <= most:
+        return f"low {coding.low} and high {coding.high} are no range of {coding.dtype}"
     return None
 
 
@@ -86,10 +117,29 @@ def _check_scaled(coding: Coding, shape: Sequence[int]) -> str | None:
 def encode(array: Array, coding: Coding, what: str) -> Integers | npt.NDArray[np.float32]:
     """Returns the elements for values of the model. Raises `UserError` for values that have none."""
     if coding.kind == "float":
-        return _floats(array)
+        return _as_floats(array, coding, what)
     if coding.scale:
         return _quantised(_floats(array), coding, what)
     return _shifted(array, coding, what)
+
+
+def _as_floats(array: Array, coding: Coding, what: str) -> npt.NDArray[np.float32]:
+    """Returns the values as float32, rounded to the model's type; whole numbers within the bounds of the program."""
+    if holds_floats(coding):
+        with np.errstate(over="ignore"):
+            return array.astype(dtype_of(coding.dtype)).astype(np.float32)
+    given = array if array.dtype.kind in "iub" else array.astype(np.float64)
+    _check_given(np.isfinite(given), given, f"{what}, {coding.dtype}: holds {{}}, which is no integer")
+    _check_given(given == np.trunc(given), given, f"{what}, {coding.dtype}: holds {{}}, which is no whole number")
+    low, high = value_range(coding)
+    bounds = f"{low}..{high}" + ("" if coding.low is None else ", for which the program is exact")
+    _check_given((given >= low) & (given <= high), given, f"{what}, {coding.dtype}: holds {{}}, outside {bounds}")
+    return given.astype(np.float32)
+
+
+def _check_given(good: Array, given: Array, message: str) -> None:
+    if not good.all():
+        raise UserError(message.format(given[~good].flat[0]))
 
 
 def _floats(array: Array) -> npt.NDArray[np.float32]:
@@ -141,7 +191,7 @@ def _along(entries: Array, coding: Coding, dims: int) -> Array:
 def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: str) -> Array:
     """Returns the values of the model, in its type: (e - zero_point) * scale in float32, or e + offset."""
     if coding.kind == "float":
-        return elements
+        return _as_values(elements, coding, what)
     if coding.scale:
         zero = _along(np.array(coding.zero_point, np.int64), coding, elements.ndim)
         return (elements - zero).astype(np.float32) * _along(np.array(coding.scale, np.float32), coding, elements.ndim)
@@ -149,6 +199,21 @@ def decode(elements: Integers | npt.NDArray[np.float32], coding: Coding, what: s
     least, most = dtype_range(coding.dtype)
     _check_range(values, least, most, f"{what}: an element stands for a value outside {coding.dtype}")
     return values.astype(dtype_of(coding.dtype))
+
+
+def _as_values(elements: Array, coding: Coding, what: str) -> Array:
+    """Returns floats in the model's type. Raises `UserError` for a number that is no value of it."""
+    dtype = dtype_of(coding.dtype)
+    if holds_floats(coding):
+        with np.errstate(over="ignore"):
+            return elements.astype(dtype, copy=False)
+    low, high = dtype_range(coding.dtype)
+    wide = elements.astype(np.float64)
+    # NOTE: 2^63 and 2^64 are floats, one above the largest integers, which are none.
+    bad = ~((wide >= low) & (wide < float(high + 1)) & (np.trunc(wide) == wide))
+    if bad.any():
+        raise UserError(f"{what}: an element is {elements[bad].flat[0]}, which is no {coding.dtype}")
+    return wide.astype(dtype)
 
 
 def to_bytes(elements: Array, coding: Coding) -> Bytes:

@@ -93,12 +93,14 @@ class _Node:
 class Exact:
     """A model that is computed in float64.
 
-    `constants`: tensors that do not depend on inputs, in float32; the first run fills them.
+    `constants`: tensors that do not depend on inputs, in float32; the first run fills them. `types`: those of inputs
+    that are no floats.
     """
 
     nodes: Sequence[_Node]
     opsets: Opsets
     constants: dict[str, Array] = field(default_factory=dict[str, Array])
+    types: Mapping[str, "np.dtype[Any]"] = field(default_factory=dict[str, "np.dtype[Any]"])
 
     def run(
         self, inputs: Mapping[str, Floats], names: Sequence[str], rng: np.random.Generator | None = None
@@ -110,7 +112,8 @@ class Exact:
         """
         try:
             with np.errstate(all="ignore"):
-                return self.compute({n: a.astype(np.float64) for n, a in inputs.items()}, names, rng)
+                given = {n: a.astype(self.types.get(n, np.float64)) for n, a in inputs.items()}
+                return self.compute(given, names, rng)
         except MemoryError:
             raise
         except Exception as e:  # those of onnx, onnxruntime and numpy have no common base
@@ -186,7 +189,9 @@ def _exact(model: ModelProto, inputs: Mapping[str, Array]) -> Exact:
         raise UnknownError("the model has sparse constants")
     constants = {t.name: numpy_helper.to_array(widen.tensor(t, np.float32)) for t in model.graph.initializer}
     constants |= {name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in inputs.items()}
-    return Exact([_node(proto) for proto in model.graph.node], list(model.opset_import), constants)
+    kinds = {v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in model.graph.input}
+    types = {name: kind for name, kind in kinds.items() if kind.kind in "iub"}
+    return Exact([_node(proto) for proto in model.graph.node], list(model.opset_import), constants, types)
 
 
 def _node(proto: NodeProto) -> _Node:

@@ -14,7 +14,7 @@ from raptor.target.layout import Floats
 from validator import standard
 from validator.constants import constant_inputs
 from validator.program import Program
-from validator.session import DTYPES, read, session
+from validator.session import ALL_DTYPES, read, session
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Golden:
     constants: Mapping[str, npt.NDArray[Any]]
     by_suite: tuple[str, ...]
 
-    def input_dtype(self, name: str) -> npt.DTypeLike:
+    def input_dtype(self, name: str) -> "np.dtype[Any]":
         """Returns the element type that the model expects for an input."""
-        return DTYPES[next(i.type for i in self.session.get_inputs() if i.name == name)]
+        return ALL_DTYPES[next(i.type for i in self.session.get_inputs() if i.name == name)]
 
     def run(self, inputs: Mapping[str, Floats], names: Sequence[str]) -> dict[str, Floats]:
         """Returns the tensors `names` (outputs, or of `layers`) as float32; inputs are cast to the model's types."""
@@ -126,8 +126,8 @@ def _check(golden: Golden, program: Program, path: Path, added: Sequence[str]) -
     for place in program.memory.inputs:
         if place.name not in given:
             raise UserError(f"{path}: has no input {place.name!r}, which {files.MEMORY} names")
-        if given[place.name].type not in DTYPES:
-            raise UserError(f"{path}: input {place.name!r} is a {given[place.name].type}, expected floats")
+        if given[place.name].type not in ALL_DTYPES:
+            raise UserError(f"{path}: input {place.name!r} is a {given[place.name].type}, expected numbers")
     extra = sorted(given.keys() - {place.name for place in program.memory.inputs} - golden.constants.keys())
     if extra:
         raise UserError(f"{path}: input {extra[0]!r} is not in {files.MEMORY}")

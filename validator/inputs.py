@@ -13,6 +13,7 @@ from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.output.files import TensorPlace
 from raptor.target.layout import Floats
+from validator.coding import encode, holds_floats, value_range
 from validator.definition import Definition
 from validator.definition.values import is_codes, limits
 from validator.golden import Golden
@@ -26,9 +27,10 @@ def make_inputs(
     """Returns one array for every input of the model.
 
     `given` are arrays by name, or files, each `FILE` or `NAME=FILE`; .npy and .pb hold one array, .npz several by name.
-    Without any, standard normal numbers from `seed` are used. Values are rounded to the model's element type, so that
-    both sides see the same. Raises `UserError` for unreadable files, unknown names and shapes other than the compiled
-    ones, and for inputs that became constants when the model was compiled.
+    Without any, standard normal numbers from `seed` are used, for integers those within the bounds of the input. Values
+    are rounded to the model's element type, so that both sides see the same.
+    Raises `UserError` for unreadable files, unknown names and shapes other than the compiled ones, and for inputs that
+    became constants when the model was compiled.
     """
     _no_constants(given, golden)
     if isinstance(given, Mapping):
@@ -37,8 +39,16 @@ def make_inputs(
         arrays = _read_all(places, given)
     else:
         rng = np.random.default_rng(seed)
-        arrays = {place.name: rng.standard_normal(place.shape, dtype=np.float32) for place in places}
+        arrays = {place.name: _random(place, rng) for place in places}
     return {place.name: _fit(arrays, place, golden) for place in places}
+
+
+def _random(place: TensorPlace, rng: np.random.Generator) -> Array:
+    """Returns standard normal numbers, or all values of integers that the program takes with equal chance."""
+    if place.coding is None or holds_floats(place.coding):
+        return rng.standard_normal(place.shape, dtype=np.float32)
+    low, high = value_range(place.coding)
+    return rng.integers(low, high, place.shape, endpoint=True)
 
 
 def coded_inputs(
@@ -115,6 +125,9 @@ def _check_numbers(name: str, array: Array) -> None:
 
 def _fit(arrays: dict[str, Array], place: TensorPlace, golden: Golden) -> Floats:
     array = _shaped(arrays, place)
+    if not holds_floats(place.coding):
+        assert place.coding is not None
+        return encode(array, place.coding, f"input {place.name!r}").astype(np.float32)
     with np.errstate(over="ignore"):
         return array.astype(golden.input_dtype(place.name)).astype(np.float32)
 

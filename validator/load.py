@@ -177,11 +177,10 @@ def _needed(memory: Memory, *, floats: bool) -> int:
 
 
 def _check_coding(what: str, coding: Coding | None, shape: tuple[int, ...], manifest: Manifest) -> None:
-    """Raises `UserError` unless there is a coding, that fits, exactly in programs with integers."""
-    if (coding is None) != (manifest.numbers == "float"):
-        fault = "no coding, in a program with integers" if coding is None else "a coding, in a program of floats"
-        raise UserError(f"{what}: {fault}")
-    fault = check_coding(coding, shape, mixed=manifest.numbers == "mixed") if coding else None
+    """Raises `UserError` unless there is a coding that fits; in programs of floats, only other types need one."""
+    if coding is None and manifest.numbers != "float":
+        raise UserError(f"{what}: no coding, in a program with integers")
+    fault = check_coding(coding, shape, manifest.numbers) if coding else None
     if fault:
         raise UserError(f"{what}: coding: {fault}")
 
@@ -205,7 +204,7 @@ def _check_place(what: str, place: TensorPlace, memory: Memory, limit_bytes: int
 
 def _width(memory: Memory, coding: Coding | None) -> int:
     """Returns the bytes of an element of a tensor."""
-    return element_bytes(coding) if coding else memory.element_bytes
+    return element_bytes(coding, memory.element_bytes)
 
 
 def _check_image(what: str, shape: tuple[int, ...], channel_axis: int, limit_bytes: int) -> None:

@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """A tensor as it is on the chip: float32, or int64 for integers, with its coding in programs with integers."""
+    """A tensor as it is on the chip: float32, or int64 for integers, with its coding if it has one."""
 
     values: Array
     coding: Coding | None
@@ -40,9 +40,8 @@ class Elements:
 class Result:
     """Results of a run: outputs by name in ONNX shapes, probed tensors by name in their image shapes.
 
-    Values are those of the model, in its type; float32 in a program of floats. In programs with integers,
-    `output_elements` and `probe_elements` are the same tensors as they are on the chip: int64, float32 in float
-    sections. In a program of floats they are equal to the values.
+    Values are those of the model, in its type. `output_elements` and `probe_elements` are the same tensors as they are
+    on the chip: float32, or int64 for integers in programs with integers.
     """
 
     outputs: dict[str, Array]
@@ -109,7 +108,7 @@ def _pack(state: Machine, place: TensorPlace, array: Array) -> None:
     pixels = _to_pixels(place.image, encode(array, place.coding, what) if place.coding else _rounded(array))
     for tile in place.tiles:
         elements = pixels[tile.region.index()]
-        content = to_bytes(elements, place.coding) if place.coding else elements.ravel()
+        content = to_bytes(elements, place.coding) if place.coding and state.written else elements.ravel()
         start = tile.address // state.element_bytes
         part = slice(start, start + content.size)
         state.memory[part], state.owners[part] = content, machine.SHARED
@@ -164,15 +163,14 @@ def _gather(
     for region, start in zip(regions, starts, strict=True):
         part = slice(start, start + region.elements(image) * element_bytes(coding))
         content = source[0][part]
-        if coding is not None:
+        if coding is not None and source[1] is not None:
             content = _read(what, content, source[1], part, coding)
         pixels[region.index()] = content.reshape(region.row_count, region.width(image), region.channel_count)
     return Elements(np.ascontiguousarray(image.from_pixels(cast(Any, pixels))), coding, what)
 
 
-def _read(what: str, content: Values, written: Bytes | None, part: slice, coding: Coding) -> Array:
+def _read(what: str, content: Values, written: Bytes, part: slice, coding: Coding) -> Array:
     """Returns elements from bytes. Raises `UserError` if one was never written: an integer cannot say so itself."""
-    assert written is not None  # a tensor has a coding only in programs with integers
     missing = np.flatnonzero(written[part] == 0)
     if len(missing):
         raise UserError(

@@ -62,8 +62,8 @@ class Samples:
         self.seconds["golden"] += known - start
         self.seconds["run"] += perf_counter() - known
         self.instructions = result.instructions
-        found = {Shown("output", n): a for n, a in result.outputs.items()}
-        found |= {Shown("layer", n): a for n, a in result.probes.items() if n in wanted}
+        found = {Shown("output", n): a for n, a in result.output_elements.items()}
+        found |= {Shown("layer", n): a for n, a in result.probe_elements.items() if n in wanted}
         return {s: (got.reshape(wanted[s.tensor].shape), wanted[s.tensor]) for s, got in found.items()}
 
     def _wanted(self, inputs: Mapping[str, Floats]) -> dict[str, Floats]:

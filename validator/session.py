@@ -14,7 +14,14 @@ DTYPES: dict[str, type[np.generic]] = {
     "tensor(float16)": np.float16,
     "tensor(double)": np.float64,
 }
-"""Element types that are compared, by onnxruntime's names."""
+"""Element types of floats, by onnxruntime's names."""
+ALL_DTYPES: dict[str, np.dtype[np.generic]] = {
+    **{name: np.dtype(kind) for name, kind in DTYPES.items()},
+    **{f"tensor({name})": np.dtype(name) for name in ("int8", "int16", "int32", "int64")},
+    **{f"tensor({name})": np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")},
+    "tensor(bool)": np.dtype(np.bool_),
+}
+"""Element types that are compared in a program of floats, by onnxruntime's names."""
 
 
 def session(model: str | bytes, path: Path) -> Any:

@@ -24,11 +24,13 @@ from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.output import files
 from validator.bit_true import BitTrue, load_bit_true
+from validator.coding import holds_floats
 from validator.compare import Comparison, Doubles, Rounding, Tally, compare, tally, within
 from validator.exact import Exact, UnknownError, load_exact
 from validator.golden import load_golden
 from validator.load import load
 from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule
+from validator.program import Program
 from validator.rounding import Doubt, judge, worst
 from validator.run import UNLIMITED
 from validator.samples import Samples, Shown, quick_count
@@ -151,10 +153,19 @@ def judged(tried: Samples, tallies: Mapping[Shown, Tally], tolerance: float) -> 
     A tolerance of 0 demands equal numbers: then rounding is no excuse.
     """
     _check_judged(tallies, len(tried.numbers))
-    found = {shown: compare(shown.tensor, t, tolerance) for shown, t in tallies.items()}
+    exact = _whole_numbers(tried.program)
+    allowed = {shown: 0.0 if shown.tensor in exact else tolerance for shown in tallies}
+    found = {shown: compare(shown.tensor, t, allowed[shown]) for shown, t in tallies.items()}
     if not tolerance or all(c.passed for c in found.values()):
         return found, ""
-    return _judged_again(tried, tallies, found, tolerance)
+    return _judged_again(tried, tallies, found, allowed)
+
+
+def _whole_numbers(program: Program) -> frozenset[str]:
+    """Returns the tensors of integers and truth values: they have no tolerance."""
+    places = [(place.name, place.coding) for place in program.memory.outputs]
+    probes = [(probe.tensor, probe.coding) for probe in (program.layers.probes if program.layers else ())]
+    return frozenset(name for name, coding in (*places, *probes) if not holds_floats(coding))
 
 
 def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
@@ -169,12 +180,12 @@ def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
 
 
 def _judged_again(
-    tried: Samples, tallies: Mapping[Shown, Tally], found: Mapping[Shown, Comparison], tolerance: float
+    tried: Samples, tallies: Mapping[Shown, Tally], found: Mapping[Shown, Comparison], allowed: Mapping[Shown, float]
 ) -> tuple[dict[Shown, Comparison], str]:
     """Returns the comparisons after the judgement by float64, and why float64 could not be used, if so."""
     start = perf_counter()
     ran = sum(tried.seconds.values())
-    off = {shown: within(tallies[shown], tolerance) for shown, c in found.items() if not c.passed}
+    off = {shown: within(tallies[shown], allowed[shown]) for shown, c in found.items() if not c.passed}
     found_again: dict[Shown, list[Rounding]] = {shown: [] for shown in off}
     try:
         exact = load_exact(tried.program.folder / files.MODEL, tried.golden.constants)

@@ -26,6 +26,13 @@ from raptor.graph.ir import (
 MOST_ELEMENTS = 2**28
 """Maximum elements of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
+WHOLE = frozenset(
+    (
+        *(TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
+        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
+    )
+)
+"""Types whose values a program of floats holds as whole numbers."""
 INDICES = frozenset(
     (
         TensorProto.BOOL,
@@ -43,9 +50,20 @@ INTEGERS = frozenset(TensorProto.DataType.Value(f"{sign}INT{bits}") for sign in 
     TensorProto.INT32
 }
 """Types of data that operators of integers read."""
-_CHOOSING: Mapping[str, tuple[int, ...]] = MappingProxyType({"Gather": (1,), "OneHot": (0,)})
-"""Operators, and which of their inputs are indices of rows."""
-_MOVES = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "Clip", "Slice"))
+PARAMETERS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        **{"If": (0,), "Loop": (0, 1), "Reshape": (1,), "Expand": (1,), "Tile": (1,), "Slice": (1, 2, 3, 4)},
+        **{"Pad": (1, 3), "Split": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "ConstantOfShape": (0,)},
+        **{"Range": (0, 1, 2), "Resize": (2, 3), "TopK": (1,), "OneHot": (1,), "Trilu": (1,), "CumSum": (1,)},
+        **{"CumProd": (1,), "Dropout": (2,), "ReverseSequence": (1,), "Upsample": (1,), "CenterCropPad": (1,)},
+        **{"AffineGrid": (1,), "Col2Im": (1, 2), "MaxUnpool": (1, 2), "RNN": (4,), "GRU": (4,), "LSTM": (4,)},
+        **{"NonMaxSuppression": (2,), "DFT": (1, 2), "STFT": (1, 3), "BlackmanWindow": (0,), "HannWindow": (0,)},
+        **{"HammingWindow": (0,), "MelWeightMatrix": (0, 1, 2), "SplitToSequence": (1,), "SequenceAt": (1,)},
+        **{f"Reduce{name}": (1,) for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod")},
+        **{f"Reduce{name}": (1,) for name in ("Sum", "SumSquare")},
+    }
+)
+"""Operators, and which of their inputs say what is computed, such as a shape: these must be constants."""
 
 
 def check_model(source: Source) -> None:
@@ -110,27 +128,40 @@ def model_inputs(proto: ModelProto) -> dict[str, ValueInfoProto]:
 def input_fault(proto: ModelProto, value: ValueInfoProto) -> str:
     """Says why an input cannot be fed: its type, and what to do. Empty if it can."""
     kind = value.type.tensor_type.elem_type
-    if kind in FLOATS - {TensorProto.BFLOAT16} or _is_quantised(proto, value):
+    if is_settable(proto, value):
+        return f"{type_name(kind)} and must be a constant (--set {value.name}=VALUE)"
+    if kind in FLOATS or kind in WHOLE or _is_quantised(proto, value):
         return ""
-    if kind in INDICES and _are_token_ids(proto, value):
-        advice = "feed the embedding's output, or one-hot rows (docs/faq.md#token-ids)"
-        return f"{type_name(kind)}: token ids are not supported; {advice}"
-    constant = f", or a constant (--set {value.name}=VALUE)" if kind in INDICES else ""
-    return f"{type_name(kind)}, must be float32{constant}"
+    constant = f", or a constant (--set {value.name}=VALUE)" if kind == TensorProto.STRING else ""
+    return f"{type_name(kind)}, must be of numbers{constant}"
 
 
 def is_settable(proto: ModelProto, value: ValueInfoProto) -> bool:
     """Tells whether an input is a flag or a size, which can only be a constant."""
     kind, rank = value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
-    is_data = _are_token_ids(proto, value) or _is_quantised(proto, value)
-    return kind in INDICES and rank <= 1 and not is_data
+    if kind not in INDICES or rank > 1 or _is_quantised(proto, value):
+        return False
+    return kind == TensorProto.STRING or _decides(proto, value.name)
+
+
+def _decides(proto: ModelProto, name: str) -> bool:
+    """Tells whether a tensor, or what is computed from it, is a parameter of some operator."""
+    same = {name}
+    for node in proto.graph.node:
+        if any(node.input[i] in same for i in PARAMETERS.get(node.op_type, ()) if i < len(node.input)):
+            return True
+        if node.op_type not in ("Shape", "Size") and not same.isdisjoint(node.input):
+            same.update(node.output)
+    return False
 
 
 def is_data(proto: ModelProto, value: ValueInfoProto) -> bool:
     """Tells whether an input is data by its type and its readers; all others are sizes, indices or zero points."""
-    if value.type.tensor_type.elem_type in INDICES - INTEGERS:
-        return False
-    return value.type.tensor_type.elem_type not in INTEGERS or _is_quantised(proto, value)
+    if value.type.tensor_type.elem_type in FLOATS:
+        return True
+    if any(node.op_type in QUANTISED for node in proto.graph.node):
+        return _is_quantised(proto, value)
+    return value.type.tensor_type.elem_type in WHOLE and not _decides(proto, value.name)
 
 
 def _is_quantised(proto: ModelProto, value: ValueInfoProto) -> bool:
@@ -158,26 +189,6 @@ def data_inputs(node: NodeProto) -> Iterable[int]:
             return (i for i in (0, 3) if i < count)
         case _:
             return (0,)
-
-
-def _are_token_ids(proto: ModelProto, value: ValueInfoProto) -> bool:
-    """Tells whether an input (at least a vector) selects rows of a table."""
-    if not value.type.tensor_type.shape.dim:
-        return False
-    same = {value.name}
-    for node in proto.graph.node:
-        if any(node.input[i] in same for i in _CHOOSING.get(node.op_type, ()) if i < len(node.input)):
-            return True
-        if node.op_type in _MOVES and node.input and node.input[0] in same:
-            same.update(node.output)
-    return False
-
-
-def check_types(proto: ModelProto) -> None:
-    """Raises `UserError` for weights in bfloat16. Other floats are converted; integers are shapes, axes and indices."""
-    for tensor in proto.graph.initializer:
-        if tensor.data_type == TensorProto.BFLOAT16:
-            raise UserError(f"weights '{tensor.name}' are bfloat16, must be float32")
 
 
 def check_sizes(proto: ModelProto) -> None:

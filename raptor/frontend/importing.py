@@ -1,46 +1,33 @@
-"""Translates a canonical ONNX model to a Graph: every node goes through its importer."""
+"""The model as importers see it, and the place where they add operators of the Graph."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from raptor.common.errors import (
-    InternalError,
-    RaptorError,
-    UnsupportedError,
-    UnsupportedNode,
     UserError,
 )
-from raptor.frontend.check import label
-from raptor.frontend.codes import CODES, Coded, CodeType, Steps, host_coding, quantiser
+from raptor.frontend.codes import Coded, CodeType, Steps, host_coding
 from raptor.frontend.constants import natural_image, owned
 from raptor.frontend.moves import c_order, move
 from raptor.frontend.nodes import Array, Constants, NodeView
 from raptor.frontend.ranges import OverflowFault, Range, result_of
 from raptor.frontend.registry import (
-    QUANTISED,
-    STANDARD_DOMAINS,
     Importer,
     NeedsConstantError,
     Refusal,
-    find_importer,
     find_rule,
-    op_reason,
 )
+from raptor.frontend.whole import EXACT, BoundRefusal, is_within, limits_of, meet, whole_result
 from raptor.graph.ir import (
     ConstantTensor,
     Filter,
     Floats,
-    Graph,
     Map,
     Node,
     Operator,
@@ -48,34 +35,15 @@ from raptor.graph.ir import (
     Rename,
     Tensor,
 )
-from raptor.target.element import FLOAT32, MODELLED, ElementType
+from raptor.target.element import MODELLED, MOST_WHOLE, Coding, ElementType
 from raptor.target.layout import Image
 
 if TYPE_CHECKING:
     from raptor.frontend.views import View
 
 Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Names of the original model, which the user knows."""
-
-    node_names: frozenset[str]
-    producers: Mapping[str, str]
-    """Tensor -> label of the node that computes it."""
-    reasons: Mapping[str, str]
-    """First output of a node -> reason why it cannot be lowered, if it is known already."""
-
-    @classmethod
-    def of(cls, proto: ModelProto, reasons: Mapping[str, str]) -> Origin:
-        nodes = proto.graph.node
-        names = frozenset(n.name for n in nodes if n.name)
-        return cls(names, {output: label(n) for n in nodes for output in n.output if output}, reasons)
-
-    def label(self, node: NodeProto) -> str:
-        """Returns the name of the original node behind a canonical one, which may be fused from several."""
-        return node.name if node.name in self.node_names else self.producers.get(node.output[0], label(node))
+Kind = np.dtype[np.generic]
+_FLOAT = np.dtype(np.float32)
 
 
 class ImportContext:
@@ -88,8 +56,14 @@ class ImportContext:
         in_model: frozenset[str],
         codes: Mapping[str, CodeType],
         floats: ElementType,
+        kinds: Mapping[str, Kind],
+        most: int = MOST_WHOLE,
     ) -> None:
-        """Takes the types of the integer tensors of the model, and the type of the floats."""
+        """Takes the types of the integer tensors of the model, and the type of the floats.
+
+        `kinds`: types of all tensors of the model. `most`: largest size of the integers in inputs, where they are held
+        as floats.
+        """
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.views: dict[str, View] = {}
@@ -97,6 +71,11 @@ class ImportContext:
         self.used: frozenset[str] = frozenset()
         """Tensors that a node or an output of the model reads."""
         self.codes, self.floats = codes, floats
+        self._kinds, self._most = kinds, most
+        self._made: dict[str, Node] = {}
+        """Tensor -> node that computes it."""
+        self._whole: dict[str, Range | None] = {}
+        """Tensors that are held as floats -> range of their whole numbers."""
         self._coded: dict[str, Coded] = {}
         self._ranges: dict[str, Range] = {}
         self._laid: defaultdict[str, list[Tensor]] = defaultdict(list)
@@ -104,10 +83,62 @@ class ImportContext:
         self._shapes, self._constants, self._in_model = dict(shapes), constants, in_model
 
     def shape(self, name: str) -> Shape:
-        """Returns the ONNX shape of a float32 or integer tensor. Raises `Refusal` if it is not known."""
+        """Returns the ONNX shape of a tensor of numbers. Raises `Refusal` if it is not known."""
         if name not in self._shapes:
-            raise Refusal(f"the shape of '{name}' depends on values, or it is not float32")
+            raise Refusal(f"the shape of '{name}' depends on values, or it has no numbers")
         return self._shapes[name]
+
+    def kind(self, name: str) -> Kind:
+        """Returns the type of a tensor in the model; float32 for one that the model does not have."""
+        value = self._constants[name] if name not in self._kinds and name in self._constants else None
+        return self._kinds.get(name, _FLOAT) if value is None else value.dtype
+
+    def is_whole(self, name: str) -> bool:
+        """Tells whether a tensor of the model is of integers or truth values."""
+        return self.kind(name).kind in "iub"
+
+    def whole(self, tensor: Tensor) -> Range | None:
+        """Returns the proved range of whole numbers that are held as floats; None for other numbers.
+
+        It also is None if a number on the way can be one that float32 does not hold.
+        """
+        found = self._reach(tensor)
+        return found if found is not None and is_within(found, EXACT) else None
+
+    def declare_whole(self, name: str, found: Range) -> None:
+        """Declares that a tensor has whole numbers of this range, where its operators do not tell."""
+        self._whole[name] = found
+
+    def _reach(self, tensor: Tensor) -> Range | None:
+        """Returns the range of whole numbers, or the first one on the way to them that is too large."""
+        name = tensor.name
+        if name not in self._whole:
+            made = self._made.get(name)
+            # A tensor of the model was looked at when its node was imported.
+            self._whole[name] = None if made is None else self._reach_of(made)
+        return self._whole[name]
+
+    def _reach_of(self, made: Node) -> Range | None:
+        sources = [self.tensors[i] for i in made.inputs]
+        ranges = [self._whole.get(s.name) if s.in_model else self._reach(s) for s in sources]
+        beyond = (r for r in ranges if r is not None and not is_within(r, EXACT))
+        return next(beyond, None) or whole_result(made.operator, sources, ranges)
+
+    def settle(self, node: NodeView) -> None:
+        """Finds the ranges of a node's results. Raises `BoundRefusal` for integers that float32 may not hold."""
+        follows = any(self._whole.get(i) is not None for i in node.inputs)
+        for name in (o for o in node.outputs if o in self.tensors):
+            kind, tensor = self.kind(name), self.tensors[name]
+            if tensor.element.kind == "int":
+                continue
+            if kind == np.bool_:
+                self._whole[name] = Range(0, 1)
+            elif kind.kind in "iu":
+                found, limits = self._reach(tensor), meet(limits_of(kind), EXACT)
+                if found is None or not is_within(found, limits):
+                    raise BoundRefusal(found, limits)
+            elif follows:
+                self._reach(tensor)
 
     def tensor(self, name: str) -> Tensor:
         """Returns a tensor computed on the chip, or an input. Raises `Refusal` for a constant.
@@ -171,29 +202,41 @@ class ImportContext:
         return self._constants[name] if name is not None and name in self._constants else None
 
     def weights(self, name: str) -> Floats:
-        """Returns the value of a float32 constant, or of one that was computed here.
+        """Returns the value of a constant as float32, or of one that was computed here as it is.
 
-        Raises `Refusal` for computed tensors and other types.
+        Raises `Refusal` for computed tensors, and for integers that float32 does not hold.
         """
         value = self.constant(name)
         if value is None:
             raise NeedsConstantError(name)
-        if value.dtype != np.float32 and not self._constants.is_computed(name):
-            raise Refusal(f"'{name}' is {value.dtype}, must be float32")
-        return value
+        if value.dtype == np.float32 or self._constants.is_computed(name):
+            return value
+        if value.dtype.kind not in "iub":
+            raise Refusal(f"'{name}' is {value.dtype}, must be float32 or of integers")
+        return _as_float32(name, value)
 
     def input(self, name: str, by: Steps | None = None) -> None:
-        """Adds an input of the model. Raises `Refusal` if its shape is not known, or it is not float32 nor an integer.
+        """Adds an input of the model. Raises `Refusal` if its shape is not known, or it has no numbers.
 
         `by`: scale and zero point by which the host turns it into integers.
         """
         shape = self.shape(name)
         code = self.codes.get(name)
         element = self.floats if code is None else code.element
-        coding = None if code is None else code.coding
+        coding = self._coding(name) if code is None else code.coding
         if by is not None:
             element, coding = by.code.element, host_coding(by)
+        if coding is not None and element.kind == "float" and self.is_whole(name):
+            found = meet(limits_of(self.kind(name)), Range(-self._most, self._most))
+            self._whole[name] = found
+            if self.kind(name) != np.bool_:
+                coding = replace(coding, low=found.low, high=found.high)
         self.tensors[name] = Tensor(name, shape, natural_image(shape), name in self._in_model, element, coding)
+
+    def _coding(self, name: str) -> Coding | None:
+        """Returns the coding of a tensor of the model that is held as floats; None for float32."""
+        kind = self.kind(name)
+        return None if kind == _FLOAT else Coding(kind.name)
 
     def output(self, name: str) -> None:
         """Adds a node for an output of the model that is a constant or a view."""
@@ -203,10 +246,14 @@ class ImportContext:
         if name in self.views:
             self._output_view(name, self.views[name])
         elif constant is not None:
-            if constant.dtype != np.float32:
-                raise UserError(f"output '{name}' is a constant of {constant.dtype}, must be float32")
+            if not constant.size or constant.dtype.kind not in "fiub":
+                raise UserError(f"output '{name}' is a constant of {constant.dtype} {constant.shape}: no numbers")
             image = natural_image(constant.shape)
-            operator = ConstantTensor(owned(image.to_pixels(constant)))
+            try:
+                values = _as_float32(name, constant) if constant.dtype.kind in "iub" else constant
+            except Refusal as refusal:
+                raise UserError(f"output {refusal}") from None
+            operator = ConstantTensor(owned(image.to_pixels(values)))
             self.nodes.append(Node(name, "Constant", operator, (), name))
             self._define(name, constant.shape, image, self.floats, None)
 
@@ -254,7 +301,7 @@ class ImportContext:
         if not self.nodes or self.nodes[-1].output != tensor.name or tensor.name in self.used:
             return Rename(), (tensor.name,)
         last = self.nodes.pop()
-        del self.tensors[tensor.name]
+        del self.tensors[tensor.name], self._made[tensor.name]
         return last.operator, last.inputs
 
     def step(self, node: NodeView, inputs: Sequence[str], image: Image, operator: Operator) -> str:
@@ -326,7 +373,8 @@ class ImportContext:
     ) -> None:
         if element is None:
             element, found = self._type_of(node, inputs, operator)
-        self.nodes.append(Node(node.name, node.op_type, operator, tuple(inputs), name))
+        self._made[name] = Node(node.name, node.op_type, operator, tuple(inputs), name)
+        self.nodes.append(self._made[name])
         self._define(name, shape, image, element, found)
 
     def _type_of(self, node: NodeView, inputs: Sequence[str], operator: Operator) -> tuple[ElementType, Range | None]:
@@ -347,81 +395,20 @@ class ImportContext:
         if in_model and (code.element if code else self.floats) != element and element.kind != "int":
             raise Refusal(f"'{name}' is {code.name if code else 'float32'}, computed as {element}")
         coding = code.coding if code and element == code.element else None
+        if element.kind == "float":
+            coding = self._coding(name)
         self.tensors[name] = Tensor(name, shape, image, in_model, element, coding)
         if found is not None:
             self._ranges[name] = found
 
 
-def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
-    """Returns the Graph of a model. Raises `UnsupportedError` with every node that cannot be lowered."""
-    graph, refused = survey_graph(proto, folder, name, origin)
-    if refused:
-        raise UnsupportedError(refused)
-    return graph
-
-
-def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> tuple[Graph, list[UnsupportedNode]]:
-    """Returns the part of the model that can be lowered, and every node that cannot; if none, the graph is complete."""
-    graph = proto.graph
-    version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
-    inputs = [v.name for v in graph.input]
-    in_model = frozenset(origin.producers) | frozenset(inputs)
-    constants = Constants(graph.initializer, folder)
-    floats = FLOAT32 if _has_integers(graph, constants) else MODELLED
-    codes = {} if floats == MODELLED else _codes(graph)
-    context = ImportContext(_shapes(graph, codes), constants, in_model, codes, floats)
-    read = {i for n in graph.node for i in n.input if i}
-    context.used = frozenset(read) | frozenset(v.name for v in graph.output)
-    by_host = _quantised_by_host(graph, context, version)
-    for value in inputs:
-        with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
-            context.input(value, by_host.get(value))
-    inputs = [value for value in inputs if value in context.tensors]
-    refused = _import_nodes(graph, context, origin, version)
-    outputs = tuple(dict.fromkeys(v.name for v in graph.output))
-    for output in outputs:
-        context.output(output)
-    return Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context)), refused
-
-
-def _import_nodes(graph: GraphProto, context: ImportContext, origin: Origin, version: int) -> list[UnsupportedNode]:
-    """Imports all nodes. Returns those that cannot be lowered."""
-    refused: list[UnsupportedNode] = []
-    for proto in graph.node:
-        node = NodeView.of(proto, origin.label(proto), version)
-        try:
-            _import_node(node, proto.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
-        except Refusal as refusal:
-            if str(refusal):
-                refused.append(UnsupportedNode(node.name, node.op_type, str(refusal), _needs(node, refusal)))
-            _assume_outputs(node, context)
-    return refused
-
-
-def _needs(node: NodeView, refusal: Refusal) -> tuple[str, ...]:
-    """Returns the input the importer asked for; else all but the first, which is the data of nearly every operator."""
-    return (refusal.name,) if isinstance(refusal, NeedsConstantError) else tuple(i for i in node.inputs[1:] if i)
-
-
-def _import_node(node: NodeView, domain: str, context: ImportContext, reason: str | None) -> None:
-    """Imports one node. Raises `Refusal`, without a text if the reason of an earlier node is enough.
-
-    `reason`: why the node cannot be lowered, if that is known already.
-    """
-    found = find_importer(node.op_type, node.version, domain)
-    if found is None:
-        raise Refusal(reason or op_reason(domain, node.op_type))
-    if not all(context.is_known(i) for i in node.inputs if i):
-        raise Refusal
-    unneeded = [o for o in node.outputs[1:] if o in context.used]
-    if unneeded and not found.all_outputs:
-        raise Refusal(f"its output '{unneeded[0]}' is used, only the first output is supported")
-    try:
-        apply(node, context, found)
-    except (Refusal, RaptorError, MemoryError, OSError):
-        raise
-    except Exception as error:  # a bug of an importer: it names the node, and keeps the cause
-        raise InternalError(f"import of {node.name} ({node.op_type}) failed: {error!r}") from error
+def _as_float32(name: str, values: Array) -> Floats:
+    """Returns whole numbers as float32. Raises `Refusal` for those that it does not hold."""
+    floats = values.astype(np.float32)
+    lost = floats.astype(np.float64).astype(object) != values.astype(object)
+    if lost.any():
+        raise Refusal(f"'{name}' holds {values[lost].flat[0]}, which float32 does not")
+    return floats
 
 
 def apply(node: NodeView, context: ImportContext, found: Importer) -> None:
@@ -433,76 +420,9 @@ def apply(node: NodeView, context: ImportContext, found: Importer) -> None:
     integers = [i for i in node.inputs if i in context.tensors and context.tensors[i].element.kind == "int"]
     if integers and not found.integers and not all(i in context.views for i in integers):
         raise Refusal(f"its input '{integers[0]}' is of integers; only moves, pools and quantised operators take them")
+    if not found.whole and any(context.is_whole(i) for i in node.inputs if i in context.tensors):
+        name = next(i for i in node.inputs if i in context.tensors and context.is_whole(i))
+        if context.tensors[name].element.kind == "float":
+            raise Refusal(f"its input '{name}' is {context.kind(name)}, which it does not take")
     found.function(node, context)
-
-
-def _has_integers(graph: GraphProto, constants: Constants) -> bool:
-    """Tells whether the model computes with integers. Constants that stand for real numbers do not count."""
-    computed = {v.name for v in graph.input if v.name not in constants}
-    for node in graph.node:
-        if not computed.isdisjoint(node.input):
-            if node.op_type in QUANTISED:
-                return True
-            computed.update(node.output)
-    return False
-
-
-def _quantised_by_host(graph: GraphProto, context: ImportContext, version: int) -> dict[str, Steps]:
-    """Returns the float inputs that only one way of quantising reads: the host does it, and the chip gets integers."""
-    readers: defaultdict[str, list[NodeProto]] = defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            readers[name].append(node)
-    outputs = {v.name for v in graph.output}
-    found: dict[str, Steps] = {}
-    for name in (v.name for v in graph.input if v.name not in outputs and v.name not in context.codes):
-        if all(n.op_type == "QuantizeLinear" for n in readers[name]) and readers[name]:
-            # Scales in blocks are a matter for the chip. Scales that are not constant: the importer says so.
-            with suppress(Refusal):
-                views = [NodeView.of(n, label(n), version) for n in readers[name]]
-                all_steps = [quantiser(v, context, context.shape(name)) for v in views]
-                if all(_are_equal(s, all_steps[0]) for s in all_steps):
-                    host_coding(all_steps[0])
-                    found[name] = all_steps[0]
-    return found
-
-
-def _are_equal(a: Steps, b: Steps) -> bool:
-    return a.code == b.code and np.array_equal(a.scale, b.scale) and np.array_equal(a.zero_point, b.zero_point)
-
-
-def _float_nodes(context: ImportContext) -> tuple[str, ...]:
-    """Returns the nodes of the model that are computed in floats, if others are computed in integers."""
-    if context.floats == MODELLED:
-        return ()
-    floats = (n.name for n in context.nodes if context.tensors[n.output].element.kind == "float")
-    return tuple(dict.fromkeys(floats))
-
-
-def _assume_outputs(node: NodeView, context: ImportContext) -> None:
-    """Defines the outputs of a refused node as far as shapes are known, so that the nodes after it are checked, too."""
-    for output in node.outputs:
-        with suppress(Refusal):
-            context.input(output)
-
-
-def _shapes(graph: GraphProto, codes: Container[str]) -> dict[str, Shape]:
-    """Returns the shapes of all float32 tensors, and those in `codes`, that are static and not empty."""
-    values = (*graph.input, *graph.value_info, *graph.output)
-    data = [v for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT or v.name in codes]
-    shapes = {v.name: _static_shape(v) for v in data}
-    return {name: shape for name, shape in shapes.items() if shape is not None}
-
-
-def _codes(graph: GraphProto) -> dict[str, CodeType]:
-    """Returns the types of all tensors of integers."""
-    values = (*graph.input, *graph.value_info, *graph.output)
-    kinds = {v.name: v.type.tensor_type.elem_type for v in values}
-    return {name: CODES[kind] for name, kind in kinds.items() if kind in CODES}
-
-
-def _static_shape(value: ValueInfoProto) -> Shape | None:
-    dims = value.type.tensor_type.shape.dim
-    known = value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims)
-    shape = tuple(d.dim_value for d in dims)
-    return shape if known and math.prod(shape) > 0 else None
+    context.settle(node)

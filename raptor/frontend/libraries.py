@@ -18,6 +18,13 @@ InvalidModel = onnx.checker.ValidationError
 InvalidTypes = onnx.shape_inference.InferenceError
 
 
+_WIDTHS = (8, 16, 32, 64)
+_NUMPY: Mapping[str, type[np.generic]] = MappingProxyType(
+    {f"tensor({name})": np.dtype(name).type for name in ("bool", *(f"{s}int{b}" for s in ("", "u") for b in _WIDTHS))}
+)
+"""onnxruntime's name of an element type -> numpy's, for all but float32."""
+
+
 def check_standard(onnx_bytes: bytes) -> None:
     """Raises `InvalidModel` if the model breaks the rules of ONNX."""
     onnx.checker.check_model(onnx_bytes)
@@ -58,7 +65,7 @@ def try_out(path: Path) -> None:
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
-    session.run(None, {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()})
+    session.run(None, {i.name: np.ones(i.shape, _NUMPY.get(i.type, np.float32)) for i in session.get_inputs()})
 
 
 def evaluate(proto: ModelProto) -> Any:

@@ -68,14 +68,14 @@ def load(
     missing, and `UnsupportedError` with every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
-    from raptor.frontend import canonical, check, importing, reading
+    from raptor.frontend import canonical, check, reading, translating
 
     model = reading.read(source)
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare(model, Fixed(shapes, dims, constants))
-    origin = importing.Origin.of(model.proto, model.reasons)
+    origin = translating.Origin.of(model.proto, model.reasons, model.kinds)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
-        graph = importing.import_graph(proto, folder, name, origin)
+        graph = translating.import_graph(proto, folder, name, origin)
         graph.verify()
     check.check_finite(graph)
     return Model(graph, onnx_bytes, name, ready.notes, ready.constants)
@@ -92,7 +92,7 @@ def survey(
 
     Raises `UserError` as `load` does, but lists unsupported nodes and inputs that are not floats instead of raising.
     """
-    from raptor.frontend import canonical, counting, importing, reading
+    from raptor.frontend import canonical, counting, reading, translating
 
     model = reading.read(source)
     operators, parameters = counting.count_operators(model.proto), 0
@@ -101,9 +101,9 @@ def survey(
         ready = prepare(model, Fixed(shapes, dims, constants), keep_integers=True)
         notes, operators = ready.notes, counting.count_operators(model.proto)
         parameters = counting.count_parameters(model.proto)
-        origin = importing.Origin.of(model.proto, model.reasons)
+        origin = translating.Origin.of(model.proto, model.reasons, model.kinds)
         with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
-            graph, refused = importing.survey_graph(proto, folder, model.name, origin)
+            graph, refused = translating.survey_graph(proto, folder, model.name, origin)
             refused = [*ready.inputs, *refused]
             if not refused:
                 graph.verify()
@@ -138,7 +138,7 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
     faults = ((v.name, check.input_fault(model.proto, v)) for v in check.model_inputs(model.proto).values())
     inputs = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
     model.reasons = resolve(model.proto)
-    check.check_types(model.proto)
+    model.kinds = {v.name: v.type.tensor_type.elem_type for v in (*model.proto.graph.input, *model.proto.graph.output)}
     notes = (*to_float32(model.proto), *bound.notes)
     check.check_weights(model)
     return Ready(bound.constants, notes, inputs)

@@ -9,9 +9,14 @@ from raptor.common.errors import UserError
 from raptor.frontend.check import first_line
 from raptor.frontend.libraries import InvalidTypes, check_operand_types
 
-CONVERTED: Mapping[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64"}
+CONVERTED: Mapping[int, str] = {
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.DOUBLE: "float64",
+}
 TOLERANCE: Mapping[int, str] = {
     TensorProto.FLOAT16: "onnxruntime rounds to float16, so validate with a tolerance of 0.01",
+    TensorProto.BFLOAT16: "onnxruntime rounds to bfloat16, so validate with a tolerance of 0.05",
     TensorProto.DOUBLE: "validate with the tolerance of a float32 model",
 }
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype"})

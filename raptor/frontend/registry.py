@@ -53,7 +53,7 @@ class Importer:
     """A registered importer. `since`: first version of the operator it reads. `limits`: cases it refuses, for the docs.
 
     `all_outputs`: True if it computes every output of the node that is used, False if only the first. `domain`: empty
-    for the operators of the standard.
+    for the operators of the standard. `counts`: True if it also computes with integers and truth values.
     """
 
     op_type: str
@@ -62,6 +62,12 @@ class Importer:
     function: ImportFunction
     all_outputs: bool = False
     domain: str = ""
+    counts: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """True if the operator takes integers and truth values that are held as floats."""
+        return self.counts or self.op_type in MOVES
 
     @property
     def integers(self) -> bool:
@@ -83,7 +89,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 
 
 def importer(
-    op_type: str, *, since: int, limits: str = "", all_outputs: bool = False, domain: str = ""
+    op_type: str, *, since: int, limits: str = "", all_outputs: bool = False, domain: str = "", counts: bool = False
 ) -> Callable[[ImportFunction], ImportFunction]:
     """Registers the function for `op_type` from operator version `since` up to the next registered version."""
 
@@ -91,7 +97,7 @@ def importer(
         key = (op_type, domain, since)
         if key in _IMPORTERS:
             raise ValueError(f"{op_type} version {since} has two importers")
-        _IMPORTERS[key] = Importer(op_type, since, limits, function, all_outputs, domain)
+        _IMPORTERS[key] = Importer(op_type, since, limits, function, all_outputs, domain, counts)
         return function
 
     return register

@@ -82,8 +82,8 @@ def integers(graph: Graph, requant: Requant) -> files.Integers | None:
 
 
 def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
-    """Makes the coding of a tensor; None in a program of floats. A tensor without a coding has the model's values."""
-    if element == MODELLED:
+    """Makes the coding of a tensor; None for float32 in a program of floats. Without one, it has the model's values."""
+    if element == MODELLED and coding is None:
         return None
     given = coding or Coding("float32" if element.kind == "float" else f"int{element.bits}")
     return files.Coding(
@@ -94,6 +94,8 @@ def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
         scale=given.scale,
         zero_point=given.zero_point,
         axis=given.axis,
+        low=given.low,
+        high=given.high,
     )
 
 

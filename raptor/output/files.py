@@ -24,6 +24,7 @@ from raptor.common.strict import (
     Pair,
     Schema,
 )
+from raptor.target.element import MOST_WHOLE
 from raptor.target.layout import Image, Region
 
 CONFIG = "config.json"
@@ -43,6 +44,7 @@ CONSTANT_INPUTS = "constants"
 """Name of the option in the manifest that holds the model inputs that were made constants, with their values."""
 
 FORMAT_VERSION = 1
+Numbers = Literal["float", "int", "mixed"]
 
 
 def stream_name(core: int, suffix: Literal["json", "pim"]) -> str:
@@ -105,19 +107,32 @@ class Coding(Schema):
     If `scale` is empty, value = element + `offset` (uint8 is stored as int8 with offset 128). Otherwise values are
     float32: value = (element - `zero_point`) * scale, and element = round(value / scale) + zero_point, ties to even,
     bounded by the range of `bits`. `scale` and `zero_point` have one entry, or one for each index of `axis`.
+
+    An element of kind `float` is the value itself as a float32: false and true are 0 and 1, integers are whole numbers.
+    Its `bits` are 0 in a program of floats, where the target gives the width. The program is exact for the values
+    `low` to `high` of an input of integers.
     """
 
     kind: Literal["float", "int"]
-    bits: Annotated[int, Field(ge=1, le=32)]
-    dtype: Annotated[str, Field(pattern="^(float32|u?int(2|4|8|16|32))$")]
+    bits: Annotated[int, Field(ge=0, le=32)]
+    dtype: Annotated[str, Field(pattern="^(bool|bfloat16|float(16|32|64)|u?int(2|4|8|16|32|64))$")]
     offset: Annotated[int, Field(ge=-(2**31), le=2**31)] = 0
     scale: Items[Annotated[float, Field(gt=0)]] = ()
     zero_point: Items[Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]] = (0,)
     axis: Count | None = None
+    low: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] | None = None
+    high: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_bounds(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialise(self)
+        if self.low is None and self.high is None:
+            del values["low"], values["high"]
+        return values
 
 
 class Coded(Schema):
-    """A tensor with a `coding`, in programs with integers; in programs of floats the key is left out."""
+    """A tensor with a `coding`. In programs of floats, the key is left out for tensors of float32."""
 
     coding: Coding | None = None
 
@@ -269,7 +284,7 @@ class Manifest(Schema):
 
     version: Literal[1] = FORMAT_VERSION
     tool: str
-    numbers: Literal["float", "int", "mixed"] = Field(
+    numbers: Numbers = Field(
         default="float",
         description="float: float32 values at modelled widths. int: integers, bit for bit. mixed: with float sections",
     )

@@ -39,6 +39,10 @@ MODELLED = ElementType("float", 0)
 FLOAT32 = ElementType("float", 32)
 
 
+MOST_WHOLE = 2**24
+"""Largest size of whole numbers that float32 holds without a gap."""
+
+
 def integer(bits: int) -> ElementType:
     """Returns the type of signed integers of so many bits."""
     return ElementType("int", bits)
@@ -65,6 +69,9 @@ class Coding:
     Without `scale`, value = element + `offset`: unsigned types are stored as signed ones. With `scale`, the model's
     values are float32: value = (element - zero_point) * scale. `scale` and `zero_point` have one entry, or one for each
     index of `axis`.
+
+    Elements that are floats stand for their own values, whole numbers among them. `low` and `high`: the values of an
+    input for which the program is exact; None without bounds.
     """
 
     dtype: str
@@ -72,3 +79,5 @@ class Coding:
     scale: tuple[float, ...] = ()
     zero_point: tuple[int, ...] = (0,)
     axis: int | None = None
+    low: int | None = None
+    high: int | None = None

@@ -111,7 +111,7 @@ def test_all_that_is_missing_is_told_at_once(tmp_path: Path, capsys: pytest.Capt
     assert message.splitlines() == [
         "raptor: error: the model leaves open what the chip needs fixed:",
         "  input 'input' (1,samples): samples has no size",
-        "  input 'sr' is int64, must be float32, or a constant (--set sr=VALUE)",
+        "  input 'sr' is int64 and must be a constant (--set sr=VALUE)",
         f"try: raptor compile '{path}' -q -o 'some where' --dim batch=1 --dim samples=SIZE --set sr=VALUE",
     ]
 

@@ -12,7 +12,7 @@ import raptor
 from raptor.common.errors import UserError
 from raptor.frontend import load
 from raptor.graph.evaluate import evaluate
-from tests.frontend.support import compare, golden, make_model, node, random, single
+from tests.frontend.support import Array, compare, golden, make_model, node, random, single
 from tests.pipeline import check, compile_to_fit, validate
 from validator.load import load as load_program
 from validator.run import run
@@ -86,12 +86,14 @@ def test_weights_beyond_float32():
         load(model)
 
 
-def test_bfloat16_is_refused():
-    model = single("Relu", (1, 2))
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.BFLOAT16
-    with pytest.raises(UserError, match="input 'x' is bfloat16, must be float32"):
-        load(model)
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE])
+def test_inputs_and_outputs_have_the_type_of_the_model(kind: int):
+    program = compile_to_fit(typed(kind, [node("Add", "x x")], {"x": [3]}, 1, {}), xbar=4)
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    x = np.array([1, 1 / 3, 1e-3])
+    found = program.run({"x": x})["y"]
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, (2 * x.astype(dtype).astype(np.float32)).astype(dtype))
 
 
 def unary(outputs: list[str], nodes: list[Any], **constants: Any) -> ModelProto:
@@ -130,11 +132,21 @@ def test_unusual_outputs(outputs: str, tmp_path: Path):
         np.testing.assert_allclose(found[name], wanted, rtol=1e-6)
 
 
-def test_a_constant_output_of_integers_is_refused():
+@pytest.mark.parametrize("values", [np.array([3, -(2**40)]), np.array([True, False]), np.array(7, np.uint8)])
+def test_a_constant_output(values: Array):
     model = unary(["y"], [node("Relu", "x")])
-    model.graph.node.append(node("Shape", "x", "s"))
+    model.graph.initializer.append(numpy_helper.from_array(values, "s"))
+    kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+    model.graph.output.append(helper.make_tensor_value_info("s", kind, values.shape))
+    found = compile_to_fit(model, xbar=4).run({"x": random(2, 9)})["s"]
+    np.testing.assert_array_equal(found, values, strict=True)
+
+
+def test_an_integer_that_float32_does_not_hold():
+    model = unary(["y"], [node("Relu", "x")])
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 2**24 + 1]), "s"))
     model.graph.output.append(helper.make_tensor_value_info("s", TensorProto.INT64, [2]))
-    with pytest.raises(UserError, match="output 's' is a constant of int64, must be float32"):
+    with pytest.raises(UserError, match="output 's' holds 16777217, which float32 does not"):
         load(model)
 
 

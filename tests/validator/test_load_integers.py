@@ -87,9 +87,12 @@ def weights(array: np.ndarray) -> Edit:
 W0 = "weights/core_0_weights.json"
 CHANGES: dict[str, tuple[Edit, str]] = {
     "no coding": (change_coding(None), "input 'x': no coding, in a program with integers"),
-    "unknown type": (change_input(dtype="int64"), "dtype"),
+    "unknown type": (change_input(dtype="int65"), "dtype"),
+    "held as floats": (change_input(dtype="int64"), "integers of 8 bits for int64, which are held as floats"),
     "bits": (change_input(bits=33), "bits"),
-    "no bits": (change_input(bits=0), "bits"),
+    "no bits": (change_input(bits=0), "integers of 0 bits"),
+    "bounds": (change_input(low=0, high=9), "which are held as floats"),
+    "half a bound": (change_input(low=0), "low and high belong together"),
     "float": (change_coding(FLOAT32), "floats, in a program whose numbers are int"),
     "offset": (change_input(offset=100), "uint8 with offset 100 is -100 to 155, elements of 8 bits are not"),
     "narrow": (change_input(dtype="int16", offset=40000), "int16 with offset 40000 is -72768 to -7233, elements"),
@@ -140,11 +143,21 @@ def test_changes_are_refused(tmp_path: Path, case: str) -> None:
     refused(builder.write(tmp_path), message)
 
 
-def test_a_program_of_floats_has_no_coding(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "int", "bits": 8}, "integers, in a program of floats"),
+        ({"bits": 32}, "floats have 0 bits here, and neither offset nor scale"),
+        ({"offset": 1}, "floats have 0 bits here, and neither offset nor scale"),
+        ({"dtype": "uint8", "low": -1, "high": 5}, "low -1 and high 5 are no range of uint8"),
+        ({"dtype": "float16", "low": 0, "high": 5}, "low and high are for integers"),
+    ],
+)
+def test_codings_in_a_program_of_floats(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     from tests.validator.test_load import good as floats
 
-    folder = floats(inputs=[place("x", [4], 0, coding=coded(8))]).write(tmp_path)
-    refused(folder, "input 'x': a coding, in a program of floats")
+    coding = {"kind": "float", "bits": 0, "dtype": "int64", **changes}
+    refused(floats(inputs=[place("x", [4], 0, coding=coding)]).write(tmp_path), message)
 
 
 def probe(**changes: Any) -> dict[str, Any]:

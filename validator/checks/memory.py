@@ -226,5 +226,5 @@ def _read_only(subject: Subject) -> Iterator[tuple[str, int, int]]:
     yield "the constants", constants.address, constants.address + constants.elements * width
     for place in memory.inputs:
         for tile in place.tiles:
-            size = tile.region.elements(place.image) * (element_bytes(place.coding) if place.coding else width)
+            size = tile.region.elements(place.image) * element_bytes(place.coding, width)
             yield f"input {place.name}", tile.address, tile.address + size

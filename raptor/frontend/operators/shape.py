@@ -33,15 +33,16 @@ def import_identity(node: NodeView, ctx: ImportContext) -> None:
     _lower_rename(node, ctx)
 
 
-@importer("Cast", since=1, limits="float32 to float32, integers to float32")
+@importer("Cast", since=1, limits="floats to floats, integers and truth values to numbers that hold them")
 def import_cast(node: NodeView, ctx: ImportContext) -> None:
-    """The input."""
-    # Tensors of other types have no shape here.
-    ctx.shape(node.inputs[0])
+    """The input in another type. Floats are float32 on the chip."""
     x = ctx.tensor(node.inputs[0])
-    if x.element.kind == "int" and node.integer("to", TensorProto.FLOAT) == TensorProto.FLOAT:
-        ctx.views[node.output] = integers_as_they_are(node, x)
-        return
+    if x.element.kind == "int":
+        if node.integer("to", TensorProto.FLOAT) == TensorProto.FLOAT:
+            ctx.views[node.output] = integers_as_they_are(node, x)
+            return
+    elif ctx.is_whole(node.output) and not ctx.is_whole(node.inputs[0]):
+        raise Refusal("floats to integers or truth values")
     _lower_rename(node, ctx)
 
 

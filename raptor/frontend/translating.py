@@ -1,0 +1,240 @@
+"""Translates a canonical ONNX model to a Graph: every node goes through its importer."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+
+from raptor.common.errors import InternalError, RaptorError, UnsupportedError, UnsupportedNode
+from raptor.frontend.check import FLOATS, INDICES, WHOLE, label
+from raptor.frontend.codes import CODES, CodeType, Steps, host_coding, quantiser
+from raptor.frontend.importing import ImportContext, Kind, Shape, apply
+from raptor.frontend.nodes import Constants, NodeView
+from raptor.frontend.registry import (
+    QUANTISED,
+    STANDARD_DOMAINS,
+    NeedsConstantError,
+    Refusal,
+    find_importer,
+    op_reason,
+)
+from raptor.frontend.whole import LEAST_INPUT, BoundRefusal
+from raptor.graph.ir import Graph
+from raptor.target.element import FLOAT32, MODELLED, MOST_WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Names of the original model, which the user knows."""
+
+    node_names: frozenset[str]
+    producers: Mapping[str, str]
+    """Tensor -> label of the node that computes it."""
+    reasons: Mapping[str, str]
+    """First output of a node -> reason why it cannot be lowered, if it is known already."""
+    kinds: Mapping[str, int]
+    """ONNX types of inputs and outputs."""
+
+    @classmethod
+    def of(cls, proto: ModelProto, reasons: Mapping[str, str], kinds: Mapping[str, int]) -> Origin:
+        nodes = proto.graph.node
+        names = frozenset(n.name for n in nodes if n.name)
+        return cls(names, {output: label(n) for n in nodes for output in n.output if output}, reasons, kinds)
+
+    def label(self, node: NodeProto) -> str:
+        """Returns the name of the original node behind a canonical one, which may be fused from several."""
+        return node.name if node.name in self.node_names else self.producers.get(node.output[0], label(node))
+
+
+def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
+    """Returns the Graph of a model. Raises `UnsupportedError` with every node that cannot be lowered."""
+    graph, refused = survey_graph(proto, folder, name, origin)
+    if refused:
+        raise UnsupportedError(refused)
+    return graph
+
+
+def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> tuple[Graph, list[UnsupportedNode]]:
+    """Returns the part of the model that can be lowered, and every node that cannot; if none, the graph is complete.
+
+    Integers in inputs may be as large as float32 holds, or as large as the bounds of all results allow.
+    """
+    first = _survey(proto, folder, name, origin, MOST_WHOLE)
+    found, most = first, MOST_WHOLE
+    while found.too_wide and most > LEAST_INPUT:
+        most //= 2
+        found = _survey(proto, folder, name, origin, most)
+    best = first if found.refused else found
+    return best.graph, best.refused
+
+
+class _Survey(NamedTuple):
+    """Result of an import. `too_wide`: smaller integers in inputs may help, and nothing else is refused."""
+
+    graph: Graph
+    refused: list[UnsupportedNode]
+    too_wide: bool
+
+
+def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: int) -> _Survey:
+    graph = proto.graph
+    version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
+    inputs = [v.name for v in graph.input]
+    in_model = frozenset(origin.producers) | frozenset(inputs)
+    constants = Constants(graph.initializer, folder)
+    floats = FLOAT32 if _has_integers(graph, constants) else MODELLED
+    codes = {} if floats == MODELLED else _codes(graph)
+    kinds = _kinds(graph, origin)
+    context = ImportContext(_shapes(graph), constants, in_model, codes, floats, kinds, most)
+    read = {i for n in graph.node for i in n.input if i}
+    context.used = frozenset(read) | frozenset(v.name for v in graph.output)
+    by_host = _quantised_by_host(graph, context, version)
+    for value in inputs:
+        with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
+            context.input(value, by_host.get(value))
+    inputs = [value for value in inputs if value in context.tensors]
+    refused, bounds = _import_nodes(graph, context, origin, version)
+    outputs = tuple(dict.fromkeys(v.name for v in graph.output))
+    for output in outputs:
+        context.output(output)
+    made = Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context))
+    return _Survey(made, refused, 0 < bounds == len(refused))
+
+
+def _import_nodes(
+    graph: GraphProto, context: ImportContext, origin: Origin, version: int
+) -> tuple[list[UnsupportedNode], int]:
+    """Imports all nodes. Returns those that cannot be lowered, and how many of them for a bound only."""
+    refused: list[UnsupportedNode] = []
+    bounds = 0
+    for proto in graph.node:
+        node = NodeView.of(proto, origin.label(proto), version)
+        try:
+            _import_node(node, proto.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
+        except Refusal as refusal:
+            if str(refusal):
+                refused.append(UnsupportedNode(node.name, node.op_type, _reason(refusal, graph), _needs(node, refusal)))
+                bounds += isinstance(refusal, BoundRefusal)
+            _assume_outputs(node, context)
+    return refused, bounds
+
+
+def _reason(refusal: Refusal, graph: GraphProto) -> str:
+    """Returns the text of a refusal; an input of integers that must be a constant can be set to one."""
+    settable = (v.name for v in graph.input if v.type.tensor_type.elem_type in INDICES)
+    if isinstance(refusal, NeedsConstantError) and refusal.name in settable:
+        return f"{refusal} (--set {refusal.name}=VALUE)"
+    return str(refusal)
+
+
+def _needs(node: NodeView, refusal: Refusal) -> tuple[str, ...]:
+    """Returns the input the importer asked for; else all but the first, which is the data of nearly every operator."""
+    return (refusal.name,) if isinstance(refusal, NeedsConstantError) else tuple(i for i in node.inputs[1:] if i)
+
+
+def _import_node(node: NodeView, domain: str, context: ImportContext, reason: str | None) -> None:
+    """Imports one node. Raises `Refusal`, without a text if the reason of an earlier node is enough.
+
+    `reason`: why the node cannot be lowered, if that is known already.
+    """
+    found = find_importer(node.op_type, node.version, domain)
+    if found is None:
+        raise Refusal(reason or op_reason(domain, node.op_type))
+    if not all(context.is_known(i) for i in node.inputs if i):
+        raise Refusal
+    unneeded = [o for o in node.outputs[1:] if o in context.used]
+    if unneeded and not found.all_outputs:
+        raise Refusal(f"its output '{unneeded[0]}' is used, only the first output is supported")
+    try:
+        apply(node, context, found)
+    except (Refusal, RaptorError, MemoryError, OSError):
+        raise
+    except Exception as error:  # a bug of an importer: it names the node, and keeps the cause
+        raise InternalError(f"import of {node.name} ({node.op_type}) failed: {error!r}") from error
+
+
+def _has_integers(graph: GraphProto, constants: Constants) -> bool:
+    """Tells whether the model computes with integers. Constants that stand for real numbers do not count."""
+    computed = {v.name for v in graph.input if v.name not in constants}
+    for node in graph.node:
+        if not computed.isdisjoint(node.input):
+            if node.op_type in QUANTISED:
+                return True
+            computed.update(node.output)
+    return False
+
+
+def _quantised_by_host(graph: GraphProto, context: ImportContext, version: int) -> dict[str, Steps]:
+    """Returns the float inputs that only one way of quantising reads: the host does it, and the chip gets integers."""
+    readers: defaultdict[str, list[NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    outputs = {v.name for v in graph.output}
+    found: dict[str, Steps] = {}
+    for name in (v.name for v in graph.input if v.name not in outputs and v.name not in context.codes):
+        if all(n.op_type == "QuantizeLinear" for n in readers[name]) and readers[name]:
+            # Scales in blocks are a matter for the chip. Scales that are not constant: the importer says so.
+            with suppress(Refusal):
+                views = [NodeView.of(n, label(n), version) for n in readers[name]]
+                all_steps = [quantiser(v, context, context.shape(name)) for v in views]
+                if all(_are_equal(s, all_steps[0]) for s in all_steps):
+                    host_coding(all_steps[0])
+                    found[name] = all_steps[0]
+    return found
+
+
+def _are_equal(a: Steps, b: Steps) -> bool:
+    return a.code == b.code and np.array_equal(a.scale, b.scale) and np.array_equal(a.zero_point, b.zero_point)
+
+
+def _float_nodes(context: ImportContext) -> tuple[str, ...]:
+    """Returns the nodes of the model that are computed in floats, if others are computed in integers."""
+    if context.floats == MODELLED:
+        return ()
+    floats = (n.name for n in context.nodes if context.tensors[n.output].element.kind == "float")
+    return tuple(dict.fromkeys(floats))
+
+
+def _assume_outputs(node: NodeView, context: ImportContext) -> None:
+    """Defines the outputs of a refused node as far as shapes are known, so that the nodes after it are checked, too."""
+    for output in node.outputs:
+        with suppress(Refusal):
+            context.input(output)
+
+
+def _kinds(graph: GraphProto, origin: Origin) -> dict[str, Kind]:
+    """Returns the types of all tensors of numbers."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    found = {v.name: origin.kinds.get(v.name, v.type.tensor_type.elem_type) for v in values}
+    return {name: helper.tensor_dtype_to_np_dtype(kind) for name, kind in found.items() if kind in FLOATS | WHOLE}
+
+
+def _shapes(graph: GraphProto) -> dict[str, Shape]:
+    """Returns the shapes of all tensors of numbers that are static and not empty."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    data = [v for v in values if v.type.tensor_type.elem_type in FLOATS | WHOLE | CODES.keys()]
+    shapes = {v.name: _static_shape(v) for v in data}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+def _codes(graph: GraphProto) -> dict[str, CodeType]:
+    """Returns the types of all tensors of integers."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    kinds = {v.name: v.type.tensor_type.elem_type for v in values}
+    return {name: CODES[kind] for name, kind in kinds.items() if kind in CODES}
+
+
+def _static_shape(value: ValueInfoProto) -> Shape | None:
+    dims = value.type.tensor_type.shape.dim
+    known = value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims)
+    shape = tuple(d.dim_value for d in dims)
+    return shape if known and math.prod(shape) > 0 else None

@@ -1,0 +1,120 @@
+"""Whole numbers in programs of floats: which values a result can have, so that float32 holds every one exactly."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raptor.frontend.ranges import Range
+from raptor.frontend.registry import Refusal
+from raptor.graph.ir import (
+    Concat,
+    Constant,
+    ConstantTensor,
+    Dot,
+    Filter,
+    Map,
+    Move,
+    Numbers,
+    Operator,
+    Pool,
+    Rename,
+    Stencil,
+    Tensor,
+)
+from raptor.target.element import MOST_WHOLE
+
+EXACT = Range(-MOST_WHOLE, MOST_WHOLE)
+"""Whole numbers that float32 holds without a gap."""
+LEAST_INPUT = 2**8
+"""Smallest bound that is tried for the values of a wide input of integers."""
+
+
+class BoundRefusal(Refusal):
+    """Raised where numbers can become larger than float32 holds exactly: smaller inputs may help."""
+
+    def __init__(self, found: Range | None, limits: Range = EXACT) -> None:
+        reach = f"reach {found.low} to {found.high}" if found else "have no known bound"
+        super().__init__(f"its integers {reach}; they must stay within {limits.low} to {limits.high}")
+
+
+def limits_of(kind: "np.dtype[Any]") -> Range:
+    """Returns the values of an integer type, or of bool."""
+    if kind == np.bool_:
+        return Range(0, 1)
+    bits = 8 * kind.itemsize
+    return Range(0, 2**bits - 1) if kind.kind == "u" else Range(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def is_within(found: Range, limits: Range) -> bool:
+    """Tells whether a range lies inside another one."""
+    return limits.low <= found.low and found.high <= limits.high
+
+
+def meet(a: Range, b: Range) -> Range:
+    """Returns the values that two overlapping ranges share."""
+    return Range(max(a.low, b.low), min(a.high, b.high))
+
+
+def whole_result(operator: Operator, tensors: Sequence[Tensor], ranges: Sequence[Range | None]) -> Range | None:
+    """Returns the range of a result that is a whole number wherever the operands are; None for other numbers.
+
+    `ranges`: those of the operands. Partial sums lie in it, too.
+    """
+    if isinstance(operator, ConstantTensor):
+        return _of_values(operator.pixels)
+    if isinstance(operator, Map):
+        return _of_map(operator, ranges)
+    known = [r for r in ranges if r is not None]
+    if len(known) < len(ranges) or not known:
+        return None
+    hull = Range(min(r.low for r in known), max(r.high for r in known))
+    match operator:
+        case Rename() | Concat() | Pool("max"):
+            return hull
+        case Move(sources):
+            return hull.or_zero() if (sources < 0).any() else hull
+        case Pool("sum", window):
+            return Range(hull.low * window.tap_count, hull.high * window.tap_count).or_zero()
+        case Dot():
+            product, count = known[0].times(known[1]), tensors[0].image.channels
+            return Range(product.low * count, product.high * count).or_zero()
+        case Filter(weights) | Stencil(weights):
+            return _sums(weights, hull) if _of_values(weights) else None
+        case _:
+            return None
+
+
+def _of_map(operator: Map, ranges: Sequence[Range | None]) -> Range | None:
+    operands = [_of_values(o.pixels) if isinstance(o, Constant) else ranges[o] for o in operator.operands]
+    known = [r for r in operands if r is not None]
+    if len(known) < len(operands):
+        return None
+    match operator.function, known:
+        case "add", (a, b):
+            return Range(a.low + b.low, a.high + b.high)
+        case "sub", (a, b):
+            return Range(a.low - b.high, a.high - b.low)
+        case "mul", (a, b):
+            return a.times(b)
+        case "max", (a, b):
+            return Range(max(a.low, b.low), max(a.high, b.high))
+        case "relu", (a,):
+            return Range(max(a.low, 0), max(a.high, 0))
+        case _:
+            return None
+
+
+def _of_values(values: Numbers) -> Range | None:
+    """Returns the range of constants that are whole numbers, all of them; else None."""
+    if not values.size or not np.isfinite(values).all() or (np.rint(values) != values).any():
+        return None
+    return Range(int(values.min()), int(values.max()))
+
+
+def _sums(weights: Numbers, source: Range) -> Range:
+    """Returns the range of all partial sums of products."""
+    wide = weights.astype(np.float64)
+    positive, negative = np.maximum(wide, 0).sum(axis=(0, 1)), np.minimum(wide, 0).sum(axis=(0, 1))
+    low, high = source.or_zero()
+    return Range(int((positive * low + negative * high).min()), int((positive * high + negative * low).max()))
