@@ -37,7 +37,8 @@ def _require_equal_zeros(node: NodeView, ctx: ImportContext, weights: str, zero:
         raise NeedsConstantError(node.inputs[3])
     values = ctx.constant(zero)
     if values is not None and (values != values.flat[0]).any():
-        raise UserError(f"{node.name} ({node.op_type}): zero points '{zero}' of the weights differ by channel")
+        pair = f"{values.flat[0]} and {values[values != values.flat[0]].flat[0]}"
+        raise UserError(f"{node.name} ({node.op_type}): zero points '{zero}' of the weights differ by channel: {pair}")
 
 
 @importer("QLinearMatMul", since=10, limits="constant scales and zero points")
