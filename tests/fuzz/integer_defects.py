@@ -10,6 +10,7 @@ CODES, STEPS, VIEWS, TABLES = (f"raptor/frontend/{n}.py" for n in ("codes", "int
 WEIGHTED, SUMS, ON_CODES, QLINEAR, QUANTISE = (
     f"raptor/frontend/operators/{n}.py" for n in ("weighted", "sums", "on_codes", "qlinear", "quantise")
 )
+FOLD = "raptor/mapping/fold_relu.py"
 ELEMENT, CONTENTS, MEMORY = "raptor/target/element.py", "raptor/output/contents.py", "raptor/pim/global_memory.py"
 
 INTEGER_DEFECTS: tuple[Defect, ...] = (
@@ -61,6 +62,7 @@ INTEGER_DEFECTS: tuple[Defect, ...] = (
     Defect(TILES, "classes = operator.row_class[slice(*region.rows)]\n        key = region.channels, region.cols, classes.tobytes()\n        if key not in known:\n            bits", "classes = operator.row_class[: region.row_count]\n        key = region.channels, region.cols, classes.tobytes()\n        if key not in known:\n            bits"),
     Defect(TILES, "table = operator.table[None, None]", "table = operator.table[None, None, ::-1]"),
     Defect(TILES, "Bound(result, operands[0], operator.low, operator.high)", "Bound(result, operands[0], operator.low, None)"),
+    Defect(FOLD, "max(low, low if bound.low is None else bound.low)", "low"),
     # Widths and bytes
     Defect(OPERATIONS, "return integer(operand_widths(recipe, bits)[left]) if left < len(bits) else WORD", "return WORD"),
     Defect(OPERATIONS, "wanted[number] = max(wanted[number], _bits_of(step) if narrow else WORD.bits)", "wanted[number] = max(wanted[number], 16)"),

@@ -132,7 +132,7 @@ def _classifier() -> ModelProto:
 
 
 def _integers() -> ModelProto:
-    """A layer cut by channels, with scales by channel; another zero point; counted padding; a constant behind it."""
+    """A layer cut by channels, with scales by channel; another zero point; bounds; counted padding; a constant."""
     import numpy as np
 
     def again(name: str, scale: str, zero: str) -> list[Any]:
@@ -147,7 +147,9 @@ def _integers() -> ModelProto:
         node("Conv", "x_ v", "c", name="wide", pads=[1, 1, 1, 1]),
         *again("c", "t", "z"),
         *again("c_", "t", "other"),
-        node("AveragePool", "c__", "p", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+        node("Relu", "c__", "r", name="bounded"),
+        *again("r", "t", "other"),
+        node("AveragePool", "r_", "p", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
         *again("p", "u", "z"),
         node("DequantizeLinear", "k s", "constant", name="constant"),
         node("Add", "p_ constant", "a"),
