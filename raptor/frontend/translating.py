@@ -124,6 +124,11 @@ def _import_nodes(
                 refused.append(UnsupportedNode(node.name, node.op_type, _reason(refusal, graph), _needs(node, refusal)))
                 bounds += isinstance(refusal, BoundRefusal)
             _assume_outputs(node, context)
+        except InternalError:
+            if not refused:
+                raise
+            # Behind a refused node, shapes may contradict each other.
+            _assume_outputs(node, context)
     return refused, bounds
 
 

@@ -1,4 +1,4 @@
-"""Sums of products of integers, exact: by matrix products in float64, below 2^53."""
+"""Sums of products of integers, exact: by matrix products in float32 below 2^24, and in float64 below 2^53."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,6 +14,12 @@ from validator.definition.windows import Window
 
 EXACT = 2**53
 """Whole numbers below this are exact in float64."""
+EXACT_FLOAT32 = 2**24
+
+
+def _fewest_bits(x: Ints, sums: Ints) -> type[np.float32 | np.float64]:
+    """Returns the type that holds all sums of products; `sums`: those of the absolute weights of each result."""
+    return np.float32 if int(np.abs(x).max(initial=0)) * int(sums.max(initial=0)) < EXACT_FLOAT32 else np.float64
 
 
 def _doubles(count: int, *operands: Ints) -> list[Doubles]:
@@ -26,13 +32,16 @@ def _doubles(count: int, *operands: Ints) -> list[Doubles]:
 
 def matmul(a: Ints, b: Ints) -> Ints:
     """Returns the matrix product, as numpy's matmul."""
-    return np.asarray(np.matmul(*_doubles(a.shape[-1], a, b))).astype(np.int64)
+    bits = _fewest_bits(a, np.abs(b).sum(axis=-2 if b.ndim > 1 else 0))
+    factors = (f.astype(bits, copy=False) for f in _doubles(a.shape[-1], a, b))
+    return np.asarray(np.matmul(*factors)).astype(np.int64)
 
 
 def conv(node: NodeProto, x: Ints, w: Ints) -> Ints:
     """Returns the convolution [N, M, ...] of an image [N, C, ...] with a kernel [M, C / group, ...]."""
-    image, kernel = _doubles(w[0].size, x, w)
-    return convolve(node, [image, kernel]).astype(np.int64)
+    bits = _fewest_bits(x, np.abs(w).reshape(len(w), -1).sum(axis=1))
+    factors = [f.astype(bits, copy=False) for f in _doubles(w[0].size, x, w)]
+    return convolve(node, factors).astype(np.int64)
 
 
 def conv_transpose(window: Window, group: int, x: Ints, w: Ints) -> Ints:
