@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FRAMEWORKS := .venv-frameworks
+TORCH ?= torch==2.13.0
 DEMO := demo
 JOBS ?= 2
 SEED ?= 0
@@ -12,7 +14,7 @@ GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -31,6 +33,12 @@ test-slow: $(READY)  ## full-size models, long sweeps, every planted defect
 
 test-browser: $(READY)  ## the documentation in a headless Chromium
 	$(BIN)/pytest -q -m browser --browser=required
+
+test-frameworks:  ## PyTorch, JAX, Keras and scikit-learn as they are, in an environment of its own: .venv-frameworks
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check onnxscript keras -e '.[dev,jax,sklearn]'
+	$(FRAMEWORKS)/bin/pytest -q -m frameworks
 
 test-release: $(READY)  ## wheel and source archive, each alone in a fresh environment
 	$(BIN)/pytest -q -m release
@@ -132,7 +140,7 @@ format: $(READY)  ## ruff format, and what ruff can mend
 	$(BIN)/ruff format .
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(DEMO) $(NIGHT) .replay out site dist
+	rm -rf $(VENV) $(FRAMEWORKS) $(DEMO) $(NIGHT) .replay out site dist
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "RAPTOR needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'

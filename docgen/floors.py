@@ -23,8 +23,10 @@ FLOORS = (
     ("pipeline",),
     ("search",),
     ("compiler", "analysis"),
+    ("hosting",),
     ("api",),
-    ("reporting", "backend"),
+    ("reporting", "backend", "session"),
+    ("frameworks", "torch", "jax"),
     ("cli",),
     ("schemas",),
     ("__main__",),
@@ -32,7 +34,7 @@ FLOORS = (
 """Packages and modules of `raptor`, from the ground up."""
 
 _GAP = 50
-SHOWN = 16
+SHOWN = 18
 """Number of floors that are drawn; above are only `python -m raptor` and the printing of schemas."""
 
 

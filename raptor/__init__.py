@@ -22,6 +22,10 @@ from raptor.common.errors import (
 )
 
 if TYPE_CHECKING:
+    from raptor import backend as backend
+    from raptor import jax as jax
+    from raptor import session as session
+    from raptor import torch as torch
     from raptor.analysis.inspection import inspect
     from raptor.api import (
         Program,
@@ -59,7 +63,12 @@ _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api")
 }
 
 
+_MODULES = ("backend", "jax", "session", "torch")
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"raptor.{name}")
     raise AttributeError(f"module 'raptor' has no attribute {name!r}")

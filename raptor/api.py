@@ -27,14 +27,15 @@ from raptor.common.options import (
     parse_dims,
     parse_mapping,
     parse_named,
+    parse_names,
     parse_shapes,
 )
 from raptor.common.packages import require_own
 from raptor.common.spelling import option
 from raptor.driver import Driver, without_collector
 from raptor.output import writer
-from raptor.output.compile_report import CompileReport, read_report
-from raptor.output.writer import Artifacts
+from raptor.output.compile_report import CompileReport, read_any_report
+from raptor.output.writer import Artifacts, HostedArtifacts
 from raptor.target import arch as architectures
 from raptor.target import isa
 
@@ -59,7 +60,7 @@ class Program:
     """
 
     report: CompileReport
-    artifacts: Artifacts | None = None
+    artifacts: Artifacts | HostedArtifacts | None = None
     folder: Path | None = None
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     _scratch: Path | None = field(default=None, init=False, repr=False)
@@ -88,7 +89,7 @@ class Program:
         require_own("validator")
         from validator import checks
 
-        if self.artifacts is None:
+        if self.artifacts is None or isinstance(self.artifacts, HostedArtifacts):
             return checks.check(self._directory())
         parts = self.artifacts
         cores = range(parts.config.core_cnt)
@@ -105,10 +106,9 @@ class Program:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name."""
         require_own("validator")
-        from validator.load import load
-        from validator.run import run
+        from validator.any_program import load_any, run_any
 
-        return dict(run(load(self._directory()), inputs).outputs)
+        return dict(run_any(load_any(self._directory()), inputs))
 
     def validate(
         self,
@@ -147,7 +147,7 @@ class Program:
         Chrome trace. Raises `UserError` for bad arguments or files, and `DeadlockError` with every core that waits.
         """
         require_own("validator")
-        from validator.simulate.builtin import simulate
+        from validator.simulate.segments import simulate
 
         found = simulate(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file)
         return replace(found, program=self._name())
@@ -168,6 +168,11 @@ class Program:
             return str(self.folder)
         return self.artifacts.name
 
+    @property
+    def directory(self) -> Path:
+        """The directory of its files; a temporary one, as long as it is not saved and the program is in use."""
+        return self._directory()
+
     def _directory(self) -> Path:
         """Returns the directory of its files, which is a temporary one as long as it is not saved."""
         if self.folder is not None:
@@ -186,9 +191,11 @@ class Program:
 
         if self.artifacts is None:
             raise UserError(f"{self.folder}: already saved; copy the directory instead")
-        writer.write(
-            self.artifacts, folder, version=__version__, stream_format=streams, weight_format=weights, force=force
-        )
+        form: Any = {"version": __version__, "stream_format": streams, "weight_format": weights, "force": force}
+        if isinstance(self.artifacts, HostedArtifacts):
+            writer.write_hosted(self.artifacts, folder, **form)
+        else:
+            writer.write(self.artifacts, folder, **form)
 
 
 def compile(
@@ -209,6 +216,9 @@ def compile(
     emit_mapping: str | Path | None = None,
     base_isa: bool = False,
     requant: Requant | None = None,
+    host: bool = False,
+    host_ops: Sequence[str] = (),
+    host_nodes: Sequence[str] = (),
     driver: Driver | None = None,
 ) -> Program:
     """Compiles an ONNX model.
@@ -229,10 +239,16 @@ def compile(
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
     one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).
 
+    Host: `host` runs nodes that the chip cannot compute in onnxruntime, on the host; `host_ops` and `host_nodes` name
+    operators and nodes that run there in any case. The program then has segments (docs/host.md).
+
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, and
     `CapacityError` if the chip is too small.
     """
-    from raptor.compiler import Choice, compile_model
+    from raptor.compiler import Choice
+    from raptor.frontend.fixed import Fixed
+    from raptor.frontend.segments import Wishes
+    from raptor.hosting import Request, compile_any
     from raptor.search import EFFORT
 
     if optimize is not None and mapping is not None:
@@ -251,6 +267,9 @@ def compile(
         arguments.new_file("emit_mapping", emit_mapping),
     )
     base_isa = arguments.flag("base_isa", base_isa)
+    wishes = Wishes(
+        arguments.flag("host", host), parse_names("host_ops", host_ops), parse_names("host_nodes", host_nodes)
+    )
     driver = _driver(driver)
     options = {
         "xbar": [chip.xbar_rows, chip.xbar_cols],
@@ -263,19 +282,10 @@ def compile(
         "mapping": choice.strategy,
         "isa": "base" if base_isa else "extended",
     } | ({"optimize": choice.optimize, "effort": choice.effort} if choice.optimize else {})
+    chosen = None if requant is None else REQUANT.parse(requant)
+    request = Request(chip, Fixed(bound, sizes, fixed), base_isa, chosen, choice, options)
     with without_collector():
-        artifacts = compile_model(
-            model,
-            chip,
-            driver,
-            shapes=bound,
-            dims=sizes,
-            constants=fixed,
-            base_isa=base_isa,
-            requant=None if requant is None else REQUANT.parse(requant),
-            choice=choice,
-            options=options,
-        )
+        artifacts = compile_any(model, request, driver, wishes)
     return Program(artifacts.report, artifacts, seconds=driver.seconds)
 
 
@@ -290,7 +300,7 @@ def _driver(value: object) -> Driver:
 def load(folder: str | Path) -> Program:
     """Loads a saved program. Its files are checked when it runs. Raises `UserError` if it is not an output."""
     folder = arguments.path("folder", folder)
-    return Program(read_report(folder)[0], folder=folder)
+    return Program(read_any_report(folder), folder=folder)
 
 
 def simulate(
@@ -308,6 +318,6 @@ def simulate(
     that waits.
     """
     require_own("validator")
-    from validator.simulate import builtin
+    from validator.simulate import segments
 
-    return builtin.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file)
+    return segments.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file)

@@ -38,6 +38,7 @@ from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.versions import convert_version
 
 if TYPE_CHECKING:
+    from validator.hosted.load import Hosted
     from validator.program import Program
 
 __all__ = ["RaptorBackend", "RaptorRep", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
@@ -51,25 +52,31 @@ FEW_CORES = 16
 
 @dataclass(slots=True, eq=False)
 class _Compiled:
-    """A compiled model. `bound`: the inputs that became constants, with the values they had."""
+    """A compiled model. `bound`: inputs that became constants, with the values they had. `shapes`: of the others."""
 
-    program: "Program"
+    program: "Program | Hosted"
     bound: dict[str, Array]
+    shapes: dict[str, tuple[int, ...]]
 
-    def fits(self, values: Mapping[str, Array]) -> bool:
+    def fits(self, values: Mapping[str, Any]) -> bool:
         """Tells whether the program was compiled for these inputs."""
-        places = self.program.memory.inputs
         return all(np.array_equal(values[n], v) for n, v in self.bound.items()) and all(
-            values[p.name].shape == p.shape for p in places
+            np.shape(values[name]) == shape for name, shape in self.shapes.items()
         )
+
+    def run(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the outputs by name."""
+        from validator.any_program import run_any
+
+        return run_any(self.program, {n: v for n, v in values.items() if n not in self.bound})
 
 
 class RaptorRep(BackendRep):
     """A model that is compiled when it runs for the first time."""
 
     def __init__(self, model: ModelProto, options: Mapping[str, Any]) -> None:
-        self._model = convert_version(model)
-        self._options = options
+        self._original, self._options = model, options
+        self._model = model if options.get("host") else convert_version(model)
         self._compiled: _Compiled | None = None
         weights = {t.name for t in model.graph.initializer}
         self._inputs = [v for v in self._model.graph.input if v.name not in weights]
@@ -85,24 +92,19 @@ class RaptorRep(BackendRep):
         Raises `RaptorError` for inputs that do not fit and for models that cannot be compiled.
         """
         require_own("validator")
-        from validator.run import run
-
         values = self._by_name(inputs)
         if self._compiled is None or not self._compiled.fits(values):
             self._compiled = self._compile(values)
-        program = self._compiled.program
-        results = run(program, {place.name: values[place.name] for place in program.memory.inputs}).outputs
-        outputs = self._model.graph.output
-        arrays = [np.asarray(results[o.name], helper.tensor_dtype_to_np_dtype(_type(o))) for o in outputs]
-        return namedtupledict("Outputs", [o.name for o in outputs])(*arrays)
+        results, outputs = self._compiled.run(values), self._model.graph.output
+        return namedtupledict("Outputs", [o.name for o in outputs])(*(_typed(results[o.name], o) for o in outputs))
 
-    def _by_name(self, inputs: Any) -> dict[str, Array]:
+    def _by_name(self, inputs: Any) -> dict[str, Any]:
         given = dict(cast(Mapping[str, Any], inputs)) if isinstance(inputs, Mapping) else self._in_order(inputs)
         missing = [v.name for v in self._inputs if v.name not in given]
         if missing:
             raise UserError(f"input '{missing[0]}' is missing")
         with _blaming_the_model():
-            return {v.name: np.asarray(given[v.name]) for v in self._inputs}
+            return {v.name: _typed(given[v.name], None) for v in self._inputs}
 
     def _in_order(self, inputs: Any) -> dict[str, Any]:
         given = list(cast(Sequence[Any], inputs)) if isinstance(inputs, list | tuple) else [inputs]
@@ -110,11 +112,23 @@ class RaptorRep(BackendRep):
             raise UserError(f"the model has {len(self._inputs)} inputs, {len(given)} are given")
         return {v.name: x for v, x in zip(self._inputs, given, strict=True)}
 
-    def _compile(self, values: Mapping[str, Array]) -> _Compiled:
+    def _compile(self, values: Mapping[str, Any]) -> _Compiled:
+        """Compiles for the chip; what it cannot compute goes to the host, if `host` is given."""
+        if not self._options.get("host"):
+            return self._compile_for_chip(values)
+        try:
+            self._model = convert_version(self._original)
+            return self._compile_for_chip(values)
+        except (UserError, RuntimeError):  # the latter: ONNX's converter knows no way
+            self._model = self._original
+            return self._compile_bound(values, (), self._options)
+
+    def _compile_for_chip(self, values: Mapping[str, Array]) -> _Compiled:
+        alone = {key: value for key, value in self._options.items() if key != "host"}
         bound = [v.name for v in self._inputs if not is_data(self._model, v)]
         while True:
             try:
-                return self._compile_bound(values, bound)
+                return self._compile_bound(values, bound, alone)
             except UnsupportedError as error:
                 wanted = _sources(self._model, {name for node in error.nodes for name in node.needs})
                 more = [v.name for v in self._inputs if v.name in wanted and v.name not in bound]
@@ -122,17 +136,19 @@ class RaptorRep(BackendRep):
                     raise
                 bound += more
 
-    def _compile_bound(self, values: Mapping[str, Array], bound: Sequence[str]) -> _Compiled:
+    def _compile_bound(self, values: Mapping[str, Any], bound: Sequence[str], options: Mapping[str, Any]) -> _Compiled:
         require_own("validator")
-        from validator.load import load
+        from validator.any_program import load_any
 
         model = _bind(self._model, {n: values[n] for n in bound})
-        shapes = {v.name: values[v.name].shape for v in self._inputs if v.name not in bound}
+        names = [v.name for v in self._inputs if v.name not in bound and not isinstance(values[v.name], list | None)]
+        shapes = {name: np.shape(values[name]) for name in names}
+        open_ = {v.name for v in self._inputs if _is_open(v)} if options.get("host") else set(shapes)
         with tempfile.TemporaryDirectory(prefix="raptor-") as scratch:
             folder = Path(scratch) / "out"
-            program = _compile_on_enough_cores(model, shapes, self._options)
+            program = _compile_on_enough_cores(model, {n: s for n, s in shapes.items() if n in open_}, options)
             program.save(folder, stream_format="pim", weight_format="npz")
-            return _Compiled(load(folder), {n: values[n].copy() for n in bound})
+            return _Compiled(load_any(folder), {n: values[n].copy() for n in bound}, shapes)
 
 
 class RaptorBackend(Backend):
@@ -257,6 +273,18 @@ def _compile_on_enough_cores(
 
 def _type(value: ValueInfoProto) -> int:
     return value.type.tensor_type.elem_type
+
+
+def _is_open(value: ValueInfoProto) -> bool:
+    """Tells whether an input leaves a size open."""
+    return not all(d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
+
+
+def _typed(value: Any, declared: ValueInfoProto | None) -> Any:
+    """Returns a value as an array, of the type of an output; sequences and absent values stay as they are."""
+    if value is None or isinstance(value, list):
+        return cast(Any, value)
+    return np.asarray(value, helper.tensor_dtype_to_np_dtype(_type(declared)) if declared else None)
 
 
 def _info(name: str, dtype: np.dtype[Any], shape: Sequence[int] | None) -> ValueInfoProto:

@@ -20,6 +20,7 @@ from raptor.graph.ir import (
     Graph,
     Lookup,
     Map,
+    Node,
     Operator,
     Softmax,
 )
@@ -106,13 +107,35 @@ def compile_model(
 ) -> Artifacts:
     """Runs every pass. Returns the contents of the output directory.
 
-    `options` are recorded in the manifest, together with inputs made constants. `base_isa` refuses extended
-    instructions. `requant`: how integers are requantised; None for exactly.
+    The options after `constants` are those of `compile_loaded`.
     """
+    check_driver(driver, arch)
+    model = driver.run(frontend.load, _verify_model, source, shapes=shapes, dims=dims, constants=constants)
+    return compile_loaded(model, arch, driver, base_isa=base_isa, requant=requant, choice=choice, options=options)
+
+
+def check_driver(driver: Driver, arch: Target) -> None:
+    """Raises `UserError` for a pass that does not exist, and for a chip too large for its network table."""
     if driver.stop_after is not None:
         PASS.parse(driver.stop_after)
     check_network_size(arch)
-    model = driver.run(frontend.load, _verify_model, source, shapes=shapes, dims=dims, constants=constants)
+
+
+def compile_loaded(
+    model: Model,
+    arch: Target,
+    driver: Driver,
+    *,
+    base_isa: bool,
+    requant: Requant | None,
+    choice: Choice,
+    options: Mapping[str, Any],
+) -> Artifacts:
+    """Runs every pass after `load`. Returns the contents of the output directory.
+
+    `options` are recorded in the manifest, together with inputs made constants. `base_isa` refuses extended
+    instructions. `requant`: how integers are requantised; None for exactly.
+    """
     if base_isa:
         _refuse_extensions(model.graph)
     _check_numbers(model.graph, arch, requant, base_isa=base_isa)
@@ -185,12 +208,15 @@ def _nothing(_: Decided) -> None:
 
 def _refuse_extensions(graph: Graph) -> None:
     """Raises `UnsupportedError` with all nodes that need an instruction outside the published set."""
-    nodes = {n.name: n for n in graph.nodes if _extension(n.operator)}
+    nodes = {n.name: (n.op_type, reason) for n in graph.nodes if (reason := extension_fault(n))}
     if nodes:
-        reason = f"needs the extended instruction {{}}, which {option('base_isa', True)} excludes"
-        raise UnsupportedError(
-            [UnsupportedNode(n.name, n.op_type, reason.format(_extension(n.operator))) for n in nodes.values()]
-        )
+        raise UnsupportedError([UnsupportedNode(name, *found) for name, found in nodes.items()])
+
+
+def extension_fault(node: Node) -> str | None:
+    """Says which instruction outside the published set a node needs; None if it needs none."""
+    found = _extension(node.operator)
+    return found and f"needs the extended instruction {found}, which {option('base_isa', True)} excludes"
 
 
 def _extension(operator: Operator) -> str | None:

@@ -3,6 +3,7 @@
     console     `$ ` and a command, then what it prints; `make` targets are only looked up (`make -n`)
     python      run in one namespace for the page; a `text` block right after it is what it prints
     py          Python that needs packages which the tests do without: must compile, is not run
+    sh, yaml    run by tests/test_ci_page.py
     json, text  not run
 
 The directory starts with the files of tests/pages/NAME, if there are any: those that the page's `py` blocks wrote.
@@ -26,7 +27,7 @@ from raptor.cli import app
 ROOT = Path(__file__).parents[1]
 GIVEN = ROOT / "tests" / "pages"
 RUN = ("console", "python", "py")
-SHOWN = ("json", "text")
+SHOWN = ("json", "text", "sh", "yaml")
 
 _FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ (?P<command>(?:[^\n]*\\\n)*[^\n]*)\n(?P<output>(?:(?!\$ )[^\n]*\n)*)", re.MULTILINE)

@@ -69,7 +69,7 @@ def test_convolutions_on_large_crossbars(layer: str, chip: str):
 
 
 @given(random_models(), chips())
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_random_graphs(model: ModelProto, chip: dict[str, Any]):
     check(model, tolerance=1e-4, **chip)
 

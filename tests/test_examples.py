@@ -81,6 +81,13 @@ def test_read_another_compilers_streams(printed: Any) -> None:
     assert 1.8 < two / one < 2.0
 
 
+def test_behind_onnxruntime(printed: Any) -> None:
+    lines = dict(line.split(":") for line in printed("07_behind_onnxruntime.py").splitlines() if ":" in line)
+    golden, chip = (lines[name].strip() for name in ("onnxruntime", "chip"))
+    assert golden == chip
+    assert len(set(golden)) > 3
+
+
 def test_the_notebook_prints_what_it_shows(tmp_path: Path) -> None:
     """Runs in a separate process: a kernel's event loop leaves warnings behind. `make notebook` writes the output."""
     command = [sys.executable, "-m", "tests.notebook", str(EXAMPLES / "tour.ipynb")]

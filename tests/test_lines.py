@@ -104,7 +104,7 @@ def test_layers_split_over_cores(xbar: int | tuple[int, int]):
 
 
 @given(random_models(), st.sampled_from([4, 8, (16, 8)]), st.integers(12, 40))
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_random_graphs(model: ModelProto, xbar: int, xbars_per_core: int):
     check(model, tolerance=1e-4, xbar=xbar, xbars_per_core=xbars_per_core, cores=300, **ROWS)
 

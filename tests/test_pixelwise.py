@@ -75,7 +75,7 @@ def test_a_pixel_may_leave_out_padding_and_nothing_else():
 
 
 @given(random_models(), st.sampled_from([3, 4, (8, 4)]), st.integers(4, 12))
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_random_graphs(model: ModelProto, xbar: int, xbars_per_core: int):
     check(model, tolerance=1e-4, xbar=xbar, xbars_per_core=xbars_per_core, **PIXELWISE)
 

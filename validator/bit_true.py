@@ -24,7 +24,7 @@ from validator.definition.values import Array, first_index
 from validator.definition.witness import Witness, differences, load_witness
 from validator.difference import Difference
 from validator.elements import Pair, codes_of, paired
-from validator.inputs import coded_inputs
+from validator.inputs import Given, coded_inputs, given_for
 from validator.options import Engine, Schedule
 from validator.program import Program
 from validator.run import run
@@ -83,7 +83,7 @@ class BitTrue:
 
     program: Program
     definition: Definition
-    given: Sequence[str] | Mapping[str, Array]
+    given: Given
     numbers: Sequence[int]
     engine: Engine
     schedule: Schedule
@@ -118,7 +118,7 @@ class BitTrue:
         """Runs and compares all samples."""
         for number in self.numbers:
             start = perf_counter()
-            inputs = coded_inputs(self.program.memory.inputs, self.definition, self.given, number)
+            inputs = coded_inputs(self.program.memory.inputs, self.definition, given_for(self.given, number), number)
             options: Any = {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
             result = run(self.program, inputs, probes=self.layers or self.by_node, **options)
             self.instructions = result.instructions
@@ -249,7 +249,7 @@ class BitTrue:
 
 def load_bit_true(
     program: Program,
-    given: Sequence[str] | Mapping[str, Array],
+    given: Given,
     numbers: Sequence[int],
     **options: Any,
 ) -> BitTrue:

@@ -40,6 +40,9 @@ def command(
     engine: Annotated[Engine, typer.Option(help="Compiled, or the slow reference.")] = "numba",
     schedule: Annotated[Schedule, typer.Option(help="Order in which cores run.")] = "block",
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="File for JUnit's XML: a test case for each tensor.")
+    ] = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
     ] = None,
@@ -56,18 +59,25 @@ def command(
     Example: raptor validate out --layers
     """
     # numpy, pydantic and the engine take half a second to import; `--help` does without.
-    from raptor.common import storage
+    from raptor.common import arguments, storage
     from raptor.common.console import Console
     from validator.errors import DeadlockError
+    from validator.junit import to_junit
     from validator.validate import validate
     from validator.validation_report import ValidationReport, show, to_json
 
     if inputs:
         refuse_given(context, {"seed", "samples"}, "not with --input, which gives the one input to run")
 
+    if junit is not None:
+        storage.check_no_terminal("--junit", junit)
+        arguments.new_file("junit", junit)
+
     def write(report: ValidationReport) -> None:
         if json is not None:
             storage.print_or_write("--json", json, to_json(report))
+        if junit is not None:
+            storage.write_for("--junit", junit, to_junit(report, out.name))
 
     try:
         report = validate(

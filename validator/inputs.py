@@ -1,9 +1,9 @@
 """Inputs of a run: given as files, or seeded standard normal numbers."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,20 @@ from validator.definition.values import is_codes, limits
 from validator.golden import Golden
 
 Array = npt.NDArray[Any]
+Given = Sequence[str] | Mapping[str, Array] | Callable[[int], Mapping[str, Array]]
+"""Inputs as files, as arrays by name, or as arrays for the number of a sample; empty for random numbers."""
+
+
+class Fed(Protocol):
+    """An input that can be given: its name and its shape."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def given_for(given: Given, number: int) -> Sequence[str] | Mapping[str, Array]:
+    """Returns what is given for one sample."""
+    return given(number) if callable(given) else given
 
 
 def make_inputs(
@@ -36,7 +50,7 @@ def make_inputs(
     if isinstance(given, Mapping):
         arrays = named_arrays(places, given)
     elif given:
-        arrays = _read_all(places, given)
+        arrays = read_files(places, given)
     else:
         rng = np.random.default_rng(seed)
         arrays = {place.name: _random(place, rng) for place in places}
@@ -60,7 +74,7 @@ def coded_inputs(
     quantises, every step of its scale and what lies between.
     """
     if given:
-        arrays = named_arrays(places, given) if isinstance(given, Mapping) else _read_all(places, given)
+        arrays = named_arrays(places, given) if isinstance(given, Mapping) else read_files(places, given)
     else:
         rng = np.random.default_rng(seed)
         arrays = {place.name: _codes(place, definition, rng) for place in places}
@@ -96,7 +110,7 @@ def _no_constants(given: Sequence[str] | Mapping[str, Array], golden: Golden) ->
             raise UserError(f"input {name!r} is the constant {value} since the model was compiled (--set)")
 
 
-def named_arrays(places: Sequence[TensorPlace], given: object) -> dict[str, Array]:
+def named_arrays(places: Sequence[Fed], given: object) -> dict[str, Array]:
     """Returns the inputs that a caller passes as arrays of numbers.
 
     Raises `UserError` for anything but a mapping of known names to numbers; shapes are not checked.
@@ -144,7 +158,8 @@ def _shaped(arrays: dict[str, Array], place: TensorPlace) -> Array:
     return array
 
 
-def _read_all(places: Sequence[TensorPlace], given: Sequence[str]) -> dict[str, Array]:
+def read_files(places: Sequence[Fed], given: Sequence[str]) -> dict[str, Array]:
+    """Reads arrays for the inputs from files, each `FILE` or `NAME=FILE`."""
     names = {place.name for place in places}
     only = places[0].name if len(places) == 1 else None
     arrays: dict[str, Array] = {}

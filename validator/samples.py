@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy.typing as npt
 
+from raptor.output import files
 from raptor.target.layout import Floats
+from validator.coding import holds_floats
 from validator.golden import Golden, check_shapes
-from validator.inputs import make_inputs
+from validator.inputs import Given, given_for, make_inputs
 from validator.options import FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 from validator.program import Program
 from validator.run import run
@@ -28,6 +31,26 @@ class Shown(NamedTuple):
     tensor: str
 
 
+class Tried(Protocol):
+    """Two computations side by side, on the samples `numbers`.
+
+    `model`, `constants`: the ONNX model of both, and its inputs that became constants, for the judgement in float64.
+    `exact`: the tensors that have no tolerance.
+    """
+
+    numbers: Sequence[int]
+    seconds: dict[str, float]
+
+    @property
+    def model(self) -> Path: ...
+    @property
+    def constants(self) -> Mapping[str, Array]: ...
+    @property
+    def exact(self) -> frozenset[str]: ...
+    def inputs(self, number: int) -> dict[str, Floats]: ...
+    def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]: ...
+
+
 @dataclass(slots=True, eq=False)
 class Samples:
     """Inputs to try: those given, or random ones with the seeds `numbers`.
@@ -37,7 +60,7 @@ class Samples:
 
     program: Program
     golden: Golden
-    given: Sequence[str] | Mapping[str, Array]
+    given: Given
     numbers: Sequence[int]
     engine: Engine
     schedule: Schedule
@@ -46,8 +69,23 @@ class Samples:
     seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0, "float64": 0.0})
     instructions: int = 0
 
+    @property
+    def model(self) -> Path:
+        return self.program.folder / files.MODEL
+
+    @property
+    def constants(self) -> Mapping[str, Array]:
+        return self.golden.constants
+
+    @property
+    def exact(self) -> frozenset[str]:
+        """The tensors of integers and truth values."""
+        places = [(place.name, place.coding) for place in self.program.memory.outputs]
+        probes = [(probe.tensor, probe.coding) for probe in (self.program.layers.probes if self.program.layers else ())]
+        return frozenset(name for name, coding in (*places, *probes) if not holds_floats(coding))
+
     def inputs(self, number: int) -> dict[str, Floats]:
-        return make_inputs(self.program.memory.inputs, self.golden, self.given, number)
+        return make_inputs(self.program.memory.inputs, self.golden, given_for(self.given, number), number)
 
     def run(self, number: int) -> dict[Shown, tuple[Floats, Floats]]:
         """Returns the tensors of the program and those of onnxruntime, in its shapes.

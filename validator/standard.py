@@ -11,7 +11,7 @@ matrix from the unit matrix. onnxruntime computes the rest of the model. It also
 rewritten, because sizes are not constant, or very large.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from mmap import ACCESS_READ, mmap
@@ -42,10 +42,12 @@ def may_depart(path: Path) -> bool:
         return any(content.find(mark) >= 0 for mark in _MARKS)
 
 
-def follow_suite(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+def follow_suite(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], leave: Collection[str] = ()
+) -> tuple[str, ...]:
     """Rewrites the nodes in which onnxruntime deviates from the suite; returns their names.
 
-    `shapes`: those of the inputs.
+    `shapes`: those of the inputs. `leave`: names of nodes that stay as they are.
     """
     known = _Known.of(model, shapes)
     rewritten: list[str] = []
@@ -53,7 +55,7 @@ def follow_suite(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> tupl
     numbers = count()
     for node in model.graph.node:
         resize = _Resize.of(node, known) if node.op_type == "Resize" else None
-        if resize is None or not resize.departs:
+        if resize is None or not resize.departs or _label(node) in leave:
             nodes.append(node)
             continue
         rewritten.append(node.name or node.output[0])
@@ -62,6 +64,11 @@ def follow_suite(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> tupl
         del model.graph.node[:]
         model.graph.node.extend(nodes)
     return tuple(rewritten)
+
+
+def _label(node: NodeProto) -> str:
+    """Returns the name by which the user knows a node."""
+    return node.name or f"{node.op_type} -> {node.output[0]}"
 
 
 @dataclass(frozen=True, slots=True)

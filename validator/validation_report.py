@@ -58,6 +58,25 @@ class IntegerFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentVerdict:
+    """The judgement of one segment, fed with the tensors that onnxruntime computes in the whole model.
+
+    `cut`: its ONNX model in onnxruntime, against the whole model. On the chip, `outputs`, `layers` and `integers` are
+    those of its program, against its ONNX model. `reason` as in the report.
+    """
+
+    path: str
+    kind: Literal["chip", "host"]
+    passed: bool
+    cut: tuple[Comparison, ...]
+    outputs: tuple[Comparison, ...] = ()
+    layers: tuple[LayerComparison, ...] = ()
+    first_deviation: str | None = None
+    integers: IntegerFigures | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationReport:
     """Result of a validation as JSON; `version` changes with its fields. NaN and infinity are written as null.
 
@@ -66,11 +85,12 @@ class ValidationReport:
     `reason` is one sentence on the judgement by float64, if an error is above the tolerance (docs/verdict.md).
     `integers` are the counts of a program with integers; errors of its tensors are counted in integers.
     `by_suite` names the ONNX nodes that are judged by ONNX's own suite, because onnxruntime deviates from it.
+    `segments` are the judgements of a program in segments, each alone; `outputs` are then those of all together.
     """
 
     verdict: Verdict
     tolerance: Figure
-    version: int = 4
+    version: int = 5
     model: str = ""
     seed: int | None = None
     samples: int = 0
@@ -84,6 +104,7 @@ class ValidationReport:
     integers: IntegerFigures | None = None
     message: str | None = None
     reason: str | None = None
+    segments: tuple[SegmentVerdict, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -119,6 +140,8 @@ def to_json(report: ValidationReport) -> bytes:
 def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> None:
     """Prints a table on a terminal, plain lines in a pipe; `quiet`: only the verdict."""
     if not quiet:
+        for segment in report.segments:
+            _line(console, _segment(segment))
         _show_tensors(report, console)
         if report.layers:
             where = report.first_deviation
@@ -134,6 +157,19 @@ def show(report: ValidationReport, console: Console, *, quiet: bool = False) -> 
     summary = f"{report.model}: {report.instructions} instructions on {report.cores} cores, {count} in {ran:.2f} s"
     judged = f", tolerance {report.tolerance:g}" if report.integers is None else f"; {in_words(report.integers)}"
     _line(console, f"{'PASS' if report.verdict == 'pass' else 'FAIL'}  {summary}{judged}")
+
+
+def _segment(segment: SegmentVerdict) -> str:
+    """Writes one line for a segment: what is wrong with it, if anything is."""
+    parts = {"cut": segment.cut, "program": segment.outputs}
+    wrong = [
+        f"{part}: {c.name} rel {c.max_relative:.3g}" for part, found in parts.items() for c in found if not c.passed
+    ]
+    most = max((c.max_relative for found in parts.values() for c in found), default=0.0)
+    shown = (
+        "; ".join(wrong) or (segment.first_deviation and f"first node: {segment.first_deviation}") or f"rel {most:.3g}"
+    )
+    return f"{segment.path}  {segment.kind}  {'ok' if segment.passed else 'differs'}  {shown}"
 
 
 def in_words(found: IntegerFigures) -> str:

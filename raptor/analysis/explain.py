@@ -40,6 +40,7 @@ from raptor.target import arch as architectures
 from raptor.target.arch import Target
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import MATRIX, VECTOR
+from validator.hosted.listing import one_segment
 from validator.programs import read_program
 from validator.simulate import builtin, cycle_model, layers, simulated_chip
 from validator.simulate.cycle_model import CycleModel, Run
@@ -211,6 +212,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     directory is not a whole output, and `DeadlockError` if the program does not end.
     """
     folder, faster = arguments.path("folder", folder), arguments.flag("faster", faster)
+    one_segment(folder, "an explanation")
     report, manifest = read_report(folder)
     for name in (files.ARCH, files.STEPS, files.MODEL):
         storage.check_regular(folder, name)

@@ -220,6 +220,9 @@ def compile_command(
             autocompletion=completion.requants,
         ),
     ] = None,
+    host: model_options.Host = False,
+    host_ops: model_options.HostOps = None,
+    host_nodes: model_options.HostNodes = None,
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
     stop_after: Annotated[
         str | None,
@@ -274,6 +277,9 @@ def compile_command(
                 emit_mapping=emit_mapping,
                 base_isa=base_isa,
                 requant=None if requant is None else REQUANT.parse(requant),
+                host=host,
+                host_ops=model_options.read_names(host_ops or ()),
+                host_nodes=model_options.read_names(host_nodes or ()),
                 driver=driver,
             )
         except Stopped as stopped:

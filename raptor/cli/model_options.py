@@ -44,6 +44,18 @@ Set = Annotated[
         help="Makes an input a constant: sr=16000, flag=true, scale=1.5,2. Repeatable.",
     ),
 ]
+Host = Annotated[bool, typer.Option("--host", help="Run on the host what the chip cannot compute, in onnxruntime.")]
+HostOps = Annotated[
+    list[str] | None, typer.Option(metavar="OP,...", help="Operators that run on the host. Repeatable.")
+]
+HostNodes = Annotated[
+    list[str] | None, typer.Option(metavar="NAME,...", help="Nodes that run on the host. Repeatable.")
+]
+
+
+def read_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Returns names that are separated by commas."""
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 
 
 def read_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:

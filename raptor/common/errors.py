@@ -84,10 +84,12 @@ class UnsupportedNode:
 class UnsupportedError(UserError):
     """Some nodes of the model cannot be lowered; all of them are listed."""
 
-    def __init__(self, nodes: Sequence[UnsupportedNode]) -> None:
+    def __init__(self, nodes: Sequence[UnsupportedNode], advice: str = "") -> None:
+        """Takes `advice`: what would help, as a sentence at the end."""
         self.nodes = tuple(nodes)
         count = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
-        super().__init__("\n".join([f"{count} cannot be compiled:", *(f"  {node}" for node in nodes)]))
+        lines = [f"{count} cannot be compiled:", *(f"  {node}" for node in nodes), *([advice] if advice else [])]
+        super().__init__("\n".join(lines))
 
 
 class InternalError(RaptorError):

@@ -91,3 +91,15 @@ def parse_dims(value: object) -> dict[str, int]:
 def parse_named(keyword: str, value: object) -> dict[str, Any]:
     """Returns values by the name of an input. The front end checks whether they fit the model."""
     return {} if value is None else by_name(keyword, value, "values by name of the input, such as {'sr': 16000}")
+
+
+def parse_names(keyword: str, value: object) -> tuple[str, ...]:
+    """Returns names, of nodes say, from a sequence of texts."""
+    expected = "a sequence of names, such as ('TopK', 'NonMaxSuppression')"
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise fault(keyword, value, expected)
+    names = tuple(cast(Sequence[object], value))
+    for name in names:
+        if not isinstance(name, str):
+            raise fault(keyword, name, expected)
+    return cast(tuple[str, ...], names)

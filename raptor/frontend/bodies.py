@@ -44,7 +44,9 @@ class Names:
 
 def hoist_constants(graph: GraphProto, names: Names) -> list[TensorProto]:
     """Moves the constants out of all branches and bodies, so that a loop does not copy them."""
-    return [tensor for inner in list(graphs_of(graph))[1:] for tensor in _hoisted(inner, names)]
+    # The innermost first: the nodes of a graph become copies, and with them the bodies inside.
+    inner_first = list(graphs_of(graph))[:0:-1]
+    return [tensor for inner in inner_first for tensor in _hoisted(inner, names)]
 
 
 def _hoisted(graph: GraphProto, names: Names) -> Iterator[TensorProto]:
@@ -64,7 +66,7 @@ def _hoisted(graph: GraphProto, names: Names) -> Iterator[TensorProto]:
         if hoisted.name != name:
             renamed[name] = hoisted.name
     del graph.initializer[:]
-    _set_nodes(graph, nodes)
+    set_nodes(graph, nodes)
     for node in graph.node:
         rename_reads(node, {k: v for k, v in renamed.items() if k not in outputs})
 
@@ -127,7 +129,8 @@ def _copy(node: NodeProto, renamed: Mapping[str, str], names: Names) -> NodeProt
     return copy
 
 
-def _set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+def set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+    """Replaces the nodes of a graph; some of the new ones may be among the old."""
     kept = list(nodes)
     del graph.node[:]
     graph.node.extend(kept)

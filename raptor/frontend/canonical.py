@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto
 from raptor.common.errors import InternalError, UserError
 from raptor.frontend.batchwise import put_time_first
 from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported
+from raptor.frontend.empty import drop_empty
 from raptor.frontend.libraries import (
     InvalidTypes,
     infer_shapes,
@@ -60,8 +61,9 @@ def canonicalise(source: Source) -> Generator[tuple[ModelProto, Path]]:
         (folder / "original.onnx").write_bytes(source.proto.SerializeToString())
         _optimise(source, folder, {ORIGINAL: source.onnx_bytes, CONVERTED: converted})
         del converted
-        canonical = read_without_weights(folder / "canonical.onnx")
-        yield infer_shapes(canonical), folder
+        canonical = infer_shapes(read_without_weights(folder / "canonical.onnx"))
+        drop_empty(canonical)
+        yield canonical, folder
 
 
 @contextmanager
@@ -134,9 +136,10 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
     try:
         # The weights go to a file, from which they are imported one by one.
         run(original, target, weights="weights.bin", in_memory=in_memory)
-        if _has_inlined_functions(target):
+        if _has_inlined_functions(target) or _has_shapes(target):
             # onnxruntime expands functions into operators (GroupNormalization) only after it has optimised the rest.
-            # It does not infer all shapes (those of MeanVarianceNormalization), but uses those that are given.
+            # It does not infer all shapes (those of MeanVarianceNormalization), but uses those that are given; then it
+            # also computes what depends on them.
             shaped, again = folder / "shaped.onnx", folder / "again.onnx"
             shaped.write_bytes(infer_shapes(read_without_weights(target)).SerializeToString())
             run(shaped, again, weights="again.bin")
@@ -152,3 +155,7 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
 def _has_inlined_functions(path: Path) -> bool:
     nodes = read_without_weights(path).graph.node
     return any(o.startswith(INLINED) for n in nodes for o in n.output)
+
+
+def _has_shapes(path: Path) -> bool:
+    return any(n.op_type in ("Shape", "Size") for n in read_without_weights(path).graph.node)

@@ -50,6 +50,15 @@ INTEGERS = frozenset(TensorProto.DataType.Value(f"{sign}INT{bits}") for sign in 
     TensorProto.INT32
 }
 """Types of data that operators of integers read."""
+_TAKE_INFINITY = frozenset(
+    (
+        *("Add", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "Equal", "Expand", "Gather", "Greater"),
+        *("GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "Min", "Neg", "Pad", "Relu"),
+        *("ReduceMax", "ReduceMin", "Reshape", "ScatterElements", "ScatterND", "Sign", "Slice", "Softmax", "Split"),
+        *("Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Attention"),
+    )
+)
+"""Operators of which an infinite constant can be an operand, such as the mask before a Softmax."""
 PARAMETERS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         **{"If": (0,), "Loop": (0, 1), "Reshape": (1,), "Expand": (1,), "Tile": (1,), "Slice": (1, 2, 3, 4)},
@@ -202,14 +211,14 @@ def check_sizes(proto: ModelProto) -> None:
 
 
 def check_weights(source: Source) -> None:
-    """Raises `UserError` unless all weights are finite. Bounds of a Clip may be infinite."""
+    """Raises `UserError` for weights that are no numbers, and for infinite ones where a product would read them."""
     users = _users(source.proto)
     for tensor in _float_tensors(source.proto):
         try:
             values = source.values(tensor)
         except (ValueError, TypeError):
             raise UserError(f"weights '{tensor.name}': the data does not fill {tuple(tensor.dims)}") from None
-        bad = np.isnan(values) if users[tensor.name] == {"Clip"} else ~np.isfinite(values)
+        bad = np.isnan(values) if users[tensor.name] <= _TAKE_INFINITY else ~np.isfinite(values)
         if bad.any():
             reader = next((n for n in source.proto.graph.node if tensor.name in n.input), None)
             where = f", read by {reader.name or reader.output[0]} ({reader.op_type})" if reader else ""
@@ -217,11 +226,19 @@ def check_weights(source: Source) -> None:
             raise UserError(f"weights '{tensor.name}': {count} values are not finite{where}")
 
 
-def check_finite(graph: Graph) -> None:
-    """Raises `UserError` if a constant computed from the weights is beyond float32, such as a product of large ones."""
+def check_finite(graph: Graph, constants: Iterable[Numbers]) -> None:
+    """Raises `UserError` if a number computed from the weights is beyond float32, such as a product of large ones.
+
+    constants: those of the canonical model. If one is infinite (a mask), others may be; but crossbars hold none.
+    """
     for node in graph.nodes:
-        if not all(np.isfinite(values).all() for values in _constants(node.operator)):
+        bad = [v for v in _constants(node.operator) if not np.isfinite(v).all()]
+        if bad and (isinstance(node.operator, Filter | Stencil) or np.isnan(bad[0]).any() or _all_finite(constants)):
             raise UserError(f"{node.name} ({node.op_type}): its weights give numbers beyond the range of float32")
+
+
+def _all_finite(constants: Iterable[Numbers]) -> bool:
+    return not any(values.dtype == np.float32 and np.isinf(values).any() for values in constants)
 
 
 def _constants(operator: Operator) -> Iterator[Numbers]:

@@ -28,12 +28,13 @@ def resolve(proto: ModelProto) -> Mapping[str, str]:
 
     Returns the reasons why the others are left, by their first output. Raises `UserError` if a model becomes too large.
     """
-    if not any(map(_is_control, proto.graph.node)):
+    if not any(map(is_control, proto.graph.node)):
         return {}
     return _Resolver(proto).run()
 
 
-def _is_control(node: NodeProto) -> bool:
+def is_control(node: NodeProto) -> bool:
+    """Tells whether a node is a branch or a loop."""
     return node.op_type in _OPERATORS and node.domain in STANDARD_DOMAINS
 
 
@@ -81,7 +82,7 @@ class _Resolver:
     def add(self, node: NodeProto) -> None:
         """Adds a node, or the nodes it resolves to."""
         count = len(self.known.nodes)
-        if _is_control(node):
+        if is_control(node):
             try:
                 _RESOLVE[node.op_type](self, node)
             except UndecidedError as undecided:

@@ -8,12 +8,20 @@ from raptor.frontend.registry import Importer, importers
 
 EXTENDED: Mapping[str, str] = MappingProxyType(
     {
+        "Acos": "sqrt, div",
+        "Acosh": "sqrt, log",
+        "Asin": "sqrt, div",
+        "Asinh": "sqrt, div, log",
+        "Atan": "sqrt, div",
+        "Atanh": "div, log",
         "Celu": "exp",
+        "Cosh": "exp",
         "DequantizeLinear": "float, where an operator needs real numbers",
         "Div": "div, unless the divisor is a constant",
         "Elu": "exp",
         "Erf": "erf",
         "Exp": "exp",
+        "GatherElements": "div, for computed indices",
         "GRU": "those of its activations: exp, log, div for Elu, Softplus, Softsign",
         "Gelu": "erf; none with approximate=tanh",
         "GlobalLpPool": "sqrt, or log and exp; none for p = 1",
@@ -37,10 +45,12 @@ EXTENDED: Mapping[str, str] = MappingProxyType(
         "ReduceLogSum": "log",
         "ReduceLogSumExp": "exp, log",
         "Selu": "exp",
+        "Sinh": "exp",
         "Softmax": "softmax",
         "Softplus": "exp, log",
         "Softsign": "div",
         "Sqrt": "sqrt",
+        "Tan": "div",
         "ThresholdedRelu": "div",
     }
 )
@@ -56,8 +66,9 @@ float32, or as the integers that QuantizeLinear makes of it (quantised models); 
 and their weights are converted. Every shape is fixed (`--dim`,
 `--shape`). Nodes that depend only on constants and shapes are computed while compiling, whatever their operator is. So
 are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant). Integers are possible there, but not
-as [data](faq.md#token-ids). Operators that ONNX defines by others, such as GroupNormalization from version 21 on, are
-replaced by these first.
+as [data](faq.md#token-ids). Operators that are not in the table, but that ONNX defines by others (Attention,
+RotaryEmbedding, GroupNormalization from version 21 on, LinearAttention, CausalConvWithState and others), are replaced
+by these first; so what they need is what these need.
 
 - *since*: the first version of the operator set that is read. Later versions are read too, until the next row of the
   same operator.

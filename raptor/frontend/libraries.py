@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import ModelProto, TensorProto
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from raptor.frontend.contributed import has_contributed, stand_in
 
@@ -45,6 +45,30 @@ def infer_shapes(proto: ModelProto) -> ModelProto:
     return inferred
 
 
+def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto]) -> FunctionProto | None:
+    """Returns the function by which a version of the standard defines a node with inputs of these types, if any."""
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    # onnx gives nothing for a later version in which an operator of the function takes more types.
+    plain = max((v for v in schema.function_opset_versions if v <= version), default=0)
+    if plain:
+        return FunctionProto.FromString(schema.get_function_with_opset_version(plain))
+    by_type = max((v for v in schema.context_dependent_function_opset_versions if v <= version), default=0)
+    given = [t.SerializeToString() for t in types]
+    found = by_type and schema.get_context_dependent_function_with_opset_version(
+        by_type, node.SerializeToString(), given
+    )
+    return FunctionProto.FromString(found) if found else None
+
+
+def default_attributes(node: NodeProto, version: int) -> list[AttributeProto]:
+    """Returns the attributes that a node of the standard has where it gives none."""
+    found = onnx.defs.get_schema(node.op_type, version, node.domain).attributes.values()
+    return [a.default_value for a in found if a.default_value.name]
+
+
 def check_operand_types(proto: ModelProto) -> None:
     """Raises `InvalidTypes` if an operator does not accept the types of its operands together."""
     onnx.shape_inference.infer_shapes(proto, check_type=True)
@@ -58,13 +82,59 @@ def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) 
         tensor.external_data.add(key=key, value=str(value))
 
 
-def try_out(path: Path) -> None:
-    """Runs the model once, on ones. Raises one of a dozen exceptions if onnxruntime cannot."""
+def infer_types(proto: ModelProto, names: Sequence[str], folder: Path) -> dict[str, TypeProto]:
+    """Returns the types of inner tensors as onnxruntime infers them; it knows more operators than onnx does.
+
+    `folder` holds the larger weights of the model.
+    """
+    asked, path = ModelProto.FromString(proto.SerializeToString()), folder / "asked.onnx"
+    del asked.graph.output[:]
+    asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    path.write_bytes(asked.SerializeToString())
+    return {o.name: _type_of(o.type, o.shape) for o in _session(str(path)).get_outputs()}
+
+
+def _type_of(text: str, shape: Sequence[int | str | None] = ()) -> TypeProto:
+    """Reads a type as onnxruntime writes it, `seq(tensor(float))`; sizes that are no numbers stay open."""
+    kind, _, inner = text.removesuffix(")").partition("(")
+    found = TypeProto()
+    if kind == "tensor":
+        found.tensor_type.elem_type = TensorProto.DataType.Value(_NAMES.get(inner, inner).upper())
+        found.tensor_type.shape.SetInParent()
+        found.tensor_type.shape.dim.extend(
+            onnx.TensorShapeProto.Dimension(dim_value=size if isinstance(size, int) else None) for size in shape
+        )
+    elif kind == "seq":
+        found.sequence_type.elem_type.CopyFrom(_type_of(inner))
+    elif kind == "optional":
+        found.optional_type.elem_type.CopyFrom(_type_of(inner))
+    return found
+
+
+_NAMES = {"float32": "float", "float64": "double"}
+
+
+def is_loadable(onnx_bytes: bytes) -> bool:
+    """Tells whether onnxruntime accepts a model."""
+    try:
+        _session(onnx_bytes)
+    except Exception:  # onnxruntime raises a dozen types that have only Exception in common
+        return False
+    return True
+
+
+def _session(model: bytes | str) -> ort.InferenceSession:
+    """Opens a model, given as its bytes or as a file, with every optimisation off."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    return ort.InferenceSession(model, options, ["CPUExecutionProvider"])
+
+
+def try_out(path: Path) -> None:
+    """Runs the model once, on ones. Raises one of a dozen exceptions if onnxruntime cannot."""
+    session = _session(str(path))
     session.run(None, {i.name: np.ones(i.shape, _NUMPY.get(i.type, np.float32)) for i in session.get_inputs()})
 
 
@@ -73,12 +143,7 @@ def evaluate(proto: ModelProto) -> Any:
 
     Raises one of a dozen exceptions if onnxruntime cannot run it.
     """
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    return session.run(None, {})[0]
+    return _session(proto.SerializeToString()).run(None, {})[0]
 
 
 def optimise(

@@ -68,16 +68,16 @@ def load(
     missing, and `UnsupportedError` with every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
-    from raptor.frontend import canonical, check, reading, translating
+    from raptor.frontend import canonical, check, nodes, reading, translating
 
     model = reading.read(source)
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare(model, Fixed(shapes, dims, constants))
-    origin = translating.Origin.of(model.proto, model.reasons, model.kinds)
+    origin = translating.Origin.of(model)
     with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
         graph = translating.import_graph(proto, folder, name, origin)
         graph.verify()
-    check.check_finite(graph)
+        check.check_finite(graph, nodes.Constants(proto.graph.initializer, folder).values())
     return Model(graph, onnx_bytes, name, ready.notes, ready.constants)
 
 
@@ -101,7 +101,7 @@ def survey(
         ready = prepare(model, Fixed(shapes, dims, constants), keep_integers=True)
         notes, operators = ready.notes, counting.count_operators(model.proto)
         parameters = counting.count_parameters(model.proto)
-        origin = translating.Origin.of(model.proto, model.reasons, model.kinds)
+        origin = translating.Origin.of(model)
         with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
             graph, refused = translating.survey_graph(proto, folder, model.name, origin)
             refused = [*ready.inputs, *refused]
@@ -126,8 +126,6 @@ class Ready:
 def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Ready:
     """Checks the model, binds its inputs and resolves its branches; in place. Raises as `load` does."""
     from raptor.frontend import check
-    from raptor.frontend.control import resolve
-    from raptor.frontend.precision import to_float32
     from raptor.frontend.shapes import bind_inputs, require_complete
 
     check.check_model(model)
@@ -137,8 +135,33 @@ def prepare(model: Source, fixed: Fixed, *, keep_integers: bool = False) -> Read
         require_complete(model.proto)
     faults = ((v.name, check.input_fault(model.proto, v)) for v in check.model_inputs(model.proto).values())
     inputs = tuple(UnsupportedNode(name, "input", fault) for name, fault in faults if fault)
-    model.reasons = resolve(model.proto)
     model.kinds = {v.name: v.type.tensor_type.elem_type for v in (*model.proto.graph.input, *model.proto.graph.output)}
-    notes = (*to_float32(model.proto), *bound.notes)
+    notes = (*simplify(model), *bound.notes)
     check.check_weights(model)
     return Ready(bound.constants, notes, inputs)
+
+
+def simplify(model: Source) -> tuple[str, ...]:
+    """Resolves branches and loops, converts types, and expands functions, in place. Returns notes for the user."""
+    from raptor.frontend.control import resolve
+    from raptor.frontend.functions import expand
+    from raptor.frontend.precision import to_float32
+    from raptor.frontend.versions import is_newer, lower_version
+
+    proto, own, notes = model.proto, _results(model.proto), ()
+    if is_newer(proto):
+        model.labels = expand(proto)
+        notes = to_float32(proto)
+        lower_version(proto)
+    model.reasons = resolve(proto)
+    notes = (*notes, *to_float32(proto))
+    model.labels = {**model.labels, **expand(proto)}
+    if model.labels:
+        # A function may have branches and loops.
+        model.reasons = {**model.reasons, **resolve(proto)}
+        model.inner = _results(proto) - own
+    return notes
+
+
+def _results(proto: ModelProto) -> frozenset[str]:
+    return frozenset(o for node in proto.graph.node for o in node.output if o)

@@ -1,6 +1,6 @@
 """ONNX nodes and constants as plain Python values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,10 @@ class Constants:
     def is_computed(self, name: str) -> bool:
         """Tells whether an importer has computed the constant."""
         return name in self._computed
+
+    def values(self) -> Iterator[Array]:
+        """Yields the constants of the model."""
+        return (self[name] for name in self._tensors)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors or name in self._computed

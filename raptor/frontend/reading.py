@@ -30,14 +30,18 @@ class Source:
     """A model that was read. `onnx_bytes` is the self-contained original, `proto` a copy that the front end may change.
 
     The larger float32 weights of `proto` are external data in `ORIGINAL`, which is `onnx_bytes`. `reasons` says by
-    first output why a node cannot be compiled, where the front end knows more than the operator tells. `kinds`: ONNX
-    types of the model's inputs and outputs, before floats become float32.
+    first output why a node cannot be compiled, where the front end knows more than the operator tells. `labels` says
+    for the results of nodes that the front end made of another node what the user calls that one; `inner` are the
+    results that the original model does not have. `kinds`: ONNX types of the model's inputs and outputs, before
+    floats become float32.
     """
 
     proto: ModelProto
     onnx_bytes: bytes
     name: str
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    inner: frozenset[str] = frozenset()
     kinds: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def values(self, tensor: TensorProto) -> npt.NDArray[Any]:

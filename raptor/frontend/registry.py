@@ -31,6 +31,7 @@ MOVES = frozenset(
         *("DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
         *("MaxPool", "Pad", "Reshape", "Resize", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze"),
         *("Tile", "Transpose", "Unsqueeze", "Upsample", "GlobalMaxPool", "Concat", "Cast", "ScatterND"),
+        *("ScatterElements", "Scatter", "Trilu", "TensorScatter", "MaxUnpool"),
     )
 )
 """Operators whose results are elements of their operands: they do the same to integers and to real numbers."""
@@ -139,6 +140,11 @@ def find_importer(op_type: str, version: int, domain: str = "") -> Importer | No
 def is_supported_op(domain: str, op_type: str) -> bool:
     """Tells whether some version of an operator has an importer."""
     return any(_of(op_type, domain))
+
+
+def is_refused(op_type: str) -> bool:
+    """Tells whether an operator of the standard is known, and never supported."""
+    return op_type in _REFUSED
 
 
 def op_reason(domain: str, op_type: str) -> str:

@@ -18,6 +18,7 @@ from raptor.frontend.check import FLOATS, INDICES, WHOLE, label
 from raptor.frontend.codes import CODES, CodeType, Steps, host_coding, quantiser
 from raptor.frontend.importing import ImportContext, Kind, Shape, apply
 from raptor.frontend.nodes import Constants, NodeView
+from raptor.frontend.reading import Source
 from raptor.frontend.registry import (
     QUANTISED,
     STANDARD_DOMAINS,
@@ -27,7 +28,7 @@ from raptor.frontend.registry import (
     op_reason,
 )
 from raptor.frontend.whole import LEAST_INPUT, BoundRefusal
-from raptor.graph.ir import Graph
+from raptor.graph.ir import Graph, Node
 from raptor.target.element import FLOAT32, MODELLED, MOST_WHOLE
 
 
@@ -38,20 +39,36 @@ class Origin:
     node_names: frozenset[str]
     producers: Mapping[str, str]
     """Tensor -> label of the node that computes it."""
+    inner: frozenset[str]
+    """Tensors that only the front end knows."""
     reasons: Mapping[str, str]
     """First output of a node -> reason why it cannot be lowered, if it is known already."""
     kinds: Mapping[str, int]
     """ONNX types of inputs and outputs."""
 
     @classmethod
-    def of(cls, proto: ModelProto, reasons: Mapping[str, str], kinds: Mapping[str, int]) -> Origin:
-        nodes = proto.graph.node
+    def of(cls, model: Source) -> Origin:
+        nodes = model.proto.graph.node
         names = frozenset(n.name for n in nodes if n.name)
-        return cls(names, {output: label(n) for n in nodes for output in n.output if output}, reasons, kinds)
+        producers = {output: model.labels.get(output) or label(n) for n in nodes for output in n.output if output}
+        return cls(names, producers, model.inner, model.reasons, model.kinds)
 
     def label(self, node: NodeProto) -> str:
         """Returns the name of the original node behind a canonical one, which may be fused from several."""
         return node.name if node.name in self.node_names else self.producers.get(node.output[0], label(node))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The answer of the importers about one node of the canonical model.
+
+    `refused`: why the chip does not compute it, None if it does; an empty text means that one of its inputs cannot be
+    on the chip. `nodes`: what it became.
+    """
+
+    name: str
+    refused: str | None
+    nodes: tuple[Node, ...]
 
 
 def import_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> Graph:
@@ -67,13 +84,26 @@ def survey_graph(proto: ModelProto, folder: Path, name: str, origin: Origin) -> 
 
     Integers in inputs may be as large as float32 holds, or as large as the bounds of all results allow.
     """
+    best = _best(proto, folder, name, origin)
+    return best.graph, best.refused
+
+
+def ask_nodes(proto: ModelProto, folder: Path, origin: Origin) -> tuple[Graph, tuple[Answer, ...]]:
+    """Asks the importers about every node of a canonical model, as if outputs of refused nodes were inputs of the chip.
+
+    Returns what the others became, and the answers in the order of the nodes.
+    """
+    best = _best(proto, folder, proto.graph.name, origin)
+    return best.graph, best.answers
+
+
+def _best(proto: ModelProto, folder: Path, name: str, origin: Origin) -> _Survey:
     first = _survey(proto, folder, name, origin, MOST_WHOLE)
     found, most = first, MOST_WHOLE
     while found.too_wide and most > LEAST_INPUT:
         most //= 2
         found = _survey(proto, folder, name, origin, most)
-    best = first if found.refused else found
-    return best.graph, best.refused
+    return first if found.refused else found
 
 
 class _Survey(NamedTuple):
@@ -82,13 +112,14 @@ class _Survey(NamedTuple):
     graph: Graph
     refused: list[UnsupportedNode]
     too_wide: bool
+    answers: tuple[Answer, ...]
 
 
 def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: int) -> _Survey:
     graph = proto.graph
     version = next((o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS), 1)
     inputs = [v.name for v in graph.input]
-    in_model = frozenset(origin.producers) | frozenset(inputs)
+    in_model = frozenset(origin.producers) - origin.inner | frozenset(inputs)
     constants = Constants(graph.initializer, folder)
     floats = FLOAT32 if _has_integers(graph, constants) else MODELLED
     codes = {} if floats == MODELLED else _codes(graph)
@@ -101,35 +132,39 @@ def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: in
         with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
             context.input(value, by_host.get(value))
     inputs = [value for value in inputs if value in context.tensors]
-    refused, bounds = _import_nodes(graph, context, origin, version)
+    refused, bounds, answers = _import_nodes(graph, context, origin, version)
     outputs = tuple(dict.fromkeys(v.name for v in graph.output))
     for output in outputs:
         context.output(output)
     made = Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context))
-    return _Survey(made, refused, 0 < bounds == len(refused))
+    return _Survey(made, refused, 0 < bounds == len(refused), answers)
 
 
 def _import_nodes(
     graph: GraphProto, context: ImportContext, origin: Origin, version: int
-) -> tuple[list[UnsupportedNode], int]:
-    """Imports all nodes. Returns those that cannot be lowered, and how many of them for a bound only."""
+) -> tuple[list[UnsupportedNode], int, tuple[Answer, ...]]:
+    """Imports all nodes. Returns those that cannot be lowered, how many of them for a bound only, and all answers."""
     refused: list[UnsupportedNode] = []
+    answers: list[Answer] = []
     bounds = 0
     for proto in graph.node:
-        node = NodeView.of(proto, origin.label(proto), version)
+        node, first = NodeView.of(proto, origin.label(proto), version), len(context.nodes)
+        reason = None
         try:
             _import_node(node, proto.domain, context, origin.reasons.get(node.outputs[0] if node.outputs else ""))
         except Refusal as refusal:
-            if str(refusal):
-                refused.append(UnsupportedNode(node.name, node.op_type, _reason(refusal, graph), _needs(node, refusal)))
+            reason = str(refusal) and _reason(refusal, graph)
+            if reason:
+                refused.append(UnsupportedNode(node.name, node.op_type, reason, _needs(node, refusal)))
                 bounds += isinstance(refusal, BoundRefusal)
             _assume_outputs(node, context)
         except InternalError:
             if not refused:
                 raise
-            # Behind a refused node, shapes may contradict each other.
+            reason = ""  # behind a refused node, shapes may contradict each other
             _assume_outputs(node, context)
-    return refused, bounds
+        answers.append(Answer(node.name, reason, tuple(context.nodes[first:])))
+    return refused, bounds, tuple(answers)
 
 
 def _reason(refusal: Refusal, graph: GraphProto) -> str:

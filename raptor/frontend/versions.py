@@ -7,6 +7,7 @@ import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from raptor.frontend.libraries import infer_shapes
+from raptor.frontend.reading import graphs_of
 from raptor.frontend.registry import STANDARD_DOMAINS
 
 OLDEST, NEWEST = 9, 26
@@ -16,16 +17,39 @@ OLDEST_IR, NEWEST_IR = 4, 10
 
 
 def convert_version(model: ModelProto) -> ModelProto:
-    """Returns a copy of the model that means the same in an operator set from `OLDEST` to `NEWEST`."""
+    """Returns a copy of the model that means the same in an operator set from `OLDEST` on."""
     copy = ModelProto.FromString(model.SerializeToString())
-    version = next((o.version for o in copy.opset_import if o.domain in STANDARD_DOMAINS), OLDEST)
+    version = version_of(copy)
     if version < 7:
         _align_slopes(copy)
-    _write_out_orders(copy)
-    wanted = min(max(version, OLDEST), NEWEST)
-    converted = copy if wanted == version else onnx.version_converter.convert_version(copy, wanted)
+    converted = onnx.version_converter.convert_version(copy, OLDEST) if version < OLDEST else copy
     converted.ir_version = min(max(converted.ir_version, OLDEST_IR), NEWEST_IR)
     return converted
+
+
+def version_of(model: ModelProto) -> int:
+    """Returns the version of the operator set of the standard."""
+    return next((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), OLDEST)
+
+
+def is_newer(model: ModelProto) -> bool:
+    """Tells whether a model is of an operator set that onnxruntime does not load."""
+    return version_of(model) > NEWEST
+
+
+def lower_version(model: ModelProto) -> None:
+    """Gives the model the number `NEWEST`, in place. Operators that are new since are expanded before.
+
+    What changed from 26 to 28: operators take more types; SpaceToDepth has a mode; Range has a type for its sums.
+    """
+    _write_out_orders(model)
+    for node in (n for graph in graphs_of(model.graph) for n in graph.node if n.op_type == "Range"):
+        kept = [a for a in node.attribute if a.name != "stash_type"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    for opset in model.opset_import:
+        if opset.domain in STANDARD_DOMAINS:
+            opset.version = NEWEST
 
 
 def _align_slopes(model: ModelProto) -> None:

@@ -62,8 +62,8 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     yield from _settings(decision, arch)
     nodes = layer_nodes(graph)
     for core in decision.cores:
-        if not 0 <= core < arch.core_count:
-            yield f"core {core} of {arch.core_count}"
+        if not 0 <= core < arch.usable_cores:
+            yield f"core {core} of {arch.usable_cores}"
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node, graph))
     graph = use_vector_unit(graph, decision)

@@ -26,7 +26,7 @@ def map_raptor(graph: Graph, arch: Target) -> Decision:
     on_crossbars = as_stencils(graph, vector)
     tile = tile_of(on_crossbars, arch)
     layers, cores = _fill(on_crossbars, arch, tile)
-    if cores > arch.core_count:
+    if cores > arch.usable_cores:
         raise _too_small(on_crossbars, layers, arch, cores)
     return Decision("raptor", tile, ByTile(), {key: (layers | vector)[key] for key in filters_of(graph)})
 
@@ -45,12 +45,12 @@ def _fill(graph: Graph, arch: Target, tile: int) -> tuple[dict[str, KernelUnfold
 def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Target, cores: int) -> CapacityError:
     """Makes the error for a model that needs more cores than the chip has, with ways out of it."""
     weighted = layer_nodes(graph)
-    first_out = next(weighted[key] for key, layer in layers.items() if layer.cores[-1] >= arch.core_count)
+    first_out = next(weighted[key] for key, layer in layers.items() if layer.cores[-1] >= arch.usable_cores)
     needed = sum(m.xbars for layer in layers.values() for m in layer.matrices)
     return CapacityError(
         "cores",
         cores,
-        arch.core_count,
+        arch.usable_cores,
         where=f"{needed} crossbars of {arch.xbar_rows}x{arch.xbar_cols}, {arch.xbars_per_core} a core, "
         f"full at layer {_label(first_out)}",
         levers=(
@@ -67,7 +67,7 @@ def _enough_xbars(graph: Graph, arch: Target) -> int:
     while True:
         count += (count + 3) // 4
         larger = arch.with_xbars_per_core(count)
-        if _fill(graph, larger, tile_of(graph, larger))[1] <= arch.core_count:
+        if _fill(graph, larger, tile_of(graph, larger))[1] <= arch.usable_cores:
             return count
 
 

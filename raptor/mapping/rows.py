@@ -145,10 +145,10 @@ def _fit(
     fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
     while True:
         whole, used = _place_whole(graph, layers, arch)
-        placed = _choose(fronts, arch.core_count, used, share)
-        if placed is None and used < arch.core_count:
+        placed = _choose(fronts, arch.usable_cores, used, share)
+        if placed is None and used < arch.usable_cores:
             single = {k: [_without_copies(p) for p in plans] for k, plans in (layers | inputs).items()}
-            placed = share_cores(single, arch.core_count - used, arch.xbars_per_core)
+            placed = share_cores(single, arch.usable_cores - used, arch.xbars_per_core)
         if placed is not None:
             return whole, placed
         if not layers:

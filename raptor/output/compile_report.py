@@ -117,6 +117,14 @@ def read_report(folder: Path) -> tuple[CompileReport, files.Manifest]:
     return storage.read(CompileReport, folder, files.REPORT), manifest
 
 
+def read_any_report(folder: Path) -> CompileReport:
+    """Reads the report of an output directory, of one segment or of several. Raises `UserError` if it is none."""
+    if not (folder / files.SEGMENTS).is_file():
+        return read_report(folder)[0]
+    storage.read(files.Segments, folder, files.SEGMENTS)
+    return storage.read(CompileReport, folder, files.REPORT)
+
+
 def make_report(
     graph: Graph,
     spatial: SpatialGraph,

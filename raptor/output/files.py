@@ -32,6 +32,7 @@ MEMORY = "memory.json"
 LAYERS = "layers.json"
 STEPS = "steps.json"
 MANIFEST = "manifest.json"
+SEGMENTS = "segments.json"
 REPORT = "report.json"
 MAPPING = "mapping.json"
 ARCH = "arch.json"
@@ -55,6 +56,11 @@ def stream_name(core: int, suffix: Literal["json", "pim"]) -> str:
 def weights_name(core: int, suffix: Literal["json", "npz"]) -> str:
     """Returns the file name of the weights of a core, relative to the output directory."""
     return f"{WEIGHTS}/core_{core}_weights.{suffix}"
+
+
+def segment_name(number: int, kind: Literal["chip", "host"]) -> str:
+    """Returns the directory of a segment of the chip, or the ONNX file of a segment of the host."""
+    return f"segment_{number:03d}{'.onnx' if kind == 'host' else ''}"
 
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -309,3 +315,91 @@ class Manifest(Schema):
             if path.is_absolute() or ".." in path.parts or "\\" in name or str(path) != name:
                 raise ValueError(f"file name {name!r} leaves the directory")
         return self
+
+
+class Crossing(Schema):
+    """A tensor at a border: between segments, or between the program and its caller.
+
+    `size_bytes`: of its values in numpy; null if a size depends on values, or elements have no fixed size.
+    """
+
+    name: str
+    type: str = Field(description="as onnxruntime writes it: tensor(float), seq(tensor(int64))")
+    shape: Items[Count | None] = Field(description="null: this size depends on values; empty if it is not a tensor")
+    size_bytes: Address | None
+
+
+class HostNode(Schema):
+    """A node that runs on the host, and the reason."""
+
+    node: str
+    op_type: str
+    reason: str
+
+
+class SegmentFile(Schema):
+    """A part of the model: a directory with a complete program for the chip, or an ONNX file for the host.
+
+    `sha256` and `size_bytes` are those of the ONNX file, or of the manifest of the directory, which lists its files.
+    """
+
+    kind: Literal["chip", "host"]
+    path: Annotated[str, Field(pattern=r"^segment_[0-9]{3,6}(\.onnx)?$")]
+    size_bytes: Address
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    nodes: Items[str]
+    reads: Items[str]
+    makes: Items[str]
+    macs: Address
+
+    @property
+    def entry(self) -> FileEntry:
+        """Size and digest of the file that stands for the segment."""
+        return FileEntry(size_bytes=self.size_bytes, sha256=self.sha256)
+
+
+class Segments(Schema):
+    """`segments.json`, written last: the segments of a program, in the order in which they run.
+
+    `inputs` and `outputs` have the types of the model, `crossings` those at the borders of segments. `files` are the
+    other files beside it.
+    """
+
+    version: Literal[1] = FORMAT_VERSION
+    tool: str
+    model: str = Field(description="name of the ONNX file compiled")
+    options: dict[str, Any]
+    inputs: Items[Crossing]
+    outputs: Items[Crossing]
+    crossings: Items[Crossing]
+    segments: Items[SegmentFile]
+    host_nodes: Items[HostNode]
+    files: Named[FileEntry]
+
+    @model_validator(mode="after")
+    def _each_is_made_before_it_is_read(self) -> Self:
+        known, crossings = {c.name for c in self.inputs}, {c.name for c in self.crossings}
+        for number, segment in enumerate(self.segments):
+            if segment.path != segment_name(number, segment.kind):
+                raise ValueError(f"segment {number} is {segment.path}, not {segment_name(number, segment.kind)}")
+            missing = [name for name in segment.reads if name not in known]
+            if missing:
+                raise ValueError(f"{segment.path} reads {missing[0]!r}, which nothing before it makes")
+            again = [name for name in segment.makes if name in known]
+            if again or len(set(segment.makes)) != len(segment.makes):
+                raise ValueError(f"{segment.path} makes {(again or segment.makes)[0]!r} a second time")
+            known.update(segment.makes)
+        odd = sorted(known ^ crossings) + [c.name for c in self.outputs if c.name not in known]
+        if odd or len(crossings) != len(self.crossings):
+            raise ValueError(f"{odd[0] if odd else 'a tensor'!r}: tensors and borders disagree")
+        return self
+
+    @model_validator(mode="after")
+    def _files_are_known(self) -> Self:
+        if set(self.files) != {MODEL, REPORT}:
+            raise ValueError(f"files: expected {MODEL} and {REPORT}")
+        return self
+
+    def crossing(self, name: str) -> Crossing:
+        """Returns the tensor at the borders."""
+        return next(c for c in self.crossings if c.name == name)

@@ -75,23 +75,113 @@ def write(
     Then nothing is left behind.
     """
     with replacing(folder, force=force) as temporary:
-        (temporary / files.WEIGHTS).mkdir()
-        with Threads(_THREADS) as pool:
-            # NOTE: if one fails, `map` cancels those that have not begun, and the pool waits for the others.
-            written = pool.map(partial(_write_file, temporary), _contents(artifacts, stream_format, weight_format))
-            entries = dict(sorted(written))
-        manifest = files.Manifest(
+        form = _Form(version, stream_format, weight_format)
+        entries = _write_program(artifacts, temporary, form)
+        return sum(e.size_bytes for e in entries.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Form of the files, and the `version` of the tool that writes them."""
+
+    version: str
+    streams: StreamFormat
+    weights: WeightFormat
+
+
+def _write_program(artifacts: Artifacts, folder: Path, form: _Form) -> dict[str, files.FileEntry]:
+    """Writes all files of a program into a new directory, the manifest last. Returns them by name."""
+    (folder / files.WEIGHTS).mkdir()
+    with Threads(_THREADS) as pool:
+        # NOTE: if one fails, `map` cancels those that have not begun, and the pool waits for the others.
+        written = pool.map(partial(_write_file, folder), _contents(artifacts, form.streams, form.weights))
+        entries = dict(sorted(written))
+    manifest = files.Manifest(
+        tool=f"{_TOOL} {form.version}",
+        numbers=artifacts.numbers,
+        model=artifacts.name,
+        options=dict(artifacts.options),
+        streams=("json", "pim") if form.streams == "both" else (form.streams,),
+        weights=form.weights,
+        integers=artifacts.integers,
+        files=entries,
+    )
+    return {**entries, files.MANIFEST: _write_file(folder, (files.MANIFEST, [storage.to_json(manifest)]))[1]}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentArtifacts:
+    """Contents of a segment: those of a program (`artifacts`), or the ONNX model that the host runs."""
+
+    kind: Literal["chip", "host"]
+    nodes: tuple[str, ...]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    macs: int
+    onnx_bytes: bytes
+    artifacts: Artifacts | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostedArtifacts:
+    """Contents of the files of a program in segments. `report`: of all segments of the chip together."""
+
+    name: str
+    options: Mapping[str, Any]
+    inputs: tuple[files.Crossing, ...]
+    outputs: tuple[files.Crossing, ...]
+    crossings: tuple[files.Crossing, ...]
+    segments: tuple[SegmentArtifacts, ...]
+    host_nodes: tuple[files.HostNode, ...]
+    report: CompileReport
+    onnx_bytes: bytes
+
+
+def write_hosted(
+    artifacts: HostedArtifacts,
+    folder: Path,
+    *,
+    version: str,
+    stream_format: StreamFormat = "json",
+    weight_format: WeightFormat = "json",
+    force: bool = False,
+) -> None:
+    """Writes a program in segments: a directory or file for each, `segments.json` last. Else as `write`."""
+    form = _Form(version, stream_format, weight_format)
+    with replacing(folder, force=force) as temporary:
+        segments = tuple(_write_segment(s, k, temporary, form) for k, s in enumerate(artifacts.segments))
+        contents = ((files.MODEL, [artifacts.onnx_bytes]), (files.REPORT, [storage.to_json(artifacts.report)]))
+        listed = files.Segments(
             tool=f"{_TOOL} {version}",
-            numbers=artifacts.numbers,
             model=artifacts.name,
             options=dict(artifacts.options),
-            streams=("json", "pim") if stream_format == "both" else (stream_format,),
-            weights=weight_format,
-            integers=artifacts.integers,
-            files=entries,
+            inputs=artifacts.inputs,
+            outputs=artifacts.outputs,
+            crossings=artifacts.crossings,
+            segments=segments,
+            host_nodes=artifacts.host_nodes,
+            files=dict(_write_file(temporary, content) for content in contents),
         )
-        _, entry = _write_file(temporary, (files.MANIFEST, [storage.to_json(manifest)]))
-        return entry.size_bytes + sum(e.size_bytes for e in entries.values())
+        _write_file(temporary, (files.SEGMENTS, [storage.to_json(listed)]))
+
+
+def _write_segment(segment: SegmentArtifacts, number: int, folder: Path, form: _Form) -> files.SegmentFile:
+    name = files.segment_name(number, segment.kind)
+    if segment.artifacts is None:
+        entry = _write_file(folder, (name, [segment.onnx_bytes]))[1]
+    else:
+        (folder / name).mkdir()
+        entry = _write_program(segment.artifacts, folder / name, form)[files.MANIFEST]
+    return files.SegmentFile(
+        kind=segment.kind,
+        path=name,
+        size_bytes=entry.size_bytes,
+        sha256=entry.sha256,
+        nodes=segment.nodes,
+        reads=segment.reads,
+        makes=segment.makes,
+        macs=segment.macs,
+    )
 
 
 @contextmanager
@@ -142,7 +232,7 @@ def check_replaceable(folder: Path, *, force: bool) -> None:
             return
     except OSError as e:
         raise UserError(f"{folder}: {e.strerror or e}") from e
-    if not (folder / files.MANIFEST).is_file():
+    if not any((folder / name).is_file() for name in (files.MANIFEST, files.SEGMENTS)):
         raise UserError(f"{folder}: exists and is not an output of {_TOOL}; choose another with {option('folder')}")
     if not force:
         other = f"choose another with {option('folder')}, or replace it with {option('force', True)}"

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
+from raptor.output import files
 from raptor.output.compile_report import LayerReport
 from raptor.reporting import summary
 from raptor.reporting.comparison import notes, rows
@@ -18,7 +19,7 @@ from validator.checks.findings import Finding
 from validator.profile.facts import Part
 from validator.simulate.simulation_report import number_text
 
-VERSION = 1
+VERSION = 2
 _WORDS = ("model", "compiled by", "chip")
 
 
@@ -33,7 +34,10 @@ class LayerNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """Numbers on the page of a program; null is not known. Units are in the names of `figures`."""
+    """Numbers on the page of a program; null is not known. Units are in the names of `figures`.
+
+    `segments` and `host_nodes` are empty for a program of the chip alone.
+    """
 
     program: str
     model: str
@@ -44,6 +48,8 @@ class Numbers:
     figures: Mapping[str, float | None]
     layers_are: str
     layers: tuple[LayerNumbers, ...]
+    segments: tuple[files.SegmentFile, ...]
+    host_nodes: tuple[files.HostNode, ...]
     findings: tuple[Finding, ...]
     not_known: tuple[str, ...]
     not_modelled: tuple[str, ...]
@@ -141,6 +147,8 @@ def _output(facts: Facts) -> dict[str, Any]:
         "figures": {f.key: f.value for f in summary.figures(facts)},
         "layers_are": facts.profile.parts_are,
         "layers": tuple(LayerNumbers(layer.name, layer.counted, layer.noted) for layer in facts.layers),
+        "segments": facts.segments.segments if facts.segments else (),
+        "host_nodes": facts.segments.host_nodes if facts.segments else (),
         "findings": tuple(facts.profile.findings),
         "not_known": (*facts.missing, *([facts.profile.untimed] if facts.profile.untimed else [])),
         "not_modelled": tuple(summary.NOT_MODELLED),

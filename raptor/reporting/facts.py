@@ -10,8 +10,9 @@ from raptor.common import storage
 from raptor.common.errors import RaptorError, UserError
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport
-from validator.profile import Profile, profile
-from validator.profile.facts import Part
+from validator.hosted.listing import chip_folders, is_hosted, read_segments
+from validator.profile.facts import Part, Profile
+from validator.profile.segments import profile_any
 
 if TYPE_CHECKING:
     from validator.validation_report import ValidationReport as Verdict
@@ -32,24 +33,30 @@ class Layer:
 class Facts:
     """All facts about one output. `missing`: files that are missing or unreadable, and the effect on the page.
 
-    `verdict`: None if validation was not asked for; `no_verdict` then says why.
+    `manifest`: the manifest, or the list of segments of a program that has some. `verdict`: None if validation was not
+    asked for; `no_verdict` then says why.
     """
 
     name: str
     profile: Profile
-    manifest: files.Manifest | None
+    manifest: files.Manifest | files.Segments | None
     report: CompileReport | None
     layers: tuple[Layer, ...]
     verdict: "Verdict | None"
     no_verdict: str
     missing: tuple[str, ...]
 
+    @property
+    def segments(self) -> files.Segments | None:
+        """The segments of a program that has some."""
+        return self.manifest if isinstance(self.manifest, files.Segments) else None
+
 
 def gather(out: Path, arch: str | None = None, *, validate: bool = False) -> Facts:
     """Reads, simulates, checks and, if asked, validates. Raises `UserError` if `out` is not a program."""
-    counted = profile(out, arch)
+    counted = profile_any(out, arch)
     missing: list[str] = []
-    manifest = _optional(files.Manifest, out, files.MANIFEST, "name of the model, options, validation", missing)
+    manifest = _manifest(out, missing)
     report = _optional(CompileReport, out, files.REPORT, "operators, shapes, unfoldings and copies of layers", missing)
     if counted.parts_are == "instruction":
         missing.append(f"no {files.STEPS}: nobody knows which layer an instruction serves, so kinds of them are listed")
@@ -59,6 +66,15 @@ def gather(out: Path, arch: str | None = None, *, validate: bool = False) -> Fac
     verdict, why = _verdict(out, manifest, validate)
     name = f"{manifest.model} ({out})" if manifest else str(out)
     return Facts(name, counted, manifest, report, tuple(_layers(counted, report)), verdict, why, tuple(missing))
+
+
+def _manifest(out: Path, missing: list[str]) -> files.Manifest | files.Segments | None:
+    """Returns the manifest, or the list of segments."""
+    if not is_hosted(out):
+        return _optional(files.Manifest, out, files.MANIFEST, "name of the model, options, validation", missing)
+    missing.append(f"pictures over time: each segment has its own; try: raptor report {chip_folders(out)[0]}")
+    missing.append("the host: nodes that run there are listed, their time and energy are not modelled, and in no sum")
+    return read_segments(out)
 
 
 def _optional(schema: type[T], out: Path, name: str, without: str, missing: list[str]) -> T | None:
@@ -72,7 +88,7 @@ def _optional(schema: type[T], out: Path, name: str, without: str, missing: list
         return None
 
 
-def _verdict(out: Path, manifest: files.Manifest | None, wanted: bool) -> "tuple[Verdict | None, str]":
+def _verdict(out: Path, manifest: files.Manifest | files.Segments | None, wanted: bool) -> "tuple[Verdict | None, str]":
     if manifest is None:
         return None, f"not possible without {files.MANIFEST}"
     if not wanted:

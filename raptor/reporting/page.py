@@ -35,6 +35,8 @@ def report_page(facts: Facts) -> str:
         slowest=_slowest(facts),
         bin=_time(found.timeline.bin_ns) if found.timeline else "",
         not_modelled=summary.NOT_MODELLED,
+        segments=tables.segment_table(facts.segments) if facts.segments else None,
+        on_host=tables.host_table(facts.segments) if facts.segments else None,
         layers=tables.layer_table(facts),
         flows=tables.flow_table(facts),
         most_flows=tables.MOST_FLOWS,

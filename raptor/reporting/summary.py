@@ -162,10 +162,10 @@ def head(facts: Facts) -> list[Figure]:
     ]
 
 
-def _options(manifest: files.Manifest) -> dict[str, Any]:
+def _options(manifest: files.Manifest | files.Segments) -> dict[str, Any]:
     """Returns the options that are shown: `bits` only for floats, as integers have the types of the model."""
-    shown = {name: value for name, value in manifest.options.items() if value != {}}
-    if manifest.numbers != "float":
+    shown = {name: value for name, value in manifest.options.items() if value not in ({}, [])}
+    if isinstance(manifest, files.Manifest) and manifest.numbers != "float":
         shown.pop("bits", None)
         shown["numbers"] = manifest.numbers
     return shown

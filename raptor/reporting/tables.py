@@ -1,8 +1,9 @@
 """Tables of the page: texts of cells, and the values to sort them by."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from raptor.output import files
 from raptor.reporting import text
 from raptor.reporting.facts import Facts, Layer
 from validator.checks.findings_text import place
@@ -57,6 +58,49 @@ class Table:
 
 
 _NONE = Cell("", -1)
+
+
+def segment_table(segments: files.Segments) -> Table:
+    """Makes the table of segments, in the order in which they run."""
+    columns = (
+        Column("segment", number=False),
+        Column("where", number=False),
+        Column("nodes"),
+        Column("MACs", "multiply-accumulates of a sample"),
+        Column("reads", "bytes of the tensors that it reads"),
+        Column("makes", "bytes of the tensors that it makes"),
+        Column("tensors", "that it reads, and that it makes", number=False),
+    )
+    total = sum(s.macs for s in segments.segments) or 1
+    sizes = {c.name: c.size_bytes for c in segments.crossings}
+    return Table("segments-table", columns, tuple(_segment_cells(s, sizes, total) for s in segments.segments))
+
+
+def _segment_cells(segment: files.SegmentFile, sizes: Mapping[str, int | None], total: int) -> tuple[Cell, ...]:
+    return (
+        Cell(segment.path, segment.path),
+        Cell(segment.kind, segment.kind),
+        Cell(f"{len(segment.nodes):,}", len(segment.nodes), hint=", ".join(segment.nodes[:FEW_ROWS])),
+        Cell(f"{segment.macs:,}", segment.macs, segment.macs / total),
+        *(_sum_of_bytes([sizes[name] for name in names]) for names in (segment.reads, segment.makes)),
+        Cell(f"{', '.join(segment.reads)} to {', '.join(segment.makes)}", ""),
+    )
+
+
+def _sum_of_bytes(sizes: Sequence[int | None]) -> Cell:
+    """Returns the sum of sizes; those that depend on values are not known."""
+    if None in sizes:
+        return Cell("not known", -1)
+    total = sum(size or 0 for size in sizes)
+    return Cell(text.size(total), total)
+
+
+def host_table(segments: files.Segments) -> Table:
+    """Makes the table of nodes on the host, with the reason of each."""
+    columns = (Column("node", number=False), Column("operator", number=False), Column("reason", number=False))
+    rows = tuple(tuple(Cell(word, word) for word in (n.node, n.op_type, n.reason)) for n in segments.host_nodes)
+    return Table("host-table", columns, rows, folds=True)
+
 
 _COUNTED = (
     Column("time", "share of the critical path: the chain of instructions that takes the whole latency"),

@@ -26,13 +26,19 @@ SWEEPS = 10
 def place_cores(partition: Partition, decision: Decision, arch: Target) -> PlacedGraph:
     """Returns the graph with a core of the chip for each virtual core.
 
-    The two have the same number, unless the flow is by line: then cores are swapped.
+    The two have the same number, unless the flow is by line: then cores are swapped. Where the program may use only
+    some cores, virtual core k is the k-th of them.
     """
     graph, cores = partition.graph, partition.cores
+    places = usable(arch).tolist()
     if isinstance(decision.flow, ByLine) and graph.computes:
-        places: list[int] = places_of(traffic(partition, arch), arch).tolist()
-        cores = tuple(places[core] for core in cores)
-    return PlacedGraph(graph, cores, partition.positions)
+        places = places_of(traffic(partition, arch), arch).tolist()
+    return PlacedGraph(graph, tuple(places[core] for core in cores), partition.positions)
+
+
+def usable(arch: Target) -> Ints:
+    """Returns the cores that the program may use, in their order."""
+    return np.arange(arch.core_count) if arch.places is None else np.array(arch.places, np.int64)
 
 
 def traffic(placed: Partition | PlacedGraph, arch: Target) -> Ints:
@@ -64,7 +70,7 @@ def places_of(messages: Ints, arch: Target) -> Ints:
     """Returns [cores]: the place of each virtual core. `messages`: as `traffic` returns them."""
     from raptor.spatial.mesh_placement_kernel import swap_places  # compiled code is loaded only where it runs
 
-    count = arch.core_count
+    count = arch.usable_cores
     a, b, flits = messages.T
     pairs, index = np.unique(np.concatenate([a * count + b, b * count + a]), return_inverse=True)
     weights = np.bincount(index, np.concatenate([flits, flits])).astype(np.int64)
@@ -72,7 +78,7 @@ def places_of(messages: Ints, arch: Target) -> Ints:
     places = np.arange(count)
     rows, cols, rows_apart, cols_apart = _distances(arch)
     swap_places(places, rows, cols, rows_apart, cols_apart, first, pairs % count, weights, SWEEPS)
-    return places
+    return usable(arch)[places]
 
 
 def _distances(arch: Target) -> tuple[Ints, Ints, Floats, Floats]:
@@ -81,7 +87,7 @@ def _distances(arch: Target) -> tuple[Ints, Ints, Floats, Floats]:
     Distances are hops of a mesh. If the chip has a table of latencies, each place is a row of it, and distances are ns
     there and back. (A table of all pairs of a large mesh might not fit into memory.)
     """
-    places = np.arange(arch.core_count)
+    places = usable(arch)
     if arch.table is None:
         rows, cols = np.divmod(places, arch.mesh_cols)
         return rows, cols, _apart(rows), _apart(cols)

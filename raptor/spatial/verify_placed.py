@@ -43,6 +43,9 @@ def verify_placed(placed: PlacedGraph, partition: Partition, arch: Target) -> No
         raise VerifyError("place_cores: the computes are not those of the partition")
     _check_columns("place_cores", placed)
     _check_range("place_cores", placed, arch)
+    taken = sorted(set(placed.cores).difference(arch.places)) if arch.places is not None else []
+    if taken:
+        raise VerifyError(f"place_cores: core {taken[0]} is not one that the program may use")
     renamed = set(zip(partition.cores, placed.cores, strict=True))
     for side, kind in enumerate(("virtual core", "core")):
         core, times = max(Counter(pair[side] for pair in renamed).items(), key=lambda found: found[1], default=(0, 1))

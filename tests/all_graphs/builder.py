@@ -249,7 +249,7 @@ class Builder:
 
     def model(self) -> ModelProto:
         """Outputs: all values that nobody reads, one that is read as well, sometimes a constant."""
-        made = [o for n in self.nodes for o in n.output if o]
+        made = [o for n in self.nodes for o in n.output if o and self.values[o].exact.dtype == np.float32]
         read = {i for n in self.nodes for i in n.input}
         inner = self.pick(made)
         outputs = {n: self.values[n].exact for n in made if n not in read or n == inner}

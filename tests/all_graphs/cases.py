@@ -15,7 +15,17 @@ from onnx import ModelProto
 
 import raptor
 from raptor.common.errors import CapacityError
-from tests.all_graphs import convolution, elementwise, movement, normalisation, pool, product, recurrent, resize
+from tests.all_graphs import (
+    convolution,
+    elementwise,
+    movement,
+    normalisation,
+    pool,
+    positions,
+    product,
+    recurrent,
+    resize,
+)
 from tests.all_graphs.builder import FAMILIES, MAX_ELEMENTS, OPSETS, STEPS, TOLERANCE, Builder, MisfitError
 from tests.frontend.support import Array
 from tests.pipeline import arch_file
@@ -23,7 +33,7 @@ from validator.checks import Severity
 from validator.simulate.builtin import simulate
 from validator.validate import validate
 
-_MODULES = (convolution, product, recurrent, pool, elementwise, normalisation, movement, resize)
+_MODULES = (convolution, product, recurrent, pool, elementwise, normalisation, movement, positions, resize)
 """Importing them fills `STEPS`."""
 
 _OPTION = {"cores": "cores", "crossbars a core": "xbars_per_core"}

@@ -28,6 +28,17 @@ UNARY: Mapping[str, tuple[int, dict[str, Sequence[Any]]]] = {
     "HardSigmoid": (1, {"alpha": [0.2, 0.5], "beta": [0.5, 0.3]}),
     "Swish": (24, {"alpha": [1.0, 0.5, 2.0]}),
     "Gelu": (20, {"approximate": ["none", "tanh"]}),
+    "Sin": (7, {}),
+    "Cos": (7, {}),
+    "Tan": (7, {}),
+    "Atan": (7, {}),
+    "Sinh": (9, {}),
+    "Cosh": (9, {}),
+    "Asinh": (9, {}),
+    "Floor": (1, {}),
+    "Ceil": (1, {}),
+    "Round": (11, {}),
+    "Sign": (9, {}),
     "Dropout": (7, {}),
     "Identity": (1, {}),
     "Cast": (1, {"to": [TensorProto.FLOAT]}),
@@ -46,6 +57,14 @@ def unary(b: Builder) -> None:
 def of_positive(b: Builder) -> None:
     op = b.pick(["Log", "Sqrt", "Reciprocal"])
     b.emit(op, [b.positive(b.tensor())])
+
+
+@step("elementwise")
+def of_small(b: Builder) -> None:
+    """Functions of numbers between -1 and 1, or of those above 1."""
+    small = b.emit("Mul", [b.emit("Tanh", [b.tensor()]), b.given(0.9)])
+    op = b.pick(["Asin", "Acos", "Atanh", "Acosh"] if b.opset >= 9 else ["Asin", "Acos"])
+    b.emit(op, [b.emit("Add", [small, b.given(2)]) if op == "Acosh" else small])
 
 
 @step("elementwise")

@@ -213,14 +213,45 @@ def scatter_nd(b: Builder) -> None:
 
 @step("movement")
 def scatter_elements(b: Builder) -> None:
-    b.need(b.opset >= 11)
+    b.need(b.opset >= 9)
     x = b.tensor(1, 2, 3, 4)
     axis = b.axis(len(b.shape(x)))
     shape = tuple(b.number(1, n) for n in b.shape(x))
     # Different along the axis: what comes last is not defined.
     along = np.random.default_rng(len(b.nodes)).permutation(b.shape(x)[axis])[: shape[axis]]
     column = along.reshape([-1 if a == axis % len(shape) else 1 for a in range(len(shape))])
-    b.emit("ScatterElements", [x, b.ints(np.broadcast_to(column, shape)), b.operand(shape)], axis=axis)
+    op = "ScatterElements" if b.opset >= 11 else "Scatter"
+    reduction = {"reduction": b.pick(["none", "add", "max", "mul", "min"])} if b.opset >= 18 else {}
+    b.emit(op, [x, b.ints(np.broadcast_to(column, shape)), b.operand(shape)], axis=axis, **reduction)
+
+
+@step("movement")
+def tensor_scatter(b: Builder) -> None:
+    b.need(b.opset >= 24)
+    x = b.tensor(3, 4)
+    shape = b.shape(x)
+    count = b.number(1, shape[-2])
+    first = [b.number(0, shape[-2] - count) for _ in range(shape[0])]
+    b.emit("TensorScatter", [x, b.operand((*shape[:-2], count, shape[-1])), b.ints(first)], axis=-2)
+
+
+@step("movement")
+def max_unpool(b: Builder) -> None:
+    b.need(b.opset >= 9)
+    x = b.tensor(4)
+    n, c, h, w = b.shape(x)
+    rng = np.random.default_rng(len(b.nodes))
+    inside = rng.integers(0, 2, (2, n, c, h, w))
+    row, col = 2 * np.arange(h)[:, None] + inside[0], 2 * np.arange(w) + inside[1]
+    plane = np.arange(n * c).reshape(n, c, 1, 1)
+    b.emit("MaxUnpool", [x, b.ints((plane * 2 * h + row) * 2 * w + col)], kernel_shape=[2, 2], strides=[2, 2])
+
+
+@step("movement")
+def eye_like(b: Builder) -> None:
+    b.need(b.opset >= 9)
+    x = b.tensor(2)
+    b.emit("Add", [x, b.emit("EyeLike", [x], k=b.number(-1, 2))])
 
 
 @step("movement", 2)

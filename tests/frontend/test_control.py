@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
@@ -123,6 +124,19 @@ def test_nested_branches_with_the_same_names():
             check(model(nodes, inputs, ["y"]), {"c": c, "d": d})
 
 
+def test_constants_of_a_branch_that_stays_inside_one_that_does_not():
+    """Each constant is moved out once: a model with two of one name is none."""
+    constant = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(random(2, 3)))
+    inner = [body([constant, op("Add", "x k", "t")], (), [value("t")]), body([op("Neg", "x", "t")], (), [value("t")])]
+    stays = helper.make_node("If", ["d"], ["t"], "stays", then_branch=inner[0], else_branch=inner[1])
+    outer = [body([stays], (), [value("t")]), body([op("Identity", "x", "t")], (), [value("t")])]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=outer[0], else_branch=outer[1])
+    proto = model([node], [value("x", shape=[2, 3]), value("c", BOOL, []), value("d", BOOL, [])], ["y"])
+    bind_inputs(proto, Fixed(constants={"c": True}))
+    assert list(control.resolve(proto)) == ["y"]
+    onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
 def test_a_branch_that_hands_on_what_is_outside():
     nodes = [op("Relu", "x", "r")]
     then = body([op("Identity", "r", "a"), op("Identity", "r", "b")], (), [value("a"), value("b")])
@@ -143,8 +157,8 @@ def test_a_branch_of_constants_only():
 
 
 def test_weights_of_the_branch_not_taken_do_not_matter():
-    """The weights may even be infinite."""
-    then = body([op("Add", "x k", "t")], (), [value("t")], {"k": np.array([np.inf], np.float32)})
+    """The weights may even be no numbers."""
+    then = body([op("Add", "x k", "t")], (), [value("t")], {"k": np.array([np.nan], np.float32)})
     other = body([op("Relu", "x", "e")], (), [value("e")])
     node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
     inputs = [value("x", shape=[2, 3]), value("c", BOOL, [])]

@@ -281,10 +281,11 @@ def test_what_stays_in_place_is_renamed():
 
 
 def test_refusals():
-    scatter = node("ScatterND", "x i u", reduction="add")
-    model = make_model([scatter], {"x": (4, 2), "u": (1, 2)}, {"y": 2}, {"i": np.array([[1]])}, opset=18)
-    with pytest.raises(UnsupportedError, match="reduction is add; only none"):
-        load(model)
+    first = node("ScatterND", "x i u", "s", reduction="add")
+    far = node("GatherElements", "s j")
+    constants = {"i": np.array([[1]]), "j": np.array([[4, 0]])}
+    with pytest.raises(UnsupportedError, match="indices from 0 to 4 of 4"):
+        load(make_model([first, far], {"x": (4, 2), "u": (1, 2)}, {"y": 2}, constants, opset=18))
     with pytest.raises(UnsupportedError, match=r"my_scatternd \(ScatterND\): .*'i' must be a constant|'i'"):
         load(make_model([node("Cast", "z", "i", to=7), node("Gather", "x i")], {"x": (2,), "z": (1,)}, {"y": 1}))
 

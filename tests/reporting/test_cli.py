@@ -172,7 +172,7 @@ def test_compare_as_json(outs: list[Path], capsys: pytest.CaptureFixture[str]):
     _, shown, _ = run(capsys, "compare", *outs, "--json", "-")
     found = json.loads(shown)
     first, second = found["programs"]
-    assert (found["version"], found["notes"][0][:17]) == (1, "the models differ")
+    assert (found["version"], found["notes"][0][:17]) == (2, "the models differ")
     assert first["program"] == str(outs[0])
     assert (first["figures"]["products_mvmul"], second["figures"]["products_mvmul"]) == (100, 400)
     assert (first["ratios"]["products_mvmul"], second["ratios"]["products_mvmul"]) == (1, 4)
@@ -237,7 +237,7 @@ def test_report_json_needs_no_page(
     _, shown, _ = run(capsys, "report", outs[0], "--json", "figures.json")
     assert (shown, [p.name for p in tmp_path.iterdir()]) == ("", ["figures.json"])
     found = json.loads((tmp_path / "figures.json").read_text())
-    assert (found["version"], found["verdict"], found["not_modelled"][0]) == (1, None, "area")
+    assert (found["version"], found["verdict"], found["not_modelled"][0]) == (2, None, "area")
     _, shown, _ = run(capsys, "report", outs[0], "--json", "-", "-o", "page.html", "--validate")
     assert json.loads(shown)["verdict"] == "pass"
     assert (tmp_path / "page.html").is_file()

@@ -180,7 +180,7 @@ CHANGES: dict[str, tuple[Edit, str]] = {
     "constants type": (put("weights/constants.npy", npy(np.zeros(3))), "expected <f4 (float32) in C order, found <f8"),
     "constants cut": (put("weights/constants.npy", npy(np.zeros(3, np.float32))[:-1]), "takes 12 bytes, found less"),
     "constants long": (put("weights/constants.npy", npy(np.zeros(3, np.float32)) + b"1"), "takes 12 bytes, found more"),
-    "constants nan": (put("weights/constants.npy", npy(np.full(3, np.nan, np.float32))), "holds NaN or infinity"),
+    "constants nan": (put("weights/constants.npy", npy(np.full(3, np.nan, np.float32))), "holds NaN"),
     "constants object": (put("weights/constants.npy", npy(np.array([1, None, 3]))), "expected <f4 (float32)"),
     "constants text": (put("weights/constants.npy", "hello"), "not a .npy array"),
     "constants missing": (put("weights/constants.npy", None), "constants.npy is not in the list of files"),

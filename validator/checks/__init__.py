@@ -4,7 +4,8 @@ The rules are described in docs/checks.md. A rule is a function in one of the mo
 `findings.rule`; see `findings.Rule`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from raptor.common import arguments
@@ -16,6 +17,7 @@ from validator.checks.arch_file import chip_of
 from validator.checks.findings import RULES, Finding, Rule, Severity, Topic, run_rule
 from validator.checks.loading import load_subject, read_network
 from validator.checks.subject import Chip, Shapes, Subject
+from validator.hosted.listing import chip_folders, is_hosted
 
 __all__ = ["RULES", "Finding", "Rule", "Severity", "Topic", "check", "check_chip", "check_output", "check_subject"]
 
@@ -40,8 +42,23 @@ def check(path: str | Path, arch: str | Path | None = None) -> tuple[Finding, ..
     `arch`: an architecture file or preset. Default: `arch.json` beside the streams. If there is none, the rules that
     need it are left out. Raises `UserError` for files that cannot be read.
     """
-    chip = None if arch is None else check_source(arch)
-    return check_subject(load_subject(arguments.path("path", path), chip))
+    chip, folder = None if arch is None else check_source(arch), arguments.path("path", path)
+    if not is_hosted(folder):
+        return check_subject(load_subject(folder, chip))
+    found = {part.name: check_subject(load_subject(part, chip)) for part in chip_folders(folder)}
+    return _sorted(_of_segments(found))
+
+
+def _of_segments(found: Mapping[str, Sequence[Finding]]) -> Iterator[Finding]:
+    """Yields the findings of all segments, with their directories; those of the chip, which they share, once."""
+    known: set[Finding] = set()
+    for segment, findings in found.items():
+        for finding in findings:
+            of_chip = finding.rule in RULES and RULES[finding.rule].topic is Topic.ARCHITECTURE
+            if of_chip and finding in known:
+                continue
+            known.add(finding)
+            yield finding if of_chip else replace(finding, file=f"{segment}/{finding.file}")
 
 
 def check_output(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 import orjson
@@ -32,13 +33,19 @@ def place(finding: Finding) -> str:
     """Describes the place of a finding, and the number of places."""
     if finding.core is None:
         return finding.file
-    where = f"core {finding.core}" if finding.pc is None else f"core {finding.core} at {finding.pc}"
+    where = f"{_segment(finding)}core {finding.core}{'' if finding.pc is None else f' at {finding.pc}'}"
     if finding.instruction:
         where += f" ({finding.instruction})"
     if finding.count > 1:
         cores = f" on {finding.cores} cores" if finding.cores > 1 else ""
         where += f", and {finding.count - 1} more{cores}"
     return where
+
+
+def _segment(finding: Finding) -> str:
+    """Returns the directory of the file, for programs in segments."""
+    folder, _, _ = finding.file.rpartition("/")
+    return f"{folder} " if folder.startswith("segment_") else ""
 
 
 def show(findings: Sequence[Finding], console: Console, *, quiet: bool = False) -> None:
@@ -89,7 +96,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
 def _result(finding: Finding) -> dict[str, Any]:
     location: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": finding.file}}}
     if finding.pc is not None:
-        if finding.file.startswith("core_") and finding.file.endswith(".json"):
+        if PurePosixPath(finding.file).name.startswith("core_") and finding.file.endswith(".json"):
             location["physicalLocation"]["region"] = {"startLine": finding.pc + 2}
         name = f"core{finding.core}[{finding.pc}]"
         location["logicalLocations"] = [{"fullyQualifiedName": name, "name": finding.instruction}]

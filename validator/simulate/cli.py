@@ -62,13 +62,16 @@ def _simulate(
     out: Path, arch: str | None, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
 ) -> "SimulationReport":
     if engine == "builtin":
-        from validator.simulate.builtin import simulate
+        from validator.simulate.segments import simulate
 
         return simulate(out, arch, mode=mode, samples=samples, trace_file=trace)
     if pimsim is None:
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
     if trace is not None:
         raise UserError("--trace needs --engine builtin")
+    from validator.hosted.listing import one_segment
+
+    one_segment(out, "--engine pimsim")
     from validator.simulate.pimsim import simulate as run_pimsim
     from validator.simulate.simulated_chip import beside
 

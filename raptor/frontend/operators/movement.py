@@ -1,5 +1,6 @@
 """Operators that only reorder elements: each is applied to an array of positions instead of values."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.frontend.scattering import choose, scatter
 from raptor.graph.ir import Indices
 
 
@@ -42,7 +44,7 @@ def import_split(node: NodeView, ctx: ImportContext) -> None:
     wanted = c_order(x.shape)
     axis = axis_of(node, len(x.shape), 0)
     for output, (start, stop) in zip(node.outputs, _ranges(node, ctx, x.shape[axis]), strict=True):
-        if output:
+        if output in ctx.used:
             build.finish(build.arranged(wanted.take(range(start, stop), axis=axis), x), output)
 
 
@@ -68,11 +70,14 @@ def import_gather(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, wanted.take(_indices(node, ctx, 1, wanted.shape[axis]), axis=axis))
 
 
-@importer("GatherElements", since=11, limits="constant indices")
+@importer("GatherElements", since=11, limits="computed indices: along an axis of at most 1024 finite elements")
 def import_gather_elements(node: NodeView, ctx: ImportContext) -> None:
-    """Elements by their indices along one dimension."""
+    """Elements by their indices along one dimension; by computed ones, as the sum of all times 1 or 0."""
+    axis = axis_of(node, len(ctx.shape_of(node.inputs[0])), 0)
+    if ctx.constant(node.inputs[1]) is None:
+        choose(node, ctx, axis)
+        return
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
-    axis = axis_of(node, wanted.ndim, 0)
     at = _along(_indices(node, ctx, 1, wanted.shape[axis]), axis)
     _arrange(node, ctx, wanted[at])
 
@@ -87,19 +92,59 @@ def import_gather_nd(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, wanted[(*outer, *np.moveaxis(given, -1, 0))])
 
 
-@importer("ScatterND", since=11, limits="constant indices; reduction none")
+@importer("ScatterND", since=11, limits="constant indices")
 def import_scatter_nd(node: NodeView, ctx: ImportContext) -> None:
-    """The input with slices replaced by updates."""
+    """The input with slices replaced by updates, or combined with them."""
     given = _constant(node, ctx, 1)
-    _scatter(node, ctx, tuple(np.moveaxis(given, -1, 0)))
+    scatter(node, ctx, tuple(np.moveaxis(given, -1, 0)))
 
 
-@importer("ScatterElements", since=11, limits="constant indices; reduction none")
+@importer("Scatter", since=9, limits="constant indices")
+def import_scatter(node: NodeView, ctx: ImportContext) -> None:
+    """ScatterElements under its old name."""
+    import_scatter_elements(node, ctx)
+
+
+@importer("ScatterElements", since=11, limits="constant indices")
 def import_scatter_elements(node: NodeView, ctx: ImportContext) -> None:
-    """The input with elements replaced by updates."""
+    """The input with elements replaced by updates, or combined with them."""
     shape = ctx.shape(node.inputs[0])
     axis = axis_of(node, len(shape), 0)
-    _scatter(node, ctx, _along(_indices(node, ctx, 1, shape[axis]), axis))
+    scatter(node, ctx, _along(_indices(node, ctx, 1, shape[axis]), axis))
+
+
+@importer("TensorScatter", since=24, limits="constant places")
+def import_tensor_scatter(node: NodeView, ctx: ImportContext) -> None:
+    """A cache with new elements from a place on, or around its end (circular)."""
+    build = Builder(node, ctx)
+    sources = [build.operand(i) for i in node.inputs[:2]]
+    wanted, updates = indices(sources)
+    axis = axis_of(node, wanted.ndim, -2)
+    first = constant_ints(node, ctx, 2) or (0,) * len(wanted)
+    size, count = wanted.shape[axis], updates.shape[axis]
+    if node.string("mode", "linear") == "linear" and max(first) + count > size:
+        raise Refusal(f"{count} elements from {max(first)} on, into a cache of {size}")
+    for batch, start in enumerate(first):
+        places = c_order((count,), start) % size
+        np.moveaxis(wanted[batch], axis - 1, 0)[places] = np.moveaxis(updates[batch], axis - 1, 0)
+    build.finish(build.arranged(wanted, *sources))
+
+
+@importer("MaxUnpool", since=9, limits="constant indices")
+def import_max_unpool(node: NodeView, ctx: ImportContext) -> None:
+    """The elements of an image at the places that they were taken from, 0 elsewhere."""
+    given = np.asarray(_constant(node, ctx, 1), np.int64)
+    small = node.ints("kernel_shape")
+    strides, pads = node.ints("strides", (1,) * len(small)), node.ints("pads", (0,) * 2 * len(small))
+    sizes = zip(given.shape[2:], strides, pads[: len(small)], pads[len(small) :], small, strict=True)
+    own = [(n - 1) * s - before - behind + k for n, s, before, behind, k in sizes]
+    shape = ctx.shape(node.output)
+    wanted = np.full(math.prod(shape), -1, np.int64)
+    places = np.stack(np.unravel_index(given.reshape(-1), (*given.shape[:2], *own)))
+    if (places >= np.array(shape)[:, None]).any():
+        raise Refusal("an index lies outside of its result")
+    wanted[np.ravel_multi_index(tuple(places), shape)] = np.arange(given.size)
+    _arrange(node, ctx, wanted.reshape(shape))
 
 
 @importer("DepthToSpace", since=1)
@@ -218,16 +263,6 @@ def _along(given: Indices, axis: int) -> tuple[Indices, ...]:
 def _range_along(dimension: int, size: int, rank: int) -> Indices:
     """Returns 0, 1, ... along one of `rank` dimensions."""
     return np.arange(size).reshape(*(1,) * dimension, size, *(1,) * (rank - dimension - 1))
-
-
-def _scatter(node: NodeView, ctx: ImportContext, where: tuple[Array, ...]) -> None:
-    if node.string("reduction", "none") != "none":
-        raise Refusal(f"reduction is {node.string('reduction', 'none')}; only none is supported")
-    build = Builder(node, ctx)
-    sources = [build.operand(node.inputs[i]) for i in (0, 2)]
-    wanted, updates = indices(sources)
-    wanted[where] = updates
-    build.finish(build.arranged(wanted, *sources))
 
 
 def _rank_4(shape: Shape) -> tuple[int, int, int, int]:

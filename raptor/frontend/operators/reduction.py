@@ -17,7 +17,7 @@ from raptor.target.layout import Image
 STATIC = "constant axes"
 
 
-@importer("ReduceSum", since=1, limits=STATIC)
+@importer("ReduceSum", since=1, limits=STATIC, counts=True)
 def import_reduce_sum(node: NodeView, ctx: ImportContext) -> None:
     """Sum over axes: a pool over pixels (thesis, 4.2), a product with ones over channels."""
     _lower(node, ctx, lambda build, seen: axes.reduce(build, seen, "sum"))
@@ -29,25 +29,25 @@ def import_reduce_mean(node: NodeView, ctx: ImportContext) -> None:
     _lower(node, ctx, lambda build, seen: axes.reduce(build, seen, "sum", 1 / seen.count))
 
 
-@importer("ReduceMax", since=1, limits=STATIC)
+@importer("ReduceMax", since=1, limits=STATIC, counts=True)
 def import_reduce_max(node: NodeView, ctx: ImportContext) -> None:
     """Maximum over axes."""
     _lower(node, ctx, lambda build, seen: axes.reduce(build, seen, "max"))
 
 
-@importer("ReduceMin", since=1, limits=STATIC)
+@importer("ReduceMin", since=1, limits=STATIC, counts=True)
 def import_reduce_min(node: NodeView, ctx: ImportContext) -> None:
     """Minimum over axes: -max(-x)."""
     _lower(node, ctx, lambda build, seen: _negated(build, axes.reduce(build, _mapped(build, seen, _negated), "max")))
 
 
-@importer("ReduceL1", since=1, limits=STATIC)
+@importer("ReduceL1", since=1, limits=STATIC, counts=True)
 def import_reduce_l1(node: NodeView, ctx: ImportContext) -> None:
     """Sum of |x| over axes."""
     _lower(node, ctx, lambda build, seen: axes.reduce(build, _mapped(build, seen, Builder.absolute), "sum"))
 
 
-@importer("ReduceSumSquare", since=1, limits=STATIC)
+@importer("ReduceSumSquare", since=1, limits=STATIC, counts=True)
 def import_reduce_sum_square(node: NodeView, ctx: ImportContext) -> None:
     """Sum of x * x over axes."""
     _lower(node, ctx, lambda build, seen: axes.reduce(build, _mapped(build, seen, _squared), "sum"))
@@ -71,7 +71,7 @@ def import_reduce_log_sum_exp(node: NodeView, ctx: ImportContext) -> None:
     _lower(node, ctx, _log_sum_exp)
 
 
-@importer("ReduceProd", since=1, limits=STATIC)
+@importer("ReduceProd", since=1, limits=STATIC, counts=True)
 def import_reduce_prod(node: NodeView, ctx: ImportContext) -> None:
     """Product over axes, by multiplying halves repeatedly."""
     _lower(node, ctx, _product)

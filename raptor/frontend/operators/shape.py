@@ -7,6 +7,7 @@ from onnx import TensorProto
 
 from raptor.frontend.building import Builder, axis_of, indices
 from raptor.frontend.constants import natural_image
+from raptor.frontend.formulas import Formula
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis, outer_size
@@ -46,9 +47,21 @@ def import_cast(node: NodeView, ctx: ImportContext) -> None:
     _lower_rename(node, ctx)
 
 
-@importer("Dropout", since=1, limits="inference")
+@importer("EyeLike", since=9, counts=True)
+def import_eye_like(node: NodeView, ctx: ImportContext) -> None:
+    """A constant matrix with ones on one diagonal."""
+    rows, cols = ctx.shape(node.inputs[0])
+    ones = np.eye(rows, cols, node.integer("k", 0), np.float32)
+    f = Formula(node, ctx, ones.shape, natural_image(ones.shape))
+    f.finish(f.constant(ones))
+
+
+@importer("Dropout", since=1, limits="inference", all_outputs=True)
 def import_dropout(node: NodeView, ctx: ImportContext) -> None:
-    """The input: nothing is dropped in inference."""
+    """The input: nothing is dropped in inference. The mask is a constant."""
+    mask = node.outputs[1] if len(node.outputs) > 1 else ""
+    if mask in ctx.used:
+        ctx.set_constant(mask, np.ones(ctx.shape(node.inputs[0]), ctx.kind(mask)))
     training = ctx.constant(node.input(2))
     if node.input(2) is not None and (training is None or training.any()):
         raise Refusal("training_mode must be the constant false")

@@ -4,6 +4,7 @@ The architecture file and network table of pimsim-nn are one source (`raptor.tar
 for things without a field in that file: several chips, element widths, the device of a cell.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -116,7 +117,7 @@ class Target:
     """The hardware to compile for: `chips` chips of equal cores, one global memory, one network.
 
     `file`: the architecture file from which it was made; the output has a copy. `notes`: changes that the options of
-    the user made necessary.
+    the user made necessary. `places`: the cores that a program may use; None for all.
     """
 
     file: ArchFile
@@ -127,10 +128,15 @@ class Target:
     network: Network
     widths: Widths
     notes: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
 
     def __hash__(self) -> int:
         """Hashes two fields only: a target keys caches of costs, and hashing all of it takes longer than a cost."""
-        return hash((self.widths, self.core_count))
+        return hash((self.widths, self.usable_cores))
+
+    def with_places(self, places: Sequence[int]) -> "Target":
+        """Returns the target for a program that may use only these cores of the chip."""
+        return replace(self, places=tuple(places))
 
     def with_timeout_ms(self, simulated_ms: float) -> "Target":
         """Returns the target with a timeout of at least `simulated_ms` for the simulator's latency mode."""
@@ -159,6 +165,11 @@ class Target:
     def core_count(self) -> int:
         """Number of cores of all chips."""
         return self.chips * self.cores_per_chip
+
+    @property
+    def usable_cores(self) -> int:
+        """Number of cores that a program may use."""
+        return self.core_count if self.places is None else len(self.places)
 
     @property
     def rob_size(self) -> int:

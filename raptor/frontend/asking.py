@@ -1,0 +1,86 @@
+"""Asks for each node of a model whether the chip can compute it; for models that it cannot compute alone."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, external_data_helper
+
+from raptor.common.errors import UserError
+from raptor.frontend import canonical, reading, translating
+from raptor.frontend.fixed import Fixed
+from raptor.frontend.libraries import infer_types
+from raptor.frontend.loading import prepare
+from raptor.frontend.reading import LIMIT_BYTES, graphs_of
+from raptor.frontend.translating import Answer, Origin
+from raptor.graph.ir import Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A model in canonical form: inputs bound, branches resolved, shapes and constants folded.
+
+    `proto` is complete: all weights are inside, and all types that can be inferred. `answers` has one entry for
+    each of its nodes, `graph` is what the accepted ones became. `onnx_bytes` is the original model.
+    """
+
+    name: str
+    onnx_bytes: bytes
+    proto: ModelProto
+    graph: Graph
+    answers: tuple[Answer, ...]
+    notes: tuple[str, ...]
+    constants: Mapping[str, npt.NDArray[Any]]
+
+
+def ask(model: reading.Source, fixed: Fixed) -> Asked:
+    """Asks about all nodes of a model that was read. Raises `UserError` as `load` does, but not for refused nodes."""
+    onnx_bytes, name = model.onnx_bytes, model.name
+    ready = prepare(model, fixed, keep_integers=True)
+    origin = Origin.of(model)
+    with canonical.canonicalise(model) as (proto, folder), canonical.blaming_the_model(folder):
+        _complete_types(proto, folder)
+        graph, answers = translating.ask_nodes(proto, folder, origin)
+        _embed(proto, folder, name)
+    for node, answer in zip(proto.graph.node, answers, strict=True):
+        node.name = answer.name
+    return Asked(name, onnx_bytes, proto, graph, answers, ready.notes, ready.constants)
+
+
+def _complete_types(proto: ModelProto, folder: Path) -> None:
+    """Adds the types that onnx does not infer, those of operators of other domains say, as onnxruntime infers them."""
+    graph = proto.graph
+    known = {v.name for v in (*graph.output, *graph.value_info) if is_complete(v.type)}
+    missing = [o for node in graph.node for o in node.output if o and o not in known]
+    if missing:
+        found = infer_types(proto, missing, folder)
+        incomplete = [v for v in graph.value_info if v.name not in found]
+        del graph.value_info[:]
+        graph.value_info.extend((*incomplete, *(ValueInfoProto(name=n, type=kind) for n, kind in found.items())))
+
+
+def is_complete(kind: TypeProto) -> bool:
+    """Tells whether a type says all that a reader needs, perhaps without sizes."""
+    if kind.HasField("tensor_type"):
+        return kind.tensor_type.elem_type != TensorProto.UNDEFINED and kind.tensor_type.HasField("shape")
+    return kind.WhichOneof("value") is not None
+
+
+def _embed(proto: ModelProto, folder: Path, name: str) -> None:
+    """Moves the weights in files of `folder` into the model. Raises `UserError` if it has more than 2 GiB then."""
+    outside = [t for t in _tensors(proto) if t.data_location == TensorProto.EXTERNAL]
+    size = sum(int(e.value) for t in outside for e in t.external_data if e.key == "length")
+    if size > LIMIT_BYTES:
+        raise UserError(f"{name}: with its constants computed, the model is larger than 2 GiB, the limit of ONNX")
+    for tensor in outside:
+        external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+
+
+def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    for graph in graphs_of(proto.graph):
+        yield from graph.initializer
+        yield from (a.t for node in graph.node for a in node.attribute if a.HasField("t"))

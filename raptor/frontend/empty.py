@@ -1,0 +1,34 @@
+"""Removes tensors without elements, which functions of the standard make: the part of a vector that stays as it is."""
+
+import math
+
+from onnx import ModelProto, NodeProto
+
+from raptor.frontend.bodies import set_nodes
+
+
+def drop_empty(proto: ModelProto) -> None:
+    """Removes operands without elements from concatenations, and nodes that compute nothing else, in place."""
+    empty = _empty_tensors(proto) - {v.name for v in proto.graph.output}
+    if empty:
+        set_nodes(proto.graph, [_full(n, empty) for n in proto.graph.node if not empty.issuperset(n.output)])
+
+
+def _empty_tensors(proto: ModelProto) -> set[str]:
+    graph = proto.graph
+    found = {t.name for t in graph.initializer if math.prod(t.dims) == 0}
+    for value in (*graph.input, *graph.value_info):
+        dims = value.type.tensor_type.shape.dim
+        if any(d.HasField("dim_value") and d.dim_value == 0 for d in dims):
+            found.add(value.name)
+    return found
+
+
+def _full(node: NodeProto, empty: set[str]) -> NodeProto:
+    """Returns a Concat without the empty operands; every other node as it is."""
+    kept = [name for name in node.input if name not in empty]
+    if node.op_type != "Concat" or len(kept) in (0, len(node.input)):
+        return node
+    del node.input[:]
+    node.input.extend(kept)
+    return node

@@ -1,0 +1,127 @@
+"""Replaces operators that have no importer by the functions that the ONNX standard defines for them.
+
+The standard writes some operators, such as Attention, as a graph of simpler ones. Some of these functions depend on the
+types of the inputs, which are inferred.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+
+from raptor.frontend.bodies import Names, inline, rename_reads, set_nodes
+from raptor.frontend.check import label
+from raptor.frontend.control import is_control
+from raptor.frontend.libraries import InvalidTypes, default_attributes, infer_shapes, standard_function
+from raptor.frontend.reading import graphs_of, subgraphs
+from raptor.frontend.registry import STANDARD_DOMAINS, find_importer, is_refused
+from raptor.frontend.versions import version_of
+
+MOST_LEVELS = 8
+"""Most functions inside of each other."""
+
+_DOMAINS = (*STANDARD_DOMAINS, "ai.onnx.preview")
+"""Domains whose functions onnx knows."""
+_WITHOUT_KERNEL = frozenset(("Swish",))
+"""Operators that have an importer, but not even onnxruntime computes them after version 24."""
+
+
+def expand(proto: ModelProto) -> Mapping[str, str]:
+    """Replaces every node of the standard that has no importer but a function, in place.
+
+    Returns for the results of all new nodes the label of the node that they come from, which is the one the user knows.
+    """
+    versions = {"": version_of(proto)} | {o.domain: o.version for o in proto.opset_import if o.domain in _DOMAINS}
+    labels: dict[str, str] = {}
+    for _ in range(MOST_LEVELS):
+        constants = {t.name for t in proto.graph.initializer}
+        candidates = [n for n in proto.graph.node if _lacks_importer(n, versions) and not constants.issuperset(n.input)]
+        if not candidates or not _Expansion(proto, versions, labels).run(candidates):
+            break
+    if labels:
+        _drop_domains(proto)
+    return labels
+
+
+def _lacks_importer(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    if node.domain not in versions or is_control(node):
+        return False
+    version = versions[node.domain]
+    known = is_refused(node.op_type) or find_importer(node.op_type, version, node.domain) is not None
+    return not known or (node.op_type in _WITHOUT_KERNEL and version != 24)
+
+
+def _drop_domains(proto: ModelProto) -> None:
+    """Removes the domains whose operators are gone: onnxruntime does not know all."""
+    used = {n.domain for graph in graphs_of(proto.graph) for n in graph.node}
+    kept = [o for o in proto.opset_import if o.domain in used or o.domain in STANDARD_DOMAINS]
+    del proto.opset_import[:]
+    proto.opset_import.extend(kept)
+
+
+class _Expansion:
+    """One round of replacement. `labels`: those of the rounds before, and of this one."""
+
+    def __init__(self, proto: ModelProto, versions: Mapping[str, int], labels: dict[str, str]) -> None:
+        self.graph, self.versions, self.labels = proto.graph, versions, labels
+        self.names, self.types = Names(proto.graph), _types(proto)
+
+    def run(self, candidates: Sequence[NodeProto]) -> bool:
+        """Replaces the candidates that have a function. Returns False if none has."""
+        found = {node.output[0]: nodes for node in candidates if (nodes := self._function_of(node))}
+        if found:
+            set_nodes(self.graph, [n for node in self.graph.node for n in found.get(node.output[0], [node])])
+        return bool(found)
+
+    def _function_of(self, node: NodeProto) -> list[NodeProto]:
+        """Returns the nodes that compute the same; none without a function, or with one of random numbers."""
+        given = [self.types.get(name, TypeProto()) for name in node.input]
+        version = self.versions[node.domain]
+        function = standard_function(node, version, given)
+        if function is None or any(n.op_type.startswith("Random") for n in function.node):
+            return []
+        absent = [""] * (len(function.input) - len(node.input))
+        inputs = dict(zip(function.input, (*node.input, *absent), strict=False))
+        nodes, _ = inline(_body(function, node, version), inputs, self.names, node.output)
+        shown = self.labels.get(node.output[0]) or label(node)
+        self.labels.update((o, shown) for n in nodes for o in n.output)
+        return nodes
+
+
+def _types(proto: ModelProto) -> Mapping[str, TypeProto]:
+    """Returns the types of all tensors as far as they can be inferred."""
+    try:
+        graph = infer_shapes(proto).graph
+    except (InvalidTypes, ValueError):  # the canonicaliser says what is wrong
+        return MappingProxyType({})
+    found = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
+    for tensor in graph.initializer:
+        found[tensor.name] = TypeProto(tensor_type=TypeProto.Tensor(elem_type=tensor.data_type))
+    return found
+
+
+def _body(function: FunctionProto, node: NodeProto, version: int) -> GraphProto:
+    """Returns the nodes of the function with the attributes of the node, all names after the node's first output."""
+    given = {a.name: a for a in (*default_attributes(node, version), *function.attribute_proto, *node.attribute)}
+    stem = next(o for o in node.output if o)
+    own = {o: f"{stem}.{o}" for n in function.node for o in n.output if o}
+    body = GraphProto(node=function.node)
+    for inner in body.node:
+        _set_attributes(inner, given)
+        rename_reads(inner, own)
+        inner.output[:] = [own.get(o, o) for o in inner.output]
+    body.output.extend(ValueInfoProto(name=own.get(o, o)) for o in function.output[: len(node.output)])
+    return body
+
+
+def _set_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> None:
+    """Replaces references to attributes of the function by their values, also in branches; removes absent ones."""
+    for attribute in [a for a in node.attribute if a.ref_attr_name]:
+        value, name = given.get(attribute.ref_attr_name), attribute.name
+        if value is None:
+            node.attribute.remove(attribute)
+        else:
+            attribute.CopyFrom(value)
+            attribute.name = name
+    for inner in (n for graph in subgraphs(node) for n in graph.node):
+        _set_attributes(inner, given)

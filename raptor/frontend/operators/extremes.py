@@ -1,0 +1,165 @@
+"""Positions of extreme elements along an axis, and vectors that mark a position."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raptor.frontend import axes, steps
+from raptor.frontend.axes import View
+from raptor.frontend.building import Builder, axis_of, constant_ints, indices
+from raptor.frontend.constants import natural_image
+from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.ranges import Range
+from raptor.frontend.registry import NeedsConstantError, Refusal, importer
+from raptor.graph.ir import Floats, Tensor
+
+LARGEST = float(np.finfo(np.float32).max)
+MOST_TAKEN = 32
+"""Most elements that a TopK takes: each is a search of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The largest elements along an axis: 1 where they are, else 0, and for each its value and position."""
+
+    mark: Tensor
+    value: Tensor
+    position: Tensor
+
+
+@importer("ArgMax", since=1, counts=True)
+def import_arg_max(node: NodeView, ctx: ImportContext) -> None:
+    """Position of the maximum along an axis: the first of equal ones, or the last (select_last_index)."""
+    _lower_position(node, ctx, negative=False)
+
+
+@importer("ArgMin", since=1, counts=True)
+def import_arg_min(node: NodeView, ctx: ImportContext) -> None:
+    """Position of the minimum along an axis: that of the maximum of -x."""
+    _lower_position(node, ctx, negative=True)
+
+
+@importer("Hardmax", since=13)
+def import_hardmax(node: NodeView, ctx: ImportContext) -> None:
+    """1 at the first maximum along an axis, else 0."""
+    build, seen, axis = _seen(node, ctx, -1, negative=False)
+    build.finish(_find(build, seen, _ramp(ctx, node, axis)).mark)
+
+
+@importer(
+    "TopK", since=10, limits=f"a constant K of at most {MOST_TAKEN}; finite numbers", all_outputs=True, counts=True
+)
+def import_top_k(node: NodeView, ctx: ImportContext) -> None:
+    """The largest or smallest elements along an axis, and their positions, by one search for each."""
+    (count,) = constant_ints(node, ctx, 1) or (0,)
+    if not 0 < count <= MOST_TAKEN:
+        raise Refusal(f"K is {count}, must be from 1 to {MOST_TAKEN}")
+    negative = not node.integer("largest", 1)
+    build, seen, axis = _seen(node, ctx, -1, negative=negative)
+    found: list[Found] = []
+    for _ in range(count):
+        found.append(_find(build, seen, _ramp(ctx, node, axis)))
+        seen = _without(build, seen, found[-1].mark)
+    values = [build.map("mul", f.value, -1.0) if negative else f.value for f in found]
+    x = ctx.tensor(node.inputs[0])
+    part = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    results = ((values, ctx.whole(x)), ([f.position for f in found], Range(0, x.shape[axis] - 1)))
+    for output, (parts, reach) in zip(node.outputs, results, strict=False):
+        if output in ctx.used:
+            build.finish(_stacked(build, parts, part, axis), output)
+            if reach is not None:
+                ctx.declare_whole(output, reach)
+
+
+@importer("OneHot", since=9, limits="constant depth and values", counts=True)
+def import_one_hot(node: NodeView, ctx: ImportContext) -> None:
+    """Vectors with one value at the position that an index says and another elsewhere, also if it is out of range."""
+    off, on = (float(v) for v in _constant(node, ctx, 2).ravel())
+    depth = int(_constant(node, ctx, 1).item())
+    x, shape = ctx.tensor(node.inputs[0]), ctx.shape(node.output)
+    axis = axis_of(node, len(shape), -1)
+    build = Builder(node, ctx)
+    (positions,) = indices([x])
+    spread = build.arranged(np.broadcast_to(np.expand_dims(positions, axis), shape), x)
+    f = Formula(node, ctx, shape, natural_image(shape))
+    ids = steps.truncate(f, build.laid(spread, f.image))
+    numbers = f.constant(_along(axis, np.arange(depth), len(shape)))
+    # An index below 0 counts from the end.
+    marks = [f.relu(f.sub(1, f.abs(f.sub(ids, f.sub(numbers, first))))) for first in (0, depth)]
+    mark = f.add(*marks)
+    f.finish(f.add(f.mul(mark, on), f.mul(f.sub(1, mark), off)))
+    if float(off).is_integer() and float(on).is_integer():
+        ctx.declare_whole(node.output, Range(int(min(off, on)), int(max(off, on))))
+
+
+def _lower_position(node: NodeView, ctx: ImportContext, *, negative: bool) -> None:
+    build, seen, axis = _seen(node, ctx, 0, negative=negative)
+    # A difference of infinite numbers would be none.
+    seen = View(build.map("max", seen.tensor, -LARGEST), seen.chosen)
+    last = bool(node.integer("select_last_index", 0))
+    ramp = _ramp(ctx, node, axis)
+    build.finish(_find(build, seen, ramp, last=last).position)
+    ctx.declare_whole(node.output, Range(0, ramp.shape[axis] - 1))
+
+
+def _seen(node: NodeView, ctx: ImportContext, default: int, *, negative: bool) -> tuple[Builder, View, int]:
+    build, x = Builder(node, ctx), ctx.tensor(node.inputs[0])
+    axis = axis_of(node, len(x.shape), default)
+    seen = axes.view(build, x, (axis,))
+    return build, View(build.map("mul", seen.tensor, -1.0), seen.chosen) if negative else seen, axis
+
+
+def _ramp(ctx: ImportContext, node: NodeView, axis: int) -> Floats:
+    """Returns 0, 1, 2, ... along the axis, with as many elements as the input."""
+    shape = ctx.tensor(node.inputs[0]).shape
+    if shape[axis] > steps.MOST_EXACT:
+        raise Refusal(f"its axis has {shape[axis]} elements, at most {steps.MOST_EXACT} can be counted")
+    return np.asarray(np.broadcast_to(_along(axis, np.arange(shape[axis]), len(shape)), shape))
+
+
+def _along(axis: int, numbers: np.ndarray, rank: int) -> Floats:
+    return numbers.astype(np.float32).reshape(-1, *(1,) * (rank - axis - 1))
+
+
+def _find(build: Builder, seen: View, ramp: Floats, *, last: bool = False) -> Found:
+    """Marks the elements that equal the maximum by their rank, the wanted one highest, and takes the highest rank."""
+    image, size = seen.image, float(ramp.max()) + 1
+    f = Formula(build.node, build.ctx, image.shape, image)
+    largest = axes.reduce(build, seen, "max")
+    # An infinite maximum minus itself would be no number.
+    top = build.map("mul", build.map("max", build.map("mul", largest, -1.0), -LARGEST), -1.0)
+    equal = f.sub(1, steps.is_positive(f, f.sub(axes.spread(build, top, image), seen.tensor)))
+    ranks = ramp + 1 if last else size - ramp
+    rank = f.mul(equal, f.constant(np.asarray(ranks.reshape(image.shape))))
+    highest = axes.reduce(build, View(_tensor(rank), seen.chosen), "max")
+    mark = f.relu(f.sub(1, f.sub(axes.spread(build, highest, image), rank)))
+    position = build.map("sub", highest, 1.0) if last else build.map("sub", size, highest)
+    return Found(_tensor(mark), largest, position)
+
+
+def _tensor(value: Value) -> Tensor:
+    assert isinstance(value, Tensor), "computed from a tensor"
+    return value
+
+
+def _without(build: Builder, seen: View, mark: Tensor) -> View:
+    """Puts the smallest number in place of the marked element."""
+    f = Formula(build.node, build.ctx, seen.image.shape, seen.image)
+    bound = f.sub(f.mul(f.sub(1, mark), LARGEST), f.mul(mark, LARGEST))
+    return View(_tensor(f.min(seen.tensor, bound)), seen.chosen)
+
+
+def _stacked(build: Builder, parts: Sequence[Tensor], shape: Sequence[int], axis: int) -> Tensor:
+    """Puts tensors side by side, each with one element along the axis."""
+    places = [p.reshape(shape) for p in indices(list(parts))]
+    return build.arranged(np.concatenate(places, axis=axis), *parts)
+
+
+def _constant(node: NodeView, ctx: ImportContext, position: int) -> np.ndarray:
+    value = ctx.constant(node.inputs[position])
+    if value is None:
+        raise NeedsConstantError(node.inputs[position])
+    return value

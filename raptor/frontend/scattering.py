@@ -1,0 +1,99 @@
+"""Elements written to constant places, and elements chosen by computed indices."""
+
+import numpy as np
+
+from raptor.frontend import axes
+from raptor.frontend.building import Builder, indices
+from raptor.frontend.constants import natural_image
+from raptor.frontend.formulas import Formula, Value
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order
+from raptor.frontend.nodes import Array, NodeView
+from raptor.frontend.registry import Refusal
+from raptor.graph.ir import ConstantTensor, Indices, Tensor
+from raptor.target.layout import Image
+
+MOST_CHOICES = 1024
+"""Most elements that a computed index chooses from: every one is computed with."""
+
+
+def scatter(node: NodeView, ctx: ImportContext, where: tuple[Array, ...]) -> None:
+    """Writes the node's updates to places of its first input, or combines them with what is there (`reduction`)."""
+    build = Builder(node, ctx)
+    reduction = node.string("reduction", "none")
+    x, updates = (build.operand(node.inputs[i]) for i in (0, 2))
+    if reduction == "none":
+        wanted, given = indices([x, updates])
+        wanted[where] = given
+        build.finish(build.arranged(wanted, x, updates))
+        return
+    if reduction not in ("add", "mul", "max", "min") or x.element.kind == "int":
+        raise Refusal(f"reduction {reduction} of {x.element}")
+    f = Formula(node, ctx, x.shape, x.image)
+    total: Value = x
+    for places in _rounds(x, updates, where):
+        total = _combined(build, f, reduction, total, (x, updates), places)
+    f.finish(total)
+
+
+def _rounds(x: Tensor, updates: Tensor, where: tuple[Array, ...]) -> list[Indices]:
+    """Returns arrays of the shape of x with the number of an update for each element, or -1.
+
+    An element that several updates meet takes one of them in each.
+    """
+    target, number = c_order(x.shape), c_order(updates.shape)
+    targets = np.broadcast_to(target[where], number.shape).reshape(-1)
+    order = np.argsort(targets, kind="stable")
+    first = np.searchsorted(targets[order], targets[order])
+    turn = np.empty(len(targets), np.int64)
+    turn[order] = np.arange(len(targets)) - first
+    found = np.full((int(turn.max()) + 1, target.size), -1, np.int64)
+    found[turn, targets] = np.arange(len(targets))
+    return list(found.reshape(-1, *x.shape))
+
+
+def _combined(
+    build: Builder, f: Formula, reduction: str, total: Value, sources: tuple[Tensor, Tensor], places: Indices
+) -> Value:
+    """Combines with one update for each element; where there is none, with one that changes nothing."""
+    x, updates = sources
+    if reduction == "add":
+        return f.add(total, build.laid(build.arranged(places, updates), f.image))
+    if reduction == "mul":
+        one = build.add(ConstantTensor(np.ones((1, 1, 1), np.float32)), Image((1,), 0))
+        chosen = np.where(places < 0, updates.image.elements, places)
+        return f.mul(total, build.laid(build.arranged(chosen, updates, one), f.image))
+    own = np.where(places < 0, c_order(x.shape) + updates.image.elements, places)
+    others = build.laid(build.arranged(own, updates, x), f.image)
+    return f.max(total, others) if reduction == "max" else f.min(total, others)
+
+
+def choose(node: NodeView, ctx: ImportContext, axis: int) -> None:
+    """Adds for each computed index the element there: the sum of all elements times 1 or 0.
+
+    NOTE: an index out of range gives no number, never another element: the sum is divided by the sum of its factors.
+    """
+    build = Builder(node, ctx)
+    x, ids = build.operand(node.inputs[0]), ctx.tensor(node.inputs[1])
+    size = x.shape[axis]
+    if size > MOST_CHOICES:
+        raise Refusal(f"computed indices of {size} elements; at most {MOST_CHOICES}")
+    shape = (size, *ids.shape)
+    numbers = np.arange(size, dtype=np.float32).reshape(-1, *(1,) * len(ids.shape))
+    sources = c_order(x.shape)[tuple(slice(n) if a != axis else slice(None) for a, n in enumerate(ids.shape))]
+    rows = np.broadcast_to(np.expand_dims(np.moveaxis(sources, axis, 0), axis + 1), shape)
+    f = Formula(node, ctx, shape, natural_image(shape))
+    index = build.laid(build.arranged(np.broadcast_to(c_order(ids.shape), shape), ids), f.image)
+    marks = [f.relu(f.sub(1, f.abs(f.sub(index, f.constant(numbers - first))))) for first in (0, size)]
+    mark = f.add(*marks)
+    sums = [_summed(build, value) for value in (f.mul(build.laid(build.arranged(rows, x), f.image), mark), mark)]
+    build.finish(build.map("div", *sums))
+    found = ctx.whole(x)
+    if found is not None:
+        ctx.declare_whole(node.output, found)
+
+
+def _summed(build: Builder, value: Value) -> Tensor:
+    """Adds the elements along the first dimension."""
+    assert isinstance(value, Tensor), "computed from a tensor"
+    return axes.reduce(build, axes.view(build, value, (0,)), "sum")

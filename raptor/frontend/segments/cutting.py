@@ -1,0 +1,368 @@
+"""Cuts a model into segments: nodes for the chip by the importers' own answer, the others for the host.
+
+A segment of the chip is imported as a model of its own. Where the importers now refuse a node, because of what crosses
+a border, the node goes to the host, and the model is cut again; so every cut that is returned can be compiled.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy.typing as npt
+from onnx import GraphProto, ModelProto
+
+from raptor.common.errors import IncompleteError, UnsupportedError, UnsupportedNode, UserError
+from raptor.frontend import asking, loading, reading, shapes
+from raptor.frontend.asking import Asked
+from raptor.frontend.check import input_fault, label
+from raptor.frontend.fixed import Fixed
+from raptor.frontend.libraries import is_loadable
+from raptor.frontend.loading import Model
+from raptor.frontend.segments.flow import Flow, flow_of
+from raptor.frontend.segments.labels import labels_of
+from raptor.frontend.segments.macs import macs_of
+from raptor.frontend.segments.pieces import Sizes, Types, piece, types_of
+from raptor.frontend.segments.wishes import Wishes
+from raptor.graph.ir import Filter, Node
+from raptor.graph.macs import count_macs
+
+Refuse = Callable[[Node], str | None]
+"""Says why an operator may not be on the chip, such as an instruction that is excluded; None if it may."""
+BEHIND = "reads what is computed on the host"
+ALONE = "in a segment without weights, which is quicker on the host"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A convex part of the model. `model`: the imported part, for the chip; None on the host.
+
+    `nodes`: names of its nodes. `reads`, `makes`: the tensors that cross its borders. `macs`: its multiply-accumulates.
+    """
+
+    kind: Literal["chip", "host"]
+    nodes: tuple[str, ...]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    macs: int
+    onnx_bytes: bytes
+    model: Model | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A tensor that crosses a border: its type as onnxruntime writes it, and its shape.
+
+    Sizes that depend on values are None; the shape is None if nothing is known of it, or it is not a tensor.
+    """
+
+    name: str
+    type: str
+    shape: Sizes | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A model in segments, in an order in which they can run.
+
+    `inputs`, `outputs`: those of the model, with its own types. `crossings`: all tensors that segments read or make,
+    with the types that they have there. `host`: every node on the host, and the reason.
+    """
+
+    name: str
+    onnx_bytes: bytes
+    segments: tuple[Segment, ...]
+    inputs: tuple[Crossing, ...]
+    outputs: tuple[Crossing, ...]
+    crossings: tuple[Crossing, ...]
+    host: tuple[UnsupportedNode, ...]
+    notes: tuple[str, ...]
+    constants: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def on_chip(self) -> tuple[Segment, ...]:
+        return tuple(s for s in self.segments if s.kind == "chip")
+
+    @property
+    def chip_share(self) -> float | None:
+        """Share of the multiply-accumulates on the chip; None if the model has none."""
+        total = sum(s.macs for s in self.segments)
+        return sum(s.macs for s in self.on_chip) / total if total else None
+
+
+def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: Refuse) -> Cut:
+    """Cuts a model into segments.
+
+    Raises `UnsupportedError` for nodes that the chip cannot compute, unless they may go to the host, and `UserError` as
+    `frontend.load` does. A model that the front end cannot even read is one segment on the host, if onnxruntime takes
+    it.
+    """
+    model = reading.read(source)
+    own = types_of_interface(model.proto)
+    if wishes.needed and _has_empty_input(model.proto):
+        return _all_on_host(source, fixed, UserError("an input has no elements"))
+    try:
+        asked = asking.ask(model, fixed)
+    except IncompleteError:
+        raise
+    except UserError as error:
+        if not wishes.needed:
+            raise
+        return _all_on_host(source, fixed, error)
+    found = _Cutter.of(asked, own, wishes, refuse).run()
+    if found.on_chip:
+        return found
+    # Nothing is gained by a model that was changed for the chip: the host runs the original.
+    return _all_on_host(source, fixed, UserError("nothing of the model is for the chip"), found.host)
+
+
+def advice(source: str | Path | ModelProto, fixed: Fixed, refuse: Refuse) -> str:
+    """Says which nodes of a model would run on the host; empty if the host does not help either."""
+    try:
+        found = cut(source, fixed, Wishes(needed=True), refuse)
+    except UserError:
+        return ""
+    names = [n.node for n in found.host]
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    count = f"{len(names)} node{'s' if len(names) != 1 else ''}"
+    share = found.chip_share
+    rest = "; no layer with weights stays on the chip"
+    if found.on_chip and share is not None:
+        rest = f"; {share:.1%} of the multiply-accumulates stay on the chip"
+    return f"would run {count} on the host ({shown}){rest}"
+
+
+_SHOWN = 8
+
+
+def types_of_interface(proto: ModelProto) -> Types:
+    """Returns the types of inputs and outputs as the file declares them, whatever becomes of `proto`."""
+    declared = ModelProto.FromString(ModelProto(graph=_interface(proto)).SerializeToString()).graph
+    return Types({v.name: v.type for v in (*declared.output, *declared.input)})
+
+
+def _interface(proto: ModelProto) -> GraphProto:
+    return GraphProto(input=proto.graph.input, output=proto.graph.output)
+
+
+def _all_on_host(
+    source: str | Path | ModelProto, fixed: Fixed, error: UserError, host: tuple[UnsupportedNode, ...] = ()
+) -> Cut:
+    """Returns a model as one segment of the host. Raises `error` if onnxruntime does not take it either.
+
+    `host`: nodes and reasons, if they are known; else the error is the reason.
+    """
+    model = reading.read(source)
+    bound = ModelProto.FromString(model.onnx_bytes)
+    own, graph = types_of_interface(bound), bound.graph
+    weights = {t.name for t in graph.initializer}
+    constants: Mapping[str, npt.NDArray[Any]] = _bind(bound, fixed)
+    onnx_bytes = bound.SerializeToString(deterministic=True)
+    if not is_loadable(onnx_bytes):
+        raise error
+    types = types_of_interface(bound)
+    reads = tuple(v.name for v in graph.input if v.name not in weights)
+    makes = tuple(dict.fromkeys(v.name for v in graph.output))
+    reason = str(error).splitlines()[0]
+    host = host or tuple(UnsupportedNode(label(n), n.op_type, reason) for n in graph.node)
+    segment = Segment("host", tuple(n.node for n in host), reads, makes, 0, onnx_bytes)
+    inputs = tuple(_crossing(n, types) for n in reads)
+    outputs = tuple(_crossing(n, own) for n in makes)
+    every = tuple({c.name: c for c in (*outputs, *inputs)}.values())
+    return Cut(model.name, model.onnx_bytes, (segment,), inputs, outputs, every, host, (), constants)
+
+
+def _bind(proto: ModelProto, fixed: Fixed) -> Mapping[str, npt.NDArray[Any]]:
+    """Binds the inputs in place, if all are tensors with elements; the outputs keep their declaration.
+
+    Returns the inputs that became constants.
+    """
+    if _has_empty_input(proto) or not all(v.type.HasField("tensor_type") for v in proto.graph.input):
+        return {}
+    outputs = list(ModelProto(graph=_interface(proto)).graph.output)
+    constants = shapes.bind_inputs(proto, fixed).constants
+    del proto.graph.output[:]
+    proto.graph.output.extend(outputs)
+    return constants
+
+
+def _has_empty_input(proto: ModelProto) -> bool:
+    """Tells whether an input is declared to have no elements: the chip has no such tensors."""
+    dims = (d for v in proto.graph.input for d in v.type.tensor_type.shape.dim)
+    return any(d.HasField("dim_value") and d.dim_value == 0 for d in dims)
+
+
+def _crossing(name: str, types: Types) -> Crossing:
+    return Crossing(name, types.text(name), types.sizes(name))
+
+
+@dataclass(slots=True, eq=False)
+class _Cutter:
+    """State of the cut: `reasons` has an entry for each node that must be on the host; it only grows."""
+
+    asked: Asked
+    own: Types
+    wishes: Wishes
+    refuse: Refuse
+    flow: Flow
+    types: Types
+    macs: Sequence[int]
+    weighted: frozenset[int]
+    reasons: dict[int, str] = field(default_factory=dict[int, str])
+
+    @classmethod
+    def of(cls, asked: Asked, own: Types, wishes: Wishes, refuse: Refuse) -> "_Cutter":
+        types, nodes = types_of(asked.proto), asked.proto.graph.node
+        counted = [sum(count_macs(n, asked.graph) for n in a.nodes) for a in asked.answers]
+        macs = [
+            c if a.refused is None else macs_of(n, types) for c, a, n in zip(counted, asked.answers, nodes, strict=True)
+        ]
+        weighted = frozenset(
+            i for i, a in enumerate(asked.answers) if any(isinstance(n.operator, Filter) for n in a.nodes)
+        )
+        return cls(asked, own, wishes, refuse, flow_of(asked.proto.graph), types, macs, weighted)
+
+    def run(self) -> Cut:
+        self._colour()
+        while True:
+            groups = self._without_idle()
+            loaded = {label: self._load(nodes) for label, nodes in groups.items() if nodes[0] not in self.reasons}
+            if all(isinstance(found, Model) for found in loaded.values()):
+                return self._cut(groups, loaded)
+
+    def _colour(self) -> None:
+        """Fills `reasons` with what the user wants, and what the importers refuse."""
+        self.reasons |= self.wishes.reasons(self.asked)
+        named, refused = frozenset(self.reasons), list[UnsupportedNode]()
+        for i in self.flow.placed:
+            reason = self._refusal(i)
+            if reason is not None and i not in self.reasons:
+                self.reasons[i] = reason or BEHIND
+                if reason:
+                    refused.append(UnsupportedNode(self._name(i), self.flow.nodes[i].op_type, reason))
+        if refused and not self.wishes.needed:
+            raise UnsupportedError(refused)
+        for i in named & (self.flow.dead | self.flow.shared):
+            del self.reasons[i]
+
+    def _refusal(self, node: int) -> str | None:
+        answer = self.asked.answers[node]
+        if answer.refused is not None:
+            return answer.refused
+        return next(filter(None, map(self.refuse, answer.nodes)), None)
+
+    def _name(self, node: int) -> str:
+        return self.asked.answers[node].name
+
+    def _without_idle(self) -> dict[int, list[int]]:
+        """Returns the nodes of each segment; segments of the chip without weights are moved to the host."""
+        while True:
+            self._join_pairs()
+            groups = self._grouped()
+            idle = [nodes for nodes in groups.values() if self._is_chip(nodes) and self.weighted.isdisjoint(nodes)]
+            if not idle or not self.reasons:
+                return groups
+            self.reasons |= {i: ALONE for nodes in idle for i in nodes}
+
+    def _is_chip(self, nodes: Sequence[int]) -> bool:
+        return bool(nodes) and nodes[0] not in self.reasons
+
+    def _join_pairs(self) -> None:
+        """Puts a DequantizeLinear on the side of the QuantizeLinear that it reads: both, or none, are on the chip."""
+        for i in self.flow.placed:
+            if self.flow.nodes[i].op_type != "DequantizeLinear":
+                continue
+            for j in self.flow.before(i):
+                if self.flow.nodes[j].op_type == "QuantizeLinear" and (i in self.reasons) != (j in self.reasons):
+                    on_host = i if i in self.reasons else j
+                    self.reasons[i + j - on_host] = f"one half of {self._name(on_host)}, which is on the host"
+
+    def _grouped(self) -> dict[int, list[int]]:
+        placed = self.flow.placed
+        at = {node: k for k, node in enumerate(placed)}
+        before = [[at[j] for j in self.flow.before(i)] for i in placed]
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for node, part in zip(placed, labels_of([i in self.reasons for i in placed], before), strict=True):
+            groups[part].append(node)
+        return dict(sorted(groups.items()))
+
+    def _load(self, nodes: Sequence[int]) -> Model | None:
+        """Imports a segment of the chip; None if nodes of it were moved to the host, so that another cut is needed."""
+        proto = self._piece(nodes, self._made(nodes), "segment")
+        faults = {v.name: fault for v in proto.graph.input if (fault := input_fault(proto, v))}
+        readers = {i: f"reads '{n}', which is {faults[n]}" for i in nodes for n in self.flow.reads[i] if n in faults}
+        if readers:
+            self.reasons |= readers
+            return None
+        try:
+            model = loading.load(proto)
+        except UnsupportedError as error:
+            self._move(nodes, {n.node: n.reason for n in error.nodes})
+            return None
+        except UserError as error:
+            self.reasons |= dict.fromkeys(nodes, str(error).splitlines()[0])
+            return None
+        refused = {n.name: reason for n in model.graph.nodes if (reason := self.refuse(n))}
+        if refused:
+            self._move(nodes, refused)
+            return None
+        return model
+
+    def _move(self, nodes: Sequence[int], reasons: Mapping[str, str]) -> None:
+        """Moves nodes of a segment to the host; all of them if no name is known."""
+        found = {i: reasons[self._name(i)] for i in nodes if self._name(i) in reasons}
+        self.reasons |= found or dict.fromkeys(nodes, next(iter(reasons.values())))
+
+    def _made(self, nodes: Sequence[int]) -> list[str]:
+        """Returns the tensors that nodes make for others: other segments, or the caller."""
+        inside, outputs = set(nodes), {v.name for v in self.asked.proto.graph.output}
+        names = (o for i in nodes for o in self.flow.nodes[i].output if o)
+        return [o for o in names if o in outputs or not inside.issuperset(self.flow.readers.get(o, ()))]
+
+    def _piece(self, nodes: Sequence[int], makes: Sequence[str], what: str) -> ModelProto:
+        return piece(self.asked.proto, self.flow, nodes, makes, self.types, f"{self.asked.name}.{what}")
+
+    def _cut(self, groups: Mapping[int, Sequence[int]], loaded: Mapping[int, Model | None]) -> Cut:
+        graph, constants = self.asked.proto.graph, self._constant_outputs()
+        last_host = max((label for label, nodes in groups.items() if not self._is_chip(nodes)), default=len(graph.node))
+        if constants and last_host not in groups:
+            groups = {**groups, last_host: ()}
+        segments: list[Segment] = []
+        for number, (at, nodes) in enumerate(groups.items()):
+            makes = [*self._made(nodes), *(constants if at == last_host else ())]
+            proto = self._piece(nodes, makes, f"segment_{number:03d}")
+            segments.append(self._segment(nodes, makes, proto, loaded.get(at)))
+        inputs = [v.name for v in graph.input]
+        outputs = list(dict.fromkeys(v.name for v in graph.output))
+        crossing = dict.fromkeys([*inputs, *(n for s in segments for n in (*s.reads, *s.makes))])
+        return Cut(
+            self.asked.name,
+            self.asked.onnx_bytes,
+            tuple(segments),
+            tuple(Crossing(n, self.own.text(n), self.types.sizes(n)) for n in inputs),
+            tuple(Crossing(n, self.own.text(n), self.types.sizes(n)) for n in outputs),
+            tuple(_crossing(n, self.types) for n in crossing),
+            tuple(self._on_host(i) for i in self.flow.placed if i in self.reasons),
+            self.asked.notes,
+            self.asked.constants,
+        )
+
+    def _constant_outputs(self) -> list[str]:
+        """Returns the outputs that no node makes: weights of the model."""
+        weights = {t.name for t in self.asked.proto.graph.initializer}
+        return [v.name for v in self.asked.proto.graph.output if v.name in weights]
+
+    def _on_host(self, node: int) -> UnsupportedNode:
+        return UnsupportedNode(self._name(node), self.flow.nodes[node].op_type, self.reasons[node])
+
+    def _segment(self, nodes: Sequence[int], makes: Sequence[str], proto: ModelProto, model: Model | None) -> Segment:
+        return Segment(
+            "chip" if self._is_chip(nodes) else "host",
+            tuple(dict.fromkeys(map(self._name, nodes))),
+            tuple(v.name for v in proto.graph.input),
+            tuple(makes),
+            sum(self.macs[i] for i in nodes),
+            proto.SerializeToString(deterministic=True),
+            None if model is None else replace(model, name=proto.graph.name),
+        )

@@ -1,0 +1,86 @@
+"""Flow of tensors between the nodes of an ONNX graph, bodies of branches and loops included."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from onnx import GraphProto, NodeProto
+
+from raptor.frontend.reading import subgraphs
+
+_SHARED = frozenset(("Constant", "DequantizeLinear", "QuantizeLinear", "Cast", "Reshape", "Transpose", "Identity"))
+"""Operators that are copied to every segment that reads them, if they depend on constants only."""
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """Yields the tensors of the graph around it that a node reads, also inside of its branches and bodies."""
+    yield from (name for name in node.input if name)
+    for body in subgraphs(node):
+        yield from _outer(body)
+
+
+def _outer(body: GraphProto) -> Iterator[str]:
+    own = {v.name for v in body.input} | {t.name for t in body.initializer}
+    own |= {o for node in body.node for o in node.output}
+    yield from (v.name for v in body.output if v.name not in own)
+    yield from (name for node in body.node for name in reads(node) if name not in own)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """Nodes by index, in topological order, and the tensors between them.
+
+    `reads`: tensors of each node that are not constants. `makers`: tensor -> its node, `readers`: tensor -> nodes.
+    `shared`: nodes that depend on constants only, so that each segment that reads them has its own copy. `dead`: nodes
+    that no output needs.
+    """
+
+    nodes: Sequence[NodeProto]
+    reads: tuple[tuple[str, ...], ...]
+    makers: dict[str, int]
+    readers: dict[str, list[int]]
+    shared: frozenset[int]
+    dead: frozenset[int]
+
+    @property
+    def placed(self) -> list[int]:
+        """Nodes that belong to one segment each."""
+        return [i for i in range(len(self.nodes)) if i not in self.shared and i not in self.dead]
+
+    def before(self, node: int) -> list[int]:
+        """Returns the nodes whose results a node reads, shared ones left out."""
+        makers = (self.makers[name] for name in self.reads[node] if name in self.makers)
+        return [i for i in dict.fromkeys(makers) if i not in self.shared]
+
+
+def flow_of(graph: GraphProto) -> Flow:
+    """Returns the flow of a canonical graph."""
+    constants = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    outputs = {v.name for v in graph.output}
+    found = [tuple(dict.fromkeys(n for n in reads(node) if n not in constants)) for node in graph.node]
+    makers = {o: i for i, node in enumerate(graph.node) for o in node.output if o}
+    shared: set[int] = set()
+    for i, node in enumerate(graph.node):
+        if (
+            node.op_type in _SHARED
+            and outputs.isdisjoint(node.output)
+            and all(makers.get(n) in shared for n in found[i])
+        ):
+            shared.add(i)
+    dead = frozenset(_dead(graph, found, makers, outputs))
+    readers: defaultdict[str, list[int]] = defaultdict(list)
+    for i, names in enumerate(found):
+        for name in names if i not in dead else ():
+            readers[name].append(i)
+    return Flow(graph.node, tuple(found), makers, dict(readers), frozenset(shared), dead)
+
+
+def _dead(
+    graph: GraphProto, found: Sequence[Sequence[str]], makers: dict[str, int], outputs: set[str]
+) -> Iterator[int]:
+    needed = {makers[name] for name in outputs if name in makers}
+    for i in reversed(range(len(graph.node))):
+        if i in needed:
+            needed.update(makers[name] for name in found[i] if name in makers)
+        else:
+            yield i

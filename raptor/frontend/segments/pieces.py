@@ -1,0 +1,119 @@
+"""Pieces: a part of an ONNX graph as a model of its own. Names stay, and weights go only where they are read."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
+
+from raptor.common.errors import UserError
+from raptor.frontend import reading
+from raptor.frontend.asking import is_complete
+from raptor.frontend.segments.flow import Flow, reads
+
+Sizes = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Types:
+    """Types of tensors by name, as ONNX describes them."""
+
+    known: Mapping[str, TypeProto]
+
+    def value(self, name: str) -> ValueInfoProto:
+        """Returns name and type of a tensor; without a type if nobody knows it."""
+        value = ValueInfoProto(name=name)
+        if name in self.known:
+            value.type.CopyFrom(self.known[name])
+        return value
+
+    def sizes(self, name: str) -> Sizes | None:
+        """Returns the shape of a tensor, None in place of sizes that depend on values; None if nothing is known."""
+        if name not in self.known or not self.known[name].tensor_type.HasField("shape"):
+            return None
+        dims = self.known[name].tensor_type.shape.dim
+        return tuple(d.dim_value if d.HasField("dim_value") else None for d in dims)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Returns the shape of a tensor; None if a size of it depends on values."""
+        return known_shape(self.sizes(name))
+
+    def text(self, name: str) -> str:
+        """Returns the type as onnxruntime writes it, `tensor(float)`; empty if nobody knows it."""
+        return _text(self.known[name]) if name in self.known else ""
+
+
+def known_shape(sizes: Sizes | None) -> tuple[int, ...] | None:
+    """Returns a shape whose sizes are all known; None if one is not."""
+    known = tuple(size for size in sizes or () if size is not None)
+    return None if sizes is None or len(known) < len(sizes) else known
+
+
+def types_of(proto: ModelProto) -> Types:
+    """Returns the types of all tensors of a model, its inner ones included."""
+    graph = proto.graph
+    values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if is_complete(v.type)}
+    return Types(values | {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer})
+
+
+def _text(kind: TypeProto) -> str:
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            return f"tensor({_ELEMENTS.get(kind.tensor_type.elem_type, 'unknown')})"
+        case "sequence_type":
+            return f"seq({_text(kind.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({_text(kind.optional_type.elem_type)})"
+        case other:
+            return str(other)
+
+
+_ELEMENTS = {number: name.lower() for name, number in TensorProto.DataType.items()}
+
+
+def piece(
+    proto: ModelProto, flow: Flow, nodes: Sequence[int], makes: Iterable[str], types: Types, name: str
+) -> ModelProto:
+    """Returns the model of some nodes, with copies of the shared nodes that they read. `makes`: its outputs.
+
+    Its inputs are what it reads and nobody in it makes. Raises `UserError` if it is larger than 2 GiB.
+    """
+    chosen = _with_shared(flow, nodes)
+    own = {o for i in chosen for o in flow.nodes[i].output}
+    makes = tuple(makes)
+    wanted = {n for i in chosen for n in reads(flow.nodes[i])} | set(makes)
+    inputs = dict.fromkeys(n for i in chosen for n in flow.reads[i] if n not in own)
+    cut = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    graph = cut.graph
+    graph.name = name
+    graph.node.extend(flow.nodes[i] for i in chosen)
+    _tell_apart(graph)
+    graph.initializer.extend(t for t in proto.graph.initializer if t.name in wanted)
+    graph.sparse_initializer.extend(t for t in proto.graph.sparse_initializer if t.values.name in wanted)
+    graph.input.extend(types.value(n) for n in inputs)
+    graph.output.extend(types.value(n) for n in makes)
+    graph.value_info.extend(types.value(n) for n in own.difference(makes) if n in types.known)
+    if cut.ByteSize() > reading.LIMIT_BYTES:
+        raise UserError(f"{name}: with its weights, this segment is larger than 2 GiB, the limit of ONNX")
+    return cut
+
+
+def _tell_apart(graph: GraphProto) -> None:
+    """Numbers the nodes that a function of the standard became: they share its name, and onnxruntime refuses that."""
+    seen: Counter[str] = Counter()
+    for node in graph.node:
+        seen[node.name] += 1
+        if node.name and seen[node.name] > 1:
+            node.name = f"{node.name}.{seen[node.name]}"
+
+
+def _with_shared(flow: Flow, nodes: Sequence[int]) -> list[int]:
+    """Adds the shared nodes that these nodes read, directly or not; in topological order."""
+    chosen, open_ = set(nodes), list(nodes)
+    while open_:
+        for name in flow.reads[open_.pop()]:
+            maker = flow.makers.get(name)
+            if maker in flow.shared and maker not in chosen:
+                chosen.add(maker)
+                open_.append(maker)
+    return sorted(chosen)

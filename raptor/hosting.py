@@ -1,0 +1,275 @@
+"""Compiles a model in segments: programs for the chip, which they share, and ONNX models for the host."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raptor import pipeline
+from raptor.common.errors import CapacityError, IncompleteError, UnsupportedError, UserError
+from raptor.common.options import Requant
+from raptor.common.spelling import option
+from raptor.compiler import Choice, check_driver, compile_loaded, compile_model, extension_fault
+from raptor.driver import Driver
+from raptor.frontend import Model
+from raptor.frontend.fixed import Fixed
+from raptor.frontend.segments import Cut, Segment, Wishes, advice, cut
+from raptor.frontend.segments.cutting import Crossing, Refuse
+from raptor.frontend.segments.pieces import known_shape
+from raptor.graph.macs import count_macs
+from raptor.mapping.choose_recipes import Requantising
+from raptor.mapping.strategies import STRATEGIES
+from raptor.output import files
+from raptor.output.compile_report import CompileReport
+from raptor.output.writer import Artifacts, HostedArtifacts, SegmentArtifacts
+from raptor.target.arch import Target
+
+if TYPE_CHECKING:
+    import onnx
+
+_ELEMENT_BYTES = {"bool": 1, "float": 4, "double": 8, "float16": 2, "bfloat16": 2} | {
+    f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+"""Bytes of an element in numpy, by onnxruntime's name of the type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Request for a compilation: the arguments of `raptor.compile`, checked."""
+
+    arch: Target
+    fixed: Fixed
+    base_isa: bool
+    requant: Requant | None
+    choice: Choice
+    options: Mapping[str, Any]
+
+    @property
+    def refuse(self) -> Refuse:
+        """Says why an operator may not be on the chip."""
+        return extension_fault if self.base_isa else lambda _: None
+
+
+def compile_any(
+    source: "str | Path | onnx.ModelProto", request: Request, driver: Driver, wishes: Wishes
+) -> Artifacts | HostedArtifacts:
+    """Compiles a model, in segments where the user wants nodes on the host or the chip cannot compute some.
+
+    A model that the chip computes alone is compiled as without `wishes`.
+    """
+    check_driver(driver, request.arch)
+    if not wishes.by_name:
+        try:
+            return compile_whole(source, request, driver)
+        except CapacityError:
+            raise
+        except UserError as error:
+            if not wishes.needed:
+                raise _advised(error, source, request) from None
+    found = driver.timed("cut", cut, source, request.fixed, wishes, request.refuse)
+    alone = _alone(found)
+    if alone is not None:
+        return _compile_one(alone, request, driver, request.requant)
+    return _compile_segments(found, request, driver, wishes)
+
+
+def _alone(found: Cut) -> Model | None:
+    """Returns the model if all of it is one segment of the chip, as a program that is nothing else; else None."""
+    first = found.segments[0]
+    reads, makes = ({t.name for t in tensors} for tensors in (found.inputs, found.outputs))
+    if len(found.segments) > 1 or first.model is None or set(first.reads) != reads or set(first.makes) != makes:
+        return None
+    return replace(
+        first.model,
+        name=found.name,
+        onnx_bytes=found.onnx_bytes,
+        notes=(*found.notes, *first.model.notes),
+        constants=found.constants,
+    )
+
+
+def compile_whole(source: "str | Path | onnx.ModelProto", request: Request, driver: Driver) -> Artifacts:
+    """Compiles a model for the chip alone."""
+    fixed = request.fixed
+    return compile_model(
+        source,
+        request.arch,
+        driver,
+        shapes=fixed.shapes,
+        dims=fixed.dims,
+        constants=fixed.constants,
+        base_isa=request.base_isa,
+        requant=request.requant,
+        choice=request.choice,
+        options=request.options,
+    )
+
+
+def _advised(error: UserError, source: "str | Path | onnx.ModelProto", request: Request) -> UserError:
+    """Returns the error with a sentence on what would run on the host, if that helps."""
+    found = "" if isinstance(error, IncompleteError) else advice(source, request.fixed, request.refuse)
+    if not found:
+        return error
+    sentence = f"{option('host', True)} {found}"
+    if isinstance(error, UnsupportedError):
+        return UnsupportedError(error.nodes, sentence)
+    return UserError(f"{error}\n{sentence}")
+
+
+def _compile_segments(found: Cut, request: Request, driver: Driver, wishes: Wishes) -> HostedArtifacts:
+    _check_one_mapping(found, request.choice)
+    requant = _check_requant(found, request.requant)
+    chips = iter(_shared(found.on_chip, request))
+    options = {**request.options, "host": wishes.needed, "host_ops": list(wishes.ops), "host_nodes": list(wishes.nodes)}
+    segments: list[SegmentArtifacts] = []
+    for number, segment in enumerate(found.segments):
+        artifacts = None
+        if segment.model is not None:
+            one = replace(request, arch=next(chips), options=options)
+            artifacts = _compile_one(segment.model, one, _driver_of(driver, number), requant)
+        segments.append(_contents(segment, artifacts))
+    constants = {files.CONSTANT_INPUTS: {n: v.tolist() for n, v in found.constants.items()}}
+    return HostedArtifacts(
+        name=found.name,
+        options={**options, **constants},
+        inputs=tuple(map(_crossing, found.inputs)),
+        outputs=tuple(map(_crossing, found.outputs)),
+        crossings=tuple(map(_crossing, found.crossings)),
+        segments=tuple(segments),
+        host_nodes=tuple(files.HostNode(node=n.node, op_type=n.op_type, reason=n.reason) for n in found.host),
+        report=_combined([s.artifacts.report for s in segments if s.artifacts], found, request),
+        onnx_bytes=found.onnx_bytes,
+    )
+
+
+def _check_one_mapping(found: Cut, choice: Choice) -> None:
+    """Raises `UserError` for a mapping file, which is of one program, where there are several."""
+    count = len(found.on_chip)
+    for keyword, given in (("mapping", choice.strategy not in STRATEGIES), ("emit_mapping", choice.emit is not None)):
+        if given and count != 1:
+            raise UserError(
+                f"{option(keyword)}: a stored mapping is of one program, but {count} segments of the model are for "
+                "the chip; each has its own mapping.json in the output"
+            )
+
+
+def _check_requant(found: Cut, requant: Requant | None) -> Requant | None:
+    if requant is not None and all(s.model.graph.numbers == "float" for s in found.on_chip if s.model):
+        raise UserError(f"{option('requant', requant)}: no segment of the chip has integers, which are requantised")
+    return requant
+
+
+def _driver_of(driver: Driver, number: int) -> Driver:
+    """Returns the driver of one segment, which dumps into a directory of its own."""
+    dump = driver.dump and driver.dump / files.segment_name(number, "chip")
+    return replace(driver, dump=dump, done=[])
+
+
+def _compile_one(model: Model, request: Request, driver: Driver, requant: Requant | None) -> Artifacts:
+    return compile_loaded(
+        model,
+        request.arch,
+        driver,
+        base_isa=request.base_isa,
+        requant=None if model.graph.numbers == "float" else requant,
+        choice=request.choice,
+        options=request.options,
+    )
+
+
+def _contents(segment: Segment, artifacts: Artifacts | None) -> SegmentArtifacts:
+    return SegmentArtifacts(
+        segment.kind, segment.nodes, segment.reads, segment.makes, segment.macs, segment.onnx_bytes, artifacts
+    )
+
+
+def _crossing(tensor: Crossing) -> files.Crossing:
+    width = _ELEMENT_BYTES.get(tensor.type.removeprefix("tensor(").removesuffix(")"))
+    shape = known_shape(tensor.shape)
+    return files.Crossing(
+        name=tensor.name,
+        type=tensor.type,
+        shape=tensor.shape or (),
+        size_bytes=None if shape is None or width is None else math.prod(shape) * width,
+    )
+
+
+# Segments of the chip hold their weights all the time, so each has cores of its own.
+
+
+def _shared(segments: Sequence[Segment], request: Request) -> list[Target]:
+    """Returns the target of each segment: all cores for one alone, else cores by need first, then by work.
+
+    Raises `CapacityError` if the chip has too few cores for all together.
+    """
+    arch = request.arch
+    if len(segments) < 2:
+        return [arch] * len(segments)
+    models = [s.model for s in segments if s.model is not None]
+    needs = [least_cores(model, request) for model in models]
+    if sum(needs) > arch.core_count:
+        raise CapacityError(
+            "cores",
+            sum(needs),
+            arch.core_count,
+            where=f"{len(segments)} segments, which share the chip",
+            levers=(option("cores", sum(needs)), option("xbars_per_core"), "fewer segments: more nodes on the host"),
+        )
+    counts = share_out(arch.core_count, needs, [sum(count_macs(n, m.graph) for n in m.graph.nodes) for m in models])
+    ends = np.cumsum(counts).tolist()
+    return [arch.with_places(range(end - count, end)) for count, end in zip(counts, ends, strict=True)]
+
+
+def least_cores(model: Model, request: Request) -> int:
+    """Returns the fewest cores on which a model fits. Raises `CapacityError` if it does not fit the chip at all."""
+    arch = request.arch
+    graph = pipeline.prepare(model.graph, arch, Requantising(request.requant or "exact"))
+    strategy = STRATEGIES.get(request.choice.strategy, STRATEGIES["raptor"])
+    count = 1
+    while True:
+        try:
+            strategy(graph, arch.with_places(range(count)))
+        except CapacityError as error:
+            if error.resource != "cores" or not count < error.needed <= arch.core_count:
+                raise
+            count = error.needed
+        else:
+            return count
+
+
+def share_out(cores: int, needs: Sequence[int], work: Sequence[int]) -> list[int]:
+    """Returns the cores of each segment: what it needs, and of the others a part as large as its part of the work."""
+    free, total = cores - sum(needs), sum(work)
+    if not total:
+        return list(needs)
+    counts = [need + free * one // total for need, one in zip(needs, work, strict=True)]
+    busiest = max(range(len(counts)), key=lambda k: work[k])
+    counts[busiest] += cores - sum(counts)
+    return counts
+
+
+def _combined(reports: Sequence[CompileReport], found: Cut, request: Request) -> CompileReport:
+    """Returns one report of all programs. Their cores are different ones, so that everything adds up."""
+    arch = request.arch
+    instructions: dict[str, int] = {}
+    for name, count in (item for r in reports for item in r.instructions.items()):
+        instructions[name] = instructions.get(name, 0) + count
+    return CompileReport(
+        strategy=reports[0].strategy if reports else request.choice.strategy,
+        tile_channels=reports[0].tile_channels if reports else 0,
+        macs=sum(r.macs or 0 for r in reports),
+        matrices=sum(r.matrices for r in reports),
+        xbars_used=sum(r.xbars_used for r in reports),
+        xbars_available=arch.core_count * arch.xbars_per_core,
+        cores_used=sum(r.cores_used for r in reports),
+        cores_available=arch.core_count,
+        peak_local_bytes=max((r.peak_local_bytes for r in reports), default=0),
+        instructions=dict(sorted(instructions.items())),
+        layers=tuple(layer for r in reports for layer in r.layers),
+        cores=tuple(sorted((core for r in reports for core in r.cores), key=lambda c: c.core)),
+        warnings=tuple(dict.fromkeys((*found.notes, *(w for r in reports for w in r.warnings)))),
+        search=tuple(trial for r in reports for trial in r.search),
+    )

@@ -1,0 +1,68 @@
+"""JAX: a function becomes a program through jax2onnx. RAPTOR does not install either.
+
+import raptor.jax
+
+program = raptor.jax.compile(function, (image,), xbar=128, cores=200)
+print(raptor.jax.compare(function, (image,), program))
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import raptor
+from raptor.api import Program
+from raptor.common import arguments
+from raptor.frameworks import Agreement, exporting, flat, needs
+from raptor.frameworks import compare as compare_exported
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_PACKAGES = ("jax", "jaxlib", "jax2onnx")
+
+
+def compile(function: Callable[..., Any], example_inputs: Any, **options: Any) -> Program:
+    """Exports a function of arrays, and compiles it. Parameters that it closes over become weights.
+
+    `example_inputs`: an array, or a tuple of the arguments; their shapes become those of the program. `options`: those
+    of `raptor.compile`.
+
+    Raises `UserError` if JAX or jax2onnx are missing or the function cannot be exported, and the errors of
+    `raptor.compile`.
+    """
+    return raptor.compile(export(function, example_inputs), **options)
+
+
+def export(function: Callable[..., Any], example_inputs: Any) -> "ModelProto":
+    """Returns the ONNX model of `jax2onnx.to_onnx`. Arguments as `compile`."""
+    with needs("raptor.jax", *_PACKAGES):
+        jax2onnx: Any = import_module("jax2onnx")
+    if not callable(function):
+        raise arguments.fault("function", function, "a function of arrays")
+    examples = flat("example_inputs", example_inputs)
+    with exporting("jax2onnx.to_onnx", *_PACKAGES):
+        return jax2onnx.to_onnx(function, examples)
+
+
+def compare(
+    function: Callable[..., Any],
+    example_inputs: Any,
+    program: Program | None = None,
+    *,
+    tolerance: float = 1e-4,
+    **options: Any,
+) -> Agreement:
+    """Runs the function, its export in onnxruntime, and its program, and compares each with the one before.
+
+    So an error has one owner: the exporter or RAPTOR. Without `program`, the function is compiled with `options`.
+    Raises what `compile` raises, and `UserError` if the inputs do not fit.
+    """
+    tolerance = arguments.finite("tolerance", tolerance, 0)
+    model = export(function, example_inputs)
+    program = program or raptor.compile(model, **options)
+    examples = flat("example_inputs", example_inputs)
+    wanted = flat("the function's result", function(*examples))
+    return compare_exported(model, program, [*map(np.asarray, examples)], [*map(np.asarray, wanted)], tolerance)

@@ -1,0 +1,148 @@
+"""The interface of an onnxruntime `InferenceSession`, computed by the instructions of a compiled program.
+
+from raptor.session import InferenceSession
+
+session = InferenceSession("model.onnx")  # was: onnxruntime.InferenceSession("model.onnx")
+(scores,) = session.run(["scores"], {"image": image})
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+
+import raptor
+from raptor.api import Program
+from raptor.common import arguments
+from raptor.common.errors import UserError
+from raptor.common.packages import require_own
+from raptor.output import files
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, ValueInfoProto
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output: its name, its shape, and its type by onnxruntime's name, such as `tensor(float)`.
+
+    A size is None if it depends on values: that of an output of the host.
+    """
+
+    name: str
+    shape: list[int | None]
+    type: str
+    dtype: np.dtype[Any]
+
+
+class InferenceSession:
+    """A compiled program behind the calls of onnxruntime that scripts use: `run`, `get_inputs` and `get_outputs`.
+
+    `model`: an ONNX file, its bytes, a `ModelProto`, a `Program`, or the directory of a saved program. A model is
+    compiled with `options`, which are those of `raptor.compile`. `sess_options` and `providers` say how onnxruntime
+    computes, so that they have no meaning here; they are accepted, and a script need not drop them.
+    """
+
+    def __init__(
+        self,
+        model: "str | Path | bytes | ModelProto | Program",
+        sess_options: object = None,
+        providers: object = None,
+        **options: Any,
+    ) -> None:
+        require_own("validator")
+        from validator.any_program import load_any, shapes
+
+        self.program = _program(model, options)
+        """The compiled program: `session.program.simulate()` tells its time and energy."""
+        folder = self.program.directory
+        self._loaded = load_any(folder)
+        declared = onnx.ModelProto.FromString((folder / files.MODEL).read_bytes()).graph
+        inputs, outputs = shapes(self._loaded)
+        self._inputs = _arguments(declared.input, inputs)
+        self._outputs = _arguments(declared.output, outputs)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Returns the inputs in the order of the model. One that is a constant of the program is not among them."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Returns the outputs in the order of the model."""
+        return list(self._outputs)
+
+    def get_providers(self) -> list[str]:
+        """Returns the name of what computes."""
+        return ["RaptorExecutionProvider"]
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: object = None
+    ) -> list[Array]:
+        """Executes the instructions on the inputs, and returns the outputs that are asked for; None asks for all.
+
+        `run_options` are onnxruntime's and have no meaning here. Raises `UserError` for inputs that are missing, not
+        there, or of another type or shape, and for outputs that the model does not have.
+        """
+        from validator.any_program import run_any
+
+        wanted = self._wanted(output_names)
+        feeds = self._feeds(arguments.by_name("input_feed", input_feed, "arrays by name of the input"))
+        results = run_any(self._loaded, feeds)
+        return [np.asarray(results[arg.name], arg.dtype) for arg in wanted]
+
+    def _wanted(self, names: Sequence[str] | None) -> list[NodeArg]:
+        outputs = {arg.name: arg for arg in self._outputs}
+        if names is None or not len(names):
+            return self._outputs
+        if isinstance(names, str):
+            raise UserError(f"output_names={names!r}: expected a list of names, such as [{names!r}]")
+        if unknown := [name for name in names if name not in outputs]:
+            raise UserError(f"{unknown[0]!r}: no such output; there are: {', '.join(outputs)}")
+        return [outputs[name] for name in names]
+
+    def _feeds(self, given: Mapping[str, Any]) -> dict[str, Array]:
+        inputs = {arg.name: arg for arg in self._inputs}
+        if unknown := [name for name in given if name not in inputs]:
+            raise UserError(f"{unknown[0]!r}: no such input; there are: {', '.join(inputs)}")
+        if missing := [name for name in inputs if name not in given]:
+            raise UserError(f"input {missing[0]!r} is missing")
+        return {name: _fitting(arg, np.asarray(given[name])) for name, arg in inputs.items()}
+
+
+def _fitting(arg: NodeArg, array: Array) -> Array:
+    if array.dtype != arg.dtype:
+        raise UserError(f"input {arg.name!r}: expected {arg.type}, got an array of {array.dtype}")
+    if list(array.shape) != arg.shape:
+        raise UserError(f"input {arg.name!r}: expected shape {arg.shape}, got {list(array.shape)}")
+    return array
+
+
+def _program(model: Any, options: Mapping[str, Any]) -> Program:
+    """Returns the program, compiled, loaded or as given. Only a model takes options."""
+    if isinstance(model, bytes):
+        try:
+            model = onnx.load_from_string(model)
+        except Exception as e:  # protobuf's and onnx's have no common base
+            raise UserError(f"model: {len(model)} bytes that are not an ONNX model") from e
+    is_folder = isinstance(model, str | Path) and arguments.path("model", model).is_dir()
+    if not isinstance(model, Program) and not is_folder:
+        return raptor.compile(model, **options)
+    if options:
+        raise UserError(f"{', '.join(options)}: only with a model that is compiled; this one is a program already")
+    return model if isinstance(model, Program) else raptor.load(model)
+
+
+def _arguments(values: "Sequence[ValueInfoProto]", shapes: Mapping[str, Sequence[int | None]]) -> list[NodeArg]:
+    return [_argument(value, shapes[value.name]) for value in values if value.name in shapes]
+
+
+def _argument(value: "ValueInfoProto", shape: Sequence[int | None]) -> NodeArg:
+    kind = value.type.tensor_type.elem_type
+    name = TensorProto.DataType.Name(kind).lower()
+    return NodeArg(value.name, list(shape), f"tensor({name})", helper.tensor_dtype_to_np_dtype(kind))

@@ -1,0 +1,88 @@
+"""PyTorch: a module becomes a program through `torch.onnx.export`. RAPTOR does not install PyTorch.
+
+import raptor.torch
+
+program = raptor.torch.compile(module, (image,), xbar=128, cores=200)
+print(raptor.torch.compare(module, (image,), program))
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+import raptor
+from raptor.api import Program
+from raptor.common import arguments
+from raptor.frameworks import Agreement, Array, exporting, flat, needs
+from raptor.frameworks import compare as compare_exported
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_PACKAGES = ("torch", "onnxscript")
+
+
+def compile(module: Any, example_inputs: Any, **options: Any) -> Program:
+    """Exports a module, and compiles it.
+
+    `example_inputs`: a tensor, or a tuple of the arguments of `forward`; their shapes become those of the program.
+    `options`: those of `raptor.compile`. The module is exported in evaluation mode, and is as before afterwards.
+
+    Raises `UserError` if PyTorch or onnxscript are missing or the module cannot be exported, and the errors of
+    `raptor.compile`.
+    """
+    return raptor.compile(export(module, example_inputs), **options)
+
+
+def export(module: Any, example_inputs: Any) -> "ModelProto":
+    """Returns the ONNX model of `torch.onnx.export(dynamo=True)`, with its weights inside. Arguments as `compile`."""
+    with needs("raptor.torch", *_PACKAGES):
+        torch: Any = import_module("torch")
+    if not isinstance(module, torch.nn.Module):
+        raise arguments.fault("module", module, "a torch.nn.Module")
+    flat("example_inputs", example_inputs)
+    with evaluating(module), exporting("torch.onnx.export", *_PACKAGES):
+        exported = torch.onnx.export(module, _tuple(example_inputs), dynamo=True, external_data=False, verbose=False)
+        return exported.model_proto
+
+
+def compare(
+    module: Any, example_inputs: Any, program: Program | None = None, *, tolerance: float = 1e-4, **options: Any
+) -> Agreement:
+    """Runs the module, its export in onnxruntime, and its program, and compares each with the one before.
+
+    So an error has one owner: the exporter or RAPTOR. Without `program`, the module is compiled with `options`.
+    Raises what `compile` raises, and `UserError` if the inputs do not fit.
+    """
+    tolerance = arguments.finite("tolerance", tolerance, 0)
+    model = export(module, example_inputs)
+    program = program or raptor.compile(model, **options)
+    inputs = [_array(tensor) for tensor in flat("example_inputs", example_inputs)]
+    with evaluating(module), import_module("torch").no_grad():
+        wanted = [_array(tensor) for tensor in flat("the module's result", module(*_tuple(example_inputs)))]
+    return compare_exported(model, program, inputs, wanted, tolerance)
+
+
+@contextmanager
+def evaluating(module: Any) -> Generator[None]:
+    """Puts a module into evaluation mode for a while: dropout and batch normalisation are others in training."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def _tuple(example_inputs: object) -> tuple[Any, ...]:
+    if isinstance(example_inputs, list | tuple):
+        return tuple(cast(Sequence[Any], example_inputs))
+    return (example_inputs,)
+
+
+def _array(tensor: Any) -> Array:
+    return np.asarray(tensor.detach().cpu().numpy())

@@ -1,0 +1,59 @@
+"""Operators that the standard defines by functions, against onnxruntime."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raptor.common.errors import UnsupportedError, UserError
+from raptor.frontend import load
+from tests.frontend.support import Array, compare, make_model, node, random
+from tests.pipeline import check
+
+MASK = np.where(np.tri(4, 6, 1) > 0, np.float32(0), -np.inf).astype(np.float32)
+ATTENTIONS: dict[str, tuple[dict[str, Any], dict[str, Array]]] = {
+    "plain": ({}, {}),
+    "causal": ({"is_causal": 1}, {}),
+    "scaled": ({"scale": 0.25, "softcap": 2.0}, {}),
+    "mask with -inf": ({}, {"m": MASK}),
+    "mask of bool": ({}, {"m": MASK == 0}),
+}
+
+
+def attention(attributes: dict[str, Any], constants: dict[str, Array], heads: int = 4):
+    inputs = {"q": (2, heads, 4, 8), "k": (2, 2, 6, 8), "v": (2, 2, 6, 5)}
+    attend = node("Attention", "q k v" + (" m" if constants else ""), name="attend", **attributes)
+    return make_model([attend], inputs, ["y"], constants, opset=23, ir_version=10)
+
+
+@pytest.mark.parametrize("case", ATTENTIONS)
+@pytest.mark.parametrize("heads", [2, 4])
+def test_attention(case: str, heads: int):
+    compare(attention(*ATTENTIONS[case], heads=heads), 1e-5)
+
+
+def test_attention_on_the_chip_names_the_users_node():
+    loaded = load(attention(*ATTENTIONS["mask with -inf"]))
+    assert {n.name for n in loaded.graph.nodes} == {"attend"}
+    assert {n for n, t in loaded.graph.tensors.items() if t.in_model} == {"q", "k", "v", "y"}
+    check(attention(*ATTENTIONS["mask with -inf"]))
+
+
+def test_rotary_embedding():
+    constants = {"c": random(8, 3), "s": random(8, 3, seed=1), "p": np.array([[1, 4, 2, 7], [0, 3, 5, 6]])}
+    rotate = node("RotaryEmbedding", "x c s p", rotary_embedding_dim=6, interleaved=1)
+    compare(make_model([rotate], {"x": (2, 3, 4, 8)}, ["y"], constants, opset=23, ir_version=10))
+
+
+def test_a_refused_part_of_a_function_names_the_users_node():
+    nodes = [node("Attention", "x x x m", "y", name="mine"), node("NonZero", "x", "m", name="other")]
+    model = make_model(nodes[::-1], {"x": (1, 2, 4, 4)}, ["y"], opset=23, ir_version=10)
+    with pytest.raises(UnsupportedError, match="other"):
+        load(model)
+
+
+@pytest.mark.parametrize("op_type", ["Mul", "MatMul"])
+def test_infinite_weights_of_products_are_refused(op_type: str):
+    model = make_model([node(op_type, "x w")], {"x": (1, 2, 4, 4)}, ["y"], {"w": np.full((4, 4), -np.inf, np.float32)})
+    with pytest.raises(UserError, match="weights 'w': 16 of 16 values are not finite"):
+        load(model)

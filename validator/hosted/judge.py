@@ -1,0 +1,207 @@
+"""Judges a program in segments: the whole against onnxruntime, and each segment alone, so that an error has one owner.
+
+1. The cut: each segment's ONNX model, in onnxruntime, on the tensors of the whole model, against the whole model.
+2. Each program of the chip, on the same tensors, against its ONNX model.
+3. All segments one after another, against the whole model.
+
+A host segment may turn a rounding error into another value, such as the other one of two classes. So where the third
+fails and the first two do not, the programs are judged again on the tensors of the third. If all are right there, each
+step of the computation is right, and the verdict says so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from raptor.output import files
+from raptor.output.files import SegmentFile
+from validator.compare import Comparison
+from validator.golden import Golden, load_golden
+from validator.hosted.compare import Sides
+from validator.hosted.golden import WholeModel, inputs_for, load_whole
+from validator.hosted.load import Hosted
+from validator.hosted.run import HostedResult, at_borders, run_hosted, run_session
+from validator.inputs import Given
+from validator.judging import Settings, validate_program
+from validator.options import FEWEST_SAMPLES
+from validator.samples import quick_count
+from validator.session import session
+from validator.validation_report import SegmentVerdict, ValidationReport
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Tensors that were computed, and those that were wanted, by name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """One sample: `inputs` and `wanted` tensors of the whole model in its types, and the tensors at `borders`.
+
+    `made`: by segment, what its ONNX model computes in onnxruntime from the tensors at its borders.
+    """
+
+    inputs: dict[str, Any]
+    wanted: dict[str, Any]
+    borders: dict[str, Any]
+    made: dict[str, dict[str, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Judge:
+    """The whole model beside the segments, on the samples `numbers`."""
+
+    hosted: Hosted
+    whole: WholeModel
+    given: Given
+    numbers: Sequence[int]
+    settings: Settings
+    seconds: dict[str, float] = field(default_factory=lambda: {"golden": 0.0, "run": 0.0})
+    _goldens: dict[str, Any] = field(default_factory=dict[str, Any])
+    _known: dict[int, Known] = field(default_factory=dict[int, Known])
+    _ran: dict[int, HostedResult] = field(default_factory=dict[int, HostedResult])
+
+    def known(self, number: int) -> Known:
+        """Returns a sample; each is computed once."""
+        if number not in self._known:
+            start = perf_counter()
+            self._known[number] = self._compute(number)
+            self.seconds["golden"] += perf_counter() - start
+        return self._known[number]
+
+    def _compute(self, number: int) -> Known:
+        inputs = inputs_for(self.hosted, self.whole, self.given, number)
+        wanted = self.whole.run(inputs)
+        borders, made = at_borders(self.hosted, inputs), dict[str, dict[str, Any]]()
+        there = at_borders(self.hosted, wanted)
+        for segment in self.hosted.listed.segments:
+            made[segment.path] = self._in_onnxruntime(segment, borders)
+            # What the original model does not name, the segments make: the inner tensors of functions and loops.
+            borders |= made[segment.path] | {n: there[n] for n in segment.makes if n in there}
+        return Known(inputs, wanted, borders, made)
+
+    def _in_onnxruntime(self, segment: SegmentFile, borders: Mapping[str, Any]) -> dict[str, Any]:
+        if segment.kind == "host":
+            return run_session(self.hosted.sessions[segment.path], segment, borders)
+        program = self.hosted.programs[segment.path]
+        if segment.path not in self._goldens:
+            path = program.folder / files.MODEL
+            floats = program.manifest.numbers == "float"
+            self._goldens[segment.path] = load_golden(program) if floats else session(str(path), path)
+        golden = self._goldens[segment.path]
+        if isinstance(golden, Golden):
+            found = golden.run({name: borders[name] for name in segment.reads}, list(segment.makes))
+            return at_borders(self.hosted, found)
+        return run_session(golden, segment, borders)
+
+    def ran(self, number: int) -> HostedResult:
+        """Returns the run of all segments one after another."""
+        if number not in self._ran:
+            inputs, start = self.known(number).inputs, perf_counter()
+            self._ran[number] = run_hosted(self.hosted, inputs, **self.settings.running)
+            self.seconds["run"] += perf_counter() - start
+        return self._ran[number]
+
+    def report(self, seed: int | None, loading: float) -> ValidationReport:
+        segments = tuple(map(self._segment, self.hosted.listed.segments))
+        names = [o.name for o in self.hosted.listed.outputs]
+        outputs, why = self._sides(names, self._whole_pair).compared(self.settings)
+        right = all(s.passed for s in segments)
+        if right and not all(o.passed for o in outputs) and self._right_on_its_own_way():
+            outputs, why = tuple(map(_excused, outputs)), _excuse(outputs)
+        programs = self.hosted.programs.values()
+        return ValidationReport(
+            verdict="pass" if right and all(o.passed for o in outputs) else "mismatch",
+            tolerance=self.settings.tolerance,
+            model=self.hosted.listed.model,
+            seed=seed,
+            samples=len(self.numbers),
+            cores=self.hosted.core_count,
+            instructions=sum(program.instruction_count for program in programs),
+            seconds={k: round(v, 6) for k, v in {"load": loading, **self.seconds}.items()},
+            outputs=outputs,
+            first_deviation=next((s.first_deviation or s.path for s in segments if not s.passed), None),
+            reason=why,
+            by_suite=self.whole.by_suite,
+            segments=segments,
+        )
+
+    def _sides(self, names: Sequence[str], run_both: Callable[[int], Pair]) -> Sides:
+        """Returns two sides whose judge in float64 is the whole model."""
+        return Sides(
+            names, self.numbers, run_both, self._inputs, self.whole.path, self.whole.constants, self._open_shapes()
+        )
+
+    def _inputs(self, number: int) -> dict[str, Any]:
+        return self.known(number).inputs
+
+    def _borders(self, number: int) -> dict[str, Any]:
+        return self.known(number).borders
+
+    def _own_values(self, number: int) -> dict[str, Any]:
+        return self.ran(number).values
+
+    def _open_shapes(self) -> frozenset[str]:
+        listed = self.hosted.listed
+        return frozenset(c.name for c in (*listed.crossings, *listed.outputs) if None in c.shape)
+
+    def _whole_pair(self, number: int) -> Pair:
+        return self.ran(number).outputs, self.known(number).wanted
+
+    def _cut_pair(self, segment: SegmentFile, number: int) -> Pair:
+        known = self.known(number)
+        return known.made[segment.path], at_borders(self.hosted, known.wanted)
+
+    def _segment(self, segment: SegmentFile) -> SegmentVerdict:
+        names = [name for name in segment.makes if name in self.whole.names]
+        cut, why = self._sides(names, partial(self._cut_pair, segment)).compared(self.settings)
+        verdict = SegmentVerdict(segment.path, segment.kind, all(c.passed for c in cut), cut, reason=why)
+        if segment.kind == "host":
+            return verdict
+        found = self._program(segment, self._borders)
+        return replace(
+            verdict,
+            passed=verdict.passed and found.passed,
+            outputs=found.outputs,
+            layers=found.layers,
+            first_deviation=found.first_deviation,
+            integers=found.integers,
+            reason=verdict.reason or found.reason,
+        )
+
+    def _program(self, segment: SegmentFile, values: Callable[[int], dict[str, Any]]) -> ValidationReport:
+        """Validates a program of the chip on tensors at its borders; `values`: these by the number of a sample."""
+
+        def fed(number: int) -> dict[str, Any]:
+            found = values(number)
+            return {name: found[name] for name in segment.reads}
+
+        return validate_program(self.hosted.programs[segment.path], fed, self.numbers, self.settings, None)
+
+    def _right_on_its_own_way(self) -> bool:
+        """Tells whether every program is right on the tensors that it gets when all run one after another."""
+        chips = (s for s in self.hosted.listed.segments if s.kind == "chip")
+        hosts = any(s.kind == "host" for s in self.hosted.listed.segments)
+        return hosts and all(self._program(s, self._own_values).passed for s in chips)
+
+
+def _excused(output: Comparison) -> Comparison:
+    return replace(output, passed=True)
+
+
+def _excuse(outputs: Sequence[Comparison]) -> str:
+    names = ", ".join(o.name for o in outputs if not o.passed)
+    return (
+        f"{names}: differs from the whole model, because the host turns differences within rounding into other values; "
+        "every segment is right, on the tensors of the whole model and on its own"
+    )
+
+
+def validate_hosted(
+    hosted: Hosted, given: Given, seed: int, samples: int | None, settings: Settings, loading: float = 0.0
+) -> ValidationReport:
+    """Judges a program in segments. `seed`, `samples`: as in `validate`. `loading`: seconds that it took to load."""
+    quick = min((quick_count(p, settings.engine) for p in hosted.programs.values()), default=FEWEST_SAMPLES)
+    numbers = range(seed, seed + (1 if given else samples or quick))
+    judge = Judge(hosted, load_whole(hosted), given, numbers, settings)
+    return judge.report(None if given else seed, loading)

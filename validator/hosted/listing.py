@@ -1,0 +1,49 @@
+"""The list of segments of a program, without loading them."""
+
+from pathlib import Path
+
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.output.files import SegmentFile, Segments
+
+
+def is_hosted(folder: str | Path) -> bool:
+    """Tells whether a directory holds a program in segments."""
+    return (Path(folder) / files.SEGMENTS).is_file()
+
+
+def read_segments(folder: Path) -> Segments:
+    """Reads `segments.json`, and no other file."""
+    return storage.read(Segments, folder, files.SEGMENTS)
+
+
+def chip_folders(folder: Path) -> list[Path]:
+    """Returns the directories of the segments of the chip. Raises `UserError` for one that is not there."""
+    return [directory(folder, s) for s in read_segments(folder).segments if s.kind == "chip"]
+
+
+def directory(folder: Path, segment: SegmentFile) -> Path:
+    """Returns the directory of a segment of the chip. Raises `UserError` for a link, or if there is none."""
+    path = folder / segment.path
+    if path.is_symlink() or not path.is_dir():
+        raise UserError(f"{path}: missing, or not a directory of this program")
+    return path
+
+
+def one_segment(folder: str | Path, what: str) -> None:
+    """Raises `UserError` for a program in segments, where `what` is of one program; says which ones there are."""
+    if is_hosted(folder):
+        found = chip_folders(Path(folder))
+        there = f"one of {', '.join(map(str, found))}" if found else "it has none for the chip"
+        raise UserError(f"{folder}: a program in segments, but {what} is of one segment of the chip: {there}")
+
+
+def not_modelled(listed: Segments) -> str:
+    """Says what no time and no energy contains."""
+    hosts = sum(s.kind == "host" for s in listed.segments)
+    nodes = len(listed.host_nodes)
+    return (
+        f"{nodes} node{'s' if nodes != 1 else ''} in {hosts} segment{'s' if hosts != 1 else ''} on the host: time and "
+        "energy are not modelled, and in no figure"
+    )

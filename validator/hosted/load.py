@@ -1,0 +1,129 @@
+"""Loads a program in segments. The directory is not trusted: every fault in it is a `UserError`."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.output.files import FileEntry, SegmentFile, Segments
+from validator.hosted.listing import directory, read_segments
+from validator.load import MEMORY_LIMIT_BYTES, load
+from validator.program import Program
+from validator.session import session
+
+_LARGEST_MODEL = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hosted:
+    """A program in segments: `programs` of the chip and `sessions` of the host, by the path of the segment."""
+
+    folder: Path
+    listed: Segments
+    programs: Mapping[str, Program]
+    sessions: Mapping[str, Any]
+
+    @property
+    def core_count(self) -> int:
+        return max((program.core_count for program in self.programs.values()), default=0)
+
+
+def load_hosted(path: str | Path, *, check_hashes: bool = True, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Hosted:
+    """Reads the directory and checks everything that can be checked without running it, as `load` does."""
+    folder = Path(path)
+    listed = read_segments(folder)
+    for name, entry in listed.files.items():
+        _check_file(folder, name, entry, check_hashes)
+    _check_extra(folder, listed)
+    programs: dict[str, Program] = {}
+    sessions: dict[str, Any] = {}
+    for segment in listed.segments:
+        if segment.kind == "host":
+            _check_file(folder, segment.path, segment.entry, check_hashes)
+            sessions[segment.path] = _open(folder / segment.path, segment)
+        else:
+            inside = directory(folder, segment)
+            _check_file(inside, files.MANIFEST, segment.entry, check_hashes)
+            program = load(inside, check_hashes=check_hashes, memory_limit_bytes=memory_limit_bytes)
+            programs[segment.path] = program
+            _check_places(program, segment, listed)
+    check_cores(programs)
+    return Hosted(folder, listed, programs, sessions)
+
+
+def _check_file(folder: Path, name: str, entry: FileEntry, check_hashes: bool) -> None:
+    path = storage.check_regular(folder, name)
+    size = path.stat().st_size
+    if size != entry.size_bytes:
+        raise UserError(f"{path}: {size} bytes, but {files.SEGMENTS} says {entry.size_bytes}")
+    if check_hashes and _sha256(path) != entry.sha256:
+        raise UserError(f"{path}: changed since it was compiled (its sha256 is not the one in {files.SEGMENTS})")
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or e}") from e
+
+
+def _check_extra(folder: Path, listed: Segments) -> None:
+    known = {segment.path for segment in listed.segments}
+    extra = sorted(p.name for p in folder.iterdir() if p.name.startswith("segment_") and p.name not in known)
+    if extra:
+        raise UserError(f"{folder / extra[0]}: a segment that {files.SEGMENTS} does not list")
+
+
+def _open(path: Path, segment: SegmentFile) -> Any:
+    """Opens the model of a segment on the host, whose inputs and outputs must be those that are listed."""
+    opened = session(storage.read_bytes(path.parent, path.name, limit_bytes=_LARGEST_MODEL), path)
+    found = {i.name for i in opened.get_inputs()}, {o.name for o in opened.get_outputs()}
+    _check_names(path, segment, *found)
+    return opened
+
+
+def _check_names(path: Path, segment: SegmentFile, reads: set[str], makes: set[str]) -> None:
+    for what, found, wanted in (("input", reads, set(segment.reads)), ("output", makes, set(segment.makes))):
+        odd = sorted(found ^ wanted)
+        if odd:
+            where = files.SEGMENTS if odd[0] in found else path
+            raise UserError(f"{path}: {what} {odd[0]!r} is not in {where}")
+
+
+def _check_places(program: Program, segment: SegmentFile, listed: Segments) -> None:
+    """Raises `UserError` unless a program of the chip has the inputs, outputs and shapes of its segment."""
+    places = (*program.memory.inputs, *program.memory.outputs)
+    _check_names(
+        program.folder, segment, {p.name for p in program.memory.inputs}, {p.name for p in program.memory.outputs}
+    )
+    for place in places:
+        wanted = listed.crossing(place.name).shape
+        if place.shape != wanted:
+            raise UserError(
+                f"{program.folder}: {place.name!r} has shape {list(place.shape)}, {files.SEGMENTS} says {list(wanted)}"
+            )
+
+
+def check_cores(programs: Mapping[str, Program]) -> None:
+    """Raises `UserError` for a core that two segments use: the weights of all must be on the chip at once."""
+    users: dict[int, str] = {}
+    for path, program in programs.items():
+        for core in _used(program):
+            if users.setdefault(core, path) != path:
+                raise UserError(f"{users[core]} and {path} both use core {core}, but they share one chip")
+    sizes = {path: program.core_count for path, program in programs.items()}
+    if len(set(sizes.values())) > 1:
+        raise UserError(f"{', '.join(sizes)}: made for chips of different sizes: {sorted(set(sizes.values()))} cores")
+
+
+def _used(program: Program) -> Iterator[int]:
+    lengths = np.array([len(stream) for stream in program.streams])
+    groups = np.array([len(program.config.groups(core)) for core in range(program.core_count)])
+    yield from np.flatnonzero((lengths > 0) | (groups > 0)).tolist()

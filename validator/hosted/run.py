@@ -1,0 +1,74 @@
+"""Runs a program in segments, one after another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from raptor.output.files import SegmentFile
+from validator.hosted.load import Hosted
+from validator.hosted.values import given, to_type
+from validator.run import run
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HostedResult:
+    """`outputs` in the types of the model; `values`: every tensor at a border; `instructions`: of the chip, in all."""
+
+    outputs: Values
+    values: Values
+    instructions: int
+
+
+def run_hosted(hosted: Hosted, inputs: Mapping[str, Any], **options: Any) -> HostedResult:
+    """Runs all segments in order; `options` are those of `validator.run.run`. Raises as it does."""
+    values, instructions = at_borders(hosted, check_inputs(hosted, inputs)), 0
+    for segment in hosted.listed.segments:
+        if segment.kind == "host":
+            values |= run_host(hosted, segment, values)
+        else:
+            program = hosted.programs[segment.path]
+            result = run(program, {name: values[name] for name in segment.reads}, **options)
+            instructions += result.instructions
+            values |= bordered(hosted, result.outputs)
+    outputs = {o.name: to_type(values[o.name], o.type, f"output {o.name!r}") for o in hosted.listed.outputs}
+    return HostedResult(outputs, values, instructions)
+
+
+def check_inputs(hosted: Hosted, inputs: Mapping[str, Any]) -> Values:
+    """Returns the inputs in the types of the model. Raises `UserError` for unknown, missing or wrong ones."""
+    wanted = {tensor.name: tensor for tensor in hosted.listed.inputs}
+    if unknown := sorted(set(inputs) - set(wanted)):
+        raise UserError(f"{unknown[0]!r} is no input of the model; its inputs: {', '.join(sorted(wanted))}")
+    if missing := [name for name in wanted if name not in inputs]:
+        raise UserError(f"input {missing[0]!r} is missing")
+    return {name: given(inputs[name], tensor) for name, tensor in wanted.items()}
+
+
+def at_borders(hosted: Hosted, values: Mapping[str, Any]) -> Values:
+    """Returns tensors of the model in the types that they have between segments."""
+    types = {c.name: c.type for c in hosted.listed.crossings}
+    return {name: to_type(value, types[name], f"tensor {name!r}") for name, value in values.items() if name in types}
+
+
+def bordered(hosted: Hosted, outputs: Mapping[str, Any]) -> Values:
+    """Returns outputs of a program of the chip as the next segment reads them."""
+    return at_borders(hosted, {name: np.asarray(value) for name, value in outputs.items()})
+
+
+def run_host(hosted: Hosted, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
+    """Runs a segment in onnxruntime. Raises `UserError` if it cannot."""
+    return run_session(hosted.sessions[segment.path], segment, values)
+
+
+def run_session(opened: Any, segment: SegmentFile, values: Mapping[str, Any]) -> Values:
+    """Runs the ONNX model of a segment."""
+    try:
+        found = opened.run(list(segment.makes), {name: values[name] for name in segment.reads})
+    except Exception as e:  # onnxruntime's exceptions have no common base
+        raise UserError(f"{segment.path}: onnxruntime: {e}") from e
+    return dict(zip(segment.makes, found, strict=True))

@@ -1,0 +1,73 @@
+"""Values of tensors at the borders of segments, in the types that onnxruntime names."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from raptor.output.files import Crossing
+
+Array = npt.NDArray[Any]
+_SHORT = {"float": "float32", "double": "float64", "string": "object"}
+_OTHERS = ("bfloat16", "int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
+
+
+def dtype_of(type_: str) -> "np.dtype[Any] | None":
+    """Returns numpy's type for `tensor(float)`; None for what is not one tensor of a known type."""
+    if not type_.startswith("tensor("):
+        return None
+    name = type_.removeprefix("tensor(").removesuffix(")")
+    if name in _OTHERS:
+        return np.dtype(getattr(ml_dtypes, name))
+    try:
+        return np.dtype(_SHORT.get(name, name))
+    except TypeError:
+        return None
+
+
+def given(value: Any, tensor: Crossing) -> Any:
+    """Returns what a caller gives for an input, in the model's type.
+
+    Raises `UserError` for another shape, and for numbers that the type does not have, such as NaN for an integer.
+    """
+    dtype = dtype_of(tensor.type)
+    if dtype is None:
+        return value
+    what, array = f"input {tensor.name!r}", np.asarray(value)
+    if not fits(array.shape, tensor.shape):
+        shown = "x".join("?" if size is None else str(size) for size in tensor.shape) or "a scalar"
+        raise UserError(f"{what}: expected shape {shown}, got {list(array.shape)}")
+    if (dtype.kind == "O") != (array.dtype.kind in "OUS"):
+        raise UserError(f"{what}: holds {array.dtype}, expected {tensor.type}")
+    return convert(array, dtype, what)
+
+
+def array_of(value: Any) -> Array | None:
+    """Returns the value if it is an array; None for sequences and absent values."""
+    return cast(Array, value) if isinstance(value, np.ndarray) else None
+
+
+def fits(shape: Sequence[int], sizes: Sequence[int | None]) -> bool:
+    """Tells whether a shape is the declared one; None is any size."""
+    return len(shape) == len(sizes) and all(wanted in (None, size) for size, wanted in zip(shape, sizes, strict=True))
+
+
+def convert(value: Any, dtype: "np.dtype[Any] | None", what: str) -> Any:
+    """Returns a tensor in another type; whole numbers must stay the same. Other values stay as they are."""
+    array = array_of(value)
+    if dtype is None or array is None or array.dtype == dtype:
+        return value
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = array.astype(dtype)
+        changed = dtype.kind in "iub" and not np.array_equal(found.astype(np.float64), array.astype(np.float64))
+    if changed:
+        raise UserError(f"{what}: holds numbers that are no {dtype.name}")
+    return found
+
+
+def to_type(value: Any, type_: str, what: str) -> Any:
+    """Returns a value in the type of another border."""
+    return convert(value, dtype_of(type_), what)

@@ -1,0 +1,187 @@
+"""Judges a program beside onnxruntime, sample by sample.
+
+An error above the tolerance is judged a second time, by the precision of float32 (`rounding`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from raptor.common.errors import UserError
+from raptor.common.spelling import option
+from validator.bit_true import BitTrue, load_bit_true
+from validator.compare import Comparison, Doubles, Rounding, Tally, compare, tally, within
+from validator.exact import Exact, UnknownError, load_exact
+from validator.golden import load_golden
+from validator.inputs import Given
+from validator.options import Engine, Schedule
+from validator.program import Program
+from validator.rounding import Doubt, judge, worst
+from validator.samples import Samples, Shown, Tried
+from validator.validation_report import LayerComparison, ValidationReport, reason
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of a validation: `tolerance`, and the other options of `validate`."""
+
+    tolerance: float
+    layers: bool
+    engine: Engine
+    schedule: Schedule
+    max_steps: int
+
+    @property
+    def running(self) -> dict[str, Any]:
+        """Options of a run."""
+        return {"engine": self.engine, "schedule": self.schedule, "max_steps": self.max_steps}
+
+
+def validate_program(
+    program: Program, given: Given, numbers: Sequence[int], settings: Settings, seed: int | None, loading: float = 0.0
+) -> ValidationReport:
+    """Validates a loaded program of one segment on the samples `numbers`. `seed`: as shown; `loading`: seconds."""
+    layers = settings.layers or program.manifest.numbers == "mixed"
+    if layers and program.layers is None:
+        raise UserError(f"{option('layers', True)}: {program.folder} has no layers.json")
+    loaded = perf_counter()
+    if program.manifest.numbers != "float":
+        options = {"tolerance": settings.tolerance, "layers": layers, **settings.running}
+        tested = load_bit_true(program, given, numbers, **options)
+        opened = perf_counter()
+        tested.judge()
+        return _integer_report(tested, seed, {"load": loading}, opened - loaded)
+    golden = load_golden(program, layers=layers)
+    opened = perf_counter()
+    tried = Samples(program, golden, given, numbers, settings.engine, settings.schedule, layers, settings.max_steps)
+    found, unknown = judged(tried, tallied(tried), settings.tolerance)
+    seconds = {"load": loading, **tried.seconds, "golden": opened - loaded + tried.seconds["golden"]}
+    return _report(tried, found, settings.tolerance, seed, seconds, unknown)
+
+
+def _integer_report(
+    tested: BitTrue, seed: int | None, seconds: Mapping[str, float], opening: float
+) -> ValidationReport:
+    program, figures = tested.program, tested.figures()
+    found = {shown: count.comparison(shown.tensor) for shown, count in tested.counts.items()}
+    layers = tuple(LayerComparison(tested.counts[s].node, c) for s, c in found.items() if s.kind == "layer")
+    passed = all(c.passed for c in found.values()) and figures.departing == figures.explained
+    return ValidationReport(
+        verdict="pass" if passed else "mismatch",
+        tolerance=tested.tolerance if tested.mixed else 0.0,
+        model=program.manifest.model,
+        seed=seed,
+        samples=len(tested.numbers),
+        cores=program.core_count,
+        instructions=tested.instructions,
+        seconds={k: round(v, 6) for k, v in {**seconds, "open": opening, **tested.seconds}.items()},
+        outputs=tuple(c for shown, c in found.items() if shown.kind == "output"),
+        layers=layers,
+        first_deviation=next((layer.node for layer in layers if not layer.comparison.passed), None),
+        integers=figures,
+    )
+
+
+def tallied(tried: Tried) -> dict[Shown, Tally]:
+    """Runs all samples; returns the errors of each tensor."""
+    found: dict[Shown, Tally] = {}
+    for number in tried.numbers:
+        for shown, (got, want) in tried.run(number).items():
+            one = tally(got, want)
+            if shown in found:
+                found[shown].add(one)
+            else:
+                found[shown] = one
+    return found
+
+
+def judged(tried: Tried, tallies: Mapping[Shown, Tally], tolerance: float) -> tuple[dict[Shown, Comparison], str]:
+    """Judges every tensor, by the tolerance or by float64; also says why float64 could not be used where it was needed.
+
+    A tolerance of 0 demands equal numbers: then rounding is no excuse.
+    """
+    _check_judged(tallies, len(tried.numbers))
+    allowed = {shown: 0.0 if shown.tensor in tried.exact else tolerance for shown in tallies}
+    found = {shown: compare(shown.tensor, t, allowed[shown]) for shown, t in tallies.items()}
+    if not tolerance or all(c.passed for c in found.values()):
+        return found, ""
+    return _judged_again(tried, tallies, found, allowed)
+
+
+def _check_judged(found: Mapping[Shown, Tally], inputs: int) -> None:
+    """Raises `UserError` if an output has no finite number: NaN equals NaN, which proves nothing."""
+    for shown, one in found.items():
+        if shown.kind == "output" and not one.finite:
+            count = f"{inputs} {'input' if inputs == 1 else 'inputs'}"
+            raise UserError(
+                f"output {shown.tensor!r}: onnxruntime computes no finite number for it from {count}, so nothing can "
+                f"be compared; give others with {option('inputs')} or {option('seed')}"
+            )
+
+
+def _judged_again(
+    tried: Tried, tallies: Mapping[Shown, Tally], found: Mapping[Shown, Comparison], allowed: Mapping[Shown, float]
+) -> tuple[dict[Shown, Comparison], str]:
+    """Returns the comparisons after the judgement by float64, and why float64 could not be used, if so."""
+    start = perf_counter()
+    ran = sum(tried.seconds.values())
+    off = {shown: within(tallies[shown], allowed[shown]) for shown, c in found.items() if not c.passed}
+    found_again: dict[Shown, list[Rounding]] = {shown: [] for shown in off}
+    try:
+        exact = load_exact(tried.model, tried.constants)
+        for number in tried.numbers:
+            for shown, rounding in _one_judged(tried, number, exact, off).items():
+                found_again[shown].append(rounding)
+                if not rounding.passed:
+                    del off[shown]
+    except UnknownError as e:
+        return dict(found), str(e)
+    finally:
+        tried.seconds["float64"] += perf_counter() - start - (sum(tried.seconds.values()) - ran)
+    return {shown: _with(c, found_again.get(shown, ())) for shown, c in found.items()}, ""
+
+
+def _one_judged(tried: Tried, number: int, exact: Exact, off: Mapping[Shown, Doubles]) -> dict[Shown, Rounding]:
+    """Judges the tensors of `off` for one input, if they are wrong for it."""
+    pairs = tried.run(number) if off else {}
+    doubts = {shown: Doubt(*pairs[shown], most) for shown, most in off.items()}
+    doubts = {shown: doubt for shown, doubt in doubts.items() if doubt.off.any()}
+    return judge(exact, tried.inputs(number), doubts) if doubts else {}
+
+
+def _with(comparison: Comparison, judged: Sequence[Rounding]) -> Comparison:
+    if not judged:
+        return comparison
+    rounding = worst(judged)
+    return replace(comparison, passed=rounding.passed, rounding=rounding)
+
+
+def _report(
+    tried: Samples,
+    found: Mapping[Shown, Comparison],
+    tolerance: float,
+    seed: int | None,
+    seconds: Mapping[str, float],
+    unknown: str,
+) -> ValidationReport:
+    program = tried.program
+    outputs = tuple(c for shown, c in found.items() if shown.kind == "output")
+    nodes = {probe.tensor: probe.node for probe in program.layers.probes} if program.layers else {}
+    layers = tuple(LayerComparison(nodes[s.tensor], c) for s, c in found.items() if s.kind == "layer")
+    deviating = next((layer.node for layer in layers if not layer.comparison.passed), None)
+    return ValidationReport(
+        verdict="pass" if all(c.passed for c in found.values()) else "mismatch",
+        tolerance=tolerance,
+        model=program.manifest.model,
+        seed=seed,
+        samples=len(tried.numbers),
+        cores=program.core_count,
+        instructions=tried.instructions,
+        seconds={key: round(value, 6) for key, value in seconds.items()},
+        outputs=outputs,
+        layers=layers,
+        first_deviation=deviating,
+        reason=reason(found.values(), unknown),
+        by_suite=tried.golden.by_suite,
+    )
