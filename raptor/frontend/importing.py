@@ -29,6 +29,7 @@ from raptor.graph.ir import (
     Filter,
     Floats,
     Map,
+    Move,
     Node,
     Operator,
     Pool,
@@ -108,6 +109,23 @@ class ImportContext:
     def declare_whole(self, name: str, found: Range) -> None:
         """Declares that a tensor has whole numbers of this range, where its operators do not tell."""
         self._whole[name] = found
+
+    def narrowed(self, tensor: Tensor, limits: Range) -> Range | None:
+        """Returns the range of whole numbers, as `whole` does, after the host was told to refuse others than `limits`.
+
+        It can do so only for the elements of an input of integers. Zero must lie within the limits.
+        """
+        chain = [tensor.name]
+        while (made := self._made.get(chain[-1])) and isinstance(made.operator, Rename | Move):
+            chain.append(made.inputs[0])
+        source = self.tensors[chain[-1]]
+        coding = source.coding
+        if made is None and coding is not None and self.is_whole(source.name):
+            given = limits_of(self.kind(source.name))
+            found = meet(given if coding.low is None or coding.high is None else Range(coding.low, coding.high), limits)
+            self.tensors[source.name] = replace(source, coding=replace(coding, low=found.low, high=found.high))
+            self._whole |= dict.fromkeys(chain, found)
+        return self.whole(tensor)
 
     def _reach(self, tensor: Tensor) -> Range | None:
         """Returns the range of whole numbers, or the first one on the way to them that is too large."""
