@@ -117,6 +117,8 @@ class RaptorRep(BackendRep):
         if not self._options.get("host"):
             return self._compile_for_chip(values)
         try:
+            if not all(isinstance(value, np.ndarray) for value in values.values()):
+                raise UserError("an input is no tensor, which only the host takes")
             self._model = convert_version(self._original)
             return self._compile_for_chip(values)
         except (UserError, RuntimeError):  # the latter: ONNX's converter knows no way

@@ -25,7 +25,7 @@ from raptor.common.errors import (
 from raptor.graph.recipes import NoRecipeError
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
-from validator.errors import Blocked, DeadlockError, ProgramError
+from validator.errors import Blocked, DeadlockError, IdError, ProgramError
 from validator.exact import UnknownError
 
 EXAMPLES: dict[type[RaptorError], RaptorError] = {
@@ -41,6 +41,7 @@ EXAMPLES: dict[type[RaptorError], RaptorError] = {
         InternalError("map failed"),
         errors.VerifyError("graph: output y is never defined"),
         ProgramError(3, 17, "send 1 2", "no such core"),
+        IdError(0, 4, "sld 8 4", "look, token 2: the id is 9, but the rows of the table are 0 to 8"),
         DeadlockError((Blocked(0, 5, "recv", "core 1, which has ended"), Blocked(2, 0, "wait", "a token"))),
     )
 }

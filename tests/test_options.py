@@ -76,6 +76,7 @@ COMMANDS = {
         {
             **{k: COMPILE[k] for k in ("--xbar", "--xbars-per-core", "--bits", "--cell-bits", "--arch")},
             **{k: COMPILE[k] for k in ("--shape", "--dim", "--set", "--quiet")},
+            **{k: COMPILE[k] for k in ("--isa", "--host", "--host-ops", "--host-nodes")},
             "--json": ("--json", "found.json"),
         },
     ),

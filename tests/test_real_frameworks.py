@@ -51,6 +51,13 @@ def test_torch_with_dropout_batch_norm_and_its_refusals() -> None:
         raptor.torch.compile(Branching(), image)
 
 
+def test_jax_as_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax")
+    (block,) = [body for body in PAGE if "import jax\n" in body]
+    exec(compile(block, "<page>", "exec"), {})
+    assert capsys.readouterr().out.endswith("True\n")
+
+
 def test_jax() -> None:
     jax = pytest.importorskip("jax")
     filters, matrix = (jax.numpy.asarray(RNG.standard_normal(shape), "float32") for shape in ((3, 3, 3, 8), (8, 10)))

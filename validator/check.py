@@ -21,6 +21,7 @@ from raptor.target.isa import (
 from raptor.target.opcode_tables import NEEDS_WIDTH, SETS_WIDTH, mask
 from validator.errors import ProgramError
 from validator.integer_meanings import CONVERSIONS, FLOAT_BITS, FLOATS, INTEGERS, TABLE_BITS
+from validator.lookups import check_lookups
 from validator.program import Indices, Matrix, Program
 
 Mask = npt.NDArray[np.bool_]
@@ -30,7 +31,6 @@ Rule = Callable[[Program, ArchFile, int, Records], None]
 # bits given here makes both agree; vmv has no offset at all.
 _OFFSET_BITS = {"vavg": 0b010, "lldi": 0b001, "recv": 0b001, "send": 0b011, "vmv": 0}
 _NOT_FLOAT = {
-    "sld": "registers hold integers, global memory floats",
     "vvsll": "shifts have no meaning in a program of floats",
     "vvsra": "shifts have no meaning in a program of floats",
     **dict.fromkeys(("vlut", "vrequant", "setfp", "vfloat", "vround"), "a program of floats has no integers"),
@@ -90,7 +90,6 @@ def _integers(program: Program, _arch: ArchFile, core: int, records: Records) ->
     """Refuses instructions that have no meaning at the widths set before them."""
     if not program.has_integers:
         return
-    _refuse(core, records, np.flatnonzero(_is(records, "sld")), "registers are loaded by sldi only")
     if program.manifest.numbers == "int":
         _refuse(core, records, np.flatnonzero(_is(records, "setfp")), "the numbers of this program are int")
     setters = np.flatnonzero(SETS_WIDTH[records["opcode"]])
@@ -137,6 +136,10 @@ def _floats(program: Program, _arch: ArchFile, core: int, records: Records) -> N
     _refuse(core, records, np.flatnonzero(filled), "a program of floats can fill with 0 only")
 
 
+def _lookups(program: Program, _arch: ArchFile, core: int, records: Records) -> None:
+    check_lookups(core, records, program.memory.tables)
+
+
 def _groups(program: Program, arch: ArchFile, core: int, records: Records) -> None:
     matrix = arch.chip_config.core_config.matrix_config
     counts = np.array(program.config.groups(core), np.int64)
@@ -170,6 +173,7 @@ _RULES: tuple[Rule, ...] = (
     _widths,
     _integers,
     _floats,
+    _lookups,
     _groups,
     _weights,
     _partners,

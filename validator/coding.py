@@ -62,9 +62,9 @@ def check_coding(coding: Coding, shape: Sequence[int], numbers: Numbers) -> str 
         return _check_float(coding, numbers)
     if numbers == "float":
         return "integers, in a program of floats"
-    if coding.dtype in _HELD_AS_FLOATS or coding.low is not None or not coding.bits:
+    if coding.dtype in _HELD_AS_FLOATS or not coding.bits:
         return f"integers of {coding.bits} bits for {coding.dtype}, which are held as floats"
-    return _check_scaled(coding, shape) if coding.scale else _check_shifted(coding)
+    return _check_scaled(coding, shape) if coding.scale else _check_shifted(coding) or _check_bounds(coding)
 
 
 def _check_shifted(coding: Coding) -> str | None:
@@ -88,6 +88,10 @@ def _check_float(coding: Coding, numbers: Numbers) -> str | None:
     bits = 32 if numbers == "mixed" else 0
     if coding.bits != bits or not plain:
         return f"floats have {bits} bits here, and neither offset nor scale"
+    return _check_bounds(coding)
+
+
+def _check_bounds(coding: Coding) -> str | None:
     if coding.low is None or coding.high is None:
         return None
     if holds_floats(coding):
@@ -161,8 +165,9 @@ def _quantised(x: npt.NDArray[np.float32], coding: Coding, what: str) -> Integer
 
 def _shifted(array: Array, coding: Coding, what: str) -> Integers:
     wide = _whole(array if array.dtype.kind in "iub" else array.astype(np.float64), what)
-    least, most = dtype_range(coding.dtype)
-    _check_range(wide, least, most, f"{what}: a value outside {least}..{most}, the range of {coding.dtype}")
+    least, most = value_range(coding)
+    bounds = f"the range of {coding.dtype}" if coding.low is None else "for which the program is exact"
+    _check_range(wide, least, most, f"{what}: a value outside {least}..{most}, {bounds}")
     low, high = element_range(coding)
     elements = wide - coding.offset
     _check_range(elements, low, high, f"{what}: a value that elements of {coding.bits} bits do not hold")

@@ -19,7 +19,7 @@ def execute(machine: Machine, *, block: bool, max_steps: int) -> Fault:
 
     m, w, p = machine, machine.weights, machine.probes
     fault = np.zeros(6, np.int64)
-    cores = (m.words, m.pc, m.first, m.registers, m.events)
+    cores = (m.words, m.pc, m.first, m.registers, m.events, m.rows, m.next_id)
     memories = (_planes(m, "local"), m.local_first, m.local_size, _planes(m, "memory"), m.element_bytes, m.owners)
     weights = (w.values, w.offset, w.rows, w.cols, w.first)
     captured = (p.captured,) if m.written is None else (p.captured, m.written.captured)

@@ -25,13 +25,14 @@ from raptor.target.opcode_tables import ONE, VECTOR, Rule
 from validator.address_kernels import apart, place, within
 from validator.float_kernels import binary, product, rectify, unary
 from validator.integer_kernels import integer_product, integer_vector
-from validator.machine import EVENT_COUNT, UNUSED, Stop
+from validator.machine import EVENT_COUNT, UNUSED, WORD_BYTES, Stop
 from validator.scalar_kernels import scalar_result
 
 _DONE, _DEADLOCK, _STEPS = int(Stop.DONE), int(Stop.DEADLOCK), int(Stop.STEPS)
 _UNALIGNED, _LOCAL, _GLOBAL = int(Stop.UNALIGNED), int(Stop.LOCAL_RANGE), int(Stop.GLOBAL_RANGE)
 _OVERLAP, _REGISTERS, _SIZES = int(Stop.OVERLAP), int(Stop.SEND_REGISTERS), int(Stop.SIZES_DIFFER)
 _NOT_OWNED, _NO_MEANING = int(Stop.NOT_OWNED), int(Stop.NO_MEANING)
+_UNWRITTEN, _NOT_WHOLE, _NO_ROW = int(Stop.UNWRITTEN), int(Stop.NOT_WHOLE), int(Stop.NO_ROW)
 _OK, _BLOCKED = 0, -1
 _EVENTS = EVENT_COUNT
 _U = np.uint64
@@ -107,7 +108,7 @@ def _advance(  # noqa: C901 the dispatch
 
     Returns a code (0, blocked, or a fault) and the number of instructions executed, including that of a partner.
     """
-    words, pc, first, all_registers, events = cores
+    words, pc, first, all_registers, events = cores[:5]
     local, local_first, width = memories[0], memories[1], memories[4]
     registers = all_registers[core]
     at, end = pc[core], first[core + 1]
@@ -162,6 +163,8 @@ def _advance(  # noqa: C901 the dispatch
                 woken[0] = a
                 done += 1  # the partner's instruction
                 limit = done
+        elif op == _SLD:
+            code = _read_id(core, registers, rd, rs1, c, cores, memories, integers, fault)
         elif op == _SETBW or op == _SETFP:  # noqa: SIM109 numba makes a loop of `in`
             code = _set_widths(core, op, b, c, integers)
         elif op != _NOP:
@@ -303,6 +306,44 @@ def _transfer(core, op, registers, rd, rs1, b, c, d, memories, fault):
         for k in range(count):
             owners[start + _U(k)] = core
     return _OK
+
+
+@helper
+def _read_id(core, registers, rd, rs1, offset, cores, memories, integers, fault):
+    """Executes `sld`: loads the number of a row of the table for which it is."""
+    memory, width, owners = memories[3], memories[4], memories[5]
+    rows, next_id = cores[5], cores[6]
+    address = (np.int64(registers[rs1]) << 32) + (np.int64(registers[rs1 + 1]) & 0xFFFFFFFF) + offset
+    size = width if integers is None else np.int64(WORD_BYTES)
+    code, g = within(address, size, owners.size, width, fault)
+    if code != _OK:
+        return _GLOBAL if code == _LOCAL else code
+    if not _owns(core, _LD, owners, _U(g), _U(size // width)):
+        code = _NOT_OWNED
+    else:
+        code, value = _id(memory, g, integers)
+        if code == _OK and not (value >= 0 and value < rows[next_id[core]]):
+            code, fault[4] = _NO_ROW, np.int64(0) if integers is None else np.int64(value)
+        elif code == _OK:
+            next_id[core] += 1
+            registers[rd] = np.int32(value)
+    if code != _OK:
+        fault[1], fault[2] = address, size
+    return code
+
+
+@helper
+def _id(memory, g, integers):
+    """Returns a code (0 or a fault) and the number at element `g` of global memory."""
+    if integers is None:
+        value = np.float64(memory[0][_U(g)])
+        return (_OK if value == np.floor(value) else _NOT_WHOLE), value
+    word = np.int64(0)
+    for k in range(WORD_BYTES):
+        if memory[1][g + k] == 0:
+            return _UNWRITTEN, 0.0
+        word |= np.int64(memory[0][g + k]) << (8 * k)
+    return _OK, np.float64(np.int32(word))
 
 
 @helper

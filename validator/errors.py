@@ -13,6 +13,10 @@ class ProgramError(UserError):
         super().__init__(f"core {core}, instruction {pc} ({instruction}): {reason}")
 
 
+class IdError(ProgramError):
+    """A number that should choose a row of a table is not the number of one. Exit status 2."""
+
+
 @dataclass(frozen=True, slots=True)
 class Blocked:
     """A core that waits for ever: its position, and the state of the core it waits for."""

@@ -84,11 +84,11 @@ def coded_inputs(
 def _codes(place: TensorPlace, definition: Definition, rng: np.random.Generator) -> Array:
     dtype = definition.input_type(place.name)
     if is_codes(np.zeros(0, dtype)):
-        low, high = limits(dtype)
+        low, high = limits(dtype) if place.coding is None else value_range(place.coding)
         return rng.integers(low, high, place.shape, endpoint=True).astype(dtype)
     steps = definition.steps_of(place.name, place.shape)
     if steps is None:
-        return rng.standard_normal(place.shape, dtype=np.float32)
+        return _random(place, rng)
     low, high = (limit - steps.zero for limit in limits(steps.dtype))
     codes = low + (high - low) * rng.random(place.shape)
     return (codes * steps.scale).astype(np.float32)

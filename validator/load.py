@@ -149,6 +149,7 @@ def _check_memory(memory: Memory, config: Config, manifest: Manifest, limit_byte
         raise _bad(f"local_bytes has {len(memory.local_bytes)} entries for {config.core_cnt} cores")
     _check_size(_needed(memory, floats=floats), limit_bytes)
     _check_span("constants", memory.constants.address, memory.constants.elements * memory.element_bytes, memory)
+    _check_tables(memory)
     for kind, places in (("input", memory.inputs), ("output", memory.outputs)):
         repeated = [name for name, count in Counter(p.name for p in places).items() if count > 1]
         if repeated:
@@ -159,6 +160,14 @@ def _check_memory(memory: Memory, config: Config, manifest: Manifest, limit_byte
             _check_coding(f"{files.MEMORY}: {what}", place.coding, place.shape, manifest)
     for place in memory.outputs:
         _check_cover(f"output {place.name!r}", place.image, [t.region for t in place.tiles])
+
+
+def _check_tables(memory: Memory) -> None:
+    constants = memory.constants
+    end = constants.address + constants.elements * memory.element_bytes
+    for table in memory.tables:
+        if table.address < constants.address or table.end > end:
+            raise _bad(f"the table of {table.rows} rows at {table.address} is not among the constants")
 
 
 def _check_width(memory: Memory, *, floats: bool) -> None:

@@ -20,12 +20,15 @@ from raptor.common.errors import InternalError, RaptorError
 from raptor.output.files import ProbeTile
 from raptor.target import isa
 from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
-from validator.errors import Blocked, DeadlockError, ProgramError
+from validator.errors import Blocked, DeadlockError, IdError, ProgramError
+from validator.lookups import all_row_counts
 from validator.program import Bytes, Indices, Program, Values, Weights
 
 ALIGNMENT = 4
 """In a program with integers, each local memory starts at a multiple of so many bytes, for aligned access."""
 EVENT_COUNT = 32
+WORD_BYTES = 4
+"""Bytes that `sld` reads in a program with integers; in one of floats it reads an element."""
 SHARED, UNUSED = -2, -1
 """Owners of an element of global memory: all cores, which may read it, or nobody yet. Any other owner is a core."""
 
@@ -52,6 +55,10 @@ class Stop(IntEnum):
     SHIFT = 13
     NOT_A_NUMBER = 14
     """A NaN that should become an integer."""
+    NOT_WHOLE = 15
+    """An id that is not a whole number."""
+    NO_ROW = 16
+    """An id that is the number of no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +108,12 @@ class Written:
 class Machine:
     """Memories, registers and program counters of all cores. The arrays are changed in place.
 
-    `words`: the records of all streams, core after core, as five int32; those of core c are `first[c]` to
-    `first[c + 1]`, and `pc[c]` is an index of the same kind. The local memory of core c has `local_size[c]` elements
-    from `local[local_first[c]]` on. `written` is None in a program of floats. `widths`: for each core, bits of an input
-    and an output element (0 before the first `setbw`), and 1 after `setfp`; only used with integers.
+    `words`: the records of all streams, core after core, as five int32; those of core c are `first[c]` to `first[c +
+    1]`, and `pc[c]` is an index of the same kind. `rows`: for each `sld` of all streams, the rows of the table for
+    which it reads an id; those of the next one of core c are `rows[next_id[c]]`. The local memory of core c has
+    `local_size[c]` elements from `local[local_first[c]]` on. `written` is None in a program of floats. `widths`: for
+    each core, bits of an input and an output element (0 before the first `setbw`), and 1 after `setfp`; only used with
+    integers.
     """
 
     words: npt.NDArray[np.int32]
@@ -112,6 +121,8 @@ class Machine:
     pc: Indices
     registers: npt.NDArray[np.int32]
     events: Indices
+    rows: Indices
+    next_id: Indices
     widths: Indices
     local: Values
     local_first: Indices
@@ -154,6 +165,7 @@ def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[i
     if written is not None:
         written.memory[constants] = 1
     first = np.cumsum([0, *map(len, program.streams)], dtype=np.int64)
+    rows, next_id = all_row_counts(program)
     words = [np.ascontiguousarray(s).view("<i4").reshape(-1, 5) for s in program.streams]
     return Machine(
         words=np.ascontiguousarray(np.concatenate(words)),
@@ -161,6 +173,8 @@ def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[i
         pc=first[:-1].copy(),
         registers=np.zeros((cores, REGISTER_COUNT), np.int32),
         events=np.zeros(cores * EVENT_COUNT, np.int64),
+        rows=rows,
+        next_id=next_id,
         widths=np.zeros((cores, 3), np.int64),
         local=local,
         local_first=local_first,
@@ -218,6 +232,8 @@ def explain(machine: Machine, fault: Fault) -> RaptorError:
         Stop.NOT_A_NUMBER: f"element {fault.element} is not a number, so there is no integer for it",
     }
     pc, instruction = _at(machine, core) or (0, "nothing")
+    if fault.stop in (Stop.NOT_WHOLE, Stop.NO_ROW):
+        return IdError(core, pc, instruction, _wrong_id(machine, fault))
     if fault.stop is Stop.NO_MEANING:
         return InternalError(f"core {core}, instruction {pc} ({instruction}): the engine has no meaning for it")
     return ProgramError(core, pc, instruction, reasons[fault.stop])
@@ -225,6 +241,13 @@ def explain(machine: Machine, fault: Fault) -> RaptorError:
 
 def _shifts(fault: Fault) -> str:
     return f"0 to {fault.bits}" if fault.bits else "0 and more"
+
+
+def _wrong_id(machine: Machine, fault: Fault) -> str:
+    last = int(machine.rows[machine.next_id[fault.core]]) - 1
+    held = machine.memory[fault.address // machine.element_bytes]
+    found = f"{held:.10g}" if machine.written is None else f"{fault.value}"
+    return f"the id is {found}, but the rows of the table are 0 to {last}"
 
 
 def _not_owned(machine: Machine, fault: Fault) -> str:

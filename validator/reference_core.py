@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raptor.target.isa import BY_OPCODE, OPCODE
-from validator.machine import EVENT_COUNT, SHARED, UNUSED, Fault, Machine, Stop
+from validator.machine import EVENT_COUNT, SHARED, UNUSED, WORD_BYTES, Fault, Machine, Stop
 from validator.program import Bytes, Values
 
 Planes = tuple[Values, ...]
@@ -184,6 +184,25 @@ def _scalar(function: Callable[[int, int], int]) -> Semantics:
     return run
 
 
+def _sld(core: Core, i: Instruction) -> None:
+    """Loads the number of a row: a float32 in a program of floats, else an integer of 4 bytes."""
+    m = core.machine
+    size = m.element_bytes if m.written is None else WORD_BYTES
+    part = core.global_bytes(i.rs1, i.c, size)
+    core.check_owner(part, shared=True)
+    span = part.start * m.element_bytes, size
+    if m.written is not None and not m.written.memory[part].all():
+        raise core.fail(Stop.UNWRITTEN, *span)
+    content = m.memory[part]
+    value = float(content[0]) if m.written is None else int.from_bytes(content.tobytes(), "little", signed=True)
+    if value != np.floor(value):
+        raise core.fail(Stop.NOT_WHOLE, *span)
+    if not 0 <= value < m.rows[m.next_id[core.number]]:
+        raise core.fail(Stop.NO_ROW, *span, value=0 if m.written is None else int(value))
+    m.next_id[core.number] += 1
+    core.set_register(i.rd, int(value))
+
+
 def _nop(core: Core, i: Instruction) -> None:
     pass
 
@@ -263,6 +282,7 @@ def _sync(core: Core, i: Instruction) -> None:
 
 COMMON: dict[str, Semantics] = {
     "nop": _nop,
+    "sld": _sld,
     "sldi": _scalar(lambda x, y: y),
     "sadd": _scalar(operator.add),
     "ssub": _scalar(operator.sub),

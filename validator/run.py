@@ -14,7 +14,9 @@ from raptor.target.layout import Floats, Image, Region
 from validator import engine as compiled
 from validator import machine, reference
 from validator.coding import decode, element_bytes, encode, from_bytes, to_bytes
+from validator.errors import IdError
 from validator.inputs import named_arrays
+from validator.lookups import token_of
 from validator.machine import Machine, Stop
 from validator.options import Engine, Schedule
 from validator.program import Bytes, Program, Values
@@ -67,7 +69,10 @@ def run(
     """
     wanted = program.layers.probes if probes and program.layers else ()
     state = prepare(program, inputs, wanted)
-    execute(state, engine=engine, schedule=schedule, max_steps=max_steps)
+    try:
+        execute(state, engine=engine, schedule=schedule, max_steps=max_steps)
+    except IdError as e:
+        raise IdError(e.core, e.pc, e.instruction, f"{token_of(program, e.core, e.pc)}{e.reason}") from None
     outputs = {place.name: _unpack(state, place) for place in program.memory.outputs}
     captured = _captured(state, wanted)
     return Result(

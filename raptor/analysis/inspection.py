@@ -12,11 +12,13 @@ from rich.table import Table
 from raptor import frontend
 from raptor.common import arguments, storage
 from raptor.common.console import Console
+from raptor.common.errors import UnsupportedNode
 from raptor.common.names import fit
 from raptor.common.options import (
     MOST_BITS,
     parse_dims,
     parse_named,
+    parse_names,
     parse_shapes,
 )
 from raptor.common.strict import (
@@ -25,7 +27,11 @@ from raptor.common.strict import (
     Pair,
     Schema,
 )
+from raptor.compiler import extension_fault
+from raptor.frontend.fixed import Fixed
 from raptor.frontend.registry import CONTRIBUTED, is_supported_op
+from raptor.frontend.segments import Cut, Part, Split, Wishes, split
+from raptor.frontend.segments.cutting import BEHIND
 from raptor.graph.ir import (
     Dot,
     Filter,
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
     import onnx
 
 _MOST_CORES = 2**31 - 1
+PlaceName = Literal["chip", "host", "refused"]
 
 
 class OperatorInfo(Schema):
@@ -52,7 +59,7 @@ class OperatorInfo(Schema):
     op_type: str
     nodes: int
     unsupported: int = Field(description="nodes of it that cannot be compiled")
-    status: str = Field(description="supported, not supported, or computed while compiling")
+    status: str = Field(description="supported, not supported, computed while compiling, or how many on the host")
 
 
 class NodeInfo(Schema):
@@ -76,13 +83,30 @@ class LayerInfo(Schema):
     utilisation: float = Field(description="cells that hold weights, of the crossbars used; 0 without matrices")
 
 
-class Inspection(Schema):
-    """The result of `inspect`. If nodes are unsupported, layers and totals are those of the other nodes.
+class PlaceInfo(Schema):
+    """Nodes that are computed in one place, or refused. `nodes` are those left after constants and shapes."""
 
-    `version` changes with the fields.
+    place: PlaceName
+    nodes: int
+    macs: int = Field(description="multiply-accumulates, as far as sizes are known")
+
+
+class SegmentInfo(Schema):
+    """A segment of a model that is divided between chip and host."""
+
+    kind: Literal["chip", "host"]
+    nodes: int
+    macs: int
+    reads: Items[str]
+    makes: Items[str]
+
+
+class Inspection(Schema):
+    """The result of `inspect`. Layers and totals are those of the chip: of the nodes that are neither refused nor on
+    the host. `version` changes with the fields.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     model: str
     inputs: Named[Items[int]]
     outputs: Named[Items[int]]
@@ -99,6 +123,9 @@ class Inspection(Schema):
     unsupported: Items[NodeInfo]
     layers: Items[LayerInfo]
     notes: Items[str] = Field(description="what was assumed of the inputs")
+    places: Items[PlaceInfo] = Field(description="on the chip, on the host, refused")
+    host_nodes: Items[NodeInfo]
+    segments: Items[SegmentInfo] = Field(description="in the order in which they run; empty if all is on the chip")
 
 
 def inspect(
@@ -112,8 +139,12 @@ def inspect(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
+    base_isa: bool = False,
+    host: bool = False,
+    host_ops: Sequence[str] = (),
+    host_nodes: Sequence[str] = (),
 ) -> Inspection:
-    """Counts the work of a model on a chip with as many cores as it needs.
+    """Counts the work of a model on a chip with as many cores as it needs, and says what becomes of each node.
 
     The options are those of `raptor.compile`. Raises `UserError` for a bad file, option or shape. Unsupported nodes,
     and inputs that are not floats, are no errors but part of the result.
@@ -128,16 +159,32 @@ def inspect(
         element_bits=bits,
         network=False,
     )
-    survey = frontend.survey(
-        model, shapes=parse_shapes(shapes), dims=parse_dims(dims), constants=parse_named("constants", constants)
+    base_isa = arguments.flag("base_isa", base_isa)
+    wishes = Wishes(
+        arguments.flag("host", host), parse_names("host_ops", host_ops), parse_names("host_nodes", host_nodes)
     )
-    return _inspect(survey, chip)
+    fixed = Fixed(parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants))
+    survey = frontend.survey(model, shapes=fixed.shapes, dims=fixed.dims, constants=fixed.constants)
+    refused = bool(survey.unsupported) or base_isa or wishes.by_name
+    divided = split(model, fixed, wishes, extension_fault if base_isa else _accepted) if refused else None
+    return _inspect(survey, divided, chip)
 
 
-def _inspect(survey: frontend.Survey, arch: Target) -> Inspection:
-    decision = map_raptor(survey.graph, arch)
-    found = tuple(_layers(use_vector_unit(survey.graph, decision), decision, arch))
+def _accepted(_: Node) -> None:
+    """Refuses no operator."""
+
+
+def _inspect(survey: frontend.Survey, divided: Split | None, arch: Target) -> Inspection:
+    """Makes the result. `divided`: None if the chip computes all nodes."""
+    graphs = _graphs(survey, divided)
+    decisions = [map_raptor(graph, arch) for graph in graphs]
+    found = tuple(
+        entry
+        for graph, decision in zip(graphs, decisions, strict=True)
+        for entry in _layers(use_vector_unit(graph, decision), decision, arch)
+    )
     layers = tuple(layer for layer, _ in found)
+    macs = sum(layer.macs for layer in layers)
     weights = sum(layer.weights for layer in layers if layer.matrices)
     return Inspection(
         model=survey.name,
@@ -145,30 +192,75 @@ def _inspect(survey: frontend.Survey, arch: Target) -> Inspection:
         outputs=_shapes(survey.graph, survey.graph.outputs),
         parameters=survey.parameters,
         weights=weights,
-        macs=sum(layer.macs for layer in layers),
+        macs=macs,
         matrices=sum(layer.matrices for layer in layers),
         xbars=sum(layer.xbars for layer in layers),
         utilisation=_utilisation(weights, sum(places for _, places in found)),
         xbar_size=(arch.xbar_rows, arch.xbar_cols),
         outputs_per_xbar=arch.outputs_per_xbar,
-        cores_needed=1 + max(decision.cores, default=0),
-        operators=tuple(_operators(survey)),
-        unsupported=tuple(NodeInfo(node=n.node, op_type=n.op_type, reason=n.reason) for n in survey.unsupported),
+        cores_needed=sum(1 + max(decision.cores, default=0) for decision in decisions),
+        operators=tuple(_operators(survey, divided)),
+        unsupported=_named_nodes(_refused(survey, divided)),
         layers=layers,
         notes=survey.notes,
+        places=tuple(_by_place(survey, divided, macs)),
+        host_nodes=_named_nodes(divided.host.reasons if divided else ()),
+        segments=_segments(divided.cut if divided else None),
     )
+
+
+def _graphs(survey: frontend.Survey, divided: Split | None) -> list[Graph]:
+    """Returns the graphs of the chip: one for each segment, or that of all nodes that can be compiled."""
+    if divided is None or divided.cut is None:
+        return [survey.graph]
+    return [s.model.graph for s in divided.cut.on_chip if s.model is not None]
+
+
+def _refused(survey: frontend.Survey, divided: Split | None) -> Sequence[UnsupportedNode]:
+    """Returns what cannot be compiled: inputs and nodes."""
+    if divided is None or (divided.cut is None and not divided.refused.reasons):
+        return survey.unsupported
+    if divided.cut is not None:
+        return ()
+    known = {n.node for n in divided.refused.reasons}
+    others = (n for n in survey.unsupported if n.op_type == "input")
+    silent = {n.node for n in divided.refused.reasons if n.reason == BEHIND}
+    return (*others, *(n for n in divided.refused.reasons if n.node in known - silent))
+
+
+def _by_place(survey: frontend.Survey, divided: Split | None, macs: int) -> Iterator[PlaceInfo]:
+    if divided is None:
+        yield PlaceInfo(place="chip", nodes=len({n.name for n in survey.graph.nodes}), macs=macs)
+        return
+    parts: dict[PlaceName, Part] = {"chip": divided.chip, "host": divided.host, "refused": divided.refused}
+    for place, part in parts.items():
+        if part.nodes:
+            yield PlaceInfo(place=place, nodes=part.nodes, macs=part.macs)
+
+
+def _segments(found: Cut | None) -> tuple[SegmentInfo, ...]:
+    return tuple(
+        SegmentInfo(kind=s.kind, nodes=len(s.nodes), macs=s.macs, reads=s.reads, makes=s.makes)
+        for s in (found.segments if found else ())
+    )
+
+
+def _named_nodes(nodes: Sequence[UnsupportedNode]) -> tuple[NodeInfo, ...]:
+    return tuple(NodeInfo(node=n.node, op_type=n.op_type, reason=n.reason) for n in nodes)
 
 
 def _shapes(graph: Graph, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return {name: graph.tensors[name].shape for name in names if name in graph.tensors}
 
 
-def _operators(survey: frontend.Survey) -> Iterator[OperatorInfo]:
-    unsupported = Counter(n.op_type for n in survey.unsupported)
+def _operators(survey: frontend.Survey, divided: Split | None) -> Iterator[OperatorInfo]:
+    unsupported = Counter(n.op_type for n in _refused(survey, divided))
+    hosted = Counter(n.op_type for n in divided.host.reasons) if divided else Counter[str]()
     for op_type, count in survey.operators.items():
         refused = unsupported[op_type]
         known = any(is_supported_op(domain, op_type) for domain in ("", CONTRIBUTED))
         status = "not supported" if refused else "supported" if known else "computed while compiling"
+        status = f"{hosted[op_type]} on the host" if hosted[op_type] and not refused else status
         yield OperatorInfo(op_type=op_type, nodes=count, unsupported=refused, status=status)
 
 
@@ -240,6 +332,8 @@ def show(found: Inspection, console: Console) -> None:
     for name, value in summary_rows(found):
         totals.add_row(name, value)
     console.print(totals)
+    for node in found.host_nodes:
+        console.print(f"host: {node.node} ({node.op_type}): {node.reason}", soft_wrap=True)
     for note in found.notes:
         console.print(f"note: {note}", soft_wrap=True)
 
@@ -290,6 +384,12 @@ def summary_rows(found: Inspection) -> Iterator[tuple[str, str]]:
         f"{found.xbars:,} of {rows}x{cols} in {found.matrices:,} matrices, {found.utilisation:.1%} used{part}",
     )
     yield "cores", f"at least {found.cores_needed:,}"
+    total = sum(p.macs for p in found.places)
+    for place in found.places if len(found.places) > 1 or found.host_nodes else ():
+        share = f", {place.macs:,} MACs ({place.macs / total:.1%})" if total else ""
+        yield place.place, f"{place.nodes:,} node{'s' if place.nodes != 1 else ''}{share}"
+    if found.segments:
+        yield "segments", ", ".join(f"{s.kind} {s.nodes:,}" for s in found.segments)
 
 
 def _named(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -202,14 +202,7 @@ def compile_command(
         int | None, typer.Option(min=1, help="Mappings that --optimize tries at most.", show_default="4")
     ] = None,
     emit_mapping: Annotated[Path | None, typer.Option(help="Also write the mapping to this file.")] = None,
-    isa: Annotated[
-        str,
-        typer.Option(
-            metavar="extended|base",
-            help=f"{ISA}; base: only instructions that pimsim-nn runs.",
-            autocompletion=completion.isas,
-        ),
-    ] = "extended",
+    isa: model_options.InstructionSet = "extended",
     requant: Annotated[
         str | None,
         typer.Option(

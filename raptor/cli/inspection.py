@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from raptor.cli import model_options
+from raptor.common.options import ISA
 
 
 def command(
@@ -18,10 +19,14 @@ def command(
     shape: model_options.Shape = None,
     dim: model_options.Dim = None,
     constant: model_options.Set = None,
+    isa: model_options.InstructionSet = "extended",
+    host: model_options.Host = False,
+    host_ops: model_options.HostOps = None,
+    host_nodes: model_options.HostNodes = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Show what would happen to a model: operators, multiply-accumulates, crossbars of each layer.
+    """Show what would happen to a model: operators, multiply-accumulates, crossbars of each layer, chip and host.
 
     Exit status: 0 every operator can be compiled, 2 some cannot, or bad input.
 
@@ -43,6 +48,10 @@ def command(
         shapes=model_options.read_shapes(shape or ()),
         dims=model_options.read_dims(dim or ()),
         constants=model_options.read_constants(constant or ()),
+        base_isa=ISA.parse(isa) == "base",
+        host=host,
+        host_ops=model_options.read_names(host_ops or ()),
+        host_nodes=model_options.read_names(host_nodes or ()),
     )
     if json is not None:
         write(json, found)

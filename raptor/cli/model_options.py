@@ -8,6 +8,7 @@ import typer
 
 from raptor.cli import completion
 from raptor.common.errors import UserError
+from raptor.common.options import ISA
 
 T = TypeVar("T")
 
@@ -42,6 +43,15 @@ Set = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="Makes an input a constant: sr=16000, flag=true, scale=1.5,2. Repeatable.",
+    ),
+]
+InstructionSet = Annotated[
+    str,
+    typer.Option(
+        "--isa",
+        metavar="extended|base",
+        help=f"{ISA}; base: only instructions that pimsim-nn runs.",
+        autocompletion=completion.isas,
     ),
 ]
 Host = Annotated[bool, typer.Option("--host", help="Run on the host what the chip cannot compute, in onnxruntime.")]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.codegen.emit_integers import bound, lookup, requantise, requantise_at_once
+from raptor.codegen.emit_rows import load_rows
 from raptor.codegen.registers import (
     NONE,
     VIRTUAL,
@@ -130,6 +131,11 @@ class Emitter:
         block["b"] = 1
         block["c"], block["d"] = self._bytes_of(op.result, op.span)
         return block
+
+    def load_rows(self, op: ir.LoadRows[ir.Buffer]) -> Virtual:
+        """Emits loads of rows of a table."""
+        size = op.result.channels * self.size(op.result)
+        return load_rows(op, self.at(op.result), size, (ZERO, GLOBAL_HIGH, GLOBAL_LOW))
 
     def store(self, op: ir.Store[ir.Buffer]) -> Virtual:
         """Emits a store to global memory."""
@@ -471,6 +477,7 @@ def _each(emit: Callable[[Emitter, Any], Virtual]) -> Callable[[Emitter, Sequenc
 
 EMIT: dict[type[Operation[ir.Buffer]], Callable[[Emitter, Sequence[Any]], Batch]] = {
     ir.Load: _each(Emitter.load),
+    ir.LoadRows: _each(Emitter.load_rows),
     ir.Store: _each(Emitter.store),
     ir.Send: Emitter.send,
     ir.Receive: Emitter.receive,

@@ -23,13 +23,16 @@ VIRTUAL = np.dtype(
         ("d", "<i4"),
     ]
 )
-"""A virtual instruction. `register` and `value`: of the operands rd, rs1, rs2; register `NONE` for an unused operand.
+"""A virtual instruction. `register` and `value`: of the operands rd, rs1, rs2; register `NONE` for an unused operand,
+`named` for one whose value is computed.
 
 widths: the widths that must be set, as `width_code` gives them; 0 for an instruction that does not depend on them.
 a, b, c, d: the other fields, as in `isa.RECORD`.
 """
 
 NONE = 255
+NAMED = 128
+"""Added to the number of a register that an instruction names, whatever it holds: it is computed."""
 
 Virtual = npt.NDArray[np.void]
 Ints = npt.NDArray[np.intp]
@@ -43,6 +46,11 @@ _RS2_OPCODES = np.array(
 def width_code(input_bits: int, output_bits: int, *, floats: bool = False) -> int:
     """Returns the number that stands for widths of an instruction; `floats`: elements of 32 bits are floats."""
     return floats << 16 | input_bits << 8 | output_bits
+
+
+def named(register: int) -> int:
+    """Returns the entry of `register` for a register whose value is computed, and not loaded."""
+    return NAMED + register
 
 
 def virtual(name: str, count: int) -> Virtual:
@@ -113,7 +121,7 @@ class Registers:
         value = block["value"].reshape(-1)
         needed = np.zeros(len(register), np.bool_)
         for r in np.unique(register):
-            if r == NONE:
+            if r >= NAMED:
                 continue
             uses = np.flatnonzero(register == r)
             held = value[uses]
@@ -125,7 +133,7 @@ class Registers:
     @staticmethod
     def _fill(records: isa.Records, at: Ints, block: Virtual) -> None:
         """Writes the instructions into `records`, at the indices `at`."""
-        register = np.where(block["register"] == NONE, 0, block["register"])
+        register = np.where(block["register"] == NONE, 0, block["register"] % NAMED)
         records["opcode"][at] = block["opcode"]
         records["rd"][at] = register[:, 0]
         records["rs1"][at] = register[:, 1]

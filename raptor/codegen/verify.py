@@ -7,9 +7,10 @@ import numpy.typing as npt
 
 from raptor.codegen.generate import Stream, Streams
 from raptor.common.errors import VerifyError
-from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.pim.ir import CoreProgram, LoadRows, PimProgram
 from raptor.target import isa
 from raptor.target.arch import Target
+from raptor.target.lookups import NotALookupError, lookups
 from raptor.target.opcode_tables import PARAMETER_BYTES, TIMING
 
 Ints = npt.NDArray[np.int64]
@@ -31,6 +32,7 @@ def verify_streams(streams: Streams, program: PimProgram, arch: Target) -> None:
         _check_groups(core, records, program.cores[core])
         _check_registers(core, records, positions)
         _check_addresses(core, records, positions, program.cores[core])
+        _check_rows(core, records, positions, program.cores[core], arch)
     _check_messages(streams.cores)
 
 
@@ -53,7 +55,8 @@ def _check_groups(core: int, records: isa.Records, program: CoreProgram) -> None
 def _check_registers(core: int, records: isa.Records, positions: isa.Positions) -> None:
     """Checks that registers are written before they are read."""
     never = len(records)
-    writes = positions.get(isa.OPCODE["sldi"], np.zeros(0, np.intp))
+    defining = [code for code in positions if any(o.kind is isa.Kind.DEFINE for o in isa.BY_OPCODE[code].operands)]
+    writes = np.sort(np.concatenate([np.zeros(0, np.intp), *(positions[code] for code in defining)]))
     first_write = _first(records["rd"], writes, never)
     for opcode, uses in positions.items():
         for operand in isa.BY_OPCODE[opcode].operands:
@@ -138,8 +141,33 @@ def _bits(records: isa.Records) -> Ints:
     return bits[np.searchsorted(sets, np.arange(len(records)), side="right") - 1]
 
 
+def _check_rows(core: int, records: isa.Records, positions: isa.Positions, program: CoreProgram, arch: Target) -> None:
+    """Checks that rows are loaded from the tables, for the ids and to the places that the program says."""
+    try:
+        found = lookups(records)
+    except NotALookupError as e:
+        raise VerifyError(f"stream of core {core}, {e}") from None
+    values = _RegisterValues(records, positions)
+    ids = values.pair(found.read, "rs1") + records["c"][found.read]
+    is_ = np.stack([ids, found.stride, found.base, records["c"][found.load], found.size], axis=1)
+    wanted: list[Ints] = []
+    for op in (step.operation for step in program.steps if isinstance(step.operation, LoadRows)):
+        size = op.result.channels * arch.bytes_of(op.result.element)
+        local = program.address(op.result) + np.arange(len(op.ids)) * size
+        same = np.broadcast_to([op.stride, op.table, size], (len(op.ids), 3))
+        wanted.append(np.column_stack([op.ids, same[:, :2], local, same[:, 2]]))
+    expected = np.concatenate([np.zeros((0, 5), np.int64), *wanted])
+    if is_.shape != expected.shape:
+        raise VerifyError(f"stream of core {core}: {len(is_)} rows are loaded, not {len(expected)}")
+    wrong = np.flatnonzero((is_ != expected).any(axis=1))
+    if len(wrong):
+        pc, got, due = found.load[wrong[0]], is_[wrong[0]].tolist(), expected[wrong[0]].tolist()
+        what = "(id address, stride, table, local address, bytes)"
+        raise VerifyError(f"stream of core {core}, pc {pc}: loads a row {what} {got}, not {due}")
+
+
 class _RegisterValues:
-    """Values of registers before an instruction. Streams of the compiler write registers with `sldi` only."""
+    """Values of registers before an instruction, as far as `sldi` writes them."""
 
     def __init__(self, records: isa.Records, positions: isa.Positions) -> None:
         self.records = records
@@ -159,6 +187,16 @@ class _RegisterValues:
         for register in np.flatnonzero(np.bincount(registers)):
             mine = np.flatnonzero(registers == register)
             result[mine] = self._values(int(register))[pcs[mine]]
+        return result
+
+    def pair(self, pcs: npt.NDArray[np.intp], slot: str) -> Ints:
+        """Returns the global addresses in the pairs of registers that `slot` names."""
+        result = np.zeros(len(pcs), np.int64)
+        registers = self.records[slot][pcs]
+        for register in np.flatnonzero(np.bincount(registers, minlength=1)):
+            mine = pcs[registers == register]
+            high, low = (self._values(int(r))[mine].astype(np.int64) for r in (register, register + 1))
+            result[registers == register] = (high << 32) + low % 2**32
         return result
 
     def _values(self, register: int) -> npt.NDArray[np.int32]:

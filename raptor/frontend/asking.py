@@ -1,6 +1,6 @@
 """Asks for each node of a model whether the chip can compute it; for models that it cannot compute alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,19 @@ def ask(model: reading.Source, fixed: Fixed) -> Asked:
         _complete_types(proto, folder)
         graph, answers = translating.ask_nodes(proto, folder, origin)
         _embed(proto, folder, name)
-    for node, answer in zip(proto.graph.node, answers, strict=True):
-        node.name = answer.name
+    _name_nodes(proto, answers)
     return Asked(name, onnx_bytes, proto, graph, answers, ready.notes, ready.constants)
+
+
+def _name_nodes(proto: ModelProto, answers: Sequence[Answer]) -> None:
+    """Gives each node the name by which the user knows it; nodes that are made from one get a number behind it."""
+    taken: set[str] = set()
+    for node, answer in zip(proto.graph.node, answers, strict=True):
+        node.name, count = answer.name, 1
+        while node.name in taken:
+            count += 1
+            node.name = f"{answer.name}.{count}"
+        taken.add(node.name)
 
 
 def _complete_types(proto: ModelProto, folder: Path) -> None:

@@ -21,6 +21,7 @@ from raptor.graph.ir import (
     Numbers,
     Operator,
     Stencil,
+    Take,
 )
 
 MOST_ELEMENTS = 2**28
@@ -262,6 +263,8 @@ def _constants(operator: Operator) -> Iterator[Numbers]:
             yield from (o.pixels for o in operator.operands if isinstance(o, Constant))
         case ConstantTensor(pixels):
             yield pixels
+        case Take(table):
+            yield table
         case _:
             return
 

@@ -38,6 +38,7 @@ from raptor.graph.ir import (
     Filter,
     Floats,
     Map,
+    Move,
     Node,
     Operator,
     Pool,
@@ -79,6 +80,8 @@ class ImportContext:
         """Float tensors of the model that integers stand for; they are not computed unless `tensor` asks."""
         self.used: frozenset[str] = frozenset()
         """Tensors that a node or an output of the model reads."""
+        self.guarded: frozenset[str] = frozenset()
+        """Tensors of which a computed condition takes what it wants: the others may be any number."""
         self.codes, self.floats = codes, floats
         self._kinds, self._most = kinds, most
         self._made: dict[str, Node] = {}
@@ -126,6 +129,23 @@ class ImportContext:
     def declare_unbounded(self, name: str) -> None:
         """Declares that a tensor has integers of any size: what makes integers of floats cannot know more."""
         self._unbounded.add(name)
+
+    def narrowed(self, tensor: Tensor, limits: Range) -> Range | None:
+        """Returns the range of whole numbers, as `whole` does, after the host was told to refuse others than `limits`.
+
+        It can do so only for the elements of an input of integers. Zero must lie within the limits.
+        """
+        chain = [tensor.name]
+        while (made := self._made.get(chain[-1])) and isinstance(made.operator, Rename | Move):
+            chain.append(made.inputs[0])
+        source = self.tensors[chain[-1]]
+        coding = source.coding
+        if made is None and coding is not None and self.is_whole(source.name):
+            given = limits_of(self.kind(source.name))
+            found = meet(given if coding.low is None or coding.high is None else Range(coding.low, coding.high), limits)
+            self.tensors[source.name] = replace(source, coding=replace(coding, low=found.low, high=found.high))
+            self._whole |= dict.fromkeys(chain, found)
+        return self.whole(tensor)
 
     def _reach(self, tensor: Tensor) -> Range | None:
         """Returns the range of whole numbers, or the first one on the way to them that is too large."""
@@ -398,7 +418,7 @@ class ImportContext:
         self._define(name, shape, image, element, found)
 
     def _type_of(self, node: NodeView, inputs: Sequence[str], operator: Operator) -> tuple[ElementType, Range | None]:
-        """Returns type and range of a result. Raises `UserError` for sums that 32 bits do not hold."""
+        """Returns type and range of a result. Raises `Refusal` for sums that 32 bits do not hold."""
         if self.floats == MODELLED:
             return MODELLED, None
         sources = [self.tensors[i] for i in inputs]
@@ -408,7 +428,7 @@ class ImportContext:
             pairs = [(t, self.range(t) if t.element.kind == "int" else None) for t in sources]
             return result_of(operator, pairs, self.floats)
         except OverflowFault as fault:
-            raise UserError(f"{node.name} ({node.op_type}): {fault}") from None
+            raise Refusal(str(fault)) from None
 
     def _define(self, name: str, shape: Shape, image: Image, element: ElementType, found: Range | None) -> None:
         in_model, code = name in self._in_model, self.codes.get(name)

@@ -17,6 +17,7 @@ from raptor.graph.ir import (
     Numbers,
     Operator,
     Pool,
+    Take,
     Tensor,
 )
 from raptor.target.element import ElementType, integer
@@ -68,10 +69,11 @@ def result_of(
     `sources`: operands, with their ranges if they are integers. `floats`: type of a result that is a float.
     """
     ranges = [r for _, r in sources if r is not None]
-    if isinstance(operator, ConstantTensor) and operator.pixels.dtype.kind == "i":
-        found = _of_values(operator.pixels)
+    values = _values(operator)
+    if values is not None and values.dtype.kind == "i":
+        found = _of_values(values)
         return narrowest(found, least=8), found
-    if not ranges or (isinstance(operator, Map) and operator.function == "float"):
+    if values is not None or not ranges or (isinstance(operator, Map) and operator.function == "float"):
         return floats, None
     match operator:
         case Filter():
@@ -89,6 +91,17 @@ def result_of(
     if found.low < element.low or found.high > element.high:
         raise InternalError(f"{operator} reaches {found}, beyond {element}")
     return element, found
+
+
+def _values(operator: Operator) -> Numbers | None:
+    """Returns the constants of which a result consists, if it does."""
+    match operator:
+        case ConstantTensor(pixels):
+            return pixels
+        case Take(table):
+            return table
+        case _:
+            return None
 
 
 def _sums(weights: Numbers, source: Range) -> Range:

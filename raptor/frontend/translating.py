@@ -127,6 +127,7 @@ def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: in
     context = ImportContext(_shapes(graph), constants, in_model, codes, floats, kinds, most)
     read = {i for n in graph.node for i in n.input if i}
     context.used = frozenset(read) | frozenset(v.name for v in graph.output)
+    context.guarded = _guarded(graph, constants)
     by_host = _quantised_by_host(graph, context, version)
     for value in inputs:
         with suppress(Refusal):  # an input that cannot be fed; `survey` reports it
@@ -138,6 +139,13 @@ def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: in
         context.output(output)
     made = Graph(name, context.tensors, tuple(context.nodes), tuple(inputs), outputs, _float_nodes(context))
     return _Survey(made, refused, 0 < bounds == len(refused), answers)
+
+
+def _guarded(graph: GraphProto, constants: Constants) -> frozenset[str]:
+    """Returns the tensors that only a Where with a computed condition reads: it replaces what is no number."""
+    chosen = {i for n in graph.node if n.op_type == "Where" and n.input[0] not in constants for i in n.input[1:]}
+    others = {i for n in graph.node for i in (n.input[:1] if n.op_type == "Where" else n.input)}
+    return frozenset(chosen - others - {v.name for v in graph.output})
 
 
 def _import_nodes(

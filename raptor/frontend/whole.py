@@ -20,6 +20,7 @@ from raptor.graph.ir import (
     Pool,
     Rename,
     Stencil,
+    Take,
     Tensor,
 )
 from raptor.target.element import MOST_WHOLE
@@ -84,6 +85,8 @@ def whole_result(operator: Operator, tensors: Sequence[Tensor], ranges: Sequence
             return hull
         case Move(sources):
             return hull.or_zero() if (sources < 0).any() else hull
+        case Take(table):
+            return _of_values(table)
         case Pool("sum", window):
             return Range(hull.low * window.tap_count, hull.high * window.tap_count).or_zero()
         case Dot():

@@ -31,6 +31,7 @@ from raptor.graph.ir import (
     Rename,
     Softmax,
     Stencil,
+    Take,
     Tensor,
 )
 from raptor.graph.requantise import Requantise
@@ -119,9 +120,8 @@ def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
             result = np.broadcast_to(MAP_FUNCTIONS[function](*chosen), full)
         case Concat():
             result = np.concatenate(operands, axis=-1)
-        case Move(sources):
-            # The last element, index -1, is the zero.
-            result = np.concatenate([*(o.ravel() for o in operands), np.zeros(1, operands[0].dtype)])[sources]
+        case Move() | Take():
+            result = _picked(operator, operands)
         case Softmax():
             raised = np.exp(operands[0] - operands[0].max(axis=-1, keepdims=True))
             result = raised / raised.sum(axis=-1, keepdims=True)
@@ -142,6 +142,16 @@ def _apply_to_integers(operator: Bound | Lookup | Requantise, operands: list[Val
             return table.astype(np.int64)[operands[0] + len(table) // 2]
         case Requantise():
             return requantised(operator, operands)
+
+
+def _picked(operator: Move | Take, operands: list[Values]) -> Values:
+    if isinstance(operator, Move):
+        # The last element, index -1, is the zero.
+        return np.concatenate([*(o.ravel() for o in operands), np.zeros(1, operands[0].dtype)])[operator.sources]
+    table, ids = operator.table, operands[0].reshape(-1)
+    if (ids != np.floor(ids)).any() or ids.min() < 0 or ids.max() >= len(table):
+        raise VerifyError(f"graph: ids from {ids.min()} to {ids.max()} are not all rows of a table of {len(table)}")
+    return _constant(table)[ids.astype(np.int64)]
 
 
 def _constant(pixels: Numbers) -> Values:

@@ -10,6 +10,7 @@ the former in the latter, so that every level below knows only these:
 `Map`      element-wise vector function of tensors and constants
 `Concat`   channels of several tensors side by side
 `Move`     elements of other tensors in another order (transpose, slice, pad, gather, tile)
+`Take`     rows of a constant table, chosen by computed numbers (embedding)
 `Softmax`  normalised exponential over the channels (extended instruction)
 `Rename`   the same elements in the same order under another shape (no instruction)
 `ConstantTensor`
@@ -156,6 +157,17 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Take:
+    """y[p, c] = table[x[p], c]: for each pixel of the result the row of a constant table that the ids x choose.
+
+    table: [rows, channels]. Element p of the ids, counted pixel by pixel, is for pixel p. It is a whole number from 0
+    to rows - 1; another one stops the program.
+    """
+
+    table: Numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ConstantTensor:
     """A constant tensor: [rows, width, channels]."""
 
@@ -200,6 +212,7 @@ Operator = (
     | Map
     | Concat
     | Move
+    | Take
     | Softmax
     | Rename
     | ConstantTensor
@@ -318,10 +331,8 @@ def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) ->
         case Concat():
             found = (sum(s.channels for s in sources), {(s.rows, s.width) for s in sources})
             return found, (image.channels, {(image.rows, image.width)})
-        case Move(moved):
-            low, high = int(moved.min()), int(moved.max())
-            inside = low >= -1 and high < sum(s.elements for s in sources)
-            return (moved.shape, inside), ((image.pixels, image.channels), True)
+        case Move() | Take():
+            return _picked(operator, sources), (image.pixels, image.channels, True)
         case ConstantTensor(pixels):
             return pixels.shape, (image.rows, image.width, image.channels)
         case Softmax() | Bound() | Lookup():
@@ -330,6 +341,15 @@ def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) ->
             return [image] * len(terms), sources
         case _:
             return None, None
+
+
+def _picked(operator: Move | Take, sources: list[Image]) -> tuple[int, int, bool]:
+    """Returns the pixels and channels of the result, and whether all that is picked is there."""
+    if isinstance(operator, Take):
+        return sources[0].elements, operator.table.shape[-1], operator.table.ndim == 2
+    low, high = int(operator.sources.min()), int(operator.sources.max())
+    pixels, channels = operator.sources.shape
+    return pixels, channels, low >= -1 and high < sum(s.elements for s in sources)
 
 
 def _map_fault(operator: Map, sources: list[Image], image: Image) -> str | None:
@@ -381,6 +401,8 @@ def _operator_text(operator: Operator) -> str:
             constants = [o for o in operands if isinstance(o, Constant)]
             shown = "".join(f" const {'x'.join(map(str, c.pixels.shape))}" for c in constants)
             return f"map.{function}{shown}"
+        case Take(table):
+            return f"take {'x'.join(map(str, table.shape))}"
         case Bound(low, high):
             return f"bound {low}..{high}"
         case Requantise():

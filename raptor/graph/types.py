@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from raptor.target.element import ElementType
+from raptor.target.element import MODELLED, ElementType, integer
 
 Signature = str
 """Name of an operator of the Graph or, for an element-wise function, name of the function."""
@@ -41,6 +41,12 @@ def _to_integer(sources: Sequence[ElementType], result: ElementType) -> bool:
     return sources[0].kind == "float" and result.kind == "int"
 
 
+def _take(sources: Sequence[ElementType], result: ElementType) -> bool:
+    """Accepts ids that a register can be loaded with: words of 4 bytes, or elements of a program of floats."""
+    modelled = sources[0] == MODELLED
+    return modelled == (result == MODELLED) and (modelled or sources[0] == integer(32))
+
+
 _RULES: Mapping[Signature, Rule] = {
     "Filter": _product,
     "Dot": _product,
@@ -55,6 +61,7 @@ _RULES: Mapping[Signature, Rule] = {
     "Pool": _alike,
     "Concat": _alike,
     "Move": _alike,
+    "Take": _take,
     "Rename": _alike,
     "ConstantTensor": _alike,
     "Requantise": _integers,

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -46,8 +47,18 @@ def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, a
         local_bytes=tuple(used.get(i, 0) for i in range(arch.core_count)),
         inputs=tuple(_tensor_place(graph, n, memory.inputs[n]) for n in graph.inputs),
         constants=files.ConstantsPlace(address=memory.constants_address, elements=memory.constant_values.size),
+        tables=tuple(_tables(program)),
         outputs=tuple(_tensor_place(graph, n, memory.outputs[n]) for n in graph.outputs),
     )
+
+
+def _tables(program: PimProgram) -> Iterator[files.TablePlace]:
+    """Yields each table of which rows are loaded."""
+    loads = (
+        s.operation for core in program.cores.values() for s in core.steps if isinstance(s.operation, pim.LoadRows)
+    )
+    for address, rows, stride in dict.fromkeys((load.table, load.rows, load.stride) for load in loads):
+        yield files.TablePlace(address=address, rows=rows, stride=stride)
 
 
 def _tensor_place(graph: SpatialGraph, name: str, addresses: tuple[int, ...]) -> files.TensorPlace:

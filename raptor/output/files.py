@@ -180,6 +180,23 @@ class ConstantsPlace(Schema):
     elements: Count
 
 
+class TablePlace(Schema):
+    """A table among the constants, of which `ld` reads rows at computed addresses.
+
+    Row r is at `address` + r * `stride`, for r below `rows`. A core computes the address from r, which it reads in
+    global memory; another r is an error.
+    """
+
+    address: Address
+    rows: Dimension
+    stride: Dimension
+
+    @property
+    def end(self) -> int:
+        """The byte after the last row."""
+        return self.address + self.rows * self.stride
+
+
 class Memory(Schema):
     """`memory.json`: the map of global memory. Addresses and sizes are bytes at the modelled element width.
 
@@ -193,7 +210,15 @@ class Memory(Schema):
     local_bytes: Items[Count] = Field(description="local memory used by each core")
     inputs: Items[TensorPlace]
     constants: ConstantsPlace
+    tables: Items[TablePlace] = Field(default=(), description="left out if there are none")
     outputs: Items[TensorPlace]
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialise(self)
+        if not self.tables:
+            del values["tables"]
+        return values
 
 
 class ProbeTile(Schema):

@@ -6,12 +6,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.errors import CapacityError
+from raptor.common.spelling import option
 from raptor.pim.allocate import ALIGNMENT
-from raptor.spatial.ir import SpatialGraph
-from raptor.spatial.placed import Schedule
+from raptor.spatial.ir import Compute, SpatialGraph, TakeRows
+from raptor.spatial.placed import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
 from raptor.target.element import MODELLED, Bytes, to_bytes
+
+WORD_BYTES = 4
+"""Bytes that `sld` reads."""
+REGISTER_BYTES = 2**32
+"""Bytes of global memory whose addresses differ in the low word only."""
 
 Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
 
@@ -21,6 +28,7 @@ class GlobalMemory:
     """Map of global memory. Addresses and sizes are in bytes.
 
     inputs, outputs: by tensor, an address for each of its parts. constants: an address by name of the ConstantTile.
+    ids: an address by name and core of each computed tile of which the core reads elements into registers.
     constant_values: all constants, which lie from `constants_address` on: the values of the elements in a program of
     floats, else bytes.
     """
@@ -30,11 +38,13 @@ class GlobalMemory:
     constants: Mapping[str, int]
     constant_values: Constants
     constants_address: int
+    ids: Mapping[tuple[str, int], int]
     size_bytes: int
 
     def __str__(self) -> str:
         places = [("input", self.inputs), ("output", self.outputs), ("constant", self.constants)]
-        lines = (f"  {kind} %{name}: {address}\n" for kind, table in places for name, address in table.items())
+        lines = [f"  {kind} %{name}: {address}\n" for kind, table in places for name, address in table.items()]
+        lines += (f"  ids %{name} of core {core}: {address}\n" for (name, core), address in self.ids.items())
         return f"global memory of {self.size_bytes} bytes\n{''.join(lines)}"
 
 
@@ -49,7 +59,41 @@ def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
             constants[constant.name] = pool.place(constant)
     outputs, end = _place_tensors(graph, graph.outputs, position + pool.size, arch)
     values = np.concatenate(pool.chunks or [np.zeros(0, np.float32 if graph.numbers == "float" else np.uint8)])
-    return GlobalMemory(inputs, outputs, constants, values, position, end)
+    ids, end = _place_ids(schedule, constants, end, arch)
+    return GlobalMemory(inputs, outputs, constants, values, position, ids, end)
+
+
+def _place_ids(
+    schedule: Schedule, constants: Mapping[str, int], position: int, arch: Target
+) -> tuple[dict[tuple[str, int], int], int]:
+    """Places the computed ids of each core from `position` on. Returns their addresses, and the first free address.
+
+    Registers are loaded from global memory only, and by words, so there are bytes of a word after the last id.
+    Raises `CapacityError` for a table beyond the addresses that one register can tell apart.
+    """
+    graph = schedule.graph
+    given = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts} | graph.literals.keys()
+    places: dict[tuple[str, int], int] = {}
+    takes = [(core, op) for core, work in schedule.steps() for op in _takes(work)]
+    for core, op in takes:
+        last = constants[op.table.name] + _size(op.table, arch)
+        if last > REGISTER_BYTES:
+            raise CapacityError(
+                "bytes of global memory up to the end of a table",
+                last,
+                REGISTER_BYTES,
+                where=f"{op.result}",
+                levers=(f"fewer {option('element_bits')}", "a smaller table"),
+            )
+        for tile in (t for t in op.ids if t.name not in given and (t.name, core) not in places):
+            places[tile.name, core] = position
+            position += _size(tile, arch)
+    return places, position + (-(-WORD_BYTES // arch.element_bytes) * arch.element_bytes if takes else 0)
+
+
+def _takes(work: Compute | Fetch) -> Iterator[TakeRows[Tile]]:
+    if isinstance(work, Compute):
+        yield from (op for op in work.body if isinstance(op, TakeRows))
 
 
 @dataclass(slots=True)

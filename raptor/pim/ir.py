@@ -7,6 +7,9 @@ After `allocate` each buffer has an address. Addresses count bytes; shapes and s
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.operations import OneResult, Operation, V, W
@@ -58,6 +61,36 @@ class Load(OneResult[V]):
     @property
     def attributes(self) -> tuple[str, ...]:
         return (f"globalSrc = {self.address}", f"size = {span_of(self.result, self.span)[1]}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadRows(OneResult[V]):
+    """Loads a row of a table from global memory into each pixel of `result`.
+
+    Row r begins at `table` + r * `stride` (bytes), for r below `rows`. ids: for each pixel the address of the number of
+    its row, in global memory, too.
+    """
+
+    table: int
+    stride: int
+    rows: int
+    ids: npt.NDArray[np.int64]
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return ()
+
+    def map_operands(self, f: Callable[[V], W]) -> "LoadRows[W]":
+        return LoadRows(f(self.result), self.table, self.stride, self.rows, self.ids)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (str(self.result),)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        ids = f"{self.ids.min()}..{self.ids.max()}"
+        return (f"globalTable = {self.table}", f"rows = {self.rows}", f"stride = {self.stride}", f"globalIds = {ids}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +276,7 @@ def _group_text(groups: tuple[Group, ...]) -> str:
 def _operation_text(op: Operation[Buffer]) -> str:
     """Writes an operation: its operands, then the buffers that it overwrites. A transfer has only one buffer."""
     braces = op.braces("groups")
-    if isinstance(op, Load | Store | Send | Receive):
+    if isinstance(op, Load | LoadRows | Store | Send | Receive):
         return f"pim.{op.mnemonic} {', '.join(op.arguments)}{braces}"
     written = (*(f"outBuf = {b}" for b in op.results), *(f"accumBuf = {b}" for b in op.scratch))
     return f"pim.{op.mnemonic}({', '.join((*op.arguments, *written))}){braces}"

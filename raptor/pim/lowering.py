@@ -13,7 +13,7 @@ import numpy as np
 from raptor.pim import ir
 from raptor.pim.global_memory import GlobalMemory
 from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
-from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph, TensorParts
+from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph, TakeRows, TensorParts
 from raptor.spatial.operations import Move, Operation, Vector
 from raptor.spatial.placed import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
@@ -55,6 +55,8 @@ class _Lowering:
     cores: defaultdict[int, _Core] = field(default_factory=lambda: defaultdict(_Core))
     made: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """For each tile computed so far: its core, and the number of steps of that core up to then."""
+    stored: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """Name and core of the tiles of ids that are in global memory."""
     inputs: dict[str, int] = field(default_factory=dict[str, int])
     """Global address of each tile of a model input or constant."""
     outputs: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -80,6 +82,8 @@ class _Lowering:
         for op in compute.body:
             if isinstance(op, Copy):
                 self.copy(op, core, compute.node)
+            elif isinstance(op, TakeRows):
+                self.take(op, core, compute.node)
             else:
                 self.cores[core].add(self.lower(op, core, first_group, compute.node), compute.node)
             self.made[op.result.name] = (core, len(self.cores[core].steps))
@@ -151,6 +155,27 @@ class _Lowering:
         self.cores[core].add(ir.Receive(out, source, self.channels, into), node)
         self.channels += 1
 
+    def take(self, op: TakeRows[Tile], core: int, node: str) -> None:
+        """Loads rows of a table. Their ids are read in global memory, where computed ids are stored first."""
+        addresses = np.array([self.ids_address(tile, core, node) for tile in op.ids])
+        sizes = np.array([self.arch.bytes_of(tile.element) for tile in op.ids])
+        which, element = op.places.T
+        out = self.cores[core].here[op.result.name] = _buffer(op.result)
+        stride = op.table.channels * self.arch.bytes_of(op.table.element)
+        table = self.memory.constants[op.table.name]
+        ids = addresses[which] + element * sizes[which]
+        self.cores[core].add(ir.LoadRows(out, table, stride, op.table.pixels, ids), node)
+
+    def ids_address(self, tile: Tile, core: int, node: str) -> int:
+        """Returns the global address of ids; stores them for this core if they are computed."""
+        if tile.name in self.inputs:
+            return self.inputs[tile.name]
+        address = self.memory.ids[tile.name, core]
+        if (tile.name, core) not in self.stored:
+            self.stored.add((tile.name, core))
+            self.cores[core].add(ir.Store(self.local(tile, core, node), address), node)
+        return address
+
     def repeated(self, buffer: ir.Buffer, tile: Tile, result: Tile, core: int, node: str) -> ir.Buffer:
         """Returns the buffer of an operand `tile`; fills a row of the result with it if it is shorter than that."""
         # Parameters of a requantisation have more than one element for each of the result.
@@ -185,11 +210,11 @@ class _Lowering:
             self.cores[core].add(ir.Store(self.cores[core].here[tile.name], address), node)
 
     def store_inputs(self) -> None:
-        """Stores the outputs that no compute makes, such as model inputs. They pass through core 0."""
+        """Stores the outputs that no compute makes, such as model inputs. They pass through the first core."""
         tiles = {p.tile.name: p.tile for t in self.graph.tensors.values() for p in t.parts}
         for name in list(self.outputs):
-            self.local(tiles[name], 0, "")
-            self.store(tiles[name], 0, "")
+            self.local(tiles[name], self.arch.first_core, "")
+            self.store(tiles[name], self.arch.first_core, "")
 
     def program(self) -> ir.PimProgram:
         cores = {i: ir.CoreProgram(i, tuple(core.groups), tuple(core.steps)) for i, core in sorted(self.cores.items())}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from raptor.common.errors import VerifyError
 from raptor.pim.allocate import granule, lifetimes, room
-from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Receive, Send, Span, span_of
+from raptor.pim.ir import Buffer, CoreProgram, LoadRows, PimProgram, Receive, Send, Span, span_of
 from raptor.target.arch import Target
 from raptor.target.element import ElementType
 
@@ -75,8 +75,18 @@ def _check_core(core: CoreProgram, arch: Target) -> None:
                 raise VerifyError(
                     f"pim: core {core.core} step {i} ({step.node}): {buffer} is used before it is defined"
                 )
+        if isinstance(step.operation, LoadRows):
+            _check_rows(f"pim: core {core.core} step {i} ({step.node})", step.operation, arch)
         for buffer in step.operation.results:
             defined[buffer.name] = buffer.elements, buffer.element
+
+
+def _check_rows(where: str, op: LoadRows[Buffer], arch: Target) -> None:
+    """Checks that a load of rows has an id for each pixel, and that a pixel takes no more than a row."""
+    if len(op.ids) != op.result.pixels:
+        raise VerifyError(f"{where}: {op.result} has {op.result.pixels} pixels, but {len(op.ids)} ids")
+    if op.result.channels * arch.bytes_of(op.result.element) > op.stride:
+        raise VerifyError(f"{where}: {op.result} takes more than the {op.stride} bytes from one row to the next")
 
 
 def _check_addresses(core: CoreProgram, addresses: Mapping[str, int], arch: Target) -> None:

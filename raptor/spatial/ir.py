@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from raptor.graph.ir import Filter
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import Filter, Numbers
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.operations import OneResult, V, W
@@ -44,6 +47,30 @@ class Copy(OneResult[V]):
     @property
     def attributes(self) -> tuple[str, ...]:
         return (f"at = {self.at}",)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TakeRows(OneResult[V]):
+    """For each pixel of the result one row of a table, which stays in global memory.
+
+    table: a constant whose pixels are the rows. places: one row per pixel of the result: which of `ids` holds the
+    number of its row, and in which element.
+    """
+
+    table: V
+    ids: tuple[V, ...]
+    places: npt.NDArray[np.int64]
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return (self.table, *self.ids)
+
+    @property
+    def reads(self) -> tuple[V, ...]:
+        return self.ids
+
+    def map_operands(self, f: Callable[[V], W]) -> "TakeRows[W]":
+        return TakeRows(f(self.result), f(self.table), tuple(map(f, self.ids)), self.places)
 
 
 BodyOp: TypeAlias = OneResult[Tile]
@@ -104,12 +131,21 @@ class FilterUse:
     source: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TakeUse:
+    """The table whose rows make up a tensor, [rows, channels], and the tensor of their ids."""
+
+    table: Numbers
+    ids: str
+
+
 @dataclass(frozen=True, slots=True)
 class SpatialGraph:
     """A model as computes, in topological order.
 
     tensors: by name. filters: by key of the layer in the decision. filter_of: by name of a tensor that a filter
-    computes. literals: the tiles that are constants, by name. numbers: the kind of program, as in `Graph`.
+    computes. take_of: by name of a tensor of rows of a table. literals: the tiles that are constants, by name. numbers:
+    the kind of program, as in `Graph`.
     """
 
     name: str
@@ -119,6 +155,7 @@ class SpatialGraph:
     tensors: Mapping[str, TensorParts]
     filters: Mapping[str, Filter]
     filter_of: Mapping[str, FilterUse]
+    take_of: Mapping[str, TakeUse]
     literals: Mapping[str, ConstantTile]
     computes: tuple[Compute, ...]
 

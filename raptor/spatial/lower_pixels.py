@@ -22,11 +22,12 @@ from raptor.graph.ir import (
     Pool,
     Rename,
     Requantise,
+    Take,
 )
 from raptor.graph.window import Table, Window
 from raptor.mapping.decision import KernelUnfolding, Matrix, Range, filter_key
 from raptor.spatial.ir import BodyOp, Compute, Part
-from raptor.spatial.lower_tiles import TileLowering, op_of
+from raptor.spatial.lower_tiles import TileLowering, op_of, table_of
 from raptor.spatial.operations import ApplyFilters, Vector
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
@@ -108,6 +109,8 @@ class PixelLowering(TileLowering):
                 pixels = self.map_pixels(node, operator)
             case Pool() as operator if all(_pixels_read(operator.window)):
                 pixels = self.pool_pixels(node, operator)
+            case Take() as operator:
+                pixels = self.take_pixels(node, operator)
             case Rename():
                 pixels = self.pixels[node.inputs[0]]
             case ConstantTensor() as operator:
@@ -183,6 +186,17 @@ class PixelLowering(TileLowering):
             results[channels] = self.tiles(node.output, i, Region(channels, (0, image.rows)), image)
             for p, tile in enumerate(results[channels]):
                 self.add(node, [PoolTile(tile, tuple((k, source[k]) for k in taps[p]), operator.function, window, p)])
+        return results
+
+    def take_pixels(self, node: Node, operator: Take) -> Pixels:
+        """Emits a row of a table for each output pixel and channel tile."""
+        image = self.graph.tensors[node.output].image
+        results: Pixels = {}
+        for i, region in self.regions(image):
+            results[region.channels] = self.tiles(node.output, i, region, image)
+            table = table_of(node.output, operator, region, self.element(node.output))
+            for p, tile in enumerate(results[region.channels]):
+                self.add(node, [self.taken(node, table, tile, np.array([p]))])
         return results
 
     def constant_pixels(self, node: Node, operator: ConstantTensor) -> Pixels:

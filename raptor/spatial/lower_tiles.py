@@ -24,10 +24,11 @@ from raptor.graph.ir import (
     Requantise,
     Softmax,
     Stencil,
+    Take,
 )
 from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
 from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
-from raptor.spatial.ir import BodyOp, Compute, Part, TensorParts
+from raptor.spatial.ir import BodyOp, Compute, Part, TakeRows, TensorParts
 from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Gather, Piece, Vector
 from raptor.spatial.operations import Dot as DotTile
 from raptor.spatial.operations import Move as MoveTile
@@ -92,6 +93,8 @@ class TileLowering:
                 self.lower_concat(node)
             case Move() as operator:
                 self.lower_move(node, operator)
+            case Take() as operator:
+                self.lower_take(node, operator)
             case Softmax():
                 self.lower_softmax(node)
             case Rename():
@@ -255,6 +258,25 @@ class TileLowering:
             where[inside[chosen]] = base + k
             offset[inside[chosen]] = pixel[chosen] * part.tile.channels + channel[chosen] - low
 
+    def lower_take(self, node: Node, operator: Take) -> None:
+        """Emits, for each tile of the result, the rows of those channels of the table."""
+        image = self.graph.tensors[node.output].image
+        parts: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            result = self.tile(node.output, i, region, image)
+            table = table_of(node.output, operator, region, result.element)
+            self.add(node, [self.taken(node, table, result, np.arange(image.pixels))])
+            parts.append((region, result))
+        self.bind(node.output, node.name, parts)
+
+    def taken(self, node: Node, table: ConstantTile, result: Tile, pixels: Ints) -> TakeRows[Tile]:
+        """Returns the operation that takes the rows for some pixels; it reads ids where they are made."""
+        given = self.tensors[node.inputs[0]]
+        places = id_places(given)[pixels]
+        used, index = np.unique(places[:, 0], return_inverse=True)
+        ids = tuple(given.parts[int(k)].tile for k in used)
+        return TakeRows(result, table, ids, np.column_stack([index.reshape(-1), places[:, 1]]))
+
     def lower_constant(self, node: Node, operator: ConstantTensor) -> None:
         """Adds a constant for each tile of a constant tensor."""
         image = self.graph.tensors[node.output].image
@@ -293,6 +315,21 @@ class TileLowering:
         for compute, core in layer.computes():
             self.emit(compute, core)
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
+
+
+def table_of(name: str, operator: Take, region: Region, element: ElementType) -> ConstantTile:
+    """Returns the table of a range of channels, with a pixel for each row; name: that of the tensor of rows."""
+    rows = operator.table[None, :, slice(*region.channels)]
+    return ConstantTile.of(f"{name}.table{region.channels[0]}", rows, element)
+
+
+def id_places(given: TensorParts) -> Ints:
+    """Returns a row for each element of a tensor, pixel by pixel: number of its part, and element of that tile."""
+    places = np.zeros((given.image.rows, given.image.width, given.image.channels, 2), np.int64)
+    for k, part in enumerate(given.parts):
+        place = places[part.region.index()]
+        place[..., 0], place[..., 1] = k, np.arange(place[..., 1].size).reshape(place.shape[:-1])
+    return places.reshape(-1, 2)
 
 
 def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup) -> MakeOp:

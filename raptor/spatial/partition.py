@@ -1,8 +1,8 @@
 """Graph to Partition, with the lowering that the decision asks for."""
 
-from raptor.graph.ir import Filter, Graph
+from raptor.graph.ir import Filter, Graph, Take
 from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
-from raptor.spatial.ir import FilterUse, SpatialGraph
+from raptor.spatial.ir import FilterUse, SpatialGraph, TakeUse
 from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_pixels import PixelLowering
 from raptor.spatial.lower_tiles import TileLowering
@@ -19,6 +19,7 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         lowering.lower(node)
     lowering.finish()
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
+    take_of = {n.output: TakeUse(n.operator.table, n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Take)}
     cut = SpatialGraph(
         graph.name,
         graph.numbers,
@@ -27,6 +28,7 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         lowering.tensors,
         {filter_key(n): n.operator for n in graph.nodes if isinstance(n.operator, Filter)},
         filter_of,
+        take_of,
         lowering.literals,
         tuple(placed.compute for placed in lowering.computes),
     )

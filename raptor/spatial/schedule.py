@@ -12,7 +12,7 @@ import numpy as np
 from raptor.mapping.decision import ByLine, Decision
 from raptor.mapping.widths import recipe_ns
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
-from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.ir import BodyOp, Compute, Copy, TakeRows
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Overlap, Pool, Stencil, Vector
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
 from raptor.spatial.tiles import Tile
@@ -193,6 +193,8 @@ class _ListSchedule:
                 return vector_ns(arch, added, 2) + len(op.runs) * ISSUE_NS
             case Copy():
                 return 0.0
+            case TakeRows():
+                return op.result.pixels * (load_ns(arch, op.result.channels) + 4 * ISSUE_NS)
             case ApplyFilters():
                 product = self.product_ns(compute.layer, op.input, op.result, compute.matrices[0].xbars) - ISSUE_NS
                 return op.result.pixels * len(op.weights) * (product + vector_ns(arch, op.result.channels, 2))

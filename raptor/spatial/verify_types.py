@@ -3,7 +3,7 @@
 from raptor.common.errors import VerifyError
 from raptor.graph.types import Signature, type_fault
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
-from raptor.spatial.ir import BodyOp, Copy, SpatialGraph
+from raptor.spatial.ir import BodyOp, Copy, SpatialGraph, TakeRows
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Dot, Gather, Move, Overlap, Pool, Stencil, Vector
 from raptor.target.element import MODELLED
 
@@ -14,6 +14,7 @@ _SIGNATURES: dict[type[object], Signature] = {
     Gather: "Concat",
     Copy: "Rename",
     Move: "Move",
+    TakeRows: "Take",
     Pool: "Pool",
     Stencil: "Stencil",
     Dot: "Dot",
@@ -35,7 +36,7 @@ def verify_types(graph: SpatialGraph) -> None:
 
 
 def _fault(op: BodyOp) -> str | None:
-    types = [operand.element for operand in op.operands]
+    types = [operand.element for operand in (op.ids if isinstance(op, TakeRows) else op.operands)]
     if op.result.element is MODELLED and all(element is MODELLED for element in types):
         return None
     if isinstance(op, Requantise) and len(op.sources) != len(op.recipe.operands):

@@ -261,7 +261,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
         _RD,
         _register("rs1", Kind.USE_PAIR, "global address"),
         _number("offset_value", "c", 0, INT32_MAX, "bytes"),
-        meaning="R[rd] = word of global memory",
+        meaning="R[rd] = whole number in global memory: 4 bytes, or an element of a program of floats",
     ),
     _scalar(3, "sadd", _RD, _RS1, _rs2(Kind.USE, "second operand"), meaning="R[rd] = R[rs1] + R[rs2]"),
     _scalar(4, "ssub", _RD, _RS1, _rs2(Kind.USE, "second operand"), meaning="R[rd] = R[rs1] - R[rs2]"),

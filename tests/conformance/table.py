@@ -34,6 +34,7 @@ that quantise, dequantise or multiply integers, of 2 to 16 bits, and every resul
 `make conformance` writes this page. A case that is in `tests/conformance/passing.txt` must pass in later versions, too.
 """
 _PARTS = (
+    (re.compile(r"\s*host=True would run .*"), ""),
     (re.compile(r"^UnsupportedError: \d+ nodes? cannot be compiled: .*?\((\w+)\): "), r"\1: "),
     (re.compile(r"^UserError: "), ""),
     (re.compile(r"^differs: .*"), "results differ"),

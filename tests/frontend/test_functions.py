@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raptor.backend import RaptorBackend
 from raptor.common.errors import UnsupportedError, UserError
 from raptor.frontend import load
 from tests.frontend.support import Array, compare, make_model, node, random
 from tests.pipeline import check
 
 MASK = np.where(np.tri(4, 6, 1) > 0, np.float32(0), -np.inf).astype(np.float32)
+EMPTY_ROW = np.where(np.arange(4)[:, None] == 2, -np.inf, MASK).astype(np.float32)
 ATTENTIONS: dict[str, tuple[dict[str, Any], dict[str, Array]]] = {
     "plain": ({}, {}),
     "causal": ({"is_causal": 1}, {}),
@@ -30,6 +32,13 @@ def attention(attributes: dict[str, Any], constants: dict[str, Array], heads: in
 @pytest.mark.parametrize("heads", [2, 4])
 def test_attention(case: str, heads: int):
     compare(attention(*ATTENTIONS[case], heads=heads), 1e-5)
+
+
+def test_a_mask_that_leaves_nothing_of_a_row_gives_zeros():
+    model = attention({}, {"m": EMPTY_ROW})
+    (got,) = RaptorBackend.run_model(model, [random(2, 4, 4, 8), random(2, 2, 6, 8), random(2, 2, 6, 5)])
+    assert not got[:, :, 2].any()
+    assert np.isfinite(got).all()
 
 
 def test_attention_on_the_chip_names_the_users_node():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.fuzz import campaign
 from tests.fuzz.campaign import Part
+from tests.fuzz.cuts import CUTS
 from tests.fuzz.decisions import DECISIONS
 from tests.fuzz.faults import INTERRUPTIONS
 from tests.fuzz.given import GIVEN
@@ -19,7 +20,7 @@ from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.quantised import QUANTISED
 from tests.fuzz.relations import METAMORPHIC
 
-_ALL = (GRAPHS, QUANTISED, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED, DECISIONS)
+_ALL = (GRAPHS, QUANTISED, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED, DECISIONS, CUTS)
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
 

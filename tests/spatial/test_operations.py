@@ -10,8 +10,8 @@ import pytest
 
 from raptor.codegen.emit import EMIT
 from raptor.graph.steps import Recipe
-from raptor.pim.ir import Buffer, Load, Receive, Repeat, Send, Store
-from raptor.spatial.ir import Copy
+from raptor.pim.ir import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
+from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import OneResult, Operation, Piece, V, W
 from raptor.spatial.tiles import Value
 
@@ -27,8 +27,8 @@ def concrete(kind: type) -> Iterator[type[Operation[Buffer]]]:
 
 
 ALL = sorted(set(concrete(Operation)), key=lambda kind: kind.__name__)
-BUFFERS_ONLY = {Load, Store, Send, Receive, Repeat}
-TILES_ONLY = {Copy}
+BUFFERS_ONLY = {Load, LoadRows, Store, Send, Receive, Repeat}
+TILES_ONLY = {Copy, TakeRows}
 
 
 def sample(annotation: Any, number: Iterator[int]) -> Any:

@@ -249,7 +249,7 @@ RULES = {
     "no setbw": (stream(address(1, 0), op("vrelu", rd=1, rs1=1, len=2)), "no setbw before it"),
     "late setbw": (stream(address(1, 0), op("vrelu", rd=1, rs1=1, len=2), SETBW), "no setbw before it"),
     "width": (core(op("setbw", ibiw=8, obiw=16)), "elements of this program have 8 bits"),
-    "sld": (core(op("sld", rd=1, rs1=2)), "registers hold integers, global memory floats"),
+    "sld": (core(op("sld", rd=1, rs1=2)), "no smuli uses its result"),
     "shift": (core(op("vvsra", rd=1, rs1=2, rs2=3, len=2)), "shifts have no meaning"),
     "fill": (core(op("lldi", rd=1, imm=1, len=2)), "can fill with 0 only"),
     "group": (core(op("mvmul", rd=1, rs1=2, mbiw=8, group=1)), "core 0 has 1 array groups"),

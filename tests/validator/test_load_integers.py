@@ -91,7 +91,7 @@ CHANGES: dict[str, tuple[Edit, str]] = {
     "held as floats": (change_input(dtype="int64"), "integers of 8 bits for int64, which are held as floats"),
     "bits": (change_input(bits=33), "bits"),
     "no bits": (change_input(bits=0), "integers of 0 bits"),
-    "bounds": (change_input(low=0, high=9), "which are held as floats"),
+    "bounds": (change_input(low=0, high=900), "low 0 and high 900 are no range of uint8"),
     "half a bound": (change_input(low=0), "low and high belong together"),
     "float": (change_coding(FLOAT32), "floats, in a program whose numbers are int"),
     "offset": (change_input(offset=100), "uint8 with offset 100 is -100 to 155, elements of 8 bits are not"),
@@ -194,7 +194,7 @@ ROWS = (address(1, 0), address(2, 32), address(3, 64), address(9, 1))
 STREAMS: dict[str, tuple[tuple[tuple[int, ...], ...], str]] = {
     "no width": ((*ROWS, op("vvadd", rd=3, rs1=1, rs2=2, len=4)), "no setbw before it"),
     "late width": ((*ROWS, op("vvadd", rd=3, rs1=1, rs2=2, len=4), SETBW), "no setbw before it"),
-    "scalar load": ((address(28, 0), address(29, 0), op("sld", rd=1, rs1=28)), "registers are loaded by sldi only"),
+    "scalar load": ((address(28, 0), address(29, 0), op("sld", rd=1, rs1=28)), "no smuli uses its result"),
     "table": ((*ROWS, op("setbw", ibiw=9, obiw=8), op("vlut", rd=3, rs1=1, rs2=2, len=4)), "inputs of at most 8 bits"),
     "weights": ((*ROWS, SETBW, op("mvmul", rd=2, rs1=1, mbiw=3, group=0)), "weights of more than mbiw bits"),
     **{

@@ -169,8 +169,9 @@ def _next_register(subject: Subject, at: Indices, pair: Indices) -> Indices:
         found = last >= 0
         found &= s.core[writes[last]] == s.core[at[mine]]
         source = writes[last[found]]
-        # NOTE: only sldi is followed here; an address that is computed is rare and counts as 0.
-        result[mine[found]] = np.where(s.is_("sldi")[source], s.a[source], 0)
+        # NOTE: only sldi and saddi are followed here. An sld counts as 0: the load is that of the table's first row.
+        added = np.where(s.is_("saddi")[source], subject.trace.values[source, 1], 0)
+        result[mine[found]] = np.where(s.is_("sldi", "saddi")[source], s.a[source] + added, 0)
     return result
 
 

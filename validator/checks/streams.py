@@ -11,6 +11,7 @@ from raptor.target.isa import (
     REGISTER_COUNT,
     WIDTH_SETTERS,
 )
+from raptor.target.lookups import NotALookupError
 from raptor.target.opcode_tables import (
     HAS_OFFSET,
     IS_SIZED,
@@ -27,6 +28,7 @@ from validator.checks.columns import Column, flags_of, spec_of
 from validator.checks.findings import Hit, Indices, Severity, Topic, rule
 from validator.checks.subject import Subject
 from validator.checks.text import OFFSET_VALUE
+from validator.lookups import row_counts
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 TOPIC = Topic.STREAMS
@@ -197,12 +199,18 @@ def scalar_self_source(subject: Subject) -> Iterator[Hit]:
     TOPIC,
     "Load of a register from memory",
     effect="sld loads nothing: the simulator has no data, leaves rd as it is and sets r0 to 0",
-    advice="compute the value with sldi",
+    advice="compute the value with sldi; or use it for the global address of an ld only, as sld, smuli, saddi, ld, and "
+    "name the table of the rows loaded in memory.json",
 )
 def sld(subject: Subject) -> Iterator[Hit]:
-    at = subject.columns.where("sld")
-    if len(at):
-        yield Hit("", at)
+    """A load of rows of a table that memory.json names is right: time does not depend on its address."""
+    s = subject.columns
+    tables = subject.memory.tables if subject.memory else ()
+    for core in np.unique(s.core[s.where("sld")]).tolist():
+        try:
+            row_counts(s.records[s.starts[core] : s.starts[core + 1]], tables)
+        except NotALookupError as e:
+            yield Hit(e.reason if tables else "", np.array([s.starts[core] + e.pc]))
 
 
 @rule(

@@ -16,6 +16,7 @@ from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
 from raptor.frontend.scattering import choose, scatter
+from raptor.frontend.takes import table_of, take
 from raptor.graph.ir import Indices
 
 
@@ -64,9 +65,14 @@ def import_tile(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, np.tile(c_order(ctx.tensor(node.inputs[0]).shape), repeats))
 
 
-@importer("Gather", since=1, limits="constant indices")
+@importer("Gather", since=1, limits="constant indices, or a constant table")
 def import_gather(node: NodeView, ctx: ImportContext) -> None:
-    """Slices of one dimension by their indices."""
+    """Slices of one dimension by their indices. Computed indices choose rows of the table while the program runs."""
+    if ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
+        table, ids = table_of(node, ctx), ctx.tensor(node.inputs[1])
+        build = Builder(node, ctx)
+        build.finish(take(build, table, ids, axis_of(node, table.ndim, 0)))
+        return
     wanted = c_order(ctx.tensor(node.inputs[0]).shape)
     axis = axis_of(node, wanted.ndim, 0)
     _arrange(node, ctx, wanted.take(_indices(node, ctx, 1, wanted.shape[axis]), axis=axis))

@@ -1,6 +1,7 @@
 """Segments: cuts a model into parts for the chip and parts for the host, each an ONNX model of its own."""
 
 from raptor.frontend.segments.cutting import Cut, Segment, advice, cut
+from raptor.frontend.segments.splitting import Part, Split, split
 from raptor.frontend.segments.wishes import Wishes
 
-__all__ = ["Cut", "Segment", "Wishes", "advice", "cut"]
+__all__ = ["Cut", "Part", "Segment", "Split", "Wishes", "advice", "cut", "split"]

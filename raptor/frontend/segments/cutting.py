@@ -110,7 +110,7 @@ def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: R
         if not wishes.needed:
             raise
         return _all_on_host(source, fixed, error)
-    found = _Cutter.of(asked, own, wishes, refuse).run()
+    found = Cutter.of(asked, own, wishes, refuse).run()
     if found.on_chip:
         return found
     # Nothing is gained by a model that was changed for the chip: the host runs the original.
@@ -198,7 +198,7 @@ def _crossing(name: str, types: Types) -> Crossing:
 
 
 @dataclass(slots=True, eq=False)
-class _Cutter:
+class Cutter:
     """State of the cut: `reasons` has an entry for each node that must be on the host; it only grows."""
 
     asked: Asked
@@ -212,7 +212,7 @@ class _Cutter:
     reasons: dict[int, str] = field(default_factory=dict[int, str])
 
     @classmethod
-    def of(cls, asked: Asked, own: Types, wishes: Wishes, refuse: Refuse) -> "_Cutter":
+    def of(cls, asked: Asked, own: Types, wishes: Wishes, refuse: Refuse) -> "Cutter":
         types, nodes = types_of(asked.proto), asked.proto.graph.node
         counted = [sum(count_macs(n, asked.graph) for n in a.nodes) for a in asked.answers]
         macs = [
@@ -236,23 +236,24 @@ class _Cutter:
         self.reasons |= self.wishes.reasons(self.asked)
         named, refused = frozenset(self.reasons), list[UnsupportedNode]()
         for i in self.flow.placed:
-            reason = self._refusal(i)
+            reason = self.refusal(i)
             if reason is not None and i not in self.reasons:
                 self.reasons[i] = reason or BEHIND
                 if reason:
-                    refused.append(UnsupportedNode(self._name(i), self.flow.nodes[i].op_type, reason))
+                    refused.append(UnsupportedNode(self.name(i), self.flow.nodes[i].op_type, reason))
         if refused and not self.wishes.needed:
             raise UnsupportedError(refused)
         for i in named & (self.flow.dead | self.flow.shared):
             del self.reasons[i]
 
-    def _refusal(self, node: int) -> str | None:
+    def refusal(self, node: int) -> str | None:
+        """Says why the chip does not compute a node, None if it does; empty if one of its inputs is not there."""
         answer = self.asked.answers[node]
         if answer.refused is not None:
             return answer.refused
         return next(filter(None, map(self.refuse, answer.nodes)), None)
 
-    def _name(self, node: int) -> str:
+    def name(self, node: int) -> str:
         return self.asked.answers[node].name
 
     def _without_idle(self) -> dict[int, list[int]]:
@@ -276,7 +277,7 @@ class _Cutter:
             for j in self.flow.before(i):
                 if self.flow.nodes[j].op_type == "QuantizeLinear" and (i in self.reasons) != (j in self.reasons):
                     on_host = i if i in self.reasons else j
-                    self.reasons[i + j - on_host] = f"one half of {self._name(on_host)}, which is on the host"
+                    self.reasons[i + j - on_host] = f"one half of {self.name(on_host)}, which is on the host"
 
     def _grouped(self) -> dict[int, list[int]]:
         placed = self.flow.placed
@@ -311,7 +312,7 @@ class _Cutter:
 
     def _move(self, nodes: Sequence[int], reasons: Mapping[str, str]) -> None:
         """Moves nodes of a segment to the host; all of them if no name is known."""
-        found = {i: reasons[self._name(i)] for i in nodes if self._name(i) in reasons}
+        found = {i: reasons[self.flow.nodes[i].name] for i in nodes if self.flow.nodes[i].name in reasons}
         self.reasons |= found or dict.fromkeys(nodes, next(iter(reasons.values())))
 
     def _made(self, nodes: Sequence[int]) -> list[str]:
@@ -354,12 +355,12 @@ class _Cutter:
         return [v.name for v in self.asked.proto.graph.output if v.name in weights]
 
     def _on_host(self, node: int) -> UnsupportedNode:
-        return UnsupportedNode(self._name(node), self.flow.nodes[node].op_type, self.reasons[node])
+        return UnsupportedNode(self.name(node), self.flow.nodes[node].op_type, self.reasons[node])
 
     def _segment(self, nodes: Sequence[int], makes: Sequence[str], proto: ModelProto, model: Model | None) -> Segment:
         return Segment(
             "chip" if self._is_chip(nodes) else "host",
-            tuple(dict.fromkeys(map(self._name, nodes))),
+            tuple(dict.fromkeys(map(self.name, nodes))),
             tuple(v.name for v in proto.graph.input),
             tuple(makes),
             sum(self.macs[i] for i in nodes),

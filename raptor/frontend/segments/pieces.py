@@ -1,10 +1,9 @@
 """Pieces: a part of an ONNX graph as a model of its own. Names stay, and weights go only where they are read."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from raptor.common.errors import UserError
 from raptor.frontend import reading
@@ -87,7 +86,6 @@ def piece(
     graph = cut.graph
     graph.name = name
     graph.node.extend(flow.nodes[i] for i in chosen)
-    _tell_apart(graph)
     graph.initializer.extend(t for t in proto.graph.initializer if t.name in wanted)
     graph.sparse_initializer.extend(t for t in proto.graph.sparse_initializer if t.values.name in wanted)
     graph.input.extend(types.value(n) for n in inputs)
@@ -96,15 +94,6 @@ def piece(
     if cut.ByteSize() > reading.LIMIT_BYTES:
         raise UserError(f"{name}: with its weights, this segment is larger than 2 GiB, the limit of ONNX")
     return cut
-
-
-def _tell_apart(graph: GraphProto) -> None:
-    """Numbers the nodes that a function of the standard became: they share its name, and onnxruntime refuses that."""
-    seen: Counter[str] = Counter()
-    for node in graph.node:
-        seen[node.name] += 1
-        if node.name and seen[node.name] > 1:
-            node.name = f"{node.name}.{seen[node.name]}"
 
 
 def _with_shared(flow: Flow, nodes: Sequence[int]) -> list[int]:

@@ -22,7 +22,7 @@ class Wishes:
         return bool(self.ops or self.nodes)
 
     def reasons(self, asked: Asked) -> dict[int, str]:
-        """Returns the nodes named, by their index, with the option that names them.
+        """Returns the nodes named, by their index, with the options that name them.
 
         Raises `UserError` for a name that no node has that is left after constants and shapes are folded.
         """
@@ -31,7 +31,9 @@ class Wishes:
         by_name = {i: option("host_nodes", a.name) for i, a in enumerate(asked.answers) if a.name in self.nodes}
         _check("host_ops", self.ops, {n.op_type for n in nodes})
         _check("host_nodes", self.nodes, {a.name for a in asked.answers})
-        return by_op | by_name
+        return {
+            i: ", ".join(found[i] for found in (by_op, by_name) if i in found) for i in by_op.keys() | by_name.keys()
+        }
 
 
 def _check(keyword: str, given: Sequence[str], known: set[str]) -> None:

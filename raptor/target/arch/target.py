@@ -172,6 +172,11 @@ class Target:
         return self.core_count if self.places is None else len(self.places)
 
     @property
+    def first_core(self) -> int:
+        """The first of the cores that a program may use."""
+        return self.places[0] if self.places else 0
+
+    @property
     def rob_size(self) -> int:
         """Largest number of instructions of a core under way; with 1, nothing overlaps."""
         return self.core.rob_size

@@ -1,0 +1,77 @@
+"""Divides the nodes of a model without compiling it: those on the chip, those on the host, those refused."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+
+from raptor.common.errors import IncompleteError, UnsupportedError, UnsupportedNode
+from raptor.frontend import asking, reading
+from raptor.frontend.fixed import Fixed
+from raptor.frontend.segments.cutting import BEHIND, Cut, Cutter, Refuse, cut, types_of_interface
+from raptor.frontend.segments.wishes import Wishes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Nodes that become of the same, and their multiply-accumulates. `reasons` has an entry for each, off the chip."""
+
+    nodes: int
+    macs: int
+    reasons: tuple[UnsupportedNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """All nodes that are left after constants and shapes are computed. `cut`: the segments, if nothing is refused."""
+
+    chip: Part
+    host: Part
+    refused: Part
+    cut: Cut | None = None
+
+
+def split(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: Refuse) -> Split:
+    """Divides the nodes of a model. Raises `UserError` as `frontend.survey` does."""
+    if wishes.needed or wishes.by_name:
+        try:
+            return _of_cut(cut(source, fixed, wishes, refuse))
+        except UnsupportedError:
+            if wishes.needed:
+                raise
+    model = reading.read(source)
+    own = types_of_interface(model.proto)
+    try:
+        cutter = Cutter.of(asking.ask(model, fixed), own, wishes, refuse)
+    except IncompleteError:
+        raise
+    except UnsupportedError as error:  # an operator that not even onnxruntime knows
+        return Split(Part(0, 0), Part(0, 0), Part(len(error.nodes), 0, error.nodes))
+    return _of_answers(cutter)
+
+
+def _of_cut(found: Cut) -> Split:
+    chip, host = found.on_chip, [s for s in found.segments if s.kind == "host"]
+    return Split(
+        Part(sum(len(s.nodes) for s in chip), sum(s.macs for s in chip)),
+        Part(len(found.host), sum(s.macs for s in host), found.host),
+        Part(0, 0),
+        found,
+    )
+
+
+def _of_answers(cutter: Cutter) -> Split:
+    """Divides by the importers' answers, where some nodes are refused."""
+    named = cutter.wishes.reasons(cutter.asked)
+    reasons = {i: cutter.refusal(i) for i in cutter.flow.placed if i not in named}
+    host = [i for i in cutter.flow.placed if i in named]
+    refused = [i for i, reason in reasons.items() if reason is not None]
+    chip = [i for i, reason in reasons.items() if reason is None]
+    return Split(
+        _part(cutter, chip, {}), _part(cutter, host, named), _part(cutter, refused, {i: reasons[i] for i in refused})
+    )
+
+
+def _part(cutter: Cutter, nodes: list[int], reasons: dict[int, str] | dict[int, str | None]) -> Part:
+    why = (UnsupportedNode(cutter.name(i), cutter.flow.nodes[i].op_type, reasons[i] or BEHIND) for i in reasons)
+    return Part(len(nodes), sum(cutter.macs[i] for i in nodes), tuple(why))

@@ -1,0 +1,69 @@
+"""Rows of a constant table by computed ids (Gather of an embedding)."""
+
+import math
+
+import numpy as np
+
+from raptor.frontend.building import Builder
+from raptor.frontend.constants import owned
+from raptor.frontend.importing import ImportContext
+from raptor.frontend.moves import c_order
+from raptor.frontend.nodes import NodeView
+from raptor.frontend.ranges import Range
+from raptor.frontend.registry import Refusal
+from raptor.graph.ir import Map, Numbers, Take, Tensor
+from raptor.target.element import FLOAT32, integer
+from raptor.target.layout import Image
+
+
+def table_of(node: NodeView, ctx: ImportContext) -> Numbers:
+    """Returns the table of a Gather: floats, or the elements of integers in a program with integers."""
+    code, values = ctx.codes.get(node.output), ctx.constant(node.inputs[0])
+    if code is None or values is None:
+        return ctx.weights(node.inputs[0])
+    return values.astype(np.int32) - np.int32(code.offset)
+
+
+def take(build: Builder, table: Numbers, ids: Tensor, axis: int) -> Tensor:
+    """Adds the slices of a table along an axis that the ids choose, in the order of ONNX's Gather."""
+    before, rows, after = table.shape[:axis], table.shape[axis], table.shape[axis + 1 :]
+    by_row = owned(np.moveaxis(table, axis, 0).reshape(rows, -1))
+    image = Image((*(ids.shape or (1,)), by_row.shape[1]), max(len(ids.shape), 1))
+    found = build.add(Take(by_row), image, _row_numbers(build, ids, rows))
+    if not before:
+        return found
+    # Each row holds what lies before and after the axis; the ids come between them.
+    wanted = c_order((math.prod(ids.shape), math.prod(before), math.prod(after))).swapaxes(0, 1)
+    return build.arranged(wanted.reshape(*before, *ids.shape, *after), found)
+
+
+def _row_numbers(build: Builder, ids: Tensor, rows: int) -> Tensor:
+    """Returns the ids as numbers from 0 to rows - 1, one for each pixel in C order.
+
+    The host refuses other ids in an input. Computed ids that may be negative count from the end.
+    """
+    found = build.ctx.narrowed(ids, Range(0, rows - 1))
+    if ids.element.kind == "float" and (found is None or found.low < 0):
+        negative = build.map("sub", 0.0, ids)
+        is_negative = build.map("sub", build.map("relu", negative), build.map("relu", build.map("sub", negative, 1.0)))
+        ids = build.map("add", ids, build.map("mul", is_negative, float(rows)))
+    return _in_order(build, _as_words(build, ids))
+
+
+def _as_words(build: Builder, ids: Tensor) -> Tensor:
+    """Returns ids that a register can be loaded with."""
+    if ids.element == FLOAT32:
+        word = integer(32)
+        stem = f"{build.node.output}.ids"
+        to_word = Map("round", (0,))
+        return build.ctx.inner(build.node, (ids.name,), ids.image.shape, ids.image, to_word, stem, word, Range.of(word))
+    if ids.element.kind == "int" and ids.element.bits < 32:
+        raise Refusal(f"ids of {ids.element.bits} bits; in a model with integers they must be int32 or int64")
+    return ids
+
+
+def _in_order(build: Builder, x: Tensor) -> Tensor:
+    """Returns a tensor whose elements, counted pixel by pixel, are in C order."""
+    if np.array_equal(x.image.to_pixels(c_order(x.shape)).reshape(-1), np.arange(x.image.elements)):
+        return x
+    return build.laid(x, Image(x.shape, len(x.shape) - 1))

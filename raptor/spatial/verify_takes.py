@@ -1,0 +1,53 @@
+"""Checks that rows of tables are taken from the right table, for the right ids (docs/design.md)."""
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import VerifyError
+from raptor.spatial.ir import Part, SpatialGraph, TakeRows, TakeUse, TensorParts
+from raptor.spatial.tiles import ConstantTile, Tile
+
+Ints = npt.NDArray[np.int64]
+
+
+def verify_takes(graph: SpatialGraph) -> None:
+    """Raises `VerifyError` unless each pixel of a tensor of rows is the row that the id of this pixel chooses."""
+    made = {op.result.name: op for compute in graph.computes for op in compute.body if isinstance(op, TakeRows)}
+    for name, use in graph.take_of.items():
+        tensor = graph.tensors[name]
+        for part in tensor.parts:
+            op = made.get(part.tile.name)
+            fault = _fault(op, tensor, part, use, graph.tensors[use.ids]) if op else "takes no rows"
+            if fault:
+                raise VerifyError(f"spatial: {tensor.node}: {part.tile} {fault}")
+
+
+def _fault(op: TakeRows[Tile], tensor: TensorParts, part: Part, use: TakeUse, ids: TensorParts) -> str | None:
+    rows = use.table[:, slice(*part.region.channels)]
+    if not isinstance(op.table, ConstantTile) or not np.array_equal(op.table.values.reshape(len(rows), -1), rows):
+        return f"takes rows that are not channels {part.region.channels} of the table of its node"
+    down, along, _ = part.region.index()
+    pixels = np.arange(tensor.image.pixels).reshape(tensor.image.rows, tensor.image.width)[down, along].reshape(-1)
+    if op.places.shape != (len(pixels), 2):
+        return f"has {len(pixels)} pixels, and takes {len(op.places)} rows"
+    right = np.zeros(len(pixels), np.bool_)
+    for number, tile in enumerate(op.ids):
+        own = np.flatnonzero(op.places[:, 0] == number)
+        right[own] = _holds(ids, tile, op.places[own, 1], pixels[own])
+    wrong = np.flatnonzero(~right)
+    return f"takes a row for pixel {pixels[wrong[0]]} that another id chooses" if len(wrong) else None
+
+
+def _holds(ids: TensorParts, tile: Tile, places: Ints, wanted: Ints) -> npt.NDArray[np.bool_]:
+    """Tells for elements of a tile whether they are the `wanted` elements of the ids, counted pixel by pixel.
+
+    A tile may hold several parts of the ids, if they are equal.
+    """
+    image = ids.image
+    numbers = np.arange(image.elements).reshape(image.rows, image.width, image.channels)
+    right = np.zeros(len(places), np.bool_)
+    inside = (places >= 0) & (places < tile.elements)
+    for part in (part for part in ids.parts if part.tile == tile):
+        held = numbers[part.region.index()].reshape(-1)
+        right |= inside & (held[np.where(inside, places, 0)] == wanted)
+    return right

@@ -1,0 +1,76 @@
+"""Bounds of the numbers that `sld` reads: each is the number of a row of a table that memory.json declares."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raptor.common import storage
+from raptor.output import files
+from raptor.output.files import Steps, TablePlace
+from raptor.target import isa
+from raptor.target.isa import OPCODE, Records
+from raptor.target.lookups import NotALookupError, lookups
+from validator.errors import ProgramError
+from validator.program import Indices, Program
+
+NOT_DECLARED = "it loads from a computed address, and no table of memory.json has its rows there"
+
+
+def row_counts(records: Records, tables: Sequence[TablePlace]) -> Indices:
+    """Returns for each `sld` of a stream, in order, the number of rows of the table for which it reads a row number.
+
+    Raises `NotALookupError` if the number is not used to load a row of a declared table.
+    """
+    found = lookups(records)
+    rows = np.zeros(len(found.load), np.int64)
+    for table in tables:
+        inside = (found.stride == table.stride) & (found.base >= table.address)
+        inside &= found.base + found.size <= table.address + table.stride
+        rows[inside] = table.rows
+    if not rows.all():
+        raise NotALookupError(int(found.load[np.argmin(rows)]), NOT_DECLARED)
+    counts = np.full(len(records), np.iinfo(np.int64).max)
+    np.minimum.at(counts, found.read, rows)
+    return counts[records["opcode"] == OPCODE["sld"]]
+
+
+def all_row_counts(program: Program) -> tuple[Indices, Indices]:
+    """Returns the `row_counts` of all cores, one after another, and the place of the first of each core.
+
+    A program without tables has no `sld`, unless nobody checked it: then every number that a register holds is allowed.
+    After the last entry there is a 0, so that an instruction that was not there does not find a row.
+    """
+    tables = program.memory.tables
+    counts = [row_counts(records, tables) if tables else _unbounded(records) for records in program.streams]
+    first = np.cumsum([0, *map(len, counts)], dtype=np.int64)[:-1]
+    return np.concatenate([*counts, np.zeros(1, np.int64)]), first
+
+
+def _unbounded(records: Records) -> Indices:
+    return np.full(np.count_nonzero(records["opcode"] == OPCODE["sld"]), 2**31)
+
+
+def token_of(program: Program, core: int, pc: int) -> str:
+    """Names the ONNX node and the token that an `sld` is for, as the beginning of a message; empty if not known.
+
+    Tokens are counted from 0, in the order of the ids. Without steps.json, the node is not known.
+    """
+    if files.STEPS not in program.manifest.files:
+        return ""
+    steps = storage.read(Steps, program.folder, files.STEPS)
+    mine = next((found for found in steps.cores if found.core == core), None)
+    if mine is None or pc >= max(mine.ends, default=0):
+        return ""
+    found = lookups(program.streams[core])
+    nodes = np.array(mine.nodes)[np.searchsorted(mine.ends, found.read, side="right")]
+    (at,) = np.flatnonzero(found.read == pc)[:1]
+    same = (nodes == nodes[at]) & (found.base == found.base[at])
+    return f"{steps.nodes[nodes[at]]}, token {int(same[:at].sum())}: "
+
+
+def check_lookups(core: int, records: Records, tables: Sequence[TablePlace]) -> None:
+    """Raises `ProgramError` for a number from global memory that does not choose a row of a declared table."""
+    try:
+        row_counts(records, tables)
+    except NotALookupError as e:
+        raise ProgramError(core, e.pc, isa.text(records[e.pc]), e.reason) from None
