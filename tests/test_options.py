@@ -116,6 +116,7 @@ COMMANDS = {
             "--tolerance": ("--tolerance", "1e-30"),
             "--layers": ("--layers",),
             "--engine": ("--engine", "python"),
+            "--junit": ("--junit", "found.xml"),
             "--schedule": ("--schedule", "round-robin"),
             "--json": ("--json", "found.json"),
             "--max-steps": ("--max-steps", "1000000"),

@@ -126,6 +126,10 @@ class ImportContext:
         """Declares that a tensor has whole numbers of this range, where its operators do not tell."""
         self._whole[name] = found
 
+    def declare_unbounded(self, name: str) -> None:
+        """Declares that a tensor has integers of any size: what makes integers of floats cannot know more."""
+        self._unbounded.add(name)
+
     def narrowed(self, tensor: Tensor, limits: Range) -> Range | None:
         """Returns the range of whole numbers, as `whole` does, after the host was told to refuse others than `limits`.
 
@@ -142,10 +146,6 @@ class ImportContext:
             self.tensors[source.name] = replace(source, coding=replace(coding, low=found.low, high=found.high))
             self._whole |= dict.fromkeys(chain, found)
         return self.whole(tensor)
-
-    def declare_unbounded(self, name: str) -> None:
-        """Declares that a tensor has integers of any size: what makes integers of floats cannot know more."""
-        self._unbounded.add(name)
 
     def _reach(self, tensor: Tensor) -> Range | None:
         """Returns the range of whole numbers, or the first one on the way to them that is too large."""

@@ -75,13 +75,17 @@ def _write_out_orders(model: ModelProto) -> None:
     The version converter of onnx refuses it.
     """
     graph = model.graph
-    found = [n for n in graph.node if n.op_type == "SpaceToDepth" and _attributes(n).get("mode") == b"CRD"]
+    with_mode = [n for n in graph.node if n.op_type == "SpaceToDepth" and "mode" in _attributes(n)]
+    found = [n for n in with_mode if _attributes(n)["mode"] == b"CRD"]
     inferred = infer_shapes(model).graph if found else graph
     values = {v.name: v.type.tensor_type.shape.dim for v in (*inferred.input, *inferred.value_info)}
     for node in found:
         channels = values[node.input[0]][1].dim_value if node.input[0] in values else 0
         if channels:
             _gather_channels(graph, node, channels)
+    for node in with_mode:
+        for mode in [a for a in node.attribute if a.name == "mode" and a.s == b"DCR"]:
+            node.attribute.remove(mode)
 
 
 def _gather_channels(graph: onnx.GraphProto, node: onnx.NodeProto, channels: int) -> None:

@@ -19,7 +19,7 @@ GOAL = 440
 _REASON_CHARACTERS = 300
 HEAD = """# Conformance
 
-{} of the {} cases of ONNX's own backend suite for single operators pass (`kind="node"`, without training and decision
+{} of {} cases of ONNX's own backend suite for single operators pass (`kind="node"`, without training and decision
 trees). Each case is compiled, and the validator's engine executes its instruction streams. The results of its first
 data set have the types of the suite, and its tolerances (rtol 1e-3, atol 1e-7); integers and truth values are equal.
 No operator runs on the host.
@@ -34,6 +34,7 @@ that quantise, dequantise or multiply integers, of 2 to 16 bits, and every resul
 `make conformance` writes this page. A case that is in `tests/conformance/passing.txt` must pass in later versions, too.
 """
 _PARTS = (
+    (re.compile(r"\s*host=True would run .*"), ""),
     (re.compile(r"^UnsupportedError: \d+ nodes? cannot be compiled: .*?\((\w+)\): "), r"\1: "),
     (re.compile(r"^UserError: "), ""),
     (re.compile(r"^differs: .*"), "results differ"),
@@ -43,7 +44,7 @@ _PARTS = (
     (re.compile(r"-?\d[\d.e+]*"), "N"),
     (re.compile(r"\b(\w+ -> \S+ )\("), "("),
 )
-"""What makes two reasons one: nodes, names and numbers are left out."""
+"""Patterns and what replaces them: nodes, names and numbers, so that equal reasons have one text."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
