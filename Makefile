@@ -88,6 +88,7 @@ lint: $(READY)  ## ruff and pyright
 
 bench: $(READY)  ## time and memory of compile and validate by both mappings, beside baselines of the same run
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/integers.py
 
 bench-accuracy: $(READY)  ## accuracy of the trained network in each form of quantisation, by onnxruntime and by streams
 	$(BIN)/python benchmarks/accuracy.py

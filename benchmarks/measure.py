@@ -84,3 +84,12 @@ def validate_command(out: Path, repeat: int) -> Run:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "validator", str(out), "--json", str(report), "-q"]
         return run(command, repeat, report)
+
+
+def simulate_command(out: Path) -> Mapping[str, float]:
+    """Returns what `raptor simulate` reports of a program."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "raptor", "simulate", str(out), "--json", str(report), "-q"]
+        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+        return json.loads(report.read_text())

@@ -70,9 +70,10 @@ def compile_any(
             if not wishes.needed:
                 raise _advised(error, source, request) from None
     found = driver.timed("cut", cut, source, request.fixed, wishes, request.refuse)
+    _check_requant(found, request.requant)
     alone = _alone(found)
     if alone is not None:
-        return _compile_one(alone, request, driver, request.requant)
+        return _compile_one(alone, request, driver)
     return _compile_segments(found, request, driver, wishes)
 
 
@@ -121,7 +122,6 @@ def _advised(error: UserError, source: "str | Path | onnx.ModelProto", request: 
 
 def _compile_segments(found: Cut, request: Request, driver: Driver, wishes: Wishes) -> HostedArtifacts:
     _check_one_mapping(found, request.choice)
-    requant = _check_requant(found, request.requant)
     chips = iter(_shared(found.on_chip, request))
     options = {**request.options, "host": wishes.needed, "host_ops": list(wishes.ops), "host_nodes": list(wishes.nodes)}
     segments: list[SegmentArtifacts] = []
@@ -129,7 +129,7 @@ def _compile_segments(found: Cut, request: Request, driver: Driver, wishes: Wish
         artifacts = None
         if segment.model is not None:
             one = replace(request, arch=next(chips), options=options)
-            artifacts = _compile_one(segment.model, one, _driver_of(driver, number), requant)
+            artifacts = _compile_one(segment.model, one, _driver_of(driver, number))
         segments.append(_contents(segment, artifacts))
     constants = {files.CONSTANT_INPUTS: {n: v.tolist() for n, v in found.constants.items()}}
     return HostedArtifacts(
@@ -156,10 +156,10 @@ def _check_one_mapping(found: Cut, choice: Choice) -> None:
             )
 
 
-def _check_requant(found: Cut, requant: Requant | None) -> Requant | None:
+def _check_requant(found: Cut, requant: Requant | None) -> None:
+    """Raises `UserError` for an option that would act on nothing."""
     if requant is not None and all(s.model.graph.numbers == "float" for s in found.on_chip if s.model):
         raise UserError(f"{option('requant', requant)}: no segment of the chip has integers, which are requantised")
-    return requant
 
 
 def _driver_of(driver: Driver, number: int) -> Driver:
@@ -168,13 +168,13 @@ def _driver_of(driver: Driver, number: int) -> Driver:
     return replace(driver, dump=dump, done=[])
 
 
-def _compile_one(model: Model, request: Request, driver: Driver, requant: Requant | None) -> Artifacts:
+def _compile_one(model: Model, request: Request, driver: Driver) -> Artifacts:
     return compile_loaded(
         model,
         request.arch,
         driver,
         base_isa=request.base_isa,
-        requant=None if model.graph.numbers == "float" else requant,
+        requant=None if model.graph.numbers == "float" else request.requant,
         choice=request.choice,
         options=request.options,
     )

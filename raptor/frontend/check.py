@@ -231,7 +231,10 @@ def check_weights(source: Source) -> None:
             raise UserError(f"weights '{tensor.name}': the data does not fill {tuple(tensor.dims)}") from None
         bad = np.isnan(values) if users[tensor.name] <= _TAKE_INFINITY else ~np.isfinite(values)
         if bad.any():
-            raise UserError(f"weights '{tensor.name}': {int(bad.sum())} of {values.size} values are not finite")
+            reader = next((n for n in source.proto.graph.node if tensor.name in n.input), None)
+            where = f", read by {reader.name or reader.output[0]} ({reader.op_type})" if reader else ""
+            count = f"{int(bad.sum())} of {values.size}"
+            raise UserError(f"weights '{tensor.name}': {count} values are not finite{where}")
 
 
 def check_finite(graph: Graph, constants: Iterable[Numbers]) -> None:

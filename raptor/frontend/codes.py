@@ -109,7 +109,7 @@ def steps(node: NodeView, ctx: ImportContext, scale: str, zero: str | None, plac
     scales = _constant(ctx, scale).astype(np.float32)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         bad = scales[~(np.isfinite(scales) & (scales > 0))].flat[0]
-        raise _fault(node, f"scale '{scale}' is {bad}, must be a finite number above 0")
+        raise _fault(node, f"scale '{scale}' is {bad:g}, must be a finite number above 0")
     if zero is None:
         return Steps(_spread(node, scales, place), np.zeros((), np.int64), code)
     zeros = _constant(ctx, zero)

@@ -145,6 +145,8 @@ def bias(values: Coded | Floats | None, scale: Floats) -> Ints:
     ):
         return values.values.astype(np.int64)
     real = values.real if isinstance(values, Coded) else values
+    if (scale == 0).any():
+        raise Refusal("the product of the scales of its operands is 0 in float32")
     with np.errstate(over="ignore"):
         found = np.rint(np.asarray(real / scale, np.float32))
     if not (np.abs(found) < 2**31).all():

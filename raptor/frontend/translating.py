@@ -166,6 +166,11 @@ def _import_nodes(
                 refused.append(UnsupportedNode(node.name, node.op_type, reason, _needs(node, refusal)))
                 bounds += isinstance(refusal, BoundRefusal)
             _assume_outputs(node, context)
+        except InternalError:
+            if not refused:
+                raise
+            reason = ""  # behind a refused node, shapes may contradict each other
+            _assume_outputs(node, context)
         answers.append(Answer(node.name, reason, tuple(context.nodes[first:])))
     return refused, bounds, tuple(answers)
 

@@ -53,6 +53,7 @@ def differences(requantise: Requantise, recipe: Recipe) -> int:
     An upper bound if two or more terms have more than 2^16 combinations of values.
     """
     claim = _claim(requantise, recipe)
+    _prove_ranges(claim)
     return _differences(claim, _normal_form(claim))
 
 
@@ -65,7 +66,8 @@ class _Claim:
     steps: list[Step]
 
     def results(self, operands: Sequence[Ints]) -> Ints:
-        values = execute(self.steps, operands)[-1]
+        """Returns the recipe's results, in 32 bits, which are enough once the ranges are proved."""
+        values = execute(self.steps, [x.astype(np.int32) for x in operands])[-1]
         return np.clip(values, self.recipe.low, self.recipe.high)
 
     def parts(self, width: int) -> Iterator["_Claim"]:
@@ -110,7 +112,7 @@ def _with_constants(steps: Sequence[Step], constants: Sequence[Ints]) -> list[St
 
 
 def _claim(requantise: Requantise, recipe: Recipe) -> _Claim:
-    constants = [step.right.astype(np.int64) for step in recipe.steps if not isinstance(step.right, int)]
+    constants = [step.right for step in recipe.steps if not isinstance(step.right, int)]
     given = problem(requantise, constants)
     expected = (given.operands, requantise.low, requantise.high)
     if (recipe.operands, recipe.low, recipe.high) != expected or len(recipe.bounds) != len(recipe.steps):

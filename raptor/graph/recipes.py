@@ -33,6 +33,8 @@ FEW_BITS = 15
 _MANTISSA = 24
 _MOST_LIMBS = 5
 _TRIAL = 8
+_FEW = 256
+"""Sets, and samples of each set, that mostly show that a short multiplier is wrong."""
 _CUT_WIDTHS = 10, 17
 """Smallest and largest mean width of the limbs if the operand is cut in two."""
 
@@ -59,7 +61,14 @@ def _too_wide(requantise: Requantise) -> str:
         f"offset {t.offset.min()}..{t.offset.max()}"
         for t in requantise.terms
     )
-    return f"requantisation does not fit 32-bit integers: {terms}"
+    multiplier = max(float(t.multiplier.max()) for t in requantise.terms)
+    # A step of the operand that is many steps of the result: the tensor has nearly one value, and so a tiny scale.
+    advice = (
+        "its scale is too fine for its operands; give it a larger one"
+        if multiplier > 1
+        else "narrower operands, or results of 8 bits, fit"
+    )
+    return f"requantisation does not fit 32-bit integers: {terms}; {advice}"
 
 
 def short(requantise: Requantise) -> Recipe:
@@ -88,14 +97,15 @@ def _one_limb(given: Problem, clamp: tuple[int, int] | None) -> tuple[bool, Reci
 def _candidates(given: Problem) -> Iterator[tuple[Scaled, Shape]]:
     """Yields ways to compute the results exactly, the cheapest first."""
     known, clamps = samples(given), _clamps(given)
-    half_up = _half_up(given, known, 0)
+    slack = None if known is None else known.slack([_flat(f) for f in given.factors], _flat(given.shift))
+    half_up = _half_up(given, slack, 0)
     for clamp in clamps:
         if half_up is not None:
             yield half_up, Shape((), clamp)
         fitted = None if known is None else _fitted(given, known, clamp or given.operands[0])
         if fitted is not None:
             yield fitted, Shape((), clamp)
-    wide = _even(given) if half_up is None else _half_up(given, known, _MANTISSA)
+    wide = _even(given) if half_up is None else _half_up(given, slack, _MANTISSA)
     assert wide is not None
     for limbs in range(1, _MOST_LIMBS + 1):
         yield from ((wide, Shape(w, clamp)) for clamp in clamps for w in _widths(given, wide, limbs, clamp))
@@ -148,12 +158,16 @@ def _plain(given: Problem, bits: int) -> Scaled:
     return replace(plain, constant=plain.constant + np.where(shift == 0, _half(plain.shift), 0))
 
 
-def _half_up(given: Problem, known: Samples | None, bits: int) -> Scaled | None:
-    """Returns the multipliers as they are, rounded half up or so; None if a tie must become even."""
+def _half_up(given: Problem, slack: tuple[Ints, Ints] | None, bits: int) -> Scaled | None:
+    """Returns the multipliers as they are, rounded half up or so; None if a tie must become even.
+
+    slack: the least and the largest constant [S] that is right for the multipliers as they are given.
+    """
     plain = _plain(given, bits)
-    if known is None:
+    if slack is None:
         return None if ties(given).any() else _steady(given, plain)
-    least, most = known.slack(plain.factors, plain.shift)
+    raised = plain.shift - _flat(given.shift)
+    least, most = slack[0] << raised, ((slack[1] + 1) << raised) - 1
     if (least > most).any():
         return None
     base = _base(given, plain.factors, plain.shift)
@@ -218,7 +232,9 @@ def _fitted(given: Problem, known: Samples, operand: tuple[int, int]) -> Scaled 
         trial = np.arange(given.size) < _TRIAL
         if _fitted(given.select(trial), known.select(trial), operand) is None:
             return None
-    room = _room(given, operand)
+    room, few = _room(given, operand), known.thinned(_FEW)
+    if few is not None and _fitted(given, few, operand) is None:
+        return None
     found, missing = _rounded(given, room), known.moving.copy()
     for less, turns in product((0, 1), product((0, 1, -1), repeat=len(given.factors))):
         scaled = _rounded(given, np.maximum(room - less, 0), turns)
@@ -245,8 +261,10 @@ def _widths(given: Problem, scaled: Scaled, limbs: int, clamp: tuple[int, int] |
     sizes = [max(-low, high, 1) for low, high in [clamp or given.operands[0], *given.operands[1:]]]
     largest = np.sum([factor * size for factor, size in zip(scaled.factors, sizes, strict=True)], axis=0)
     least = max(int(max(largest)).bit_length() - 32, limbs - 1, int(max(scaled.shift)) - 31)
+    # Offsets and zero point may be larger than the products.
+    whole = max(least, int(max(largest + abs(scaled.constant))).bit_length() - 32)
     most = (limbs - 1) * (33 - sum(sizes).bit_length())
-    yield from _cuts(limbs, range(least, min(most, least + 8) + 1))
+    yield from _cuts(limbs, range(least, min(most, whole + 8) + 1))
 
 
 def _cuts(limbs: int, totals: range) -> Iterator[tuple[int, ...]]:

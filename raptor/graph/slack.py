@@ -36,6 +36,14 @@ class Samples:
         above, below = [x[kept] for x in self.above], [x[kept] for x in self.below]
         return Samples(self.moving[chosen], above, self.reached[kept], below, self.missed[kept])
 
+    def thinned(self, count: int) -> "Samples | None":
+        """Returns about `count` of the samples of each set, or None if there are not many more."""
+        step = self.reached.shape[1] // count
+        if step < 2:
+            return None
+        above, below = [x[:, ::step] for x in self.above], [x[:, ::step] for x in self.below]
+        return Samples(self.moving, above, self.reached[:, ::step], below, self.missed[:, ::step])
+
     def slack(self, factors: list[Ints], shift: Ints) -> tuple[Ints, Ints]:
         """Returns the least and the largest constant [S] that is right, as Python's integers; 0 where nothing moves.
 

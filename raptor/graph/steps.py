@@ -102,7 +102,7 @@ _FUNCTIONS: dict[Op, Callable[[Ints, Ints], Ints]] = {
 
 
 def execute(steps: Sequence[Step], operands: Sequence[Ints]) -> list[Ints]:
-    """Computes all values of a program in 64 bits. Operands and constants are int64 arrays that broadcast."""
+    """Computes all values of a program in the type of its operands. Operands and constants broadcast."""
     values = list(operands)
     for step in steps:
         right = values[step.right] if isinstance(step.right, int) else step.right

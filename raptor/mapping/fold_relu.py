@@ -1,14 +1,9 @@
-"""Moves ReLUs into the crossbars, whose periphery applies them at no cost: from Graph to Graph."""
+"""Moves ReLUs into the layers before them, where they cost nothing: from Graph to Graph."""
 
 from collections import Counter
 from dataclasses import replace
 
-from raptor.graph.ir import (
-    Filter,
-    Graph,
-    Map,
-    Node,
-)
+from raptor.graph.ir import Bound, Filter, Graph, Map, Node, Operator, Requantise
 from raptor.mapping.kernel_unfolding import tile_of
 from raptor.target.arch import Target
 
@@ -17,23 +12,44 @@ def fold_relu(graph: Graph, arch: Target) -> Graph:
     """Returns the graph with a ReLU folded into the layer before it, where one `mvmul` makes each output of that layer.
 
     The ReLU must be the only reader. With several products for an output (kernel positions or input tiles) or a bias,
-    it would clip the sum too early.
+    it would clip the sum too early. Bounds of integers are folded into the clamp of the requantisation before them.
     """
     uses = Counter(i for node in graph.nodes for i in node.inputs) + Counter(graph.outputs)
     producers = {node.output: node for node in graph.nodes}
     folded: dict[str, Node] = {}
     gone: set[str] = set()
     for node in graph.nodes:
-        if not (isinstance(node.operator, Map) and node.operator.function == "relu"):
+        source = producers.get(node.inputs[0]) if node.inputs else None
+        if source is None or uses[source.output] > 1:
             continue
-        source = producers.get(node.inputs[0])
-        if source and uses[source.output] == 1 and _single_product(source, graph, arch):
-            assert isinstance(source.operator, Filter)
-            folded[node.output] = replace(source, operator=replace(source.operator, relu=True), output=node.output)
+        operator = _both(source, node, graph, arch)
+        if operator is not None:
+            folded[node.output] = replace(source, operator=operator, output=node.output)
             gone.add(source.output)
     nodes = tuple(folded.get(n.output, n) for n in graph.nodes if n.output not in gone)
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name not in gone}
     return replace(graph, nodes=nodes, tensors=tensors)
+
+
+def _both(source: Node, node: Node, graph: Graph, arch: Target) -> Operator | None:
+    """Returns the operator of `source` that also does what `node` does behind it; None if there is none."""
+    match source.operator, node.operator:
+        case Filter() as layer, Map("relu") if _single_product(source, graph, arch):
+            return replace(layer, relu=True)
+        case Requantise(low=low, high=high) as rounding, Bound() as bound if _alike(source, node, graph):
+            low, high = (
+                max(low, low if bound.low is None else bound.low),
+                min(high, high if bound.high is None else bound.high),
+            )
+            return replace(rounding, low=low, high=high) if low <= high else None
+        case _:
+            return None
+
+
+def _alike(source: Node, node: Node, graph: Graph) -> bool:
+    """Tells whether the results have one type and layout."""
+    a, b = (graph.tensors[n.output] for n in (source, node))
+    return (a.element, a.image, a.shape) == (b.element, b.image, b.shape)
 
 
 def _single_product(node: Node, graph: Graph, arch: Target) -> bool:

@@ -52,6 +52,7 @@ def test_every_result_is_equal() -> None:
 
 
 @pytest.mark.conformance
+@pytest.mark.filterwarnings("ignore")  # those of the suite's own code
 def test_small_floats_are_refused() -> None:
     refused = [n for n in _cases() if _is_small_float(n)]
     assert len(refused) == 8

@@ -208,3 +208,42 @@ def test_behind_a_section_the_values_of_the_program_count(monkeypatch):
     assert {shown.tensor for shown, count in tested.counts.items() if count.differing} == {codes}
     strict = imitated(model, model, monkeypatch, numbers="int", force=force)
     assert len({shown.tensor for shown, count in strict.counts.items() if count.differing}) == 2
+
+
+def of_scale(scale):
+    """Returns a convolution whose scales are `scale` and powers of two."""
+    g = Graph(8)
+    x = g.dequantized(g.given(g.codes("int8", (1, 3, 8, 8))), F32(scale), np.int8(5))
+    w = g.dequantized(g.constant(g.codes("int8", (2, 3, 3, 3)) % 4), F32(2**-7), np.int8(0))
+    return g, g.quantized(g.op("Relu", [g.op("Conv", [x, w])]), F32(2**-10), np.int8(-3))
+
+
+@pytest.mark.parametrize(("scale", "explained"), [(2**-5, False), (2**-5 * 1.01, True)])
+def test_powers_of_two_explain_nothing(scale, explained):
+    """Float32 rounds nothing with them, so even at a tie onnxruntime must round to the same integer."""
+    g, y = of_scale(scale)
+    definition = load_definition(g.model(y))
+    rounded = definition.rounded(y, definition.run(g.values).values)
+    exact, doubt = rounded.near()
+    tie = np.abs(exact - np.floor(exact) - 0.5) <= doubt + 1e-9
+    assert rounded.certain != explained
+    beside = np.where(exact > rounded.codes - rounded.zero, rounded.codes + 1, rounded.codes - 1)
+    assert rounded.explains(beside, tie).any() == (explained and tie.any())
+    assert tie.any() or explained
+
+
+@pytest.mark.parametrize(("scale", "unexplained"), [(2**-5, 1), (2**-5 * 1.01, 0)])
+def test_powers_of_two_must_be_equal_end_to_end(scale, unexplained, monkeypatch):
+    g, y = of_scale(scale)
+    model = g.model(y)
+    tested = imitated(model, model, monkeypatch)
+    known = tested.definition.run(g.values)
+
+    def other(_names, _feed):
+        (codes,) = known.outputs.values()
+        return [np.where(np.arange(codes.size).reshape(codes.shape) == 3, codes ^ 1, codes)]
+
+    tested.whole = SimpleNamespace(run=other), {}
+    tested._from_end_to_end(g.values, known)
+    figures = tested.figures()
+    assert (figures.outputs_departing, figures.departing - figures.explained) == (1, unexplained)

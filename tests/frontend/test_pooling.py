@@ -148,3 +148,14 @@ def test_pool_of_a_reshaped_image(op_type: str):
     attributes = {"kernel_shape": [2, 2]} if op_type == "MaxPool" else {}
     nodes = [node("Relu", "x", "r"), node("Reshape", "r s", "q"), node(op_type, "q", **attributes)]
     compare(make_model(nodes, {"x": (1, 4, 2, 2)}, ["y"], {"s": np.array([1, 2, 4, 2])}))
+
+
+def test_a_refused_pool_is_told_and_not_what_its_shape_breaks_behind_it():
+    nodes = [
+        node("AveragePool", "x", "p", kernel_shape=[3, 1], strides=[2, 2], pads=[1, 0, 1, 0], ceil_mode=1),
+        node("Reshape", "p shape", "r"),
+        node("Gemm", "r w", "y"),
+    ]
+    constants = {"shape": np.array([1, 12]), "w": np.ones((12, 5), np.float32)}
+    with pytest.raises(UnsupportedError, match="ceil_mode: the standard infers"):
+        load(make_model(nodes, {"x": (1, 2, 4, 4)}, {"y": 2}, constants, opset=21, ir_version=10))

@@ -185,9 +185,9 @@ def float_weights() -> ModelProto:
 BAD: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "scale of 0": (lambda: changed("s", np.float32(0)), r"qx.*scale 's' is 0"),
     "negative scale": (lambda: changed("sy", np.float32(-0.5)), r"qy.*scale 'sy' is -0.5"),
-    "scale that is no number": (lambda: changed("sw", np.float32(np.nan)), "'sw': 1 of 1 values are not finite"),
+    "scale that is no number": (lambda: changed("sw", np.float32(np.nan)), r"'sw': .* not finite, read by dw"),
     "negative scale of weights": (lambda: changed("sw", np.float32(-1)), r"dw.*scale 'sw' is -1"),
-    "infinite scale": (lambda: changed("s", np.float32(np.inf)), "'s': 1 of 1 values are not finite"),
+    "infinite scale": (lambda: changed("s", np.float32(np.inf)), r"'s': 1 of 1 values are not finite, read by qx"),
     "zero point of another type": (other_zero_point, r"onnxruntime refuses the model: .*dx"),
     "zero points of another number": (
         lambda: changed("z", np.full(3, 3, np.int8)),
@@ -197,6 +197,10 @@ BAD: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "scales for other channels": (
         lambda: changed("sw", np.full(3, 0.1, np.float32), "conv by channel"),
         "3 scales or zero points for 4 channels",
+    ),
+    "scales whose product is 0": (
+        lambda: changed("sw", np.float32(1e-45), "conv with a float bias"),
+        r"layer \(Conv\): the product of the scales of its operands is 0 in float32",
     ),
     "multiplier beyond float32": (lambda: changed("sy", np.float32(1e38)), "beyond the range of float32"),
     "sums beyond 32 bits": (too_large, r"layer \(Gemm\): its sums reach .* more than 32 bits"),

@@ -76,7 +76,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(KNOBS, "products: float = 1.0", "products: float = 2.0")),
     Wrong(_PASSES, Defect(KNOBS, "patience_ns: float = 1_500", "patience_ns: float = 3_000")),
     Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "if _is_faster_as_vectors(f, chips[key])}", "if not _is_faster_as_vectors(f, chips[key])}")),
-    Wrong("tests/spatial/test_fold.py::test_a_single_product_clips_by_itself", Defect(FOLD, "if source and uses", "if not source and uses")),
+    Wrong("tests/spatial/test_fold.py::test_a_single_product_clips_by_itself", Defect(FOLD, 'Map("relu") if _single_product', 'Map("relu") if not _single_product')),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(PLACES, "if isinstance(decision.flow, ByLine) and graph.computes:", "if not graph:")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(SCHEDULE, "if not isinstance(flow, ByLine) or not count:", "if flow or count:")),
     Wrong(f"{_FIGURES}[lenet5-rows]", Defect(ALLOCATE, "return replace(program, cores={i: _reuse_on_core(core)", "return program or replace(program, cores={i: _reuse_on_core(core)")),

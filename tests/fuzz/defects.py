@@ -157,7 +157,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(WINDOW, "at = output * stride - pad + tap * dilation", "at = output * stride - pad + tap"),
     Defect(WINDOW, "(at >= 0) & (at < self.in_dims[d])", "(at >= 0) & (at < self.in_dims[d] - 1)"),
     Defect(WINDOW, "np.where((a >= 0) & (b >= 0), a * size + b, -1)", "np.where((a >= 0) & (b >= 0), a * size + b, 0)"),
-    Defect(FOLD, "uses[source.output] == 1 and _single_product", "_single_product"),
+    Defect(FOLD, "source is None or uses[source.output] > 1", "source is None"),
     Defect(FOLD, "return taps == 1 and", "return"),
     Defect(DEPTHWISE, "operator.weights.swapaxes(0, 1)", "operator.weights.swapaxes(0, 1)[:, ::-1]"),
     # Files

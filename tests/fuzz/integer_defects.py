@@ -10,6 +10,7 @@ CODES, STEPS, VIEWS, TABLES = (f"raptor/frontend/{n}.py" for n in ("codes", "int
 WEIGHTED, SUMS, ON_CODES, QLINEAR, QUANTISE = (
     f"raptor/frontend/operators/{n}.py" for n in ("weighted", "sums", "on_codes", "qlinear", "quantise")
 )
+FOLD = "raptor/mapping/fold_relu.py"
 ELEMENT, CONTENTS, MEMORY = "raptor/target/element.py", "raptor/output/contents.py", "raptor/pim/global_memory.py"
 
 INTEGER_DEFECTS: tuple[Defect, ...] = (
@@ -19,6 +20,7 @@ INTEGER_DEFECTS: tuple[Defect, ...] = (
     Defect(VIEWS, "zero = int(by.zero_point.item()) - by.code.offset\n        low, high", "zero = int(by.zero_point.item())\n        low, high"),
     Defect(VIEWS, "step = np.asarray(by.scale * term.count.astype(np.float32), np.float32)", "step = np.asarray(by.scale, np.float32)"),
     Defect(VIEWS, "term.scale.item() != by.scale.item()", "by.scale.item() == 0"),
+    Defect(VIEWS, "or term.offset.item() + zero != 0 or", "or"),
     Defect(VIEWS, "table = (quantised(self.values, by) - by.code.offset)", "table = (quantised(self.values, by) - by.code.offset + 1).clip(-128, 127)"),
     Defect(VIEWS, "by) for b in (self.low, self.high)]", "by) for b in (self.low, math.inf)]"),
     Defect(CODES, "rounded = np.rint(np.asarray(values, np.float32) / by.scale)", "rounded = np.floor(np.asarray(values, np.float32) / by.scale)"),
@@ -38,6 +40,7 @@ INTEGER_DEFECTS: tuple[Defect, ...] = (
     Defect(STEPS, 'return mapped(node, ctx, "add", wide_enough(node, ctx, term.tensor, needed), offset)', 'return mapped(node, ctx, "add", wide_enough(node, ctx, term.tensor, needed), offset - 1)'),
     Defect(SUMS, "offset=-term.offset)", "offset=term.offset)"),
     Defect(SUMS, "not view.takes_bias or ", ""),
+    Defect(SUMS, "_smallest(term.offset * inside)", "_smallest(term.offset * counts)"),
     Defect(SUMS, "done = Term(ctx.tensors[name], term.scale, term.offset * count, mean)", "done = Term(ctx.tensors[name], term.scale, term.offset, mean)"),
     Defect(ON_CODES, "element = unit - term.offset.item()", "element = unit"),
     Defect(TABLES, "codes = np.arange(element.low, element.high + 1) + term.offset.item()", "codes = np.arange(element.low, element.high + 1)"),
@@ -59,6 +62,7 @@ INTEGER_DEFECTS: tuple[Defect, ...] = (
     Defect(TILES, "classes = operator.row_class[slice(*region.rows)]\n        key = region.channels, region.cols, classes.tobytes()\n        if key not in known:\n            bits", "classes = operator.row_class[: region.row_count]\n        key = region.channels, region.cols, classes.tobytes()\n        if key not in known:\n            bits"),
     Defect(TILES, "table = operator.table[None, None]", "table = operator.table[None, None, ::-1]"),
     Defect(TILES, "Bound(result, operands[0], operator.low, operator.high)", "Bound(result, operands[0], operator.low, None)"),
+    Defect(FOLD, "max(low, low if bound.low is None else bound.low)", "low"),
     # Widths and bytes
     Defect(OPERATIONS, "return integer(operand_widths(recipe, bits)[left]) if left < len(bits) else WORD", "return WORD"),
     Defect(OPERATIONS, "wanted[number] = max(wanted[number], _bits_of(step) if narrow else WORD.bits)", "wanted[number] = max(wanted[number], 16)"),

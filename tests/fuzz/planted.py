@@ -131,6 +131,37 @@ def _classifier() -> ModelProto:
     return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y", "z", "o"], constants)
 
 
+def _integers() -> ModelProto:
+    """A layer cut by channels, with scales by channel; another zero point; bounds; counted padding; a constant."""
+    import numpy as np
+
+    def again(name: str, scale: str, zero: str) -> list[Any]:
+        """Returns a rounding of tensor `name`; the result has one letter more."""
+        rounded = node("QuantizeLinear", f"{name} {scale} {zero}", f"{name}.codes", name=f"quantize_{name}")
+        return [rounded, node("DequantizeLinear", f"{name}.codes {scale} {zero}", f"{name}_", name=f"real_{name}")]
+
+    rng = np.random.default_rng(1)
+    nodes = [
+        *again("x", "s", "z"),
+        node("DequantizeLinear", "w by_channel zeros", "v", name="weights", axis=0),
+        node("Conv", "x_ v", "c", name="wide", pads=[1, 1, 1, 1]),
+        *again("c", "t", "z"),
+        *again("c_", "t", "other"),
+        node("Relu", "c__", "r", name="bounded"),
+        *again("r", "t", "other"),
+        node("AveragePool", "r_", "p", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+        *again("p", "u", "z"),
+        node("DequantizeLinear", "k s", "constant", name="constant"),
+        node("Add", "p_ constant", "a"),
+        *again("a", "t", "other"),
+    ]
+    constants: dict[str, Any] = {"s": np.float32(0.02), "t": np.float32(0.05), "u": np.float32(0.031), "z": np.int8(9)}
+    constants |= {"other": np.int8(-20), "w": rng.integers(-128, 127, (40, 3, 3, 3)).astype(np.int8)}
+    constants |= {"by_channel": rng.uniform(0.002, 0.009, 40).astype(np.float32), "zeros": np.zeros(40, np.int8)}
+    constants["k"] = rng.integers(-128, 127, (40, 1, 1)).astype(np.int8)
+    return make_model(nodes, {"x": (1, 3, 5, 5)}, {"a_": 4}, constants, opset=21, ir_version=10)
+
+
 CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_convolutions", {"xbar": 4, "xbars_per_core": 6, "cores": 60, "mapping": "raptor"}),
     (
@@ -166,7 +197,8 @@ def _models() -> tuple[tuple[ModelProto, Mapping[str, Any]], ...]:
     """Returns the quantised models, which must be made before a defect is planted, and options to compile them."""
     from tests.fuzz.quantised import made
 
-    return tuple((made(seed, STEPS)[0].model, options) for seed, options in QUANTISED.items())
+    fixed = _integers(), {"xbar": (24, 20), "xbars_per_core": 80, "cores": 30, "mapping": "rows"}
+    return fixed, *((made(seed, STEPS)[0].model, options) for seed, options in QUANTISED.items())
 
 
 def checked(*, integers: bool = False) -> Iterator[str]:

@@ -189,6 +189,9 @@ class Builder:
         (first, last), low, high = limits(dtype), min(0.0, float(values.min())), max(0.0, float(values.max()))
         self.need(math.isfinite(low) and math.isfinite(high) and high - low < 1e9)
         scale = self.scale(max(high - low, 1e-3) / (last - first))
+        if self.chance(20):
+            # A calibration that has seen nearly one value: the rest saturates.
+            scale = np.float32(scale * 2.0 ** self.rng.uniform(-11, 0))
         if self.chance(4):
             scale = self.scale(2 * max(high, -low, 1e-3) / (last - first))
             return dtype, scale, (first + last + 1) // 2

@@ -110,12 +110,13 @@ def gemm(b: Builder) -> None:
     turned, outs = b.number(0, 1), b.number(1, 12)
     shape = (outs, x.shape[1]) if turned else (x.shape[1], outs)
     w = b.weights(shape, b.pick((None, 1 - turned)))
-    (values,) = b.computed("Gemm", [x.real, w.real], transB=turned)
+    given: dict[str, Any] = {"transB": turned, "alpha": b.rng.uniform(0.2, 2) if b.chance(4) else 1.0}
+    (values,) = b.computed("Gemm", [x.real, w.real], **given)
     names = [b.real(x), b.real_weights(w)]
     if not b.chance(3):
         name, bias = bias_of(b, outs, x.scale * w.scale, values)
         names, values = [*names, name], values + bias
-    finish(b, b.emit("Gemm", names, transB=turned), values)
+    finish(b, b.emit("Gemm", names, **given), values)
 
 
 @step(3)
@@ -189,12 +190,35 @@ def three_terms(b: Builder) -> None:
     finish(b, name, values)
 
 
+@step(2)
+def without_rounding(b: Builder) -> None:
+    """Several operators before the numbers are rounded."""
+    x = b.operand()
+    name, values = b.real(x), x.real
+    for _ in range(b.number(2, 3)):
+        other = b.pick([c for c in b.pool if c.shape == x.shape])
+        op = b.pick(("Add", "Sub", "Mul", "Sum", "Concat", "Relu", "GlobalMaxPool", "ReduceSum"))
+        names, operands, given = [name, b.real(other)], [values, other.real], dict[str, Any]()
+        if op in ("Relu", "GlobalMaxPool"):
+            b.need(op == "Relu" or values.ndim == 4)
+            names, operands = names[:1], operands[:1]
+        elif op == "ReduceSum":
+            axes = np.array([b.number(0, values.ndim - 1)])
+            names, operands = [name, b.constant(axes)], [values, axes]
+        elif op == "Concat":
+            given = {"axis": values.ndim - 1}
+        (values,) = b.computed(op, operands, **given)
+        name = b.emit(op, names, **given)
+    b.floats = True  # some of them only floats can compute
+    finish(b, name, values)
+
+
 @step(4)
 def function_of_one(b: Builder) -> None:
     x = b.operand()
     name, values = b.real(x), x.real
     for _ in range(b.pick((1, 1, 2))):
-        op = b.pick(UNARY[:-3] if b.opset < 20 or x.dtype not in BYTES else UNARY)
+        op = b.pick(UNARY[:-3] if b.opset < 20 else UNARY)
         given: dict[str, Any] = (
             {"alpha": float(b.rng.uniform(0.01, 0.5))} if op in ("LeakyRelu", "Elu", "HardSigmoid") else {}
         )
@@ -213,7 +237,7 @@ def bounded(b: Builder) -> None:
 @step(3)
 def pool(b: Builder) -> None:
     x, op = b.operand(3, 4, 4, 4, 5), b.pick(("MaxPool", "AveragePool"))
-    given = window(b, x.shape[2:], dilated=False)
+    given = window(b, x.shape[2:], dilated=False) | {"ceil_mode": b.number(0, 1)}
     half = [k // 2 for k in given["kernel_shape"]]
     b.need(all(p <= h for p, h in zip(given["pads"], half * 2, strict=True)))
     if op == "AveragePool":
@@ -398,7 +422,9 @@ def qgemm(b: Builder) -> None:
     units = np.float32(x.scale * w.scale)
     bias = np.rint(b.numbers.normal(0, 0.3 * float(np.abs(values).max()) + 1e-6, outs) / units).astype(np.int32)
     names = [*triple(b, x), *constant_triple(b, w), b.constant(bias)]
-    closed(b, "QGemm", names, values + (bias * units).astype(np.float32), x.dtype, transB=turned)
+    alpha = float(np.float32(b.rng.uniform(0.2, 2))) if b.chance(4) else 1.0
+    values = np.asarray(alpha * (values + (bias * units).astype(np.float32)), np.float32)
+    closed(b, "QGemm", names, values, x.dtype, transB=turned, alpha=alpha)
 
 
 @step(2)

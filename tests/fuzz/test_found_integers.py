@@ -47,6 +47,7 @@ def passes(given: ModelProto, folder: Path, **options: Any) -> None:
     report = validate(out, layers=True, samples=2)
     assert report.passed, report
     assert report.integers is not None
+    assert not report.integers.float_sections, "the definition has an exact form too"
     assert load(given).graph.numbers == "int"
 
 
@@ -144,6 +145,39 @@ def test_sums_of_sums(tmp_path: Path):
     ]
     given = model(*nodes, k=codes(np.int16, 1, 4, 5, 5))
     passes(given, tmp_path)
+
+
+_TERMS = [node("QuantizeLinear", "a u z", "o"), node("DequantizeLinear", "o u z", "b")]
+_WEIGHTS = node("DequantizeLinear", "w t", "v")
+WITHOUT_ROUNDING = {
+    "a product of products": [*_TERMS, node("Mul", "a b", "m"), node("Mul", "m b", "r")],
+    "sums of sums over an image": [*_TERMS, node("ReduceSum", "a axes", "m"), node("Add", "m b", "r")],
+    "Sum": [*_TERMS, node("Sum", "a b a", "r")],
+    "weights of a product": [*_TERMS, _WEIGHTS, node("Mul", "a b", "m"), node("Conv", "m v", "r")],
+    "joined sums of products": [*_TERMS, _WEIGHTS, node("Conv", "a v", "c"), node("Concat", "c b", "r", axis=1)],
+    "joined twice": [*_TERMS, node("Concat", "a b", "c", axis=1), node("Concat", "c b", "r", axis=1)],
+    "bounds that integers are": [
+        *(*_TERMS, node("Relu", "a", "c"), node("Mul", "c b", "m"), node("Relu", "m", "d")),
+        node("Add", "d a", "r"),
+    ],
+    "a constant that widens a sum": [
+        *(*_TERMS, node("MatMul", "a b", "m"), node("DequantizeLinear", "k t", "d")),
+        node("Add", "m d", "r"),
+    ],
+    "the largest of an image": [node("GlobalMaxPool", "a", "r")],
+    "means of one element": [*_TERMS, node("AveragePool", "a", "m", kernel_shape=[1, 1]), node("MatMul", "m b", "r")],
+    "blocks of scales": [node("DequantizeLinear", "wb tb", "v", axis=0, block_size=3), node("MatMul", "a v", "r")],
+}
+
+
+@pytest.mark.parametrize("form", WITHOUT_ROUNDING)
+def test_exact_numbers_without_rounding_between(form: str, tmp_path: Path):
+    """The compiler kept them in integers, and the definition rounded them to float32."""
+    given: dict[str, Any] = {"w": codes(np.int8, 3, 4, 1, 1), "k": codes(np.int8, 2, 4, 1, 1), "axes": np.array([2, 3])}
+    given |= {"wb": codes(np.int8, 5, 2), "tb": np.array([[0.01, 0.02], [0.013, 0.007]], np.float32)}
+    read = {name for n in WITHOUT_ROUNDING[form] for name in n.input}
+    used = {name: value for name, value in given.items() if name in read}
+    passes(model(*WITHOUT_ROUNDING[form], **used), tmp_path)
 
 
 def test_every_operator_is_drawn():

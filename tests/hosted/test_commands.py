@@ -100,3 +100,10 @@ def test_a_stored_mapping_is_of_one_program(out: Path, tmp_path: Path):
     for option in ({"mapping": out / "segment_000" / "mapping.json"}, {"emit_mapping": tmp_path / "mapping.json"}):
         with pytest.raises(UserError, match="a stored mapping is of one program, but 2 segments"):
             raptor.compile(model, **CHIP, host_nodes=("middle",), **option)
+
+
+def test_an_option_that_acts_on_nothing_is_refused():
+    model = sandwich([node("Relu", "a", "b", name="middle")])
+    for nodes in ((), ("middle",)):
+        with pytest.raises(UserError, match="no segment of the chip has integers"):
+            raptor.compile(model, **CHIP, host=True, host_nodes=nodes, requant="short")

@@ -11,13 +11,24 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from raptor.common.errors import RaptorError, UserError
 from validator.definition import sections
-from validator.definition.elementwise import wanted
+from validator.definition.elementwise import bounds, wanted
 from validator.definition.nodes import Node, Result, target, where
 from validator.definition.operators import EXACT
 from validator.definition.qlinear import QLINEAR
-from validator.definition.rounding import Target, quantised
+from validator.definition.rounding import Target, quantise, quantised
 from validator.definition.sections import ELEMENTWISE, Section, all_codes
-from validator.definition.values import BITS, Array, Doubles, Real, Rounded, Singles, Value, is_codes, limits
+from validator.definition.values import (
+    BITS,
+    Array,
+    Doubles,
+    Joined,
+    Real,
+    Rounded,
+    Singles,
+    Value,
+    is_codes,
+    limits,
+)
 from validator.widen import inlined
 
 _TABLE_BITS = 8
@@ -99,6 +110,11 @@ class Definition:
         run.compute(self.behind(name, run.arrays)[0])
         return run.rounded.get(name)
 
+    def is_certain(self, known: Known) -> bool:
+        """Tells whether onnxruntime's arithmetic rounds nothing but to integers, as with scales of powers of two."""
+        found = (self.rounded(name, known.values) for name in known.codes)
+        return not self.tables and not self.by_floats and all(r is None or r.certain for r in found)
+
     def inner(self, name: str, values: Mapping[str, Array]) -> set[str]:
         """Returns the tensors between an integer tensor and those before it."""
         nodes, _ = self.behind(name, {n: a for n, a in values.items() if n != name})
@@ -157,6 +173,7 @@ class _Run:
     reals: dict[str, Real] = field(default_factory=dict[str, Real])
     codes: dict[str, Array] = field(default_factory=dict[str, Array])
     rounded: dict[str, Rounded] = field(default_factory=dict[str, Rounded])
+    joined: dict[str, Joined] = field(default_factory=dict[str, Joined])
 
     def compute(self, nodes: Sequence[NodeProto]) -> None:
         last = {name: k for k, node in enumerate(nodes) for name in node.input}
@@ -168,6 +185,7 @@ class _Run:
                 if last[name] == k and name not in self.ends:
                     self.reals.pop(name, None)
                     self.rounded.pop(name, None)
+                    self.joined.pop(name, None)
 
     def result(self, name: str) -> Value:
         """Returns integers, exact numbers, or float32."""
@@ -182,9 +200,25 @@ class _Run:
             found = self._whole(proto)
         if found is None:
             self.definition.inexact.update(proto.output)
+            self._join(proto, fixed)
             return
         for name, value in zip(proto.output, found, strict=False):
             self._keep(name, value, constant=constant)
+
+    def _join(self, proto: NodeProto, fixed: Sequence[bool]) -> None:
+        """Notes what a Concat joins, if nothing of it is a constant of floats, and bounds behind it."""
+        first_input, output = proto.input[0] if proto.input else "", proto.output[0]
+        if proto.op_type == "Concat":
+            parts = [self.joined.get(name) or self.reals.get(name) or name for name in proto.input]
+            exact = all(not isinstance(p, str) or self._value(p) is None for p in parts)
+            if exact and not any(fixed):
+                axis = next(a.i for a in proto.attribute if a.name == "axis")
+                self.joined[output] = Joined(tuple(parts), axis)
+        elif proto.op_type in ("Relu", "Clip") and first_input in self.joined:
+            operands = [self._value(name) if name else None for name in proto.input]
+            ends = bounds(Node(proto, operands, fixed, self.definition.model.opset_import))
+            if ends is not None:
+                self.joined[output] = self.joined[first_input].clamped(*ends)
 
     def _whole(self, proto: NodeProto) -> Result:
         """Computes a node by onnxruntime, from what is known: constants, arithmetic on shapes, scales of a tensor."""
@@ -279,8 +313,36 @@ class _Run:
         return Rounded(codes, made.zero, lambda: (exact, np.abs(exact * lost) + _SOFTMAX_DOUBT))
 
     def _rounded_section(self, node: Node) -> Rounded:
-        """Quantises a float tensor: by a table if it is a function of one quantised tensor."""
+        """Quantises a float tensor: part by part if it is joined of exact ones."""
         name = node.proto.input[0]
+        joined = self.joined.get(name)
+        if joined is not None and all(isinstance(a, np.ndarray) and a.size == 1 for a in node.operands[1:]):
+            return self._rounded_parts(node, joined)
+        return self._rounded_floats(node, name)
+
+    def _rounded_parts(self, node: Node, joined: Joined) -> Rounded:
+        made, found = wanted(node, ()), list[Rounded]()
+        for part in joined.parts:
+            match part:
+                case Real():
+                    found.append(quantise(part, made))
+                case Joined():
+                    found.append(self._rounded_parts(node, part))
+                case str():
+                    found.append(self._rounded_floats(node, part))
+        codes = np.concatenate([f.codes for f in found], joined.axis)
+        low, high = (quantised(np.float32(bound), made) for bound in (joined.low, joined.high))
+
+        def near() -> tuple[Doubles, Doubles]:
+            numbers = [[np.broadcast_to(a, f.codes.shape) for a in f.near()] for f in found]
+            exact, doubt = (np.concatenate(each, joined.axis) for each in zip(*numbers, strict=True))
+            return np.clip(exact, np.float64(joined.low) / made.scale, np.float64(joined.high) / made.scale), doubt
+
+        clipped = np.minimum(np.maximum(codes.astype(np.int64), low), high)
+        return Rounded(clipped.astype(made.dtype), made.zero, near)
+
+    def _rounded_floats(self, node: Node, name: str) -> Rounded:
+        """Quantises a float tensor: by a table if it is a function of one quantised tensor."""
         entries = self.definition.table(name, self.arrays)
         if entries is None:
             floats = self.definition.floats(name, self.arrays)

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from onnx import TensorProto
 
 from raptor.common.errors import UserError
 from validator.definition.nodes import Node, Result, real, scale_of, spread, zero_of
-from validator.definition.rounding import UNIT, Target, quantise, quantised
-from validator.definition.sums import BOTH, biased, factors, scales
-from validator.definition.values import BITS, ONE, Ints, Real, Rounded, Term, Value, is_codes
+from validator.definition.rounding import UNIT, Target, powers_of_two, quantise, quantised
+from validator.definition.sums import BOTH, biased, factors, multiplied_units, scales
+from validator.definition.values import BITS, Real, Rounded, Term, Value, is_codes
 
 
 def dequantize(node: Node) -> Result:
@@ -31,7 +32,8 @@ def quantize(node: Node) -> Result:
         return [quantise(x, made)]
     codes = quantised(x, made).astype(made.dtype)
     exact = x.astype(np.float64) / made.scale
-    return [Rounded(codes, made.zero, lambda: (exact, np.abs(exact) * UNIT))]
+    unit = 0.0 if powers_of_two(made.scale) else UNIT
+    return [Rounded(codes, made.zero, lambda: (exact, np.abs(exact) * unit))]
 
 
 def wanted(node: Node, shape: Sequence[int]) -> Target:
@@ -59,18 +61,42 @@ def sub(node: Node) -> Result:
     return _added(node, -1)
 
 
+def total(node: Node) -> Result:
+    """Computes Sum, of any number of operands."""
+    return _added(node, 1)
+
+
 def _added(node: Node, sign: int) -> Result:
-    """Adds exact numbers. A constant behind sums of products is their bias."""
-    first, second = node.get(0), node.get(1)
-    for sums, other, k in ((first, second, 1), (second, first, 0)):
-        if isinstance(sums, Real) and sums.kind == "sums" and sign == 1 and other is not None and node.fixed[k]:
-            return biased(node, sums, other)
-    if not isinstance(first, Real) or not isinstance(second, Real) or first.bounded or second.bounded:
-        return None
-    terms = (*first.terms, *(replace(term, units=sign * term.units) for term in second.terms))
+    """Adds exact numbers; the second with a sign. A constant behind sums of products is their bias."""
+    made = _biased(node) if len(node.operands) == 2 and sign == 1 else None
+    if made is not None:
+        return made
+    terms: list[Term] = []
+    for k, value in enumerate(node.operands):
+        found = _terms(value)
+        if found is None:
+            return None
+        terms += [replace(term, units=-term.units) for term in found] if k and sign < 0 else found
     shape = np.broadcast_shapes(*(term.units.shape for term in terms))
     more = len(terms) - 2  # additions beyond the one that every quantised sum has
     return [Real(tuple(replace(_broadcast(term, shape), steps=term.steps + more) for term in terms), "other")]
+
+
+def _biased(node: Node) -> Result:
+    first, second = node.get(0), node.get(1)
+    for sums, other, k in ((first, second, 1), (second, first, 0)):
+        if isinstance(sums, Real) and sums.kind == "sums" and other is not None and node.fixed[k]:
+            return biased(node, sums, other)
+    return None
+
+
+def _terms(value: Value | None) -> Sequence[Term] | None:
+    """Returns the terms of a number whose bounds, if it has any, are integers of its scale."""
+    if not isinstance(value, Real):
+        return None
+    if not value.bounded:
+        return value.terms
+    return None if value.whole is None else [value.whole]
 
 
 def _broadcast(term: Term, shape: Sequence[int]) -> Term:
@@ -81,14 +107,8 @@ def mul(node: Node) -> Result:
     found = factors(node)
     if found is None:
         return None
-    a, b = found
-    if a.over.size != 1 or b.over.size != 1:
-        return None
-
-    def size() -> Ints:
-        return a.size() * b.size()
-
-    return [Real((Term(a.units * b.units, scales(node, a, b), ONE, size, 2 * BOTH),), "other")]
+    made = multiplied_units(*found, scales(node, *found), 1, lambda a, b: a * b)
+    return None if made is None else [Real((replace(made, steps=made.steps + BOTH - 1),), "other")]
 
 
 def relu(node: Node) -> Result:
@@ -98,21 +118,33 @@ def relu(node: Node) -> Result:
     if not isinstance(x, Real):
         return None
     if x.kind == "plain" and x.single is not None:
-        return [replace(x, terms=(replace(x.terms[0], units=np.maximum(x.terms[0].units, 0)),))]
+        units = np.maximum(x.terms[0].units, 0)
+        return [replace(x, terms=(replace(x.terms[0], units=units, size=lambda: units),))]
     return [x.clamped(0.0, np.inf)]
 
 
 def clip(node: Node) -> Result:
     x = node.get(0)
-    bounds = [node.get(1), node.get(2)]
-    given = node.attributes
     if isinstance(x, np.ndarray) and is_codes(x):
-        low, high = (None if b is None else np.asarray(b) for b in bounds)
+        low, high = (None if b is None else np.asarray(b) for b in (node.get(1), node.get(2)))
         return [np.clip(x, low, high).astype(x.dtype)]
-    if not isinstance(x, Real):
-        return None
-    low, high = (_bound(bounds[0], given.get("min", -np.inf)), _bound(bounds[1], given.get("max", np.inf)))
-    return None if low is None or high is None else [x.clamped(low, high)]
+    ends = bounds(node)
+    return [x.clamped(*ends)] if isinstance(x, Real) and ends is not None else None
+
+
+def bounds(node: Node) -> tuple[float, float] | None:
+    """Returns the bounds of a Relu or Clip; None if they are computed."""
+    if node.proto.op_type == "Relu":
+        return 0.0, np.inf
+    given = node.attributes
+    low, high = (_bound(node.get(1), given.get("min", -np.inf)), _bound(node.get(2), given.get("max", np.inf)))
+    return None if low is None or high is None else (low, high)
+
+
+def cast(node: Node) -> Result:
+    """Keeps real numbers that are cast to float32, which they are."""
+    x = node.get(0)
+    return [x] if isinstance(x, Real) and node.attributes["to"] == TensorProto.FLOAT else None
 
 
 def _bound(value: Value | None, default: float) -> float | None:

@@ -11,7 +11,7 @@ from validator.definition.values import Array, Doubles
 
 MOVES = frozenset([
     "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape",
-    "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+    "ReverseSequence", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 ])  # fmt: skip
 """Operators whose first operand is moved; the others are parameters."""
 _DENOMINATOR = 2**10

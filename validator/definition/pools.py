@@ -8,7 +8,7 @@ import numpy as np
 
 from validator.definition import moves, products
 from validator.definition.nodes import Node, Result
-from validator.definition.values import Array, Ints, Kind, Real, Term, Value, is_codes
+from validator.definition.values import ONE, Array, Ints, Kind, Real, Term, Value, is_codes
 from validator.definition.windows import Window, pool_window
 
 _STEPS = 3
@@ -53,14 +53,29 @@ def averaged(node: Node, value: Value | None) -> Real | None:
         return products.pooled(window, x.size(), np.add, 0)
 
     units = products.pooled(window, x.units, np.add, 0)
-    return Real((Term(units, x.scale, over, size, int(over.max()) + _STEPS),), "other")
+    most = int(over.max())
+    return Real((Term(units, x.scale, over, size, most + _STEPS + x.steps - 1, most * x.slack),), "other")
+
+
+def global_max_pool(node: Node) -> Result:
+    x = node.get(0)
+    if isinstance(x, np.ndarray):
+        return [_of_image(np.max, x)] if is_codes(x) else None
+    if x is None or len(x.terms) != 1 or x.terms[0].scale.size != 1 or x.terms[0].over.size != 1:
+        return None
+    term = x.terms[0]
+    largest = replace(term, units=_of_image(np.max, term.units), size=lambda: _of_image(np.max, term.size()))
+    return [replace(x, terms=(largest,), kind="plain" if x.kind == "plain" else "other")]
+
+
+def _of_image(function: Any, x: Array) -> Array:
+    return function(x, axis=tuple(range(2, x.ndim)), keepdims=True)
 
 
 def uniform(value: Value | None) -> Term | None:
-    """Returns plain numbers of one scale."""
-    if not isinstance(value, Real) or value.kind != "plain":
-        return None
-    return value.single if value.single is not None and value.single.uniform else None
+    """Returns numbers of one scale, of which operators can take sums."""
+    term = value.whole if isinstance(value, Real) else None
+    return term if term is not None and term.uniform else None
 
 
 def _counts(window: Window, behind: Sequence[int], *, include: bool) -> Ints:
@@ -77,17 +92,28 @@ def global_average_pool(node: Node) -> Result:
 
 
 def mean(x: Term, axes: tuple[int, ...], *, keep: bool) -> Real:
-    """Returns the mean of plain numbers over some axes."""
+    """Returns the mean of numbers over some axes."""
     count = int(np.prod([x.units.shape[a] for a in axes]))
     units = x.units.sum(axis=axes, keepdims=keep)
 
     def size() -> Ints:
         return x.size().sum(axis=axes, keepdims=keep)
 
-    return Real((Term(units, x.scale, np.asarray(count), size, count + _STEPS),), "other")
+    steps = count + _STEPS + x.steps - 1
+    return Real((Term(units, x.scale, np.asarray(count), size, steps, count * x.slack),), "other")
 
 
 def reduce_mean(node: Node) -> Result:
+    return _reduced(node)
+
+
+def reduce_sum(node: Node) -> Result:
+    """Computes ReduceSum: the sums of a mean."""
+    found = _reduced(node)
+    return None if found is None else [replace(found[0], terms=(replace(found[0].terms[0], over=ONE),))]
+
+
+def _reduced(node: Node) -> list[Real] | None:
     x, given = uniform(node.get(0)), node.attributes
     if x is None:
         return None
@@ -104,7 +130,7 @@ def reduce_mean(node: Node) -> Result:
 def interpolated(x: Value, matrices: Mapping[int, Any]) -> Result:
     term = uniform(x)
     below = moves.denominator(list(matrices.values()))
-    if term is None or below is None:
+    if term is None or not term.plain or below is None:
         return None
     whole = {axis: np.rint(m * below).astype(np.int64) for axis, m in matrices.items()}
 

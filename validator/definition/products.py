@@ -1,4 +1,4 @@
-"""Sums of products of integers, exact: by matrix products in float64, below 2^53."""
+"""Sums of products of integers, exact: by matrix products in float32 below 2^24, and in float64 below 2^53."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,26 +12,36 @@ from validator.convolution import convolve
 from validator.definition.values import Array, Doubles, Ints
 from validator.definition.windows import Window
 
-_EXACT = 2**53
+EXACT = 2**53
+"""Whole numbers below this are exact in float64."""
+EXACT_FLOAT32 = 2**24
+
+
+def _fewest_bits(x: Ints, sums: Ints) -> type[np.float32 | np.float64]:
+    """Returns the type that holds all sums of products; `sums`: those of the absolute weights of each result."""
+    return np.float32 if int(np.abs(x).max(initial=0)) * int(sums.max(initial=0)) < EXACT_FLOAT32 else np.float64
 
 
 def _doubles(count: int, *operands: Ints) -> list[Doubles]:
     """Returns operands as float64, once it is shown that a sum of `count` products is exact in it."""
     largest = [int(np.abs(a).max(initial=0)) for a in operands]
-    if count * largest[0] * largest[1] >= _EXACT:
+    if count * largest[0] * largest[1] >= EXACT:
         raise UserError(f"a sum of {count} products of {largest[0]} and {largest[1]} does not fit 53 bits")
     return [a.astype(np.float64) for a in operands]
 
 
 def matmul(a: Ints, b: Ints) -> Ints:
     """Returns the matrix product, as numpy's matmul."""
-    return np.asarray(np.matmul(*_doubles(a.shape[-1], a, b))).astype(np.int64)
+    bits = _fewest_bits(a, np.abs(b).sum(axis=-2 if b.ndim > 1 else 0))
+    factors = (f.astype(bits, copy=False) for f in _doubles(a.shape[-1], a, b))
+    return np.asarray(np.matmul(*factors)).astype(np.int64)
 
 
 def conv(node: NodeProto, x: Ints, w: Ints) -> Ints:
     """Returns the convolution [N, M, ...] of an image [N, C, ...] with a kernel [M, C / group, ...]."""
-    image, kernel = _doubles(w[0].size, x, w)
-    return convolve(node, [image, kernel]).astype(np.int64)
+    bits = _fewest_bits(x, np.abs(w).reshape(len(w), -1).sum(axis=1))
+    factors = [f.astype(bits, copy=False) for f in _doubles(w[0].size, x, w)]
+    return convolve(node, factors).astype(np.int64)
 
 
 def conv_transpose(window: Window, group: int, x: Ints, w: Ints) -> Ints:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.common.errors import UserError
 from validator.definition.values import Array, Doubles, Ints, Real, Rounded, Singles, Term, limits
@@ -116,4 +117,20 @@ def _near(real: Real, target: Target) -> tuple[Doubles, Doubles]:
         doubt = doubt + term.slack * factor
     if target.with_zero:
         doubt = doubt + target.steps * UNIT * np.abs(target.zero)
-    return np.clip(exact, low, high), doubt
+    return np.clip(exact, low, high), np.where(_without_rounding(real, target), 0.0, doubt)
+
+
+def _without_rounding(real: Real, target: Target) -> npt.NDArray[np.bool_]:
+    """Tells where float32 rounds nothing before the integer: sums of few bits, all scales powers of two."""
+    parts = [np.asarray(t.scale / t.over.astype(np.float64)) for t in real.terms]
+    scales = [*parts, np.asarray(target.scale)]
+    if target.with_zero or any(t.slack for t in real.terms) or not all(map(powers_of_two, scales)):
+        return np.zeros((), np.bool_)
+    least = np.minimum.reduce(np.broadcast_arrays(*parts))
+    sums = [t.size() * (part / least) for t, part in zip(real.terms, parts, strict=True)]
+    return np.asarray(sum(sums[1:], sums[0]) < 2.0**MANTISSA)
+
+
+def powers_of_two(numbers: Array) -> bool:
+    """Tells whether all numbers are powers of two."""
+    return bool((np.frexp(numbers.astype(np.float64))[0] == 0.5).all())

@@ -9,7 +9,7 @@ import numpy as np
 from validator.definition import moves
 from validator.definition.nodes import Node, Result
 from validator.definition.pools import interpolated
-from validator.definition.values import BITS, ONE, Array, Ints, Real, Term, Value, is_codes
+from validator.definition.values import BITS, ONE, Array, Ints, Real, Singles, Term, Value, is_codes
 
 
 def concat(node: Node) -> Result:
@@ -34,14 +34,17 @@ def joined(values: Sequence[Real], axis: int) -> Result:
         return None
     scales = {float(t.scale.flat[0]) if t.scale.size == 1 else None for t in whole}
     units = np.concatenate([t.units for t in whole], axis)
-    scale = whole[0].scale.reshape(())
-    if None in scales or len(scales) > 1:
-        scale = np.concatenate([np.broadcast_to(t.scale, t.units.shape) for t in whole], axis)
+    same = None not in scales and len(scales) == 1
+    scale = whole[0].scale.reshape(()) if same else np.concatenate([_spread(t) for t in whole], axis)
 
     def size() -> Ints:
         return np.concatenate([t.size() for t in whole], axis)
 
     return [Real((Term(units, scale, ONE, size),), "plain")]
+
+
+def _spread(term: Term) -> Singles:
+    return np.broadcast_to(term.scale, term.units.shape)
 
 
 def split(node: Node) -> Result:

@@ -1,15 +1,18 @@
 """Sums of products: Conv, ConvTranspose, MatMul, Gemm, and their bias, from integers with scales."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from raptor.common.errors import UserError
 from validator.definition import products
 from validator.definition.nodes import Node, Result
-from validator.definition.values import ONE, Ints, Real, Singles, Term, Value, fits_int32
+from validator.definition.values import MOST_INT32, ONE, Ints, Real, Singles, Term, Value, fits_int32
 from validator.definition.windows import transposed_window
 
+MATRIX = 2
 BOTH = 3
 """Roundings of a product of two dequantised numbers: one for each of them, and one for the product of scales."""
 
@@ -17,12 +20,8 @@ BOTH = 3
 def factors(node: Node) -> tuple[Term, Term] | None:
     """Returns the first two operands as integers with scales, if they are."""
     first, second = node.get(0), node.get(1)
-    if not isinstance(first, Real) or not isinstance(second, Real):
-        return None
-    x, w = first.single, second.single
-    if x is None or w is None or first.kind != "plain" or second.kind != "plain":
-        return None
-    return x, w
+    x, w = (value.whole if isinstance(value, Real) else None for value in (first, second))
+    return None if x is None or w is None else (x, w)
 
 
 def scales(node: Node, x: Term, w: Term, factor: float = 1.0) -> Singles:
@@ -36,9 +35,36 @@ def scales(node: Node, x: Term, w: Term, factor: float = 1.0) -> Singles:
     return scale
 
 
-def _sums(units: Ints, scale: Singles, size: Callable[[], Ints], count: int) -> Real:
-    """Returns sums of `count` products; float arithmetic rounds each operand and each scale too."""
-    return Real((Term(units, scale, ONE, size, count + BOTH),), "sums")
+def multiplied_units(
+    x: Term, w: Term, scale: Singles, count: int, multiply: Callable[[Ints, Ints], Ints]
+) -> Term | None:
+    """Returns sums of `count` products of integers; float arithmetic rounds each operand and each scale too.
+
+    Operands that are sums themselves may be too large for an exact form: then returns None.
+    """
+    plain = x.plain and w.plain
+    if not plain and count * _largest(x.magnitude()) * _largest(w.magnitude()) >= products.EXACT:
+        return None
+    units = multiply(x.units, w.units)
+    if not plain and _largest(units) > MOST_INT32:
+        return None
+
+    def size() -> Ints:
+        return multiply(x.magnitude(), w.magnitude())
+
+    lost = 0.0
+    if x.slack or w.slack:
+        lost = count * (x.slack * (_largest(w.magnitude()) + w.slack) + w.slack * _largest(x.magnitude()))
+    return Term(units, scale, ONE, size, count + BOTH + x.steps + w.steps - 2, lost)
+
+
+def _largest(values: Ints) -> int:
+    return int(np.abs(values).max(initial=0))
+
+
+def _sums(x: Term, w: Term, scale: Singles, count: int, multiply: Callable[[Ints, Ints], Ints]) -> Real | None:
+    term = multiplied_units(x, w, scale, count, multiply)
+    return None if term is None else Real((term,), "sums")
 
 
 def conv(node: Node) -> Result:
@@ -52,12 +78,8 @@ def convolved(node: Node, x: Term, w: Term, bias: Value | None) -> list[Real] | 
     if not x.uniform or not _only(w, rank, 0):
         return None
     scale = _per_channel(scales(node, x, w), rank)
-    units = products.conv(node.proto, x.units, w.units)
-
-    def size() -> Ints:
-        return products.conv(node.proto, np.abs(x.units), np.abs(w.units))
-
-    return _with_bias(node, _sums(units, scale, size, w.units[0].size), bias, rank - 2)
+    made = _sums(x, w, scale, w.units[0].size, lambda a, b: products.conv(node.proto, a, b))
+    return _with_bias(node, made, bias, rank - 2)
 
 
 def _only(w: Term, rank: int, axis: int) -> bool:
@@ -80,13 +102,8 @@ def conv_transpose(node: Node) -> Result:
     if not x.uniform or not (w.scale.size == 1 or (_only(w, rank, 1) and group == 1)):
         return None
     window = transposed_window(node.attributes, x.units.shape[2:], w.units.shape[2:])
-    units = products.conv_transpose(window, group, x.units, w.units)
-
-    def size() -> Ints:
-        return products.conv_transpose(window, group, np.abs(x.units), np.abs(w.units))
-
-    count = w.units.shape[0] // group * w.units[0, 0].size
-    made = _sums(units, _per_channel(scales(node, x, w), rank), size, count)
+    count, scale = w.units.shape[0] // group * w.units[0, 0].size, _per_channel(scales(node, x, w), rank)
+    made = _sums(x, w, scale, count, lambda a, b: products.conv_transpose(window, group, a, b))
     return _with_bias(node, made, node.get(2), rank - 2)
 
 
@@ -96,15 +113,30 @@ def matmul(node: Node) -> Result:
 
 
 def multiplied(node: Node, a: Term, b: Term, factor: float = 1.0) -> list[Real] | None:
-    """Computes MatMul from integers; None if the scales differ inside of a sum."""
-    if not (_along(a, -1) and _along(b, -2)):
+    """Computes MatMul from integers; None if the scales of `a` differ inside of a sum, or those of `b` by element."""
+    if not _along(a, -1):
         return None
-    units = products.matmul(a.units, b.units)
+    if not _along(b, -2):
+        return _by_blocks(node, a, b, factor)
+    made = _sums(a, b, scales(node, a, b, factor), a.units.shape[-1], products.matmul)
+    return None if made is None else [_checked(node, made)]
 
-    def size() -> Ints:
-        return products.matmul(np.abs(a.units), np.abs(b.units))
 
-    return [_checked(node, _sums(units, scales(node, a, b, factor), size, a.units.shape[-1]))]
+def _by_blocks(node: Node, a: Term, b: Term, factor: float) -> list[Real] | None:
+    """Computes MatMul as a sum of products, one for each block of rows of `b` that have equal scales."""
+    if b.over.size != 1 or b.scale.ndim != MATRIX or b.units.ndim != MATRIX:
+        return None
+    starts = [0, *(np.flatnonzero((b.scale[1:] != b.scale[:-1]).any(axis=1)) + 1).tolist(), len(b.scale)]
+    terms: list[Term] = []
+    for start, stop in pairwise(starts):
+        part = replace(a, units=a.units[..., start:stop], size=lambda at=slice(start, stop): a.size()[..., at])
+        block = replace(b, units=b.units[start:stop], scale=b.scale[start : start + 1])
+        block = replace(block, size=lambda at=slice(start, stop): b.size()[at])
+        found = multiplied_units(part, block, scales(node, part, block, factor), stop - start, products.matmul)
+        if found is None:
+            return None
+        terms.append(replace(found, steps=found.steps + len(starts) - 2))
+    return [Real(tuple(terms), "other")]
 
 
 def _along(term: Term, axis: int) -> bool:
@@ -132,11 +164,13 @@ def _transposed(term: Term) -> Term:
     return Term(term.units.T, scale, term.over, lambda: term.size().T, term.steps, term.slack)
 
 
-def _with_bias(node: Node, sums: Real, bias: Value | None, behind: int) -> list[Real] | None:
+def _with_bias(node: Node, sums: Real | None, bias: Value | None, behind: int) -> list[Real] | None:
     """Adds a bias that stands `behind` axes before the last; None if it has no exact form."""
-    if bias is None:
-        return [_checked(node, sums)]
-    term = sums.terms[0]
+    if sums is None or bias is None:
+        return None if sums is None else [_checked(node, sums)]
+    term, *others = sums.terms
+    if others:
+        return None
     channels = term.scale.reshape(-1) if behind and term.scale.size > 1 else term.scale
     found = bias_units(node, bias, channels)
     if found is None:
@@ -157,7 +191,8 @@ def biased(node: Node, sums: Real, bias: Value) -> Result:
 def _plus(node: Node, sums: Real, added: Ints, slack: float) -> Real:
     term = sums.terms[0]
     units = fits_int32(term.units + added, node.where)
-    return Real((Term(units, term.scale, ONE, lambda: term.size() + np.abs(added), term.steps + 2, slack),), "other")
+    lost = term.slack + slack
+    return Real((Term(units, term.scale, ONE, lambda: term.size() + np.abs(added), term.steps + 2, lost),), "other")
 
 
 def _checked(node: Node, sums: Real) -> Real:

@@ -46,6 +46,15 @@ class Term:
     slack: float = 0.0
 
     @property
+    def plain(self) -> bool:
+        """True if the units are those that DequantizeLinear reads."""
+        return self.steps == 1
+
+    def magnitude(self) -> Ints:
+        """Returns the sums of absolute values behind the units."""
+        return np.abs(self.units) if self.plain else self.size()
+
+    @property
     def uniform(self) -> bool:
         """True if all units have one scale, and are no mean."""
         return self.scale.size == 1 and self.over.size == 1 and int(self.over.flat[0]) == 1
@@ -91,6 +100,25 @@ class Real:
         """The term, if there is one alone without bounds."""
         return self.terms[0] if len(self.terms) == 1 and not self.bounded else None
 
+    @property
+    def whole(self) -> Term | None:
+        """The term, if there is one alone that is no mean; bounds that integers express are applied to them.
+
+        Operators can compute with its integers, as with those that DequantizeLinear reads.
+        """
+        if len(self.terms) != 1 or (self.terms[0].over != 1).any():
+            return None
+        term = replace(self.terms[0], over=ONE)
+        if not self.bounded:
+            return term
+        if term.scale.size != 1:
+            return None
+        ends = [np.float64(bound) / np.float64(term.scale.reshape(())) for bound in (self.low, self.high)]
+        if any(np.isfinite(end) and (end != np.rint(end) or abs(end) > MOST_INT32) for end in ends):
+            return None
+        low, high = (int(np.clip(end, -(2**62), 2**62)) for end in ends)
+        return replace(term, units=np.clip(term.units, low, high))
+
     def clamped(self, low: float, high: float) -> "Real":
         """Applies min(max(x, low), high)."""
         first, last = (float(min(max(bound, low), high)) for bound in (self.low, self.high))
@@ -108,11 +136,29 @@ class Real:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """Real numbers of several tensors along an axis, which are quantised part by part.
+
+    parts: exact numbers, joined ones, or names of tensors of floats. `low`, `high`: bounds of all.
+    """
+
+    parts: "tuple[Real | Joined | str, ...]"
+    axis: int
+    low: float = -np.inf
+    high: float = np.inf
+
+    def clamped(self, low: float, high: float) -> "Joined":
+        """Applies min(max(x, low), high)."""
+        first, last = (float(min(max(bound, low), high)) for bound in (self.low, self.high))
+        return replace(self, low=first, high=last)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Rounded:
     """A quantised tensor with the numbers behind it.
 
     `near` returns the exact numbers in units of the scale, before rounding and without the zero point, and how far
-    onnxruntime's own arithmetic may be from them.
+    onnxruntime's own arithmetic may be from them: 0 where it rounds nothing, and must find the same integer.
     """
 
     codes: Array
@@ -130,7 +176,12 @@ class Rounded:
         zero = np.broadcast_to(self.zero, self.codes.shape)[at]
         low, high = limits(self.codes.dtype)
         apart = np.abs(got[at].astype(np.int64) - zero - np.clip(exact, low - zero, high - zero))
-        return apart <= 0.5 + doubt
+        return (apart <= 0.5 + doubt) & (doubt != 0)
+
+    @property
+    def certain(self) -> bool:
+        """True if onnxruntime must find the same integers, as those of power-of-two scales."""
+        return not self.near()[1].any()
 
 
 Value = Array | Real

@@ -20,6 +20,7 @@ from raptor.graph.ir import Constant, Map
 from raptor.target.element import integer
 
 LIMITS = "constant weights, scales and zero points"
+_ONE = np.float32(1)
 
 
 @importer("QLinearConv", since=10, limits=LIMITS)
@@ -36,7 +37,8 @@ def _require_equal_zeros(node: NodeView, ctx: ImportContext, weights: str, zero:
         raise NeedsConstantError(node.inputs[3])
     values = ctx.constant(zero)
     if values is not None and (values != values.flat[0]).any():
-        raise UserError(f"{node.name} ({node.op_type}): zero points '{zero}' of the weights differ by channel")
+        pair = f"{values.flat[0]} and {values[values != values.flat[0]].flat[0]}"
+        raise UserError(f"{node.name} ({node.op_type}): zero points '{zero}' of the weights differ by channel: {pair}")
 
 
 @importer("QLinearMatMul", since=10, limits="constant scales and zero points")
@@ -163,7 +165,7 @@ def _bias(
     position: int,
     scale: np.float32,
     weights: Coded | None,
-    alpha: np.float32 | None = None,
+    alpha: np.float32 = _ONE,
 ) -> tuple[str, ...]:
     """Returns the name of the bias, whose scale is that of the products; nothing without one."""
     name = node.input(position)
@@ -172,9 +174,7 @@ def _bias(
     value = ctx.constant(name)
     if value is None or weights is None:
         raise NeedsConstantError(name if value is None else node.inputs[3])
-    product = np.asarray(scale * weights.scale.ravel(), np.float32)
-    if alpha is not None:
-        product = np.asarray(product * alpha, np.float32)
+    product = np.asarray(np.float32(scale * alpha) * weights.scale.ravel(), np.float32)
     by = Steps(product if product.size > 1 else product.reshape(()), np.zeros((), np.int64), CODES[TensorProto.INT32])
     result = ctx.declare(f"{node.output}.{name}", value.shape)
     ctx.add_coded(result, coded(node, value, by))

@@ -134,8 +134,8 @@ def _by_constant(
     if weights.scale.size > 1 and weights.scale.shape[summed] > 1:
         _by_blocks(node, ctx, weights, x)
         return True
-    scale = np.asarray(x.scale * _along_output(node, side, weights.scale, summed), np.float32)
-    scale = np.asarray(scale * np.float32(node.number("alpha", 1)), np.float32)
+    constant_scale = _along_output(node, side, weights.scale, summed)
+    scale = _scale_of_products(node, *((x.scale, constant_scale) if side == 1 else (constant_scale, x.scale)))
     values = ctx.add_constant(f"{node.inputs[side]}.codes", _small(weights.values))
     own = {node.inputs[1 - side]: x.tensor.name, node.inputs[side]: values}
     sums = _with_weight_bits(ctx, run(_bare(node), ctx, own, suffix="sums")[node.output], weights)
@@ -207,8 +207,7 @@ def _by_tensor(node: NodeView, ctx: ImportContext, addend: Coded | Floats | bool
     found = [t for t in factors_of if t is not None]
     if len(found) < 2:
         return False
-    scale = np.asarray(found[0].scale * found[1].scale, np.float32)
-    scale = np.asarray(scale * np.float32(node.number("alpha", 1)), np.float32)
+    scale = _scale_of_products(node, *(t.scale for t in found))
     factors = alike(node, ctx, [centred(node, ctx, t) for t in found])
     own = dict(zip(node.inputs[:2], (f.name for f in factors), strict=False))
     sums = run(_bare(node), ctx, own, suffix="sums")[node.output]
@@ -216,6 +215,11 @@ def _by_tensor(node: NodeView, ctx: ImportContext, addend: Coded | Floats | bool
     terms = (Term(sums, scale, constant),)
     ctx.views[node.output] = Affine(node, ctx.shape(node.output), terms, takes_bias=addend is None)
     return True
+
+
+def _scale_of_products(node: NodeView, first: Floats, second: Floats) -> Floats:
+    """Returns alpha * first * second, rounded to float32 in this order."""
+    return np.asarray(np.asarray(np.float32(node.number("alpha", 1)) * first, np.float32) * second, np.float32)
 
 
 def alike(node: NodeView, ctx: ImportContext, tensors: list[Tensor]) -> list[Tensor]:
