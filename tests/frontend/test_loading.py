@@ -285,7 +285,7 @@ def test_all_unsupported_nodes_at_once():
     assert str(caught.value).splitlines() == [
         "4 nodes cannot be compiled:",
         "  my_conv (Conv): 'x' must be a constant",
-        "  Det -> e (Det): not supported",
+        "  Det -> e (Det): matrices of 7 x 7; at most 4 x 4",
         "  my_pow (Pow): neither base nor exponent is a constant: the sign of a negative base would be lost",
         "  my_randomnormallike (RandomNormalLike): not supported",
     ]
