@@ -94,7 +94,7 @@ def _integers() -> onnx.GraphProto:
 
 
 def _unsupported() -> onnx.ModelProto:
-    nodes = [node("Conv", "x w", "c", name="conv"), node("Det", "c", "d"), node("Inverse", "c", name="i", domain="a.b")]
+    nodes = [node("Conv", "x w", "c", name="conv"), node("RandomUniformLike", "c", "d"), node("Inverse", "c", name="i", domain="a.b")]
     model = make_model(nodes, {"x": [1, 4, 5, 5]}, ["y"], {"w": random(6, 4, 3, 3)})
     model.opset_import.append(onnx.helper.make_opsetid("a.b", 1))
     return model
@@ -102,14 +102,14 @@ def _unsupported() -> onnx.ModelProto:
 
 def test_unsupported_nodes_are_listed() -> None:
     found = inspect(_unsupported(), xbar=4)
-    assert [(n.node, n.op_type) for n in found.unsupported] == [("my_det", "Det"), ("i", "Inverse")]
+    assert [(n.node, n.op_type) for n in found.unsupported] == [("my_randomuniformlike", "RandomUniformLike"), ("i", "Inverse")]
     assert found.parameters == 6 * 4 * 9
 
 
 def test_layers_of_a_model_with_unsupported_nodes() -> None:
-    nodes = [node("Conv", "x w", "c", name="conv"), node("Det", "c", "y")]
-    found = inspect(make_model(nodes, {"x": [1, 4, 5, 5]}, {"y": 2}, {"w": random(6, 4, 3, 3)}), xbar=4)
-    assert [n.node for n in found.unsupported] == ["my_det"]
+    nodes = [node("Conv", "x w", "c", name="conv"), node("RandomUniformLike", "c", "y")]
+    found = inspect(make_model(nodes, {"x": [1, 4, 5, 5]}, ["y"], {"w": random(6, 4, 3, 3)}), xbar=4)
+    assert [n.node for n in found.unsupported] == ["my_randomuniformlike"]
     assert [(x.node, x.macs) for x in found.layers] == [("conv", 6 * 4 * 9 * 9)]
 
 
@@ -133,7 +133,7 @@ def test_command_with_an_unsupported_model(tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr()
     assert len(json.loads(shown.out)["unsupported"]) == 2
     assert "2 nodes cannot be compiled" in shown.err
-    assert "my_det (Det): not supported" in shown.err
+    assert "my_randomuniformlike (RandomUniformLike): not supported" in shown.err
 
 
 def test_token_ids_choose_rows_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ def import_quantize(node: NodeView, ctx: ImportContext) -> None:
 @importer("DequantizeLinear", since=10, limits=LIMITS)
 def import_dequantize(node: NodeView, ctx: ImportContext) -> None:
     """(x - zero point) * scale."""
+    code_type(node, helper.np_dtype_to_tensor_dtype(ctx.kind(node.inputs[0])))
     dequantise(node, ctx, node.inputs[0], quantiser(node, ctx, ctx.shape_of(node.inputs[0])), node.output)
 
 
