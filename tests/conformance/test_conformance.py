@@ -11,10 +11,13 @@ import pytest
 from tests.conformance import nodes, suite, table
 
 SELECTED = 40
+NETWORKS = ("densenet121", "vgg19", "resnet50", "zfnet512", "bvlc_alexnet", "inception_v1", "inception_v2")
+"""Networks of full size, which take 5 to 40 s each."""
+LARGE = {f"test_{name}" for name in NETWORKS}
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("name", suite.cases())
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in suite.cases()])
 @pytest.mark.filterwarnings("ignore")  # those of the suite's own code
 def test_case(name: str, tmp_path: Path) -> None:
     outcome = suite.run(suite.cases()[name], tmp_path)
@@ -35,6 +38,7 @@ def test_a_selection_of_the_other_node_cases_passes() -> None:
 
 
 def test_enough_cases_pass() -> None:
+    assert set(suite.cases()) >= LARGE
     assert len(suite.cases()) == 440
     assert len(suite.passing() & suite.cases().keys()) >= table.GOAL
 
