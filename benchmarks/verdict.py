@@ -81,7 +81,7 @@ def _rules(tried: Any, *, wrong: bool) -> Iterator[dict[str, Any]]:
     """Yields a line for the program as it is, with all tensors, then one with its outputs for each effective change."""
     from dataclasses import replace
 
-    from validator.validate import tallied
+    from validator.judging import tallied
 
     yield {"defect": RIGHT, **_judged(tried)}
     if not wrong:
@@ -116,7 +116,7 @@ def _replayed(tried: Any, runs: Mapping[int, Any]) -> Any:
 def _judged(tried: Any) -> dict[str, Any]:
     """Tells whether each rule passes, and what decided."""
     from validator.compare import compare
-    from validator.validate import judged, tallied
+    from validator.judging import judged, tallied
 
     tallies = tallied(tried)
     scales = {s: float(t.largest.max(initial=0)) or 1.0 for s, t in tallies.items()}

@@ -40,7 +40,7 @@ def imitated(model, program_model, monkeypatch, *, numbers="int", change=None, f
     """
     definition, other = load_definition(model), load_definition(program_model)
     shapes = {i.name: tuple(d.dim_value for d in i.type.tensor_type.shape.dim) for i in model.graph.input}
-    places = [SimpleNamespace(name=n, shape=s) for n, s in shapes.items()]
+    places = [SimpleNamespace(name=n, shape=s, coding=None) for n, s in shapes.items()]
     first = definition.run({n: np.zeros(s, definition.input_type(n)) for n, s in shapes.items()}, keep=floats)
     shown = {**first.codes, **first.kept}
     codings = {n: coding_of(v) for n, v in {**shown, **first.outputs}.items()}

@@ -13,7 +13,7 @@ import raptor
 from tests.frontend.support import make_model, node, random
 from tests.fuzz.campaign import Draw
 from tests.fuzz.malformed import case as malformed
-from validator import validate as validation
+from validator import judging
 from validator.__main__ import main
 from validator.compare import compare, measure, tally
 from validator.exact import UnknownError
@@ -71,7 +71,7 @@ def test_one_line_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "is right by float64" in why
     assert last.startswith("PASS  ")
     written = json.loads((tmp_path / "r.json").read_text())
-    assert (written["version"], written["reason"]) == (4, why)
+    assert (written["version"], written["reason"]) == (5, why)
     assert written["outputs"][0]["rounding"]["passed"] is True
 
 
@@ -211,7 +211,7 @@ def test_without_float64_the_tolerance_decides_and_the_reason_is_told(
     def refuse(_: Path, __: object) -> None:
         raise UnknownError("no kernel")
 
-    monkeypatch.setattr(validation, "load_exact", refuse)
+    monkeypatch.setattr(judging, "load_exact", refuse)
     report = verdict(tmp_path, detector())
     assert report.verdict == "mismatch"
     assert report.reason == "by the tolerance alone, because float64 cannot be asked: no kernel"

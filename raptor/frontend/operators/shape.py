@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from raptor.frontend.building import Builder, axis_of, indices
-from raptor.frontend.constants import natural_image
+from raptor.frontend.constants import natural_image, owned
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.shared import is_channel_axis, outer_size
 from raptor.frontend.registry import Refusal, importer
-from raptor.graph.ir import Concat, Rename, Tensor
+from raptor.graph.ir import Concat, ConstantTensor, Rename, Tensor
 from raptor.target.layout import Image
 
 
@@ -40,9 +40,11 @@ def import_size(node: NodeView, ctx: ImportContext) -> None:
 
 @importer("EyeLike", since=9, counts=True)
 def import_eye_like(node: NodeView, ctx: ImportContext) -> None:
-    """The matrix of the input's shape with ones on a diagonal, a constant."""
+    """The matrix of the input's shape with ones on a diagonal."""
     shape, diagonal = ctx.shape_of(node.inputs[0]), node.integer("k", 0)
-    ctx.set_constant(node.output, np.eye(*shape, k=diagonal, dtype=ctx.kind(node.output)))
+    image = natural_image(shape)
+    pixels = image.to_pixels(np.eye(*shape, k=diagonal, dtype=np.float32))
+    ctx.emit(node, (), image, ConstantTensor(owned(pixels)))
 
 
 @importer("Dropout", since=1, limits="inference", all_outputs=True)
