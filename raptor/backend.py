@@ -117,15 +117,15 @@ class RaptorRep(BackendRep):
         if not self._options.get("host"):
             return self._compile_for_chip(values)
         try:
-            if not all(isinstance(value, np.ndarray) for value in values.values()):
-                raise UserError("an input is no tensor, which only the host takes")
             self._model = convert_version(self._original)
             return self._compile_for_chip(values)
         except (UserError, RuntimeError):  # the latter: ONNX's converter knows no way
             self._model = self._original
             return self._compile_bound(values, (), self._options)
 
-    def _compile_for_chip(self, values: Mapping[str, Array]) -> _Compiled:
+    def _compile_for_chip(self, values: Mapping[str, Any]) -> _Compiled:
+        if not all(isinstance(value, np.ndarray) for value in values.values()):
+            raise UserError("an input is no tensor, which only the host takes")
         alone = {key: value for key, value in self._options.items() if key != "host"}
         bound = [v.name for v in self._inputs if not is_data(self._model, v)]
         bound += [

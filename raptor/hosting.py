@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raptor import pipeline
-from raptor.common.errors import CapacityError, IncompleteError, UnsupportedError, UserError
+from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.options import Requant
 from raptor.common.spelling import option
 from raptor.compiler import Choice, check_driver, compile_loaded, compile_model, extension_fault
@@ -110,14 +110,11 @@ def compile_whole(source: "str | Path | onnx.ModelProto", request: Request, driv
 
 
 def _advised(error: UserError, source: "str | Path | onnx.ModelProto", request: Request) -> UserError:
-    """Returns the error with a sentence on what would run on the host, if that helps."""
-    found = "" if isinstance(error, IncompleteError) else advice(source, request.fixed, request.refuse)
-    if not found:
+    """Returns the error; one about operators with a sentence on what would run on the host, if that helps."""
+    found = advice(source, request.fixed, request.refuse) if isinstance(error, UnsupportedError) else ""
+    if not found or not isinstance(error, UnsupportedError):
         return error
-    sentence = f"{option('host', True)} {found}"
-    if isinstance(error, UnsupportedError):
-        return UnsupportedError(error.nodes, sentence)
-    return UserError(f"{error}\n{sentence}")
+    return UnsupportedError(error.nodes, f"{option('host', True)} {found}")
 
 
 def _compile_segments(found: Cut, request: Request, driver: Driver, wishes: Wishes) -> HostedArtifacts:

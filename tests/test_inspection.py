@@ -94,7 +94,11 @@ def _integers() -> onnx.GraphProto:
 
 
 def _unsupported() -> onnx.ModelProto:
-    nodes = [node("Conv", "x w", "c", name="conv"), node("RandomUniformLike", "c", "d"), node("Inverse", "c", name="i", domain="a.b")]
+    nodes = [
+        node("Conv", "x w", "c", name="conv"),
+        node("RandomUniformLike", "c", "d"),
+        node("Inverse", "c", name="i", domain="a.b"),
+    ]
     model = make_model(nodes, {"x": [1, 4, 5, 5]}, ["y"], {"w": random(6, 4, 3, 3)})
     model.opset_import.append(onnx.helper.make_opsetid("a.b", 1))
     return model
@@ -102,7 +106,10 @@ def _unsupported() -> onnx.ModelProto:
 
 def test_unsupported_nodes_are_listed() -> None:
     found = inspect(_unsupported(), xbar=4)
-    assert [(n.node, n.op_type) for n in found.unsupported] == [("my_randomuniformlike", "RandomUniformLike"), ("i", "Inverse")]
+    assert [(n.node, n.op_type) for n in found.unsupported] == [
+        ("my_randomuniformlike", "RandomUniformLike"),
+        ("i", "Inverse"),
+    ]
     assert found.parameters == 6 * 4 * 9
 
 
