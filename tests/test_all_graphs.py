@@ -44,7 +44,7 @@ WITHOUT_FLOATS = {
     ),
     *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"),
 }
-"""Operators of integers and truth values, not drawn yet: tests/frontend/test_whole_operators.py and tests/conformance have cases of each."""
+"""Operators of integers and truth values, not drawn yet. Cases: tests/frontend/test_whole_operators.py, conformance."""
 
 
 @pytest.mark.parametrize("focus", FOCUSES)
