@@ -67,6 +67,7 @@ def test_many_random_graphs(focus: str, request: pytest.FixtureRequest):
     check()
 
 
+@pytest.mark.slow
 def test_every_operator_is_drawn():
     """Here or, if it is about integers, by the part of the fuzzer that makes quantised models."""
     # onnxruntime cuts 1 / scale of QLinearSoftmax; tests/frontend/test_qlinear.py has scales for which it is whole.

@@ -355,7 +355,10 @@ def test_a_mapping_that_does_not_fit(
         raptor.compile(model, mapping=file, **{**chip, **options})
 
 
-@pytest.mark.parametrize("objective", ["latency", "throughput", "energy"])
+SLOW = [pytest.param(objective, marks=pytest.mark.slow) for objective in ("throughput", "energy")]
+
+
+@pytest.mark.parametrize("objective", ["latency", *SLOW])
 def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     result = passes(model)

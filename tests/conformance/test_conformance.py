@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance import nodes, suite, table
 
-SELECTED = 40
+SELECTED = 20
 NETWORKS = ("densenet121", "vgg19", "resnet50", "zfnet512", "bvlc_alexnet", "inception_v1", "inception_v2")
 """Networks of full size, which take 5 to 40 s each."""
 LARGE = {f"test_{name}" for name in NETWORKS}

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.recipes.recipe import copied, followed, run
 
 # The tests of the new opcode, and those over the whole table; then a program made by hand.
@@ -49,6 +51,7 @@ print("followed")
 """
 
 
+@pytest.mark.slow
 def test_an_instruction_is_added_by_following_the_page(tmp_path: Path) -> None:
     sources = copied(tmp_path / "sources")
     followed(sources, "An instruction, step by step")

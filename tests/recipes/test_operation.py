@@ -18,6 +18,7 @@ def sources(tmp_path: Path) -> Path:
     return copied(tmp_path / "sources")
 
 
+@pytest.mark.slow
 def test_an_operation_is_added_by_following_the_page(sources: Path, tmp_path: Path) -> None:
     nodes = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("Mul", "c c", "s"), node("Relu", "s", "y")]
     onnx.save(make_model(nodes, {"x": (1, 3, 6, 6)}, ["y"], {"w": random(4, 3, 3, 3)}), tmp_path / "model.onnx")

@@ -16,6 +16,7 @@ def sources(tmp_path: Path) -> Path:
     return copied(tmp_path / "sources")
 
 
+@pytest.mark.slow
 def test_a_strategy_is_added_by_following_the_page(sources: Path, tmp_path: Path):
     onnx.save(conv_model((1, 3, 12, 12), 4), tmp_path / "model.onnx")
     compile_ = ["-m", "raptor", "compile", "model.onnx", "--cores", "8", "--xbar", "32", "--mapping"]
