@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, external_da
 
 from raptor.common.errors import UserError
 from raptor.frontend import canonical, reading, translating
+from raptor.frontend.check import first_line
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.libraries import infer_types
 from raptor.frontend.loading import prepare
@@ -65,7 +66,11 @@ def _complete_types(proto: ModelProto, folder: Path) -> None:
     known = {v.name for v in (*graph.output, *graph.value_info) if is_complete(v.type)}
     missing = [o for node in graph.node for o in node.output if o and o not in known]
     if missing:
-        found = infer_types(proto, missing, folder)
+        try:
+            found = infer_types(proto, missing, folder)
+        except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
+            reason = canonical.STATUS.sub("", first_line(error)).replace(f"{folder}/", "")
+            raise UserError(f"onnxruntime refuses the model: {reason}") from None
         incomplete = [v for v in graph.value_info if v.name not in found]
         del graph.value_info[:]
         graph.value_info.extend((*incomplete, *(ValueInfoProto(name=n, type=kind) for n, kind in found.items())))
