@@ -81,6 +81,10 @@ class UnsupportedNode:
         return f"{self.node} ({self.op_type}): {self.reason}"
 
 
+MOST_SHOWN = 200
+"""Most nodes in the text of an `UnsupportedError`, whose `nodes` has all."""
+
+
 class UnsupportedError(UserError):
     """Some nodes of the model cannot be lowered; all of them are listed."""
 
@@ -88,7 +92,9 @@ class UnsupportedError(UserError):
         """Takes `advice`: what would help, as a sentence at the end."""
         self.nodes = tuple(nodes)
         count = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
-        lines = [f"{count} cannot be compiled:", *(f"  {node}" for node in nodes), *([advice] if advice else [])]
+        shown = [f"  {node}" for node in nodes[:MOST_SHOWN]]
+        more = [f"  and {len(nodes) - MOST_SHOWN} more"] if len(nodes) > MOST_SHOWN else []
+        lines = [f"{count} cannot be compiled:", *shown, *more, *([advice] if advice else [])]
         super().__init__("\n".join(lines))
 
 
