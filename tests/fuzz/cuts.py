@@ -155,4 +155,4 @@ def case(rng: Draw, folder: Path) -> str:
     raise BrokenError(f"{fault}, once only")
 
 
-CUTS = Part("cuts", "random nodes on the host", short=10, long=3000, case=case, prepare=programs.prepare)
+CUTS = Part("cuts", "random nodes on the host", short=3, long=3000, case=case, prepare=programs.prepare)
