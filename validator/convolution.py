@@ -13,7 +13,7 @@ from onnx import NodeProto, helper
 Array = npt.NDArray[Any]
 
 
-def convolve(node: NodeProto, operands: Sequence[Array | None], sums: npt.DTypeLike = None) -> Array:
+def convolve(node: NodeProto, operands: Sequence[Array | None], sums: npt.DTypeLike | None = None) -> Array:
     """Computes a Conv. `operands`: image [N, C, ...], kernel [M, C / group, ...] and perhaps bias [M], as in ONNX.
 
     Products of a row of the kernel are added in the precision of the image, and rows in `sums` (None: likewise).
