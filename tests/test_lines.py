@@ -443,7 +443,7 @@ def test_a_model_that_computes_nothing():
 def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
     """The program validates, takes longer, and has as many products as the streamed one."""
     model = models.build("lenet5")
-    streamed = passes(model, mapping="rows", cores=60)
+    streamed = passes(model, mapping=None, cores=60, optimize="latency", effort=1)
     path = tmp_path / "mapping.json"
     decision = replace(streamed.decision, flow=replace(line_flow(streamed.decision), streamed=False))
     path.write_bytes(mapping_file(decision, streamed.graph, streamed.arch).to_json())
