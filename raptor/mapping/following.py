@@ -1,10 +1,11 @@
 """The work without matrices that follows a layer on its cores: element-wise operations, pools and depthwise layers.
 
 Lines stay where they are made, so the cores of a layer also do this work. A core does it for its own columns and
-channel ranges, so its share is that of its outputs. A depthwise layer works pixel by pixel, and a vector operation of
-few channels takes as long as one of many.
+channel ranges, so its share is that of its outputs. A vector operation of few channels takes as long as one of many;
+that counts in a depthwise layer, which weighs few pixels at once.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,31 +24,50 @@ from raptor.graph.ir import (
     Stencil,
 )
 from raptor.graph.steps import Recipe
+from raptor.graph.window import Window
 from raptor.mapping.decision import filter_key
 from raptor.mapping.widths import recipe_ns
 from raptor.target.arch import Target
-from raptor.target.timing import vector_ns
+from raptor.target.timing import pixels_together, runs_ns, vector_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Stencil:
+    """A depthwise layer: a number of vector operations for each of its output pixels, `width` a line.
+
+    arch: the target with the widths of its sums. strided: neighbouring outputs read no neighbouring inputs.
+    """
+
+    arch: Target
+    lines: int
+    width: int
+    operations: int
+    strided: bool
+
+    def core_ns(self, columns: float, channels: int) -> float:
+        """Returns the time for a share of the columns, and for one range of channels."""
+        pixels = math.ceil(self.width * columns)
+        together = 1 if self.strided else pixels_together(self.arch, pixels, channels)
+        return self.lines * self.operations * runs_ns(self.arch, pixels, channels, together)
 
 
 @dataclass(slots=True)
 class Following:
     """Work that follows a layer.
 
-    `elements_ns`: time of all that works on whole lines. `pixels`: number of vector operations for single pixels, each
-    on all channels of a range; by the widths of their elements.
+    `elements_ns`: time of all that works on whole lines.
     """
 
     elements_ns: float = 0.0
-    pixels: dict[Target, int] = field(default_factory=dict[Target, int])
+    stencils: list[_Stencil] = field(default_factory=list[_Stencil])
 
     def core_ns(self, columns: float, channels: float, ranges: Iterable[int]) -> float:
         """Returns the time of a core.
 
         columns, channels: its share of the layer's columns and channels. ranges: channels of each of its ranges.
         """
-        widths = list(ranges)
-        each = sum(count * vector_ns(arch, width, 2) for arch, count in self.pixels.items() for width in widths)
-        return columns * (channels * self.elements_ns + each)
+        weighted = (stencil.core_ns(columns, count) for count in ranges for stencil in self.stencils)
+        return columns * channels * self.elements_ns + sum(weighted)
 
 
 NOTHING = Following()
@@ -75,10 +95,11 @@ def _charge(found: defaultdict[str, Following], owners: _Owners, graph: Graph, n
     """Adds the work of a node to that of the layers which own its result."""
     image, total = graph.tensors[node.output].image, sum(channels for _, channels in owners)
     if isinstance(node.operator, Stencil):
-        holding = arch.holding(graph.tensors[node.output].element)
-        for key in {key for key, _ in owners}:
-            pixels = found[key].pixels
-            pixels[holding] = pixels.get(holding, 0) + image.pixels * (2 * node.operator.window.tap_count - 1)
+        window, holding = node.operator.window, arch.holding(graph.tensors[node.output].element)
+        strided = not isinstance(window, Window) or window.strides[-1] > 1
+        stencil = _Stencil(holding, image.rows, image.width, 2 * window.tap_count - 1, strided)
+        for key in dict.fromkeys(key for key, _ in owners):
+            found[key].stencils.append(stencil)
         return
     work = _work_ns(graph, node, arch)
     for key, channels in owners:
