@@ -24,7 +24,7 @@ from raptor.spatial.operations import (
 )
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target, Widths
-from raptor.target.timing import ISSUE_NS, copy_ns, load_ns, mvmul_ns, vector_ns
+from raptor.target.timing import ISSUE_NS, copy_ns, load_ns, mvmul_ns, runs_ns, vector_ns
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ def _rows_ns(op: TakeRows[Tile], arch: Target) -> float:
 
 
 def _stencil_ns(op: Stencil[Tile], arch: Target) -> float:
-    return 2 * op.window.tap_count * _pixels_ns(op, arch)
+    return 2 * op.window.tap_count * runs_ns(arch, op.result.pixels, op.result.channels, op.together)
 
 
 def _pixels_ns(op: BodyOp, arch: Target) -> float:
