@@ -35,7 +35,9 @@ def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
     known = None if isinstance(rest, Constant) else f.ctx.whole(rest)
     other = steps.is_positive(f, f.neg(f.mul(steps.sign(f, rest), y)))
     # Nothing times an infinite number is none.
-    added = f.mul(other, y) if truth.is_finite(f, y) else truth.choice(f, other, y, f.constant(np.zeros((), np.float32)))
+    added = (
+        f.mul(other, y) if truth.is_finite(f, y) else truth.choice(f, other, y, f.constant(np.zeros((), np.float32)))
+    )
     signed = f.add(rest, added)
     if known is None:
         return signed
