@@ -17,7 +17,7 @@ from raptor.common.errors import InternalError, UserError
 from raptor.frontend.batchwise import put_time_first
 from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported, runtime_reason
 from raptor.frontend.empty import drop_empty
-from raptor.frontend.folding import NO_KERNEL, fold, write_data
+from raptor.frontend.folding import NO_KERNEL, fold, fold_sizes, write_data
 from raptor.frontend.libraries import (
     InvalidTypes,
     infer_shapes,
@@ -141,7 +141,9 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
             # It does not infer all shapes (those of MeanVarianceNormalization), but uses those that are given; then it
             # also computes what depends on them.
             shaped, again = folder / "shaped.onnx", folder / "again.onnx"
-            shaped.write_bytes(infer_shapes(read_without_weights(target)).SerializeToString())
+            inferred = infer_shapes(read_without_weights(target))
+            fold_sizes(inferred)
+            shaped.write_bytes(inferred.SerializeToString())
             run(shaped, again, weights="again.bin")
             again.replace(target)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common

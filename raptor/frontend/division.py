@@ -5,8 +5,7 @@ import numpy as np
 from raptor.frontend import steps, truth
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import Refusal
-from raptor.frontend.whole import EXACT
+from raptor.frontend.whole import EXACT, BoundRefusal
 from raptor.graph.ir import Constant, Tensor
 
 
@@ -56,7 +55,7 @@ def _parts(f: Formula, x: Value, y: Value) -> tuple[Value, Value]:
 
 def _size(f: Formula, x: Value) -> Value:
     if not truth.is_whole(f, x):
-        raise Refusal("divides integers without a known bound")
+        raise BoundRefusal(None)
     return f.abs(x)
 
 

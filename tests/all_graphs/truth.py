@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from tests.all_graphs.builder import Builder, Shape, step
 
@@ -39,7 +39,7 @@ def of_any(b: Builder) -> tuple[str, Any]:
     known = [n for n in b.wholes if b.values[n].exact.dtype in INTEGERS]
     if known and not b.chance(3):
         name = b.pick(known)
-        return name, b.values[name].exact.dtype.type
+        return name, b.values[name].exact.dtype
     kind = b.pick(INTEGERS)
     return integers(b, b.shape(b.tensor()), kind), kind
 
@@ -57,7 +57,7 @@ def to_floats(b: Builder, name: str) -> str:
 
 
 def _type(kind: Any) -> int:
-    return {np.int64: TensorProto.INT64, np.int32: TensorProto.INT32, np.bool_: TensorProto.BOOL}[kind]
+    return helper.np_dtype_to_tensor_dtype(np.dtype(kind))
 
 
 @step("truth", 3)
