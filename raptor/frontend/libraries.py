@@ -45,6 +45,33 @@ def infer_shapes(proto: ModelProto) -> ModelProto:
     return inferred
 
 
+def standard_operators() -> Mapping[str, Any]:
+    """Returns the schemas of the latest version of all operators of the standard, without those that are given up."""
+    found: dict[str, Any] = {}
+    for schema in onnx.defs.get_all_schemas():
+        if not schema.domain and not schema.deprecated:
+            found[schema.name] = schema
+    return found
+
+
+def function_versions() -> Mapping[str, int]:
+    """Returns the operators that the standard defines by others, and its first version that does."""
+    found: dict[str, int] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
+        if versions and not schema.domain and not schema.deprecated:
+            found[schema.name] = min(found.get(schema.name, versions[0]), *versions)
+    return found
+
+
+def host_operators() -> frozenset[str]:
+    """Returns the operators of the standard that the installed onnxruntime computes on a processor."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    kernels = state.get_all_opkernel_def()
+    return frozenset(k.op_name for k in kernels if k.provider == "CPUExecutionProvider" and not k.domain)
+
+
 def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto]) -> FunctionProto | None:
     """Returns the function by which a version of the standard defines a node with inputs of these types, if any."""
     try:
