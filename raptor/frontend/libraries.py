@@ -122,12 +122,14 @@ def infer_types(proto: ModelProto, names: Sequence[str], folder: Path) -> dict[s
 
 
 def _type_of(text: str, shape: Sequence[int | str | None] = ()) -> TypeProto:
-    """Reads a type as onnxruntime writes it, `seq(tensor(float))`; sizes that are no numbers stay open."""
+    """Reads a type as onnxruntime writes it, `seq(tensor(float))`; sizes that are no numbers stay open.
+
+    onnxruntime writes no sizes where it does not know how many there are, and for a scalar: the former is assumed.
+    """
     kind, _, inner = text.removesuffix(")").partition("(")
     found = TypeProto()
     if kind == "tensor":
         found.tensor_type.elem_type = TensorProto.DataType.Value(_NAMES.get(inner, inner).upper())
-        found.tensor_type.shape.SetInParent()
         found.tensor_type.shape.dim.extend(
             onnx.TensorShapeProto.Dimension(dim_value=size if isinstance(size, int) else None) for size in shape
         )
