@@ -190,7 +190,7 @@ def test_scales_of_columns_of_a_product(x: tuple[int, ...], w: tuple[int, ...]):
     nodes = [
         node("QuantizeLinear", "x s z", "q"),
         node("DequantizeLinear", "q s z", "d"),
-        node("DequantizeLinear", "w ws", "wd", axis=axis),
+        node("DequantizeLinear", "w ws", "wd", name="weights", axis=axis),
         node("MatMul", "wd d" if left else "d wd"),
     ]
     rank = len(np.matmul(*((np.zeros(w), np.zeros(x)) if left else (np.zeros(x), np.zeros(w)))).shape)
