@@ -95,11 +95,17 @@ def _tried(case: TestCase, run: Callable[[Sequence[Any]], Sequence[Any]]) -> str
 
 
 def _bound_data(case: TestCase, bound: Sequence[str]) -> str:
-    """Says which data became constants: the first input of a model, unless its operators have parameters only."""
+    """Says which data became constants: the first input of a model, unless its operators have parameters only.
+
+    An input without elements has no data.
+    """
     assert case.model is not None
+    assert case.data_sets is not None
     graph = case.model.graph
     first = next((v.name for v in graph.input), "")
     if first not in bound or not PARAMETERS_ONLY.isdisjoint(n.op_type for n in graph.node):
+        return ""
+    if not np.size(_value(case.data_sets[0][0][0])):
         return ""
     return f"compiled as constants, but are data: {first}"
 
