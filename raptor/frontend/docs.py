@@ -105,8 +105,8 @@ def page() -> Iterator[str]:
     by_function = [name for name in others if name in functions.keys() - _DECIDED and _is_expanded(schemas[name])]
     rest = [name for name in others if name not in _DECIDED and name not in by_function]
     on_host = host_operators() | functions.keys()
-    shown = ", ".join(f"{name} (from version {functions[name]} on)" for name in by_function)
-    yield f"\nBy functions of the standard: {shown}.\n"
+    yield "\nBy functions of the standard, which it has from a version on:\n\n| operator | version |\n|---|---|\n"
+    yield from (f"| {name} | {functions[name]} |\n" for name in by_function)
     yield f"\nWhere constants decide, else on the host: {', '.join(n for n in others if n in _DECIDED)}.\n"
     yield "\n## On the host\n\nNever on the chip, but with `--host`: "
     yield f"{', '.join(name for name in rest if name in on_host)}.\n"

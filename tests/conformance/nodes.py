@@ -146,9 +146,10 @@ def _compare_floats(wanted: Array, found: Array, rtol: float, atol: float) -> No
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Why a case does not pass, three times; empty where it does.
+    """Reasons why a case does not pass; empty where it does.
 
-    `hosted`: with the host, for cases that fail without; `alone`: in onnxruntime, for those that fail with the host.
+    `reason`: on the chip alone; `hosted`: with the host, for cases that fail without; `alone`: in onnxruntime, for
+    those that fail with the host.
     """
 
     reason: str

@@ -232,7 +232,7 @@ def test_constant_outputs_come_from_the_host(tmp_path: Path):
 
 
 def test_multiply_accumulates_of_branches():
-    """Of the branches of an If the larger one counts: a host that has them does not seem to compute nothing."""
+    """Branches of an If count as the larger one: a host that has them does not seem to compute nothing."""
     weights = {"small": random(3, 2), "large": random(3, 6)}
     branches = [
         helper.make_graph(
