@@ -155,7 +155,7 @@ def _guarded(graph: GraphProto, constants: Constants) -> frozenset[str]:
             readers[name].append(node)
     found: set[str] = set()
     outputs = {v.name for v in graph.output}
-    for name in reversed([o for node in graph.node for o in node.output]):
+    for name in reversed([o for node in graph.node for o in node.output if o]):
         if readers[name] and name not in outputs and all(_guards(n, name, found, constants) for n in readers[name]):
             found.add(name)
     return frozenset(found)

@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, helper
 from raptor.common.errors import IncompleteError, UnsupportedError, UserError
 from raptor.common.spelling import flags
 from raptor.frontend import load, survey
+from raptor.frontend.check import is_settable
 from tests.frontend.support import make_model, node, random
 
 Dims = tuple[int | str | None, ...]
@@ -267,3 +268,17 @@ def test_all_inputs_that_cannot_be_are_told_at_once():
 def test_what_is_missing_is_said_in_python_too() -> None:
     error = IncompleteError("open", ["--dim", "H=SIZE", "--dim", "W=SIZE", "--shape", "x=1,C", "--set", "sr=VALUE"])
     assert error.keywords == "dims={'H': SIZE, 'W': SIZE}, shapes={'x': (1,C)}, constants={'sr': VALUE}"
+
+
+def test_an_absent_output_is_no_absent_parameter() -> None:
+    """The second layer has no lengths of sequences, and the first no sequence of results: both names are empty."""
+    layers = [
+        node("Cast", "ids", "x", to=TensorProto.FLOAT),
+        node("RNN", "x w r", "- h", hidden_size=1),
+        node("RNN", "z w r - - h", "- y", hidden_size=1),
+    ]
+    for layer in layers:
+        layer.output[:] = ["" if o == "-" else o for o in layer.output]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [3])
+    graph = helper.make_graph(layers, "ids", [ids], [])
+    assert not is_settable(helper.make_model(graph), ids)
