@@ -9,6 +9,7 @@ from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
+from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal
 from raptor.graph.ir import ConstantTensor, Indices, Tensor
 from raptor.target.layout import Image
@@ -97,6 +98,9 @@ def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> N
     x, ids, size = build.operand(node.inputs[0]), ctx.tensor(node.inputs[1]), len(rows)
     if size > MOST_CHOICES:
         raise Refusal(f"computed indices of {size} elements; at most {MOST_CHOICES}")
+    if "int" in (x.element.kind, ids.element.kind):
+        raise Refusal("computed indices of what is computed, in a program of integers")
+    ctx.narrowed(ids, Range(-size, size - 1))
     numbers = np.arange(size, dtype=np.float32).reshape(-1, *(1,) * at.ndim)
     f = Formula(node, ctx, rows.shape, natural_image(rows.shape))
     index = build.laid(build.arranged(np.broadcast_to(at, rows.shape), ids), f.image)
