@@ -1,6 +1,7 @@
 """Typed functions around the untyped parts of onnx and onnxruntime."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -57,17 +58,17 @@ def standard_operators() -> Mapping[str, Any]:
 def function_versions() -> Mapping[str, int]:
     """Returns the operators that the standard defines by others, and its first version that does."""
     found: dict[str, int] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
+    history: list[Any] = onnx.defs.get_all_schemas_with_history()
+    for schema in history:
         versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
         if versions and not schema.domain and not schema.deprecated:
-            found[schema.name] = min(found.get(schema.name, versions[0]), *versions)
+            found[schema.name] = min([*versions, found.get(schema.name, versions[0])])
     return found
 
 
 def host_operators() -> frozenset[str]:
     """Returns the operators of the standard that the installed onnxruntime computes on a processor."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
+    state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     kernels = state.get_all_opkernel_def()
     return frozenset(k.op_name for k in kernels if k.provider == "CPUExecutionProvider" and not k.domain)
 

@@ -180,11 +180,12 @@ def moved(b: Builder) -> None:
     b.need(bool(b.wholes))
     x = b.pick(b.wholes)
     shape = b.shape(x)
+    b.need(len(shape) > 0)
     found = b.pick(
         [
             lambda: b.reshape(x, b.factors(math.prod(shape), b.number(1, 3))),
             lambda: b.emit("Transpose", [x], perm=sorted(range(len(shape)), key=lambda _: b.number(0, 99))),
-            lambda: b.emit("Concat", [x, x], axis=b.number(0, max(len(shape) - 1, 0))),
+            lambda: b.emit("Concat", [x, x], axis=b.number(0, len(shape) - 1)),
         ]
     )()
     to_floats(b, found)
