@@ -16,6 +16,7 @@ from raptor.graph.ir import Graph
 from raptor.mapping.choose_recipes import Requantising, choose_recipes, verify_graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.depthwise import use_vector_unit
+from raptor.mapping.views import use_views
 from raptor.mapping.fold_relu import fold_relu
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
@@ -29,6 +30,7 @@ PREPARATION: tuple[Pass, ...] = (fold_relu, choose_recipes)
 
 LOWERING: tuple[Pass, ...] = (
     use_vector_unit,
+    use_views,
     spatial.partition,
     spatial.place_cores,
     spatial.schedule,
