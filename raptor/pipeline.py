@@ -16,8 +16,8 @@ from raptor.graph.ir import Graph
 from raptor.mapping.choose_recipes import Requantising, choose_recipes, verify_graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.depthwise import use_vector_unit
-from raptor.mapping.views import use_views
 from raptor.mapping.fold_relu import fold_relu
+from raptor.mapping.views import use_views
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
 from raptor.target.arch import Target

@@ -70,8 +70,8 @@ class _Joiner:
             case Move() as operator:
                 inputs, sources = self.through(node, operator)
                 self.origins[node.output] = inputs, sources.reshape(-1)
-                if all(is_streamed(self.graph.tensors[name].image) for name in (node.output, *inputs)):
-                    return replace(node, operator=Move(sources), inputs=inputs)
+                joined = replace(node, operator=Move(sources), inputs=inputs)
+                return joined if _streams(self.graph, joined) else node
             case _:
                 pass
         return node
@@ -94,6 +94,11 @@ class _Joiner:
             numbers.append(np.where(found < 0, -1, found + self.elements(inputs)))
             inputs += names
         return inputs, np.concatenate([*numbers, np.array([-1])])[operator.sources]
+
+
+def _streams(graph: Graph, node: Node) -> bool:
+    """Tells whether the result and all inputs of a node can be lines."""
+    return all(is_streamed(graph.tensors[name].image) for name in (node.output, *node.inputs))
 
 
 def _side_by_side(images: Sequence[Image]) -> Indices:
@@ -143,9 +148,7 @@ class _Orders:
         """Returns the order of the channels of a concatenation."""
         counts = [self.graph.tensors[name].image.channels for name in node.inputs]
         firsts = np.cumsum([0, *counts])
-        each = (
-            self.orders.get(n, np.arange(c)) + f for n, c, f in zip(node.inputs, counts, firsts, strict=False)
-        )
+        each = (self.orders.get(n, np.arange(c)) + f for n, c, f in zip(node.inputs, counts, firsts, strict=False))
         return np.concatenate(list(each))
 
     def moved(self, node: Node, operator: Move) -> Operator:
@@ -153,6 +156,8 @@ class _Orders:
         images = [self.graph.tensors[name].image for name in node.inputs]
         stored = np.concatenate([*self.stored(node.inputs, images), np.array([-1])])
         sources = stored[operator.sources]
+        if not _streams(self.graph, node):
+            return Move(sources)
         middle = sources[len(sources) // 2]
         order = np.argsort(middle, kind="stable")
         if _pieces(middle[order]) < _pieces(middle) and self.is_free(node.output):
@@ -182,7 +187,7 @@ class _Orders:
         return all(self.takes_any_order(node) for node in self.readers.get(name, ()))
 
     def takes_any_order(self, node: Node) -> bool:
-        """Tells whether the first input of a node, which is the only one but for a concatenation, may have any order."""
+        """Tells whether the inputs of a node may have any order of channels."""
         match node.operator:
             case Move():
                 return True

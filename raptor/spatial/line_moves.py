@@ -6,6 +6,7 @@ if only some of their channels are needed: a message takes less time for a few e
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,8 @@ class Places:
         wanted = sources.reshape(result.rows, result.width, result.channels)
         firsts = np.cumsum([0, *(image.elements for image in operands)])
         tensor = np.where(wanted < 0, -1, np.searchsorted(firsts, wanted, side="right") - 1)
-        channels, width = (np.array([*column, 1]) for column in zip(*((i.channels, i.width) for i in operands)))
+        channels = np.array([*(image.channels for image in operands), 1])
+        width = np.array([*(image.width for image in operands), 1])
         pixel, channel = np.divmod(wanted - firsts[tensor], channels[tensor])
         line, col = np.divmod(pixel, width[tensor])
         return cls(tensor, line, col, channel)
@@ -82,7 +84,9 @@ class MovedLines:
         for y in range(len(self.places.tensor)):
             line: list[tuple[Cell, ...]] = []
             for p in range(len(self.parts)):
-                made = (self.cell(emit, on_core, (y, p), cols, core_of(self.near(y, p, cols)) or 0) for cols in segments)
+                made = (
+                    self.cell(emit, on_core, (y, p), cols, core_of(self.near(y, p, cols)) or 0) for cols in segments
+                )
                 line.append(self.same(y, p) or tuple(made))
             lines.append(tuple(line))
         return Grid(self.parts, tuple(lines))
@@ -118,8 +122,7 @@ class MovedLines:
         known = np.flatnonzero(cell < len(ends))  # padding belongs to the column before it
         before = np.maximum(np.searchsorted(known, np.arange(len(cell)), side="right") - 1, 0)
         cuts = np.flatnonzero(np.diff(cell[known[before]])) + 1 if len(known) else ()
-        bounds = [0, *map(int, cuts), len(cell)]
-        return list(zip(bounds[:-1], bounds[1:], strict=True))
+        return list(pairwise([0, *map(int, cuts), len(cell)]))
 
     def near(self, y: int, p: int, cols: Range) -> Tile:
         """Returns a tile on the core where a cell is put together: one that it takes elements from, if there is one."""

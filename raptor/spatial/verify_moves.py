@@ -127,7 +127,9 @@ def _moved(op: BodyOp) -> tuple[Ints, Ints, Ints]:
                 )
                 for piece in op.pieces
             ]
-            at, source, offset = (np.concatenate([f.reshape(-1) for f in column]) for column in zip(*found, strict=True))
+            at, source, offset = (
+                np.concatenate([f.reshape(-1) for f in column]) for column in zip(*found, strict=True)
+            )
             return at, source, offset
         case _:
             none = np.zeros(0, np.int64)
