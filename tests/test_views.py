@@ -21,7 +21,7 @@ from tests.frontend.support import load, make_model, node, random
 from tests.graphs import models as random_models
 from tests.pipeline import Passes, check, passes
 
-CHIP = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 60, "mapping": "rows"}
+CHIP: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 60, "mapping": "rows"}
 CHANNELS = 20
 
 
@@ -64,7 +64,7 @@ MODELS = {
     "shuffle": between(*shuffled("a", "b"), apart=APART, together=TOGETHER),
     "part of a range": between(node("Slice", "a starts ends axes steps", "b"), channels=7, **SLICED),
     "whole range": between(node("Slice", "a starts ends axes", "b"), channels=4, starts=[16], ends=[20], axes=[1]),
-    "nearest": between(node("Resize", "a - scales", "b", mode="nearest"), scales=np.float32([1, 1, 3, 2])),
+    "nearest": between(node("Resize", "a - scales", "b", mode="nearest"), scales=np.array([1, 1, 3, 2], np.float32)),
     "padding and cropping": between(
         node("Slice", "a starts ends axes", "c"),
         node("Pad", "c pads", "b"),
@@ -80,7 +80,7 @@ MODELS = {
         node("Resize", "c - scales", "f", mode="nearest"),
         node("Concat", "f d", "b", axis=1),
         channels=2 * CHANNELS,
-        scales=np.float32([1, 1, 2, 2]),
+        scales=np.array([1, 1, 2, 2], np.float32),
         starts=[0],
         ends=[6],
         axes=[3],

@@ -97,9 +97,10 @@ class MovedLines:
         if t < 0 or self.operands[t].lines[line][q][-1].cols[1] != len(found[0]):
             return None
         low, high = self.operands[t].parts[q]
-        width, channels = found[0].shape
-        wanted = t, line, np.arange(width)[:, None], np.arange(low, high)
-        equal = high - low == channels and all((have == want).all() for have, want in zip(found, wanted, strict=True))
+        tensor, lines, col, channel = found
+        equal = bool((tensor == t).all() and (lines == line).all() and high - low == tensor.shape[1])
+        equal = equal and bool((col == np.arange(len(tensor))[:, None]).all())
+        equal = equal and bool((channel == np.arange(low, low + tensor.shape[1])).all())
         return self.operands[t].lines[line][q] if equal else None
 
     def found(self, y: int, p: int, cols: Range) -> tuple[Ints, ...]:
@@ -117,8 +118,8 @@ class MovedLines:
         """Cuts the columns of the result where the elements of the leading operand come from another cell."""
         cells = self.operands[self.lead].lines[0][0]
         ends = np.array([cell.cols[1] for cell in cells])
-        read = np.where(self.places.tensor == self.lead, self.places.col, ends[-1]).min(axis=(0, 2))
-        cell = np.searchsorted(ends, read, side="right")
+        read: Ints = np.where(self.places.tensor == self.lead, self.places.col, ends[-1]).min(axis=(0, 2))
+        cell: Ints = np.searchsorted(ends, read, side="right")
         known = np.flatnonzero(cell < len(ends))  # padding belongs to the column before it
         before = np.maximum(np.searchsorted(known, np.arange(len(cell)), side="right") - 1, 0)
         cuts = np.flatnonzero(np.diff(cell[known[before]])) + 1 if len(known) else ()
@@ -143,7 +144,8 @@ class MovedLines:
             ends = [b for _, b in operand.parts]
             part = np.where(tensor == t, np.searchsorted(ends, channel, side="right"), part)
         where, offset, sources = np.full(len(tensor), -1), np.zeros(len(tensor), np.int64), list[Tile]()
-        for t, y, q in sorted(set(zip(tensor.tolist(), line.tolist(), part.tolist(), strict=True))):
+        places: set[tuple[int, int, int]] = set(zip(tensor.tolist(), line.tolist(), part.tolist(), strict=True))
+        for t, y, q in sorted(places):
             if t < 0:
                 continue
             own = (tensor == t) & (line == y) & (part == q)

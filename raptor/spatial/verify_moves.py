@@ -53,7 +53,7 @@ def _held(operands: Sequence[TensorParts]) -> dict[str, list[Ints]]:
 
 
 class _Made(NamedTuple):
-    """Where the elements of a tile come from: for each, the number of a tile in `tiles` and the element of that tile.
+    """Origin of the elements of a tile: for each, the number of a tile in `tiles` and the element of that tile.
 
     steps: the first and the last one that make it.
     """
@@ -84,7 +84,8 @@ class _Origins:
             return np.zeros(len(wanted), np.bool_)
         source = made.source[offset]
         right = (source == ZERO) & (wanted == ZERO)
-        for s in np.unique(source[source >= 0]).tolist():
+        used: list[int] = np.unique(source[source >= 0]).tolist()
+        for s in used:
             own = source == s
             right[own] = self.are(made.tiles[s], made.offset[offset][own], wanted[own], made.steps[0])
         return right
