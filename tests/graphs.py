@@ -68,12 +68,14 @@ def conv(b: Builder) -> None:
     if window is None:
         return
     attributes, (height, width) = window
-    channels, filters = b.shapes[x][1], b.number(1, MAX_CHANNELS)
-    kernel = attributes["kernel_shape"]
-    inputs = [x, b.constant(filters, channels, *kernel, fan_in=channels * math.prod(kernel))]
+    channels = b.shapes[x][1]
+    groups = b.pick([1, 1, *(g for g in range(1, channels + 1) if channels % g == 0)])
+    filters = groups * b.number(1, max(1, MAX_CHANNELS // groups))
+    kernel, ins = attributes["kernel_shape"], channels // groups
+    inputs = [x, b.constant(filters, ins, *kernel, fan_in=ins * math.prod(kernel))]
     if b.number(0, 1):
         inputs.append(b.constant(filters))
-    b.add("Conv", inputs, (1, filters, height, width), **attributes)
+    b.add("Conv", inputs, (1, filters, height, width), group=groups, **attributes)
 
 
 def transposed_conv(b: Builder) -> None:

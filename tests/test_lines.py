@@ -120,6 +120,23 @@ def test_transposed_convolutions_by_line(window: dict[str, Any]):
     check(model, **CHIP)
 
 
+@pytest.mark.parametrize(("channels", "filters", "groups"), [(32, 32, 8), (40, 20, 10), (24, 36, 3), (20, 20, 20)])
+def test_groups_of_channels_by_line(channels: int, filters: int, groups: int):
+    """Ranges of whole groups, ranges that cut groups, groups of several ranges, one channel a group."""
+    model = make_model(
+        [node("Conv", "x w", "y", name="conv", pads=[1, 1, 1, 1], group=groups)],
+        {"x": (1, channels, 5, 6)},
+        ["y"],
+        {"w": random(filters, channels // groups, 3, 3)},
+    )
+    chip = {**CHIP, "xbar": (16, 4), "xbars_per_core": 80}
+    found = passes(model, **chip)
+    if channels == 32:
+        ranges = {m.ins: m.outs for c in found.spatial.computes for m in c.matrices if isinstance(m, LineMatrix)}
+        assert ranges == {(0, 16): (0, 16), (16, 32): (16, 32)}
+    check(model, **chip)
+
+
 @pytest.mark.parametrize("xbar", [4, 16, (8, 32), (32, 8)])
 def test_layers_split_over_cores(xbar: int | tuple[int, int]):
     """Forty crossbars a core are too few for the layer: its channels go to several, partial sums from core to core."""

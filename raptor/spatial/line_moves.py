@@ -98,9 +98,10 @@ class MovedLines:
             return None
         low, high = self.operands[t].parts[q]
         tensor, lines, col, channel = found
-        equal = bool((tensor == t).all() and (lines == line).all() and high - low == tensor.shape[1])
-        equal = equal and bool((col == np.arange(len(tensor))[:, None]).all())
-        equal = equal and bool((channel == np.arange(low, low + tensor.shape[1])).all())
+        width, channels = tensor.shape
+        equal = high - low == channels and bool(np.all((tensor == t) & (lines == line)))
+        equal = equal and bool(np.all(col == np.arange(width)[:, None]))
+        equal = equal and bool(np.all(channel == np.arange(low, low + channels)))
         return self.operands[t].lines[line][q] if equal else None
 
     def found(self, y: int, p: int, cols: Range) -> tuple[Ints, ...]:

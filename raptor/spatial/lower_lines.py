@@ -47,6 +47,7 @@ from raptor.spatial.operations import Pool as PoolTile
 from raptor.spatial.operations import Stencil as StencilTile
 from raptor.spatial.tiles import Tile
 from raptor.target.layout import Region
+from raptor.target.timing import pixels_together
 
 Ints = npt.NDArray[np.int64]
 
@@ -473,7 +474,8 @@ class LineLowering(TileLowering):
             if local not in known:
                 op = stencil_op(replace(operator, window=local))(tile, [given], Region(part, (0, 1)))
                 assert isinstance(op, StencilTile)
-                known[local] = op
+                at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
+                known[local] = replace(op, together=at_once if window.strides[1] == 1 else 1)
             body, position = (replace(known[local], result=tile, input=given),), y / window.out_dims[0]
             self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core, position)
             yield y, tile

@@ -23,6 +23,7 @@ from raptor.target.timing import (
     load_ns,
     message_times,
     mvmul_ns,
+    runs_ns,
     vector_ns,
 )
 
@@ -203,8 +204,7 @@ class _ListSchedule:
             case Requantise():
                 return recipe_ns(op.recipe, op.result.element, op.result.elements, self.arch)
             case Stencil():
-                taps = 2 * op.window.tap_count
-                return op.result.pixels * taps * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
+                return 2 * op.window.tap_count * runs_ns(arch, op.result.pixels, op.result.channels, op.together)
             case Pool():
                 return op.result.pixels * op.window.tap_count * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
             case _:
