@@ -100,8 +100,9 @@ class MovedLines:
         tensor, lines, col, channel = found
         width, channels = tensor.shape
         equal = high - low == channels and bool(np.all((tensor == t) & (lines == line)))
-        equal = equal and bool(np.all(col == np.arange(width)[:, None]))
-        equal = equal and bool(np.all(channel == np.arange(low, low + channels)))
+        columns: Ints = np.arange(width)[:, None]
+        own: Ints = np.arange(low, low + channels)
+        equal = equal and bool(np.all((col == columns) & (channel == own)))
         return self.operands[t].lines[line][q] if equal else None
 
     def found(self, y: int, p: int, cols: Range) -> tuple[Ints, ...]:
