@@ -98,11 +98,9 @@ class MovedLines:
             return None
         low, high = self.operands[t].parts[q]
         tensor, lines, col, channel = found
-        width, channels = tensor.shape
-        equal = high - low == channels and bool(np.all((tensor == t) & (lines == line)))
-        columns: Ints = np.arange(width)[:, None]
-        own: Ints = np.arange(low, low + channels)
-        equal = equal and bool(np.all((col == columns) & (channel == own)))
+        channels, width = high - low, len(tensor)
+        here = (tensor == t) & (lines == line) & (col == np.arange(width)[:, None])
+        equal = tensor.shape[1] == channels and bool(np.all(here & (channel == np.arange(low, high))))
         return self.operands[t].lines[line][q] if equal else None
 
     def found(self, y: int, p: int, cols: Range) -> tuple[Ints, ...]:
