@@ -22,6 +22,7 @@ from raptor.common.errors import CapacityError, UserError
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.file import mapping_file
+from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.line_unfolding import (
     LineMatrix,
     band_shape,
@@ -30,6 +31,7 @@ from raptor.mapping.line_unfolding import (
     block_shape,
     line_blocks,
 )
+from raptor.mapping.rows import layer_plans
 from raptor.pim import PimProgram
 from raptor.search import Objective, cost_of, search
 from raptor.target import isa
@@ -304,6 +306,20 @@ def test_layers_that_do_not_fit_line_by_line_are_computed_whole():
     assert in_matrices(decision)
     assert by_line(decision)
     check(model, cores=8, tolerance=1e-4, **ROWS)
+
+
+def test_a_plan_costs_what_its_widest_segment_does():
+    """28 columns on 10 cores make segments of 2 and of 3 columns; the middle one has 3 on 9 cores, and 2 on 10."""
+    done = passes(conv_model((1, 16, 6, 30), 16), **CHIP)
+    (plans,) = layer_plans(done.graph, done.arch, DEFAULT).values()
+    costs: dict[Any, dict[int, float]] = {}
+    for plan in plans:
+        kind = replace(plan.grid, cols=(), step=1)
+        costs.setdefault(kind, {})[max(b - a for a, b in plan.grid.cols)] = plan.core_ns
+    assert any({1, 2, 3} <= found.keys() for found in costs.values())
+    for found in costs.values():
+        by_width = [found[width] for width in sorted(found)]
+        assert by_width == sorted(by_width)
 
 
 def excited(blocks: int) -> ModelProto:
