@@ -309,17 +309,14 @@ def test_layers_that_do_not_fit_line_by_line_are_computed_whole():
 
 
 def test_a_plan_costs_what_its_widest_segment_does():
-    """28 columns on 10 cores make segments of 2 and of 3 columns; the middle one has 3 on 9 cores, and 2 on 10."""
-    done = passes(conv_model((1, 16, 6, 30), 16), **CHIP)
-    (plans,) = layer_plans(done.graph, done.arch, DEFAULT).values()
-    costs: dict[Any, dict[int, float]] = {}
-    for plan in plans:
-        kind = replace(plan.grid, cols=(), step=1)
-        costs.setdefault(kind, {})[max(b - a for a, b in plan.grid.cols)] = plan.core_ns
-    assert any({1, 2, 3} <= found.keys() for found in costs.values())
-    for found in costs.values():
-        by_width = [found[width] for width in sorted(found)]
-        assert by_width == sorted(by_width)
+    """30 columns on 10 cores are 3 for each; of 28 columns, some cores have 3 and some 2, as the one in the middle."""
+    costs: list[dict[Any, float]] = []
+    for width in (28, 30):
+        done = passes(conv_model((1, 16, 6, width), 16, pads=(1, 1, 1, 1)), **CHIP)
+        (plans,) = layer_plans(done.graph, done.arch, DEFAULT).values()
+        costs.append({replace(p.grid, cols=(), step=1): p.core_ns for p in plans if len(p.grid.cols) == 10})
+    assert costs[0]
+    assert costs[0] == costs[1]
 
 
 def excited(blocks: int) -> ModelProto:
