@@ -24,7 +24,14 @@ from raptor.device.errors import (
     StaleHandleError,
 )
 from raptor.device.futures import AnyFuture, Future, is_future, run_next, value_of, wait_until, waited_ns
-from raptor.device.operands import checked_matrix, checked_vectors, shape_of
+from raptor.device.operands import (
+    UNKNOWN,
+    check_matrix_shape,
+    check_vectors_shape,
+    checked_matrix,
+    checked_vectors,
+    shape_of,
+)
 
 if TYPE_CHECKING:
     from raptor.device.device import Device
@@ -102,6 +109,7 @@ class Crossbar:
         first = whole_or_none("row", row, 0, info.xbar[0] - 1)
         given = matrix if is_future(matrix) else checked_matrix(info, matrix)
         shape = shape_of(given, 2, "a matrix")
+        check_matrix_shape(info, shape)
 
         def check(value: Any) -> Array:
             return checked_matrix(info, value, shape)
@@ -115,8 +123,9 @@ class Crossbar:
             future = self._future(given, None, lambda at: self.device.ledger.write(self.index, first or 0, shape, at))
             self._shape = after
             self._epoch += row is None
-            self._add(_Work(future, given, check, send, writes=True, replaces=row is None, epoch=self._epoch))
-        run_next(self._drain)
+            work = _Work(future, given, check, send, writes=True, replaces=row is None, epoch=self._epoch)
+            self._add(work)
+        self._start(work)
         return future
 
     def matvec(self, vector: Operand) -> Future[Array]:
@@ -143,17 +152,19 @@ class Crossbar:
         Raises `AlreadyReleasedError`, and `DeviceTimeoutError` if work is open after `timeout` seconds; then the
         crossbar is still held.
         """
-        with self._lock:
-            if self._is_released:
-                raise AlreadyReleasedError(f"crossbar {self.index} was released already")
         if discard:
             self._discard()
-        self.wait(timeout)
+        while not self._try_release():
+            self.wait(timeout)
+        self.device.take_back(self.index)
+
+    def _try_release(self) -> bool:
+        """Ends the handle if no work is open."""
         with self._lock:
             if self._is_released:
                 raise AlreadyReleasedError(f"crossbar {self.index} was released already")
-            self._is_released = True
-        self.device.take_back(self.index)
+            self._is_released = not self._open
+            return self._is_released
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for the work that is open now. Raises `DeviceTimeoutError`."""
@@ -176,7 +187,10 @@ class Crossbar:
                 raise NotWrittenError(f"crossbar {self.index} holds no matrix: write one first")
             rows, cols = self._shape
             given = operand if is_future(operand) else checked_vectors(info, operand, rows, dimensions)
-            shape = (*shape_of(given, dimensions, "vectors" if dimensions == 2 else "a vector")[:-1], cols)
+            found = shape_of(given, dimensions, "vectors" if dimensions == 2 else "a vector")
+            if found != UNKNOWN:
+                check_vectors_shape(found, rows, dimensions)
+            shape = (*found[:-1], cols)
             count = shape[0] if dimensions == 2 else 1
 
             def check(value: Any) -> Array:
@@ -188,8 +202,9 @@ class Crossbar:
             future: Future[Array] = self._future(
                 given, shape, lambda at: self.device.ledger.product(self.index, (rows, cols), count, at)
             )
-            self._add(_Work(future, given, check, send, writes=False, replaces=False, epoch=self._epoch))
-        run_next(self._drain)
+            work = _Work(future, given, check, send, writes=False, replaces=False, epoch=self._epoch)
+            self._add(work)
+        self._start(work)
         return future
 
     def _future(self, operand: object, shape: tuple[int, ...] | None, charge: Callable[[float], float]) -> Future[Any]:
@@ -222,9 +237,14 @@ class Crossbar:
     def _add(self, work: _Work) -> None:
         self._queue.append(work)
         self._open[work.future] = None
+
+    def _start(self, work: _Work) -> None:
+        """Runs what can run, now or when the operand is there."""
+        # NOTE: not under the lock: a callback may come at once, and run work of other crossbars.
         if not work.is_ready:
             for future in (work.operand, work.future):
                 future.add_done_callback(self._go_on)
+        run_next(self._drain)
 
     def _go_on(self, _: AnyFuture) -> None:
         run_next(self._drain)

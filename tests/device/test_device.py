@@ -297,6 +297,11 @@ def test_vectors_that_do_not_fit():
         x.write(EYE[:3])
         with pytest.raises(ShapeError, match=r"expected shape \(3,\), as the matrix has 3 rows; got \(4,\)"):
             x.matvec(ONES)
+        y = x.matvec(ONES[:3])  # of 4 elements, whatever they will be
+        with pytest.raises(ShapeError, match=r"got \(4,\)"):
+            x.matvec(y)
+        with pytest.raises(ShapeError, match="a matrix must have 2 dimensions"):
+            x.write(y)
         with pytest.raises(OperandError, match="not numbers"):
             x.matvec(["a", "b", "c"])
         with pytest.raises(ShapeError, match="a future without a shape"):
