@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -58,11 +58,11 @@ def standard_operators() -> Mapping[str, Any]:
 def function_versions() -> Mapping[str, int]:
     """Returns the operators that the standard defines by others, and its first version that does."""
     found: dict[str, int] = {}
-    history: list[Any] = onnx.defs.get_all_schemas_with_history()
+    history = cast(Sequence[Any], onnx.defs.get_all_schemas_with_history())
     for schema in history:
-        versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
+        versions: list[int] = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
         if versions and not schema.domain and not schema.deprecated:
-            found[schema.name] = min([*versions, found.get(schema.name, versions[0])])
+            found[schema.name] = min(min(versions), found.get(schema.name, versions[0]))
     return found
 
 
