@@ -32,12 +32,12 @@ def _signals(graph: Graph) -> set[str]:
     for node in graph.nodes:
         if not _takes_signals(graph, node):
             continue
-        names = {*node.inputs, node.output} & {n for n in (*node.inputs, node.output) if _is_signal(graph, n)}
+        names = {n for n in (*node.inputs, node.output) if _is_signal(graph, n)}
         met = [names, *(group for group in joined if group & names)]
-        joined = [*(group for group in joined if not group & names), set().union(*met)]
+        joined = [*(group for group in joined if not group & names), set[str]().union(*met)]
         if isinstance(node.operator, Filter) and node.operator.window.tap_count > 1:
             found.add(node.output)
-    return set().union(*(group for group in joined if group & found))
+    return set[str]().union(*(group for group in joined if group & found))
 
 
 def _is_signal(graph: Graph, name: str) -> bool:
