@@ -61,11 +61,13 @@ def _line(image: Image) -> Image:
 
 
 def _over_lines(node: Node) -> Node:
-    """Returns the node with a window of two dimensions if it has one."""
+    """Returns the node with a window of two dimensions if it has one of one dimension."""
     operator = node.operator
     if not isinstance(operator, _Weighing) or not isinstance(operator.window, Window):
         return node
     w = operator.window
+    if len(w.kernel) > 1:
+        return node
     window = replace(
         w,
         in_dims=(1, *w.in_dims),
