@@ -44,6 +44,8 @@ from raptor.target.arch import Target
 
 MOST = 2**31 - 1
 LONGEST_PATIENCE_NS = 1e9
+LATEST_SAMPLE = 15
+"""Each sample that is scheduled takes time."""
 
 
 def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
@@ -102,6 +104,8 @@ def _settings(decision: Decision, arch: Target) -> Iterator[str]:
             yield f"flow.xbar: {decision.flow.xbar}, on this chip {xbar}"
         if not 0 <= decision.flow.patience_ns <= LONGEST_PATIENCE_NS:
             yield f"flow.patience_ns: {decision.flow.patience_ns}, expected 0 to {LONGEST_PATIENCE_NS:g}"
+        if not 0 <= decision.flow.sample <= LATEST_SAMPLE:
+            yield f"flow.sample: {decision.flow.sample}, expected 0 to {LATEST_SAMPLE}"
 
 
 def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterator[str]:

@@ -133,12 +133,17 @@ def _fit(
 ) -> tuple[dict[str, KernelUnfolding | FullyConnected], dict[str, Placed]] | None:
     """Returns the layers that are not computed by line, and a plan with cores for each of the others.
 
-    Layers have cores of their own if there are enough, else they share cores. If that is not enough either, layers lose
-    their plans, the last one first, since a layer that is not computed by line wastes the fewest crossbars.
+    Layers have cores of their own if there are enough; if not, first distant layers that are not computed by line share
+    cores, then all layers do. If that is not enough either, layers lose their plans, the last one first, since a layer
+    that is not computed by line wastes the fewest crossbars.
     """
     fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
     while True:
-        whole, used = _place_whole(graph, layers, arch)
+        whole, used = _place_whole(graph, layers, arch, apart=True)
+        placed = _choose(fronts, arch.usable_cores, used, share)
+        if placed is not None:
+            return whole, placed
+        whole, used = _place_whole(graph, layers, arch, apart=False)
         placed = _choose(fronts, arch.usable_cores, used, share)
         if placed is None and used < arch.usable_cores:
             single = {k: [_without_copies(p) for p in plans] for k, plans in (layers | inputs).items()}
@@ -411,16 +416,19 @@ def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) 
 
 
 def _place_whole(
-    graph: Graph, by_line: Container[str], arch: Target
+    graph: Graph, by_line: Container[str], arch: Target, *, apart: bool
 ) -> tuple[dict[str, KernelUnfolding | FullyConnected], int]:
     """Puts layers that are not computed `by_line` on cores, one after another from core 0.
 
-    Returns the layers, and the number of cores that they take.
+    If `apart`, only neighbours share a core, not layers with a layer by line in between: a core is occupied from its
+    first work of a sample to its last, and can begin the next sample only then. Returns the layers, and the number of
+    cores that they take.
     """
     layers: dict[str, KernelUnfolding | FullyConnected] = {}
     core, free, tile = -1, 0, tile_of(graph, arch)
     for key, filter_ in filters_of(graph).items():
         if key in by_line:
+            free = 0 if apart else free
             continue
         wide, chip = is_dense(filter_), layer_target(graph, layer_nodes(graph)[key], arch)
         matrices = dense_unfolding(filter_, chip, tile, core, free) if wide else kernel_unfolding(filter_, chip, tile)
