@@ -17,6 +17,7 @@ from raptor.mapping.choose_recipes import Requantising, choose_recipes, verify_g
 from raptor.mapping.decision import Decision
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.fold_relu import fold_relu
+from raptor.mapping.views import use_views
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
 from raptor.spatial.orders import STORED, Aim
@@ -30,6 +31,7 @@ PREPARATION: tuple[Pass, ...] = (fold_relu, choose_recipes)
 
 LOWERING: tuple[Pass, ...] = (
     use_vector_unit,
+    use_views,
     spatial.partition,
     spatial.place_cores,
     spatial.schedule,

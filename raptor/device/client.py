@@ -15,6 +15,7 @@ import numpy as np
 from raptor.common.arguments import finite
 from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.errors import DriverError, LostError
+from raptor.device.futures import Countdown
 from raptor.device.protocol import (
     MOST_VECTORS,
     VERSION,
@@ -217,13 +218,11 @@ class SocketCrossbars:
 def _joined(parts: "list[Future[Array]]") -> "Future[Array]":
     """Returns a future of all results below each other. The driver answers in order only if it likes."""
     whole: Future[Array] = Future()
-    lock, left = Lock(), [len(parts)]
+    left = Countdown(len(parts))
 
     def count(_: "Future[Array]") -> None:
-        with lock:
-            left[0] -= 1
-            if left[0]:
-                return
+        if not left.is_last():
+            return
         failures = [failure for part in parts if (failure := part.exception()) is not None]
         if failures:
             whole.set_exception(failures[0])

@@ -8,11 +8,13 @@ from threading import Lock
 from time import monotonic
 from typing import Self
 
-from raptor.common.arguments import flag
+from raptor.common.arguments import flag, whole_or_none
 from raptor.device.account import Account, Costs, Ledger
 from raptor.device.back_end import BackEnd, DeviceInfo
 from raptor.device.crossbar import Crossbar, wait_for
 from raptor.device.errors import DeviceTimeoutError, ExhaustedError, StaleHandleError
+from raptor.device.graph import Graph, Schedule
+from raptor.device.schedulers import find_schedule
 
 _SERIAL = count(1)
 
@@ -95,6 +97,14 @@ class Device:
             wait_for(each)
         for failure in filter(None, [each.take_failure() for each in waited]):
             raise failure
+
+    def graph(self, schedule: str | Schedule = "min_writes", *, crossbars: int | None = None) -> Graph:
+        """Returns an empty graph of products, for a with statement at whose end it is scheduled and runs.
+
+        `schedule`: `asap`, `alap`, `min_writes`, or a scheduler of your own. `crossbars`: how many to use at most; by
+        default, all that are free.
+        """
+        return Graph(self, find_schedule(schedule), whole_or_none("crossbars", crossbars, 1, self.info.crossbars))
 
     def close(self, *, discard: bool = False, timeout: float | None = None) -> None:
         """Waits for all work (with `discard`, only for what has begun), releases all crossbars, and ends the back end.

@@ -10,7 +10,7 @@ import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
-from threading import local
+from threading import Lock, local
 from typing import Any, TypeGuard, TypeVar
 
 T = TypeVar("T")
@@ -61,6 +61,19 @@ def is_future(value: object) -> TypeGuard[AnyFuture]:
 def value_of(future: AnyFuture) -> Any:
     """Returns the result of a future that is done. Unlike `result`, it does not count as waiting."""
     return concurrent.futures.Future[Any].result(future)
+
+
+class Countdown:
+    """Counts calls of several threads."""
+
+    def __init__(self, count: int) -> None:
+        self._left, self._lock = count, Lock()
+
+    def is_last(self) -> bool:
+        """Returns true for the last of the expected calls."""
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
 
 
 class _Running(local):

@@ -40,6 +40,7 @@ from raptor.mapping.line_unfolding import (
 from raptor.mapping.pixelwise import check_operations
 from raptor.mapping.rows import runs_by_line
 from raptor.mapping.streaming import Parts, line_parts
+from raptor.mapping.views import use_views
 from raptor.target.arch import Target
 
 MOST = 2**31 - 1
@@ -69,7 +70,7 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
             yield f"core {core} of {arch.usable_cores}"
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node, graph))
-    graph = use_vector_unit(graph, decision)
+    graph = use_views(use_vector_unit(graph, decision), decision)
     if decision.tile != (tile := tile_of(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
     chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))

@@ -60,6 +60,7 @@ from raptor.mapping.streaming import (
     is_streamed,
     line_parts,
 )
+from raptor.mapping.views import join_views
 from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import (
     MESH_FLIT_NS,
@@ -99,7 +100,7 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
     Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
     """
     vector = choose_depthwise(graph, arch)
-    on_crossbars = lift_signals(as_stencils(graph, vector))
+    on_crossbars = join_views(lift_signals(as_stencils(graph, vector)))
     found = _map_lines(on_crossbars, arch, knobs)
     if found is None:
         return map_raptor(graph, arch)

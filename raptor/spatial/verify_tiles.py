@@ -14,6 +14,7 @@ from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Ove
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_fully_connected import verify_dense
 from raptor.spatial.verify_lines import verify_lines
+from raptor.spatial.verify_moves import verify_moves
 from raptor.spatial.verify_takes import verify_takes
 from raptor.spatial.verify_types import verify_types
 from raptor.target.arch import Target
@@ -48,6 +49,7 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     verify_lines(graph)
     verify_dense(graph)
     verify_takes(graph)
+    verify_moves(graph)
     _check_used(graph)
 
 
