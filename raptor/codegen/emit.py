@@ -397,7 +397,7 @@ class Emitter:
         pixel_bytes = op.result.channels * self.size(op.result)
         given_bytes = op.result.channels * self.size(given)
         out = self.at(op.result) + pixel * pixel_bytes
-        source = self._source(op, inputs[pixel, tap])
+        source = self._source(op, inputs[pixel, tap].astype(np.intp))
         weight = (self.at(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(
             np.intp
         ) * given_bytes * op.together
