@@ -22,6 +22,7 @@ from raptor.common.errors import CapacityError, UserError
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.file import mapping_file
+from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.line_unfolding import (
     LineMatrix,
     band_shape,
@@ -30,6 +31,7 @@ from raptor.mapping.line_unfolding import (
     block_shape,
     line_blocks,
 )
+from raptor.mapping.rows import layer_plans
 from raptor.pim import PimProgram
 from raptor.search import Objective, cost_of, search
 from raptor.target import isa
@@ -323,6 +325,17 @@ def test_layers_that_do_not_fit_line_by_line_are_computed_whole():
     assert in_matrices(decision)
     assert by_line(decision)
     check(model, cores=8, tolerance=1e-4, **ROWS)
+
+
+def test_a_plan_costs_what_its_widest_segment_does():
+    """30 columns on 10 cores are 3 for each; of 28 columns, some cores have 3 and some 2, as the one in the middle."""
+    costs: list[dict[Any, float]] = []
+    for width in (28, 30):
+        done = passes(conv_model((1, 16, 6, width), 16, pads=(1, 1, 1, 1)), **CHIP)
+        (plans,) = layer_plans(done.graph, done.arch, DEFAULT).values()
+        costs.append({replace(p.grid, cols=(), step=1): p.core_ns for p in plans if len(p.grid.cols) == 10})
+    assert costs[0]
+    assert costs[0] == costs[1]
 
 
 def excited(blocks: int) -> ModelProto:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,13 +35,18 @@ Operand = npt.ArrayLike | AnyFuture
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """An operation that was asked for. `send` gives a checked operand to the back end."""
+    """An operation that was asked for. `send` gives a checked operand to the back end.
+
+    `replaces`: it writes a whole matrix. `epoch`: number of such writes up to this operation.
+    """
 
     future: Future[Any]
     operand: Any
     check: Callable[[Any], Array]
     send: Callable[[Array], Any]
     writes: bool
+    replaces: bool
+    epoch: int
 
     @property
     def is_ready(self) -> bool:
@@ -65,7 +71,8 @@ class Crossbar:
         self._open: dict[Future[Any], None] = {}
         self._is_draining = False
         self._shape: tuple[int, int] | None = None
-        self._unwritten: BaseException | None = None
+        self._epoch = 0
+        self._unwritten: dict[int, BaseException] = {}
         self._failure: BaseException | None = None
         self._is_released = False
 
@@ -107,7 +114,8 @@ class Crossbar:
             after = self._after_write(shape, first)
             future = self._future(given, None, lambda at: self.device.ledger.write(self.index, first or 0, shape, at))
             self._shape = after
-            self._add(_Work(future, given, check, send, writes=True))
+            self._epoch += row is None
+            self._add(_Work(future, given, check, send, writes=True, replaces=row is None, epoch=self._epoch))
         run_next(self._drain)
         return future
 
@@ -180,7 +188,7 @@ class Crossbar:
             future: Future[Array] = self._future(
                 given, shape, lambda at: self.device.ledger.product(self.index, (rows, cols), count, at)
             )
-            self._add(_Work(future, given, check, send, writes=False))
+            self._add(_Work(future, given, check, send, writes=False, replaces=False, epoch=self._epoch))
         run_next(self._drain)
         return future
 
@@ -227,8 +235,12 @@ class Crossbar:
             if self._is_draining:
                 return
             self._is_draining = True
-        while (work := self._next()) is not None:
-            self._run(work)
+        try:
+            while (work := self._next()) is not None:
+                self._run(work)
+        except BaseException:  # Ctrl-C: whoever goes on must find the queue as it is
+            self._is_draining = False
+            raise
 
     def _next(self) -> _Work | None:
         with self._lock:
@@ -243,19 +255,24 @@ class Crossbar:
             return
         try:
             result = work.send(self._checked(work))
-        except BaseException as e:  # whatever a driver raises is the failure of the operation
+        except Exception as e:  # whatever a driver raises is the failure of the operation
             self._fail(work, e)
             return
+        except BaseException as e:
+            self._fail(work, e)
+            raise
         if is_future(result):
             result.add_done_callback(partial(self._finish_later, work))
         else:
             self._finish(work, result)
 
     def _checked(self, work: _Work) -> Array:
-        if not work.writes and self._unwritten is not None:
-            if isinstance(self._unwritten, LostError):
-                raise self._unwritten
-            raise NotWrittenError(f"crossbar {self.index} holds no matrix: {self._unwritten}") from self._unwritten
+        # NOTE: later writes do not matter: an answer may come when they are long under way.
+        failure = None if work.replaces else self._unwritten.get(work.epoch)
+        if isinstance(failure, LostError):
+            raise failure
+        if failure is not None:
+            raise NotWrittenError(f"crossbar {self.index} holds no matrix: {failure}") from failure
         if not is_future(work.operand):
             return work.operand
         if (failure := work.operand.exception()) is not None:
@@ -274,7 +291,7 @@ class Crossbar:
             return
         wanted, array = work.future.shape, np.asarray(result)
         assert wanted is not None  # a product has a result
-        if array.dtype != self.device.info.result_dtype or array.size != np.prod(wanted):
+        if array.dtype != self.device.info.result_dtype or array.size != prod(wanted):
             self._fail(work, DriverError(f"the driver answered {array.dtype} {array.shape}, expected {wanted}"))
             return
         self._end(work, array.reshape(wanted), None)
@@ -285,8 +302,8 @@ class Crossbar:
     def _end(self, work: _Work, result: Array | None, failure: BaseException | None) -> None:
         """Completes an operation. It counts as open until its future is done."""
         with self._lock:
-            if work.writes:
-                self._unwritten = failure
+            if work.writes and failure is not None:
+                self._unwritten.setdefault(work.epoch, failure)
             if failure is not None and not work.future.cancelled():
                 self._failure = self._failure or failure
         if failure is None:

@@ -34,7 +34,7 @@ def checked_vectors(info: DeviceInfo, value: object, rows: int, dimensions: int)
 def shape_of(operand: object, dimensions: int, what: str) -> tuple[int, ...]:
     """Returns the shape that an operand has or will have. Raises `ShapeError` if a future does not know it."""
     shape = getattr(operand, "shape", None)
-    if shape is None and is_future(operand) and operand.done():
+    if shape is None and is_future(operand) and operand.done() and operand.exception() is None:
         shape = np.shape(value_of(operand))
     if shape is None and dimensions == 1:
         return (0,)  # a vector has the rows of the matrix, or fails when it is there

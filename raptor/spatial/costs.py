@@ -54,7 +54,7 @@ class Costs:
             case Requantise():
                 return recipe_ns(op.recipe, op.result.element, op.result.elements, self.arch)
             case _:
-                return _NS[type(op)](op, arch)
+                return OF_CLASS[type(op)](op, arch)
 
     def product_ns(self, layer: str, given: Tile, result: Tile, xbars: int) -> float:
         """Returns the time of an MVM of a layer."""
@@ -123,7 +123,7 @@ def _gather_ns(op: Gather[Tile], arch: Target) -> float:
     return total
 
 
-_NS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
+OF_CLASS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
     Bound: _at_once_ns,
     Copy: lambda _, __: 0.0,
     Dot: _dot_ns,
