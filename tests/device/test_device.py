@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import pickle
 import threading
 import time
 from pathlib import Path
@@ -394,9 +393,3 @@ def test_eight_threads():
             thread.join()
         assert (device.account.writes, device.account.products, device.free) == (160, 800, 3)
     assert wrong == []
-
-
-def test_errors_survive_pickling():
-    for kind in DeviceError.__subclasses__():
-        found = pickle.loads(pickle.dumps(kind("text")))
-        assert (type(found), str(found), found.exit_status) == (kind, "text", 2)
