@@ -88,7 +88,7 @@ def _streaming() -> ModelProto:
 
 
 def _lines() -> ModelProto:
-    """Bands of lines, dilations, sums over cores, layers cut differently, depthwise layers, a gate for channels."""
+    """Bands of lines, dilations, sums over cores, layers cut differently, depthwise and transposed layers, a gate."""
     nodes = [
         node("Conv", "x w", "a", name="tall", pads=[2, 3, 2, 1], strides=[1, 2], dilations=[1, 2]),
         node("Conv", "a d", "s", name="depthwise", group=4, pads=[1, 1, 1, 1], strides=[2, 1]),
@@ -103,10 +103,11 @@ def _lines() -> ModelProto:
         node("Mul", "o gate", "y"),
         node("Conv", "x t", "i", name="depthwise_of_the_input", group=2, pads=[1, 1, 1, 1]),
         node("Conv", "i k", "z", name="point"),
+        node("ConvTranspose", "i j", "q", name="up", strides=[2, 1], dilations=[1, 2], pads=[1, 1, 0, 2]),
     ]
     constants = {"w": random(4, 2, 5, 3), "d": random(4, 1, 3, 3), "v": random(14, 4, 2, 3), "u": random(18, 18, 3, 3)}
-    constants |= {"t": random(2, 1, 3, 3), "k": random(3, 2, 1, 1)}
-    return make_model(nodes, {"x": (1, 2, 8, 12)}, ["y", "z"], constants)
+    constants |= {"t": random(2, 1, 3, 3), "k": random(3, 2, 1, 1), "j": random(2, 3, 3, 2)}
+    return make_model(nodes, {"x": (1, 2, 8, 12)}, ["y", "z", "q"], constants)
 
 
 def _classifier() -> ModelProto:
