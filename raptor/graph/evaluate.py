@@ -14,6 +14,7 @@ import numpy.typing as npt
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import (
     Bound,
+    ChannelSum,
     Concat,
     Constant,
     ConstantTensor,
@@ -119,6 +120,9 @@ def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
             chosen = (_constant(m.pixels) if isinstance(m, Constant) else operands[m] for m in maps)
             with np.errstate(over="ignore"):  # infinities are what the chip computes, too
                 result = np.broadcast_to(MAP_FUNCTIONS[function](*chosen), full)
+        case ChannelSum(factor):
+            total = operands[0].sum(axis=-1, keepdims=True) * np.float32(factor)
+            result = np.broadcast_to(total.reshape(image.rows, image.width, 1), full)
         case Concat():
             result = np.concatenate(operands, axis=-1)
         case Move() | Take():

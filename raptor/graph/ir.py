@@ -141,6 +141,16 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelSum:
+    """y[p, c] = factor * sum over the channels k of x[p, k]: all channels c of the result are equal.
+
+    Made by `raptor.mapping.token_layout` only.
+    """
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Concat:
     """Channels of the inputs side by side, in order."""
 
@@ -210,6 +220,7 @@ Operator = (
     | Stencil
     | Pool
     | Map
+    | ChannelSum
     | Concat
     | Move
     | Take
@@ -325,6 +336,8 @@ def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) ->
         case Pool(_, window):
             found = (sources[0].channels, sources[0].pixels, image.pixels)
             return found, (image.channels, _in_pixels(window), window.out_pixels)
+        case ChannelSum():
+            return sources[0].pixels, image.pixels
         case Dot(batch, rows, cols):
             found = (sources[0].pixels, sources[1].pixels, sources[0].channels, image.pixels, image.channels)
             return found, (batch * rows, batch * cols, sources[1].channels, batch * rows, cols)

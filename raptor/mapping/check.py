@@ -25,7 +25,7 @@ from raptor.mapping.decision import (
     Range,
     layer_nodes,
 )
-from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, use_vector_unit
+from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, is_mean, use_vector_unit
 from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
 from raptor.mapping.line_unfolding import (
@@ -70,6 +70,7 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     if decision.tile != (tile := tile_of(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
     chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
+    nodes |= layer_nodes(graph)
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
     if isinstance(decision.flow, ByPixel):
@@ -108,8 +109,8 @@ def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterat
     operator = node.operator
     assert isinstance(operator, Filter)
     by_line = isinstance(decision.flow, ByLine)
-    if isinstance(layer, OnVectorUnit) and not is_depthwise(operator):
-        yield "kind: vector, but it is not a depthwise layer"
+    if isinstance(layer, OnVectorUnit) and not is_depthwise(operator) and not is_mean(graph, node):
+        yield "kind: vector, but it is neither a depthwise layer nor a mean"
     if isinstance(layer, OnVectorUnit) and not has_narrow_weights(graph, node):
         yield f"kind: vector, but its weights have {operator.weight_bits} bits, more than its input"
     if isinstance(layer, FullyConnected | LineUnfolding) and not by_line:

@@ -35,7 +35,7 @@ from raptor.mapping.decision import (
     filters_of,
     layer_nodes,
 )
-from raptor.mapping.depthwise import as_stencils, choose_depthwise
+from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
 from raptor.mapping.knobs import DEFAULT, INPUT_READERS, MESSAGE_NS, SENDINGS, Knobs
@@ -65,6 +65,7 @@ from raptor.mapping.streaming import (
     is_streamed,
     line_parts,
 )
+from raptor.mapping.token_layout import lay_tokens
 from raptor.mapping.widths import accumulating, layer_target, recipe_ns
 from raptor.target.arch import (
     MESH_FLIT_NS,
@@ -104,8 +105,8 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
 
     Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
     """
-    vector = choose_depthwise(graph, arch)
-    on_crossbars = as_stencils(graph, vector)
+    vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
+    on_crossbars = lay_tokens(as_stencils(graph, vector))
     found = _map_lines(on_crossbars, arch, knobs)
     if found is None:
         return map_raptor(graph, arch)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import (
     Bound,
+    ChannelSum,
     Concat,
     Constant,
     ConstantTensor,
@@ -87,6 +88,8 @@ class TileLowering:
                 self.lower_filter(node, operator)
             case Dot() as operator:
                 self.lower_dot(node, operator)
+            case ChannelSum() as operator:
+                self.lower_sum(node, operator)
             case Stencil() | Pool() | Map() | Requantise() | Bound() | Lookup() as operator:
                 self.lower_tiles(node, op_of(operator))
             case Concat():
@@ -215,6 +218,40 @@ class TileLowering:
             parts.append((region, result))
         self.bind(node.output, node.name, parts)
 
+    def lower_sum(self, node: Node, operator: ChannelSum) -> None:
+        """Emits the sum over the channels of each pixel, then repeats it in the channels of the result."""
+        image = self.graph.tensors[node.output].image
+        total = self.summed(node, f"{node.output}.sum", [p.tile for p in self.parts(node.inputs[0])], operator.factor)
+        parts: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            result = self.tile(node.output, i, region, image)
+            self.add(node, [repeat_op(result, total)])
+            parts.append((region, result))
+        self.bind(node.output, node.name, parts)
+
+    def summed(self, node: Node, name: str, tiles: Sequence[Tile], factor: float, position: float = 1.0) -> Tile:
+        """Emits the sum over the channels of some tiles of the same pixels, times a factor; returns a tile of it.
+
+        A tile is added up where it is, and the sums on the core of the first one.
+        """
+        total: Tile | None = None
+        for k, tile in enumerate(tiles):
+            part = replace(tile, name=f"{name}.{k}", channels=1)
+            ones = ConstantTile.of(f"{part.name}.factor", np.full((1, 1, tile.channels), factor), tile.element)
+            body: list[BodyOp] = [DotTile(part, tile, ones, 1, 1, 0)]
+            self.emit_body(node, body, position)
+            if total is not None:
+                added = replace(part, name=f"{part.name}.added")
+                self.emit_body(node, [Vector(added, "add", (total, part))], position)
+                part = added
+            total = part
+        assert total is not None, "every image has channels"
+        return total
+
+    def emit_body(self, node: Node, body: list[BodyOp], position: float) -> None:
+        """Emits a compute without matrices at a position; its result is that of the last operation."""
+        self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)), None, position)
+
     def lower_move(self, node: Node, operator: Move) -> None:
         """Emits a `Move` for each tile of the result: one list of runs from the tiles of the inputs.
 
@@ -315,6 +352,13 @@ class TileLowering:
         for compute, core in layer.computes():
             self.emit(compute, core)
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
+
+
+def repeat_op(result: Tile, given: Tile) -> MoveTile[Tile]:
+    """Returns the operation that repeats the only channel of each pixel in all channels of the result."""
+    pixel = np.arange(result.pixels)
+    runs = np.stack(np.broadcast_arrays(pixel * result.channels, 0, pixel, 0, result.channels), axis=1)
+    return MoveTile(result, (given,), runs)
 
 
 def table_of(name: str, operator: Take, region: Region, element: ElementType) -> ConstantTile:

@@ -301,6 +301,10 @@ class Dot(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return (self.left, self.right)
 
+    @property
+    def reads(self) -> tuple[V, ...]:
+        return _computed(self.operands)
+
     def map_operands(self, f: Callable[[V], W]) -> "Dot[W]":
         return Dot(f(self.result), f(self.left), f(self.right), self.batch, self.cols, self.first)
 
