@@ -160,7 +160,7 @@ def _fully_connected(chip: _Chip, layer: FullyConnected, filter_: Filter) -> Ite
 
 def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
     """Yields what is wrong with a layer by line: its grid, its cores, its blocks."""
-    if not runs_by_line(chip.graph, node, filter_) or node.inputs[0] not in chip.parts:
+    if not runs_by_line(chip.graph, node, filter_, chip.parts, chip.arch):
         yield "kind: line, but it cannot be computed by line"
         return
     grid, window = layer.grid, filter_.window

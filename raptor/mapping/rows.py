@@ -5,7 +5,7 @@ takes longest gets its next faster grid of cores, as long as cores are left.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -62,6 +62,7 @@ from raptor.mapping.streaming import (
     Parts,
     Range,
     cut_channels,
+    fits_rows,
     is_streamed,
     line_parts,
 )
@@ -91,7 +92,7 @@ def layer_plans(graph: Graph, arch: Target, knobs: Knobs) -> dict[str, list[Plan
     extra_ns = following_ns(graph, arch)
     found: dict[str, list[Plan]] = {}
     for node in graph.nodes:
-        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator) and node.inputs[0] in parts:
+        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch):
             extra = extra_ns.get(filter_key(node), 0.0)
             chip = layer_target(graph, node, arch)
             plans = list(plans_of(node.operator, parts[node.inputs[0]], chip, extra, knobs))
@@ -161,9 +162,11 @@ def _without_copies(plan: Plan) -> Plan:
     return replace(plan, grid=replace(plan.grid, copies=1))
 
 
-def runs_by_line(graph: Graph, node: Node, operator: Filter) -> bool:
-    """Tells whether a layer can be computed line by line, provided that its input comes as lines."""
-    window = operator.window
+def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
+    """Tells whether a layer can be computed line by line. `parts`: see `line_parts`."""
+    window, given = operator.window, parts.get(node.inputs[0])
+    if given is None or not fits_rows(given, arch.xbar_rows):
+        return False
     if operator.groups > 1 or operator.key or operator.relu:
         return False
     if window.transposed or len(window.kernel) != 2 or window.batch != 1:

@@ -3,14 +3,18 @@
 from itertools import accumulate
 
 from raptor.graph.ir import (
+    ChannelSum,
     Concat,
+    Dot,
     Elementwise,
     Graph,
     Node,
     Pool,
     Rename,
+    Softmax,
     Stencil,
 )
+from raptor.mapping.token_layout import is_tokens
 from raptor.target.layout import Image
 
 Range = tuple[int, int]
@@ -22,9 +26,11 @@ LONGEST = 8192
 
 
 def is_streamed(image: Image) -> bool:
-    """Tells whether a tensor is one image of two dimensions and channels, with several lines, and not too large."""
+    """Tells whether a tensor is lines of tokens, or one image of several lines, and not too large."""
     if max(image.rows, image.width) > LONGEST:
         return False
+    if is_tokens(image):
+        return True
     alone = len(image.shape) == 3 or (len(image.shape) == 4 and image.shape[0] == 1)
     return alone and image.channel_axis == len(image.shape) - 3 and image.rows > 1
 
@@ -35,7 +41,10 @@ def cut_channels(channels: int, tile: int) -> Parts:
 
 
 def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
-    """Returns the channel ranges of every streamed tensor. A concatenation keeps those of its operands."""
+    """Returns the channel ranges of every streamed tensor. A concatenation keeps those of its operands.
+
+    Scores of attention are one range: a softmax needs them side by side.
+    """
     parts = {n: cut_channels(graph.tensors[n].image.channels, tile) for n in graph.inputs if _streams(graph, n)}
     for node in graph.nodes:
         if _streams(graph, node.output):
@@ -48,11 +57,18 @@ def _streams(graph: Graph, name: str) -> bool:
     return is_streamed(graph.tensors[name].image)
 
 
+def fits_rows(parts: Parts, xbar_rows: int) -> bool:
+    """Tells whether the channels of each range fit the rows of a crossbar."""
+    return all(stop - start <= xbar_rows for start, stop in parts)
+
+
 def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
     """Returns the channel ranges of the operand if the node leaves channels where they are, else None."""
+    if isinstance(node.operator, Dot | Softmax):
+        return ((0, graph.tensors[node.output].image.channels),)
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
-    if isinstance(node.operator, Elementwise | Pool | Rename | Stencil):
+    if isinstance(node.operator, ChannelSum | Elementwise | Pool | Rename | Stencil):
         same = (n for n in node.inputs if n in parts and keeps_channels(graph, n, node.output))
         return next((parts[name] for name in same), None)
     return None

@@ -3,9 +3,9 @@
 from raptor.graph.ir import Filter, Graph, Take
 from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
 from raptor.spatial.ir import FilterUse, SpatialGraph, TakeUse
-from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_pixels import PixelLowering
 from raptor.spatial.lower_tiles import TileLowering
+from raptor.spatial.lower_tokens import TokenLowering
 from raptor.spatial.placed import Partition
 from raptor.target.arch import Target
 
@@ -40,6 +40,6 @@ def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:
         case ByTile():
             return TileLowering(graph, decision, arch)
         case ByLine():
-            return LineLowering(graph, decision, arch)
+            return TokenLowering(graph, decision, arch)
         case ByPixel():
             return PixelLowering(graph, decision, arch)
