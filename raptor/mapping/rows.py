@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 from raptor.graph.ir import (
     Bound,
@@ -66,7 +67,8 @@ from raptor.mapping.streaming import (
     is_streamed,
     line_parts,
 )
-from raptor.mapping.token_layout import lay_tokens
+from raptor.mapping.token_cores import Stages, TokenCores, choose_token_cores, find_stages
+from raptor.mapping.token_layout import is_tokens, lay_tokens
 from raptor.mapping.widths import accumulating, layer_target, recipe_ns
 from raptor.target.arch import (
     MESH_FLIT_NS,
@@ -84,6 +86,8 @@ from raptor.target.timing import (
     vector_element_ns,
     vector_ns,
 )
+
+T = TypeVar("T", LineUnfolding, KernelUnfolding, FullyConnected, KernelUnfolding | FullyConnected)
 
 
 def layer_plans(graph: Graph, arch: Target, knobs: Knobs) -> dict[str, list[Plan]]:
@@ -122,18 +126,78 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Laye
     layers = layer_plans(graph, arch, knobs)
     read = {name for node in graph.nodes for name in node.inputs}
     inputs = {n: list(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
+    stages = find_stages(graph, arch, following_ns(graph, arch))
+    tokens = None if stages is None else _beside_tokens(graph, arch, stages, layers, inputs, knobs)
+    if tokens is not None:
+        return tokens
     fitting = _fit(graph, arch, layers, inputs, knobs.share)
     if fitting is None:
         return None
     whole, placed = fitting
+    return _numbered(arch, knobs, layers, inputs, whole, placed, TokenCores())
+
+
+def _beside_tokens(
+    graph: Graph,
+    arch: Target,
+    stages: Stages,
+    layers: dict[str, list[Plan]],
+    inputs: dict[str, list[Plan]],
+    knobs: Knobs,
+) -> tuple[dict[str, Layer], ByLine] | None:
+    """Returns the layers and the flow with chains and attentions on cores of their own; None if the chip is too small.
+
+    The other layers get cores until none takes longer than a group of attentions.
+    """
+    others = {key: plans for key, plans in layers.items() if key not in stages.keys}
+    tokens = {name for name in inputs if is_tokens(graph.tensors[name].image)}
+    fronts = {k: pareto(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
+    whole, used = _place_whole(graph, layers, arch)
+    at = dict.fromkeys(fronts, 0)
+    while True:
+        taken = sum(fronts[key][i].cores for key, i in at.items())
+        choice = choose_token_cores(stages, arch, arch.usable_cores - used - taken, knobs)
+        if choice is None:
+            return None
+        slow = [
+            k for k, i in at.items() if fronts[k][i].core_ns > choice.interval_ns and i + 1 < len(fronts[k])
+        ]
+        if not slow:
+            break
+        at[max(slow, key=lambda k: fronts[k][at[k]].core_ns)] += 1
+    placed = in_order({key: fronts[key][i] for key, i in at.items()})
+    return _numbered(arch, knobs, others, inputs, whole, placed, choice)
+
+
+def _numbered(
+    arch: Target,
+    knobs: Knobs,
+    layers: dict[str, list[Plan]],
+    inputs: dict[str, list[Plan]],
+    whole: dict[str, KernelUnfolding | FullyConnected],
+    placed: dict[str, Placed],
+    tokens: TokenCores,
+) -> tuple[dict[str, Layer], ByLine]:
+    """Returns all layers and the flow, with the cores of `placed` first, then those of `tokens`, then `whole`."""
     lines = {key: LineUnfolding(placed[key].plan.grid, placed[key].cores) for key in layers}
-    loading_of = ((n, placed[n]) for n in inputs if placed[n].cores)
+    loading_of = ((n, placed[n]) for n in inputs if n in placed and placed[n].cores)
     loaders = {n: tuple(zip(p.plan.grid.cols, p.cores, strict=True)) for n, p in loading_of}
     first = 1 + max((core for p in placed.values() for core in p.cores), default=-1)
-    moved = {key: replace(layer, cores=tuple(c + first for c in layer.cores)) for key, layer in whole.items()}
+    in_chains = {key: _moved(layer, first) for key, layer in tokens.layers.items()}
+    products = {key: replace(grid, cores=tuple(c + first for c in grid.cores)) for key, grid in tokens.products.items()}
+    moved = {key: _moved(layer, first + tokens.cores) for key, layer in whole.items()}
+    begin = next(iter(in_chains.values()), None)
+    if begin is not None:
+        loaders |= {n: tuple((cols, begin.core(s, 0, 0)) for s, cols in enumerate(begin.grid.cols))
+                    for n in inputs if n not in placed}
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     patience_ns = knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
-    return {**lines, **moved}, ByLine(xbar, patience_ns, loaders)
+    return {**lines, **in_chains, **moved}, ByLine(xbar, patience_ns, loaders, products=products)
+
+
+def _moved(layer: T, first: int) -> T:
+    """Returns a layer with its cores counted from `first`."""
+    return replace(layer, cores=tuple(core + first for core in layer.cores))
 
 
 def _fit(

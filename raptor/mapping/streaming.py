@@ -1,5 +1,6 @@
 """Finds the tensors that stream line by line, and cuts their channels into ranges."""
 
+from collections.abc import Container, Mapping
 from itertools import accumulate
 
 from raptor.graph.ir import (
@@ -8,6 +9,7 @@ from raptor.graph.ir import (
     Dot,
     Elementwise,
     Graph,
+    Move,
     Node,
     Pool,
     Rename,
@@ -55,6 +57,27 @@ def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
 
 def _streams(graph: Graph, name: str) -> bool:
     return is_streamed(graph.tensors[name].image)
+
+
+def is_view(graph: Graph, node: Node, parts: Mapping[str, Parts]) -> bool:
+    """Tells whether a move takes tokens or makes tokens, and all that it takes streams. `parts`: see `line_parts`."""
+    if not isinstance(node.operator, Move) or not all(name in parts for name in node.inputs):
+        return False
+    return any(is_tokens(graph.tensors[name].image) for name in (*node.inputs, node.output))
+
+
+def multiplies_tokens(graph: Graph, node: Node, parts: Mapping[str, Parts], views: Container[str]) -> bool:
+    """Tells whether a product of two computed tensors can be computed by line.
+
+    Its operands must stream, or be `views`: lines are the batch in both, pixels the rows of the first and the columns
+    of the second.
+    """
+    operator = node.operator
+    if not isinstance(operator, Dot) or node.output not in parts:
+        return False
+    images = (graph.tensors[name].image for name in (*node.inputs, node.output))
+    wanted = [(operator.batch, n) for n in (operator.rows, operator.cols, operator.rows)]
+    return [(i.rows, i.width) for i in images] == wanted and all(n in views or n in parts for n in node.inputs)
 
 
 def fits_rows(parts: Parts, xbar_rows: int) -> bool:

@@ -270,7 +270,7 @@ class TileLowering:
                 self._locate(name, wanted - first, base, where, offset)
                 base += len(self.parts(name))
             runs = find_runs(where, offset)
-            whole = _whole_tile(runs, sources, result)
+            whole = whole_tile(runs, [part.tile for part in sources], result)
             if whole is not None:
                 bound.append((region, whole))
                 continue
@@ -437,13 +437,13 @@ def stencil_op(operator: Stencil) -> MakeOp:
     return make
 
 
-def _whole_tile(runs: Ints, sources: list[Part], result: Tile) -> Tile | None:
+def whole_tile(runs: Ints, sources: Sequence[Tile], result: Tile) -> Tile | None:
     """Returns the source tile that equals `result` from end to end, or None."""
     run: list[int] = runs[0].tolist()
     _, source, first, stride, elements = run
     if source < 0 or (first, stride, elements) != (0, 1, result.elements):
         return None
-    tile = sources[source].tile
+    tile = sources[source]
     return tile if (tile.pixels, tile.channels) == (result.pixels, result.channels) else None
 
 

@@ -5,7 +5,7 @@ Then those tiles of the operands that hold them are copied there, and put into o
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from raptor.graph.ir import ChannelSum, Dot, Elementwise, Filter, Move, Node, Rename, Softmax, Take
 from raptor.mapping.decision import LineUnfolding, filter_key
-from raptor.mapping.streaming import Parts, Range
+from raptor.mapping.streaming import Parts, Range, is_view, multiplies_tokens
 from raptor.mapping.token_layout import is_pointwise, is_tokens
-from raptor.spatial.ir import BodyOp, Compute
+from raptor.spatial.ir import BodyOp, Compute, Copy
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
 from raptor.spatial.lower_lines import LineLowering
-from raptor.spatial.lower_tiles import repeat_op
+from raptor.spatial.lower_tiles import repeat_op, whole_tile
 from raptor.spatial.operations import Dot as DotTile
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Softmax as SoftmaxTile
@@ -36,12 +36,13 @@ class TokenLowering(LineLowering):
     """Lowers operators of sequences token by token, all others as `LineLowering`.
 
     views: moves of which only what is asked for exists, by name of the result. seen: tiles of views so far, by name.
-    readers: the nodes that read each tensor.
+    readers: the nodes that read each tensor. born: order in which the tensors were made, by name of their first tile.
     """
 
     views: dict[str, Node] = field(default_factory=dict[str, Node])
     seen: dict[str, Tile] = field(default_factory=dict[str, Tile])
     readers: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
+    born: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         LineLowering.__post_init__(self)
@@ -51,13 +52,13 @@ class TokenLowering(LineLowering):
 
     def lower(self, node: Node) -> None:
         match node.operator:
-            case Move() if self.is_view(node):
+            case Move() if is_view(self.graph, node, self.parts_of):
                 self.views[node.output] = node
             case ChannelSum() as operator if self.sums_tokens(node):
                 self.sum_tokens(node, operator)
             case Softmax() if node.output in self.parts_of and node.inputs[0] in self.parts_of:
                 self.softmax_tokens(node)
-            case Dot() as operator if self.multiplies_tokens(node, operator):
+            case Dot() if multiplies_tokens(self.graph, node, self.parts_of, self.views):
                 self.dot_tokens(node)
             case _:
                 self.make_views(node)
@@ -72,11 +73,6 @@ class TokenLowering(LineLowering):
 
     def image(self, name: str) -> Image:
         return self.graph.tensors[name].image
-
-    def is_view(self, node: Node) -> bool:
-        """True if a move takes tokens or makes tokens, and all that it takes exists as lines."""
-        tokens = any(is_tokens(self.image(name)) for name in (*node.inputs, node.output))
-        return tokens and all(name in self.parts_of and name in self.grids for name in node.inputs)
 
     def is_open(self, name: str) -> bool:
         """True if a tensor is a view that has not been made whole."""
@@ -180,7 +176,11 @@ class TokenLowering(LineLowering):
                 sources.append(tile)
             first += self.image(operand).elements
         tile = Tile(stem, region.row_count, region.width(image), region.channel_count, self.element(name))
-        op = MoveTile(tile, tuple(sources), find_runs(where, offset))
+        runs = find_runs(where, offset)
+        same = whole_tile(runs, sources, tile)
+        if same is not None:
+            return same
+        op = MoveTile(tile, tuple(sources), runs)
         position = region.rows[0] / image.rows
         self.emit(Compute(node.name, node.op_type, name, (), (op,), (tile,)), core, position)
         return tile
@@ -200,25 +200,75 @@ class TokenLowering(LineLowering):
         for line in np.unique(lines).tolist():
             own = np.flatnonzero(lines == line)
             cols = int(x[own].min()), int(x[own].max()) + 1
-            cell = self.line_on(node, name, line // len(parts), line % len(parts), cols, core)
-            low, high = parts[line % len(parts)]
-            yield inside[own], cell.tile, (x[own] - cell.cols[0]) * (high - low) + channel[own] - low
+            low, first = parts[line % len(parts)][0], int(channel[own].min())
+            asked = first - low, int(channel[own].max()) + 1 - low
+            cell, at = self.slice_on(node, name, divmod(line, len(parts)), asked, cols, core)
+            yield inside[own], cell.tile, (x[own] - cell.cols[0]) * cell.tile.channels + channel[own] - low - at
+
+    def slice_on(
+        self, node: Node, name: str, line: tuple[int, int], channels: Range, cols: Range, core: int
+    ) -> tuple[Cell, int]:
+        """Returns a cell on a core with channels of a line, counted from the first of their range, and its first one.
+
+        line: number of the line and of the channel range. Where the cells of the line are, the channels are cut out of
+        each, so that no others have to travel. A cell that is on the core already is taken as it is.
+        """
+        (y, p), grid = line, self.grid(name)
+        own = [cell for cell in grid.lines[y][p] if cell.cols[0] < cols[1] and cols[0] < cell.cols[1]]
+        cores = {self.residency.core_of(cell.tile) for cell in own}
+        whole = channels == (0, own[0].tile.channels)
+        if whole or None in cores or cores == {core}:
+            return self.line_on(node, name, y, p, cols, core), 0
+        sliced = f"{name}.{channels[0]}-{channels[1]}"
+        place = (sliced, y, p, core)
+        found = self.residency.find(place, (), cols, exact=False)
+        if found is None:
+            found = self.residency.copied(place, Cell(cols, self.assembled(node, sliced, (y, p), channels, own, cols, core)))
+        return found, channels[0]
+
+    def assembled(
+        self, node: Node, name: str, line: tuple[int, int], channels: Range, cells: list[Cell], cols: Range, core: int
+    ) -> Tile:
+        """Emits copies of some channels of cells, side by side as one tile `name` on a core. Returns the tile."""
+        (y, p), width = line, channels[1] - channels[0]
+        stem = f"{cell_name(name, y, p, cols)}-{cols[1]}@{core}"
+        tile = Tile(stem, 1, cols[1] - cols[0], width, cells[0].tile.element)
+        for cell in cells:
+            low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])
+            source = self.cut_channels(node, f"{cell_name(name, y, p, cell.cols)}", cell.tile, channels)
+            at = (low - cell.cols[0]) * width, (low - cols[0]) * width
+            op = Copy(tile, source, *at, (high - low) * width)
+            self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, 0.0)
+        return tile
+
+    def cut_channels(self, node: Node, stem: str, tile: Tile, channels: Range) -> Tile:
+        """Returns some channels of a tile as a tile called `stem` on its core; makes it at the first call."""
+        if stem not in self.seen:
+            made = replace(tile, name=stem, channels=channels[1] - channels[0])
+            pixel = np.arange(tile.pixels)
+            first = pixel * tile.channels + channels[0]
+            runs = np.stack(np.broadcast_arrays(pixel * made.channels, 0, first, 1, made.channels), axis=1)
+            self.emit_token(node, MoveTile(made, (tile,), runs), self.residency.core_of(tile), 0.0)
+            self.seen[stem] = made
+        return self.seen[stem]
 
     def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
         if self.is_open(name) and self.same_pixels(name, node.output):
             return self.view(node, name, y, parts[p], cell.cols, core or 0)
         return LineLowering.operand(self, node, name, y, p, cell, core, parts)
 
+    def bind_grid(self, name: str, node: str, grid: Grid) -> None:
+        self.born.setdefault(grid.lines[0][0][0].tile.name, len(self.born))
+        LineLowering.bind_grid(self, name, node, grid)
+
     def lead(self, node: Node) -> str | None:
         """Returns the operand of tokens that was made last: the others wait for it. Else as in `LineLowering`."""
         if not is_tokens(self.image(node.output)):
             return LineLowering.lead(self, node)
-        order = {name: i for i, name in enumerate(self.grids)}
-        there = [n for n in node.inputs if n in order and self.same_pixels(n, node.output)]
-        return max(there, key=lambda n: (self.is_on_core(n), order[n]), default=None)
-
-    def is_on_core(self, name: str) -> bool:
-        return self.residency.core_of(self.grids[name].lines[0][0][0].tile) is not None
+        firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
+        there = [n for n in firsts if self.same_pixels(n, node.output)]
+        made = {n: (self.residency.core_of(firsts[n]) is not None, self.born[firsts[n].name]) for n in there}
+        return max(there, key=lambda n: made[n], default=None)
 
     # Operators of tokens
 
@@ -264,14 +314,6 @@ class TokenLowering(LineLowering):
             self.emit_token(node, SoftmaxTile(tile, cell.tile), self.residency.core_of(cell.tile), 0.0)
             made.setdefault((y, 0), []).append(Cell(cell.cols, tile))
         self.bind_made(node, parts, made)
-
-    def multiplies_tokens(self, node: Node, operator: Dot) -> bool:
-        """True if the operands of a product are lines or views: of the batch in both, its rows in the first."""
-        left, right = (self.image(name) for name in node.inputs)
-        lines = [(i.rows, i.width) for i in (left, right, self.image(node.output))]
-        wanted = [(operator.batch, n) for n in (operator.rows, operator.cols, operator.rows)]
-        known = all(self.is_open(name) or name in self.parts_of for name in node.inputs)
-        return lines == wanted and known and node.output in self.parts_of
 
     def dot_tokens(self, node: Node) -> None:
         """Emits a product of two computed tensors: each core takes some pixels of the first, and all of the second."""

@@ -1,0 +1,314 @@
+"""Chooses cores for transformers: layers between two attentions share cores, and attentions take all cores of a group.
+
+Between two attentions every token is for itself. So the layers there form a chain: a core holds the weights of all of
+them and takes some tokens, which never leave it. If a core is too small, several cores hold a chain together, each some
+output channels. An attention needs keys and values of all tokens, and no crossbars: any core can take some queries of
+some heads. Attentions and chains come in turns, so they can use the same cores: the model is cut into groups of
+neighbouring attentions and chains, and a group has cores of its own. Few groups are good for the latency, because more
+cores work on each attention; many are good for the interval, because more samples are under way.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from raptor.graph.ir import Dot, Elementwise, Filter, Graph, Node, Rename, Softmax
+from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
+from raptor.mapping.knobs import MESSAGE_NS, Knobs
+from raptor.mapping.line_unfolding import block_pixels
+from raptor.mapping.streaming import Parts, Range, cut_channels, is_view, line_parts, multiplies_tokens
+from raptor.mapping.token_layout import is_pointwise, is_tokens
+from raptor.mapping.widths import accumulating, layer_target
+from raptor.target.arch import Target
+from raptor.target.timing import (
+    ISSUE_NS,
+    copy_ns,
+    message_element_ns,
+    mvmul_ns,
+    vector_element_ns,
+    vector_ns,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLayer:
+    """A layer of tokens: its filter, the channel ranges of its input, and the target with its widths.
+
+    `extra_ns`: time of what follows it on its cores, for all tokens.
+    """
+
+    key: str
+    filter_: Filter
+    parts: Parts
+    arch: Target
+    extra_ns: float
+
+    def outs(self, cores: int) -> tuple[Range, ...]:
+        """Cuts the output channels for several cores, into whole ranges; there may be fewer of them than cores."""
+        ranges = cut_channels(self.filter_.weights.shape[2], self.arch.xbar_rows)
+        pieces = even(len(ranges), min(cores, len(ranges)))
+        return tuple((ranges[a][0], ranges[b - 1][1]) for a, b in pieces)
+
+    def width(self, cores: int) -> int:
+        """Returns the largest number of output channels of a core."""
+        return max(b - a for a, b in self.outs(cores))
+
+    def blocks(self, pixels: int) -> Iterator[int]:
+        """Yields for each channel range of the input the tokens of a block, at most `pixels`."""
+        yield from (min(pixels, block_pixels(part, self.arch.xbar_rows)) for part in self.parts)
+
+    def xbars(self, cores: int, pixels: int) -> int:
+        """Returns the crossbars of the core that needs most."""
+        most = self.arch.outputs_per_xbar
+        return sum(-(-count * self.width(cores) // most) for count in self.blocks(pixels))
+
+    def core_ns(self, cores: int, pixels: int, tokens: int, share: float) -> float:
+        """Returns the working time of a core for some tokens. `share`: its part of what follows."""
+        most, sums, width = self.arch.outputs_per_xbar, accumulating(self.arch), self.width(cores)
+        total = self.extra_ns * share
+        for count in self.blocks(pixels):
+            product = mvmul_ns(self.arch, -(-count * width // most)) + ISSUE_NS
+            total += -(-tokens // count) * product + tokens * width * vector_element_ns(sums)
+        return total
+
+    def grid(self, cols: tuple[Range, ...], cores: int, pixels: int, step_ns: float) -> LineGrid:
+        """Returns the grid for tokens `cols`, each on `cores` cores."""
+        widest = max(-(-n * self.width(cores) // self.arch.outputs_per_xbar) for n in self.blocks(pixels))
+        step = max(1, int(step_ns / mvmul_ns(self.arch, widest)))
+        return LineGrid(cols, (self.parts,), self.outs(cores), 1, pixels, 0, step)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layers between two attentions, and the tokens of a sample."""
+
+    layers: tuple[TokenLayer, ...]
+    tokens: int
+    xbars_per_core: int
+    xbar_rows: int
+
+    @cached_property
+    def form(self) -> tuple[int, int] | None:
+        """The cores that hold the chain together, and the tokens of a block; None if no number of cores holds it."""
+        widest = max((len(layer.outs(self.xbar_rows * 64)) for layer in self.layers), default=1)
+        for cores in range(1, widest + 1):
+            for pixels in (self.xbar_rows, 1):
+                if sum(layer.xbars(cores, pixels) for layer in self.layers) <= self.xbars_per_core:
+                    return cores, pixels
+        return None
+
+    @property
+    def least(self) -> int:
+        """The fewest cores that hold the chain. `form` must not be None."""
+        assert self.form is not None
+        return self.form[0] if self.layers else 0
+
+    def copies(self, cores: int) -> int:
+        """Returns how often some cores hold the chain."""
+        return min(cores // self.least, self.tokens) if self.layers else 0
+
+    def core_ns(self, cores: int) -> float:
+        """Returns the working time of one of so many cores for a sample."""
+        if not self.layers:
+            return 0.0
+        assert self.form is not None
+        (together, pixels), copies = self.form, self.copies(cores)
+        tokens, share = -(-self.tokens // copies), 1 / (copies * together)
+        return sum(layer.core_ns(together, pixels, tokens, share) for layer in self.layers)
+
+    def records(self, cores: Sequence[int], step_ns: float) -> Iterator[tuple[str, LineUnfolding]]:
+        """Yields key and record of each layer on these cores."""
+        if not self.layers:
+            return
+        assert self.form is not None
+        together, pixels = self.form
+        cols = even(self.tokens, self.copies(len(cores)))
+        for layer in self.layers:
+            grid = layer.grid(cols, together, pixels, step_ns)
+            own = (cores[s * together + j] for s in range(len(cols)) for j in range(len(grid.outs)))
+            yield layer.key, LineUnfolding(grid, tuple(own))
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The first product of an attention: keys, heads, queries of a head, keys of a head, channels of each."""
+
+    key: str
+    heads: int
+    queries: int
+    keys: int
+    channels: int
+
+    def splits(self, cores: int) -> Iterator[tuple[int, int]]:
+        """Yields ways to cut heads and queries for at most so many cores."""
+        for heads in range(1, min(self.heads, cores) + 1):
+            yield heads, min(self.queries, cores // heads)
+
+    def core_ns(self, heads: int, queries: int, arch: Target) -> float:
+        """Returns the working time of a core for heads and queries of each.
+
+        Keys and values of the heads come by messages; the values are transposed. Then there is a dot product of
+        vectors for each query and key, and for each query and channel.
+        """
+        scores = self.keys * (vector_ns(arch, self.channels, 2) + ISSUE_NS)
+        means = self.channels * (vector_ns(arch, self.keys, 2) + ISSUE_NS)
+        moved = 2 * self.keys * (self.channels * message_element_ns(arch) + copy_ns(arch, self.channels))
+        turned = self.channels * vector_ns(arch, self.keys, 1)
+        return heads * (queries * (scores + means + vector_ns(arch, self.keys, 2)) + moved + turned + MESSAGE_NS)
+
+    def best(self, cores: int, arch: Target) -> tuple[float, tuple[int, int]]:
+        """Returns the least working time of so many cores, and the numbers of ranges of heads and queries."""
+        found = (
+            (self.core_ns(-(-self.heads // h), -(-self.queries // q), arch), (h, q)) for h, q in self.splits(cores)
+        )
+        return min(found)
+
+    def record(self, cores: Sequence[int], arch: Target) -> DotGrid:
+        """Returns the record for some of these cores."""
+        _, (heads, queries) = self.best(len(cores), arch)
+        return DotGrid(even(self.heads, heads), even(self.queries, queries), tuple(cores[: heads * queries]))
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Chains and attentions in turns: `chains[i]` is before `products[i]`; there is one chain more."""
+
+    chains: tuple[Chain, ...]
+    products: tuple[tuple[Product, ...], ...]
+
+    @property
+    def keys(self) -> set[str]:
+        """The layers of all chains."""
+        return {layer.key for chain in self.chains for layer in chain.layers}
+
+    def group(self, first: int, last: int) -> "Stages":
+        """Returns the attentions `first` to `last` with the chain after each; the first group has the first chain."""
+        return Stages(self.chains[first + 1 if first else 0 : last + 1], self.products[first:last])
+
+
+@dataclass(slots=True)
+class TokenCores:
+    """The choice: a record for each layer and each product, by name.
+
+    latency_ns, interval_ns: estimates of the time of a sample, and between samples. cores: number of cores used.
+    """
+
+    latency_ns: float = 0.0
+    interval_ns: float = 0.0
+    cores: int = 0
+    layers: dict[str, LineUnfolding] = field(default_factory=dict[str, LineUnfolding])
+    products: dict[str, DotGrid] = field(default_factory=dict[str, DotGrid])
+
+
+def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> Stages | None:
+    """Returns the chains and attentions of a graph; None if it has no attention, or layers that no core can hold.
+
+    `extra_ns`: by layer, the time of what follows it on its cores.
+    """
+    parts = line_parts(graph, arch.xbar_rows)
+    views = {node.output for node in graph.nodes if is_view(graph, node, parts)}
+    chains: list[list[TokenLayer]] = [[]]
+    products: list[list[Product]] = []
+    behind: set[str] = set()
+    for node in graph.nodes:
+        if isinstance(node.operator, Dot) and multiplies_tokens(graph, node, parts, views):
+            if node.inputs[0] not in behind:
+                if chains[-1] or not products:
+                    products.append([])
+                    chains.append([])
+                products[-1].append(_product(graph, node, node.operator))
+            behind.add(node.output)
+        elif isinstance(node.operator, Elementwise | Softmax | Rename) and behind & set(node.inputs):
+            behind.add(node.output)
+        elif isinstance(node.operator, Filter) and is_token_layer(graph, node, node.operator, parts, arch):
+            key = filter_key(node)
+            chip = layer_target(graph, node, arch)
+            chains[-1].append(TokenLayer(key, node.operator, parts[node.inputs[0]], chip, extra_ns.get(key, 0.0)))
+    tokens = max((graph.tensors[l.key].image.width for chain in chains for l in chain), default=0)
+    found = [Chain(tuple(chain), tokens, arch.xbars_per_core, arch.xbar_rows) for chain in chains]
+    if not products or any(chain.form is None for chain in found):
+        return None
+    return Stages(tuple(found), tuple(map(tuple, products)))
+
+
+def is_token_layer(graph: Graph, node: Node, filter_: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
+    """Tells whether a layer works on each token of a sequence for itself, and can be computed by line."""
+    given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    if filter_.groups > 1 or filter_.key or filter_.relu or not is_pointwise(filter_.window):
+        return False
+    if not (is_tokens(given) and is_tokens(made) and made.rows == 1) or node.inputs[0] not in parts:
+        return False
+    return all(b - a <= arch.xbar_rows for a, b in parts[node.inputs[0]])
+
+
+def _product(graph: Graph, node: Node, operator: Dot) -> Product:
+    channels = graph.tensors[node.inputs[0]].image.channels
+    return Product(node.output, operator.batch, operator.rows, operator.cols, channels)
+
+
+def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice of groups with the least product of interval and latency; None if the cores do not suffice.
+
+    The latency counts with the exponent `knobs.latency`.
+    """
+    count = len(stages.products)
+    found = (_in_groups(stages, arch, cores, groups, knobs) for groups in range(1, count + 1))
+    fitting = [choice for choice in found if choice is not None]
+    return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)
+
+
+def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice with so many groups; None if a group has too few cores for its chains."""
+    choice = TokenCores()
+    for (first, last), (low, high) in zip(even(len(stages.products), groups), even(cores, groups), strict=True):
+        group = stages.group(first, last)
+        used = _in_group(choice, group, range(low, high), arch, knobs)
+        if used is None:
+            return None
+        choice.latency_ns += used
+        choice.interval_ns = max(choice.interval_ns, used)
+    choice.cores = cores
+    return choice
+
+
+def _in_group(choice: TokenCores, group: Stages, cores: range, arch: Target, knobs: Knobs) -> float | None:
+    """Adds the records of a group. Returns its time for a sample, or None if it has too few cores."""
+    shares = _shares(group.chains, len(cores))
+    if shares is None:
+        return None
+    first, total = cores.start, 0.0
+    for chain, share in zip(group.chains, shares, strict=True):
+        choice.layers |= dict(chain.records(range(first, first + share), knobs.step_ns))
+        total += chain.core_ns(share)
+        first += share
+    for together in group.products:
+        for product in together:
+            choice.products[product.key] = product.record(cores, arch)
+            total += product.best(len(cores), arch)[0]
+    return total
+
+
+def _shares(chains: tuple[Chain, ...], cores: int) -> list[int] | None:
+    """Shares cores among chains that work one after another, in whole copies; None if there are too few.
+
+    The sum of `work / cores` is least if cores grow with the root of the work. No chain gets cores that leave the
+    largest number of tokens of a core as it is.
+    """
+    free = cores - sum(chain.least for chain in chains)
+    if free < 0:
+        return None
+    roots = [math.sqrt(chain.core_ns(chain.least) * chain.least) for chain in chains]
+    found: list[int] = []
+    for chain, root in zip(chains, roots, strict=True):
+        if not chain.layers:
+            found.append(0)
+            continue
+        copies = chain.copies(chain.least + int(free * root / sum(roots)))
+        found.append(chain.least * -(-chain.tokens // -(-chain.tokens // copies)))
+    return found
+
+
+def even(count: int, pieces: int) -> tuple[Range, ...]:
+    """Cuts 0 to `count` into ranges of sizes that differ by at most 1."""
+    return tuple((count * i // pieces, count * (i + 1) // pieces) for i in range(pieces))
