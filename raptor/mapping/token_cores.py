@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from raptor.graph.ir import Dot, Elementwise, Filter, Graph, Node, Rename, Softmax
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
@@ -273,19 +274,24 @@ def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, knobs: Kno
 
 
 def _in_group(choice: TokenCores, group: Stages, cores: range, arch: Target, knobs: Knobs) -> float | None:
-    """Adds the records of a group. Returns its time for a sample, or None if it has too few cores."""
+    """Adds the records of a group. Returns its time for a sample, or None if it has too few cores.
+
+    The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
+    """
     shares = _shares(group.chains, len(cores))
     if shares is None:
         return None
-    first, total = cores.start, 0.0
-    for chain, share in zip(group.chains, shares, strict=True):
-        choice.layers |= dict(chain.records(range(first, first + share), knobs.step_ns))
-        total += chain.core_ns(share)
-        first += share
-    for together in group.products:
+    ends = list(accumulate(shares, initial=cores.start))
+    for chain, first, last in zip(group.chains, ends, ends[1:], strict=False):
+        choice.layers |= dict(chain.records(range(first, last), knobs.step_ns))
+    total = sum(chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True))
+    before = len(group.chains) - len(group.products)
+    for i, together in enumerate(group.products):
+        senders = range(ends[i + before - 1], ends[i + before]) if i + before else range(0)
+        free = [core for core in cores if core not in senders] or cores
         for product in together:
-            choice.products[product.key] = product.record(cores, arch)
-            total += product.best(len(cores), arch)[0]
+            choice.products[product.key] = product.record(free, arch)
+            total += product.best(len(free), arch)[0]
     return total
 
 
