@@ -70,6 +70,19 @@ def conv(b: Builder) -> None:
     b.add("Conv", inputs, (1, filters, height, width), **attributes)
 
 
+def transposed_conv(b: Builder) -> None:
+    x = b.pick(b.images())
+    _, channels, *size = b.shapes[x]
+    kernel, strides = ([b.number(1, 3) for _ in size] for _ in range(2))
+    pads = [b.number(0, k // 2) for k in kernel * 2]
+    sizes = [(n - 1) * s + k - a - z for n, s, k, a, z in zip(size, strides, kernel, pads, pads[2:], strict=False)]
+    if min(sizes) < 1 or max(sizes) > 12:
+        return
+    filters = b.number(1, MAX_CHANNELS)
+    inputs = [x, b.constant(channels, filters, *kernel, fan_in=channels * math.prod(kernel))]
+    b.add("ConvTranspose", inputs, (1, filters, *sizes), kernel_shape=kernel, strides=strides, pads=pads)
+
+
 def pool(b: Builder) -> None:
     x = b.pick(b.images())
     window = _window(b, b.shapes[x], dilations=False)
@@ -157,7 +170,7 @@ def head(b: Builder) -> None:
         b.add("Softmax", [x], b.shapes[x], axis=1)
 
 
-STEPS = (conv, conv, conv, pool, join, join, elementwise, elementwise, normalise, head)
+STEPS = (conv, conv, conv, transposed_conv, pool, join, join, elementwise, elementwise, normalise, head)
 
 
 @st.composite

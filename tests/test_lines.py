@@ -43,11 +43,17 @@ CHIP = {"xbar": 16, "xbars_per_core": 40, "cores": 200, **ROWS}
 
 @st.composite
 def windows(draw: st.DrawFn) -> Window:
-    """A two-dimensional window."""
+    """A two-dimensional window, every other one transposed."""
     kernel = (draw(st.integers(1, 3)), draw(st.integers(1, 4)))
     strides = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
     dilations = (draw(st.integers(1, 2)), draw(st.integers(1, 2)))
     pads = tuple(draw(st.integers(0, (k - 1) * d)) for k, d in zip(kernel, dilations, strict=True))
+    if draw(st.booleans()):
+        small = (draw(st.integers(1, 5)), draw(st.integers(1, 5)))
+        reaches = tuple((k - 1) * d for k, d in zip(kernel, dilations, strict=True))
+        most = tuple((n - 1) * s + r + 1 - p for n, s, r, p in zip(small, strides, reaches, pads, strict=True))
+        out = tuple(max(1, m + draw(st.integers(-1, 2))) for m in most)
+        return Window(small, out, kernel, strides, pads, dilations, transposed=True)
     size = tuple(draw(st.integers((k - 1) * d + 1, 12)) for k, d in zip(kernel, dilations, strict=True))
     out = tuple(
         (n + p - (k - 1) * d - 1) // s + 1 for n, p, k, d, s in zip(size, pads, kernel, dilations, strides, strict=True)
@@ -90,6 +96,27 @@ def test_blocks_times_their_matrices_are_the_convolution(
 @pytest.mark.parametrize("extra", [{}, {"pads": (1, 0, 0, 1)}, {"dilations": (1, 2), "pads": (1, 1, 1, 1)}])
 def test_convolutions(kernel: tuple[int, int], strides: tuple[int, int], extra: dict[str, Any]):
     model = conv_model((1, 5, 9, 11), 7, kernel, strides=strides, bias=True, relu=True, **extra)
+    check(model, **CHIP)
+
+
+TRANSPOSED: tuple[dict[str, Any], ...] = (
+    {"kernel_shape": [2, 2], "strides": [2, 2]},
+    {"kernel_shape": [4, 4], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+    {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 1, 0], "output_padding": [1, 0]},
+    {"kernel_shape": [3, 3], "strides": [1, 2], "dilations": [2, 1]},
+)
+"""Windows: no overlap, overlap, outputs that nothing reaches, dilation."""
+
+
+@pytest.mark.parametrize("window", TRANSPOSED)
+def test_transposed_convolutions_by_line(window: dict[str, Any]):
+    model = make_model(
+        [node("ConvTranspose", "x w b", "c", name="conv", **window), node("Relu", "c", "y")],
+        {"x": (1, 20, 5, 6)},
+        ["y"],
+        {"w": random(20, 7, *window["kernel_shape"]), "b": random(7, seed=1)},
+    )
+    assert len(by_line(passes(model, **CHIP).decision)) == 1
     check(model, **CHIP)
 
 

@@ -1,4 +1,4 @@
-"""ONNX's convolution in the precision of its operands: one matrix product for each position in the kernel."""
+"""ONNX's convolution: one matrix product for each row of the kernel."""
 
 import itertools
 import math
@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 from onnx import NodeProto, helper
 
 Array = npt.NDArray[Any]
 
 
-def convolve(node: NodeProto, operands: Sequence[Array | None]) -> Array:
-    """Computes a Conv. `operands`: image [N, C, ...], kernel [M, C / group, ...] and perhaps bias [M], as in ONNX."""
+def convolve(node: NodeProto, operands: Sequence[Array | None], sums: npt.DTypeLike | None = None) -> Array:
+    """Computes a Conv. `operands`: image [N, C, ...], kernel [M, C / group, ...] and perhaps bias [M], as in ONNX.
+
+    Products of a row of the kernel are added in the precision of the image, and rows in `sums` (None: likewise).
+    """
     image, kernel, bias = (*operands, None)[:3]
     assert image is not None
     assert kernel is not None
@@ -25,13 +29,17 @@ def convolve(node: NodeProto, operands: Sequence[Array | None]) -> Array:
     padded = np.pad(image, [(0, 0), (0, 0), *pads])
     out = [(p - r) // s + 1 for p, r, s in zip(padded.shape[2:], reach, strides, strict=True)]
     batch, groups = len(image), given.get("group", 1)
-    total = np.zeros((batch, groups, len(kernel) // groups, math.prod(out)), image.dtype)
-    by_group = kernel.reshape(groups, -1, kernel.shape[1], *sizes)
-    for at in itertools.product(*map(range, sizes)):
-        starts = [k * d for k, d in zip(at, dilations, strict=True)]
-        window = tuple(slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(starts, out, strides, strict=True))
-        pixels = padded[(slice(None), slice(None), *window)].reshape(batch, groups, kernel.shape[1], -1)
-        total += by_group[(..., *at)] @ pixels
+    total = np.zeros((batch, groups, len(kernel) // groups, math.prod(out)), sums or image.dtype)
+    by_group = kernel.reshape(groups, len(kernel) // groups, kernel.shape[1], *sizes)
+    for at in itertools.product(*map(range, sizes[:-1])):
+        starts = [k * d for k, d in zip(at, dilations, strict=False)]
+        window = tuple(slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(starts, out, strides, strict=False))
+        # [N, C, ..., output column, kernel column]
+        lines = sliding_window_view(padded[(slice(None), slice(None), *window)], reach[-1], axis=-1)
+        taps = np.moveaxis(lines[..., :: strides[-1], :: dilations[-1]], -1, 2)
+        pixels = taps.reshape(batch, groups, kernel.shape[1] * sizes[-1], -1)
+        rows = by_group[(slice(None), slice(None), slice(None), *at)]
+        total += rows.reshape(groups, -1, kernel.shape[1] * sizes[-1]) @ pixels
     result = total.reshape(batch, len(kernel), *out)
     return result if bias is None else result + bias.reshape(-1, *[1] * rank)
 

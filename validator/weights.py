@@ -105,9 +105,10 @@ def _json_matrix(rows: list[list[float]], limit: GroupLimit, where: str, integer
 
 def _int16(rows: list[list[float]], where: str) -> Matrix:
     limits = np.iinfo(np.int16)
-    if min(map(min, rows)) < limits.min or max(map(max, rows)) > limits.max:
+    weights = np.array(rows)  # of a wider type if one is beyond int64
+    if weights.min() < limits.min or weights.max() > limits.max:
         raise UserError(f"{where}: holds a weight outside {limits.min}..{limits.max}, the range of int16")
-    return np.array(rows, np.int16)
+    return weights.astype(np.int16)
 
 
 def _from_npz(content: bytes, groups: list[GroupLimit], where: str, core: int, integers: bool) -> list[Matrix]:

@@ -6,6 +6,9 @@ is multiplied only once, or a little more often. (The literature calls this para
 done in both dimensions, and the columns are crossbars side by side.) The results of different blocks for the same
 output are added afterwards.
 
+In a transposed convolution, a block is multiplied with all kernel positions at once. If the stride is the kernel, no
+two blocks reach the same output, and there is nothing to add.
+
 Alternatively, blocks overlap by the kernel, and each owns its output pixels, so that fewer additions are needed. The
 parameter `outputs` selects this: 0 for blocks side by side, else the number of output pixels of a block. If a line has
 too few elements to fill the rows of a crossbar, a block takes several lines, called a band.
@@ -19,6 +22,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Numbers
 from raptor.graph.window import Window
+from raptor.mapping.window_axis import axis_of
 
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
@@ -50,8 +54,8 @@ class Band:
 class BandShape:
     """The shape of a band: bands of equal shape share their matrices.
 
-    `lines`: number of input lines. `shift`: the line that the first kernel row of the first output line reads, counted
-    from the first line of the band. `outs`: output lines, counted from the first of them.
+    `lines`: number of input lines. `shift`: the place that the first output line reads first, counted from that of the
+    first line of the band (places: `raptor.mapping.window_axis`). `outs`: output lines, counted from the first of them.
     """
 
     lines: int
@@ -64,9 +68,9 @@ class LineMatrix:
     """The matrix of weights between a block and its outputs. It takes `xbars` crossbars side by side.
 
     Rows are (line of the band, pixel of the block, input channel of `ins`), columns (output line of the band, output
-    pixel, output channel of `outs`). `shift`: the input pixel that the first kernel column of the first output pixel
-    reads, counted from the first pixel of the block. `pixels`, `count`: numbers of input and output pixels. `copy`:
-    number of this one among equal matrices.
+    pixel, output channel of `outs`). `shift`: the place that the first output pixel reads first, counted from that of
+    the first pixel of the block. `pixels`, `count`: numbers of input and output pixels. `copy`: number of this one
+    among equal matrices.
     """
 
     ins: Range
@@ -101,28 +105,20 @@ class LineMatrix:
         return np.ascontiguousarray(chosen.transpose(0, 2, 4, 1, 3, 5)).reshape(self.rows[1], self.cols[1])
 
 
-def _taps(window: Window, axis: int, inputs: int, shift: int, outs: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _taps(window: Window, dim: int, inputs: int, shift: int, outs: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Returns two arrays [inputs, outs]: the kernel position by which an output reads an input, and if there is one."""
-    offset = np.arange(inputs)[:, None] - shift - outs * window.strides[axis]
-    tap, rest = np.divmod(offset, window.dilations[axis])
-    return tap, (rest == 0) & (tap >= 0) & (tap < window.kernel[axis])
+    axis = axis_of(window, dim)
+    return axis.taps_between(np.arange(inputs)[:, None] * axis.spread - shift - outs * axis.stride)
 
 
 def input_range(window: Window, outs: Range) -> Range:
     """Returns the input pixels of a line that the output pixels `outs` read; empty if they read padding only."""
-    reach = (window.kernel[1] - 1) * window.dilations[1]
-    first = outs[0] * window.strides[1] - window.pads[1]
-    last = (outs[1] - 1) * window.strides[1] - window.pads[1] + reach
-    low, high = max(0, first), min(window.in_dims[1], last + 1)
-    return low, max(low, high)
+    return axis_of(window, 1).inputs_of(outs)
 
 
 def reached(window: Window, pixels: Range) -> Range:
     """Returns the output pixels that read at least one of the input pixels, also those beyond the image."""
-    reach = (window.kernel[1] - 1) * window.dilations[1]
-    stride = window.strides[1]
-    low = -((reach - pixels[0] - window.pads[1]) // stride)
-    return low, max(low, (pixels[1] - 1 + window.pads[1]) // stride + 1)
+    return axis_of(window, 1).outputs_of(pixels)
 
 
 def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple[Block, ...]:
@@ -157,13 +153,13 @@ def block_pixels(channels: Range, rows: int) -> int:
 
 def block_outputs(window: Window, pixels: int) -> int:
     """Returns the largest number of output pixels that a block of `pixels` input pixels can own; 0 if none."""
-    reach = (window.kernel[1] - 1) * window.dilations[1]
-    return max(0, (pixels - 1 - reach) // window.strides[1] + 1)
+    axis = axis_of(window, 1)
+    return max(0, (pixels * axis.spread - 1 - axis.reach) // axis.stride + 1)
 
 
 def block_shape(window: Window, block: Block) -> tuple[int, int, int]:
     """Returns `pixels`, `shift` and `count` of a block's matrix (`LineMatrix`). Blocks of equal shape share it."""
-    shift = block.outs[0] * window.strides[1] - window.pads[1] - block.pixels[0]
+    shift = axis_of(window, 1).shift(block.pixels[0], block.outs[0])
     return block.pixels[1] - block.pixels[0], shift, block.outs[1] - block.outs[0]
 
 
@@ -175,13 +171,13 @@ def bands(window: Window, height: int) -> tuple[Band, ...]:
 
 def _band(window: Window, lines: Range) -> Band:
     """Makes the band of some input lines, with all output lines that read one of them."""
-    stride, pad, dilation = window.strides[0], window.pads[0], window.dilations[0]
-    met = (divmod(y + pad - k * dilation, stride) for y in range(*lines) for k in range(window.kernel[0]))
+    axis = axis_of(window, 0)
+    met = (divmod(axis.place(y) - k * axis.dilation, axis.stride) for y in range(*lines) for k in range(axis.kernel))
     return Band(lines, tuple(sorted({out for out, rest in met if rest == 0})))
 
 
 def band_shape(window: Window, band: Band) -> BandShape:
     """Returns the shape of a band. Bands of equal shape share their matrices."""
     first = band.outs[0]
-    shift = first * window.strides[0] - window.pads[0] - band.lines[0]
+    shift = axis_of(window, 0).shift(band.lines[0], first)
     return BandShape(band.lines[1] - band.lines[0], shift, tuple(out - first for out in band.outs))

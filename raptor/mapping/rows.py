@@ -233,7 +233,7 @@ def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str,
         return False
     if operator.groups > 1 or operator.key or operator.relu:
         return False
-    if window.transposed or len(window.kernel) != 2 or window.batch != 1:
+    if len(window.kernel) != 2 or window.batch != 1:
         return False
     return is_streamed(graph.tensors[node.output].image)
 

@@ -17,6 +17,7 @@ from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.ir import Compute, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyLine, Overlap
 from raptor.spatial.provenance import (
+    NOWHERE,
     Copies,
     Places,
     corner,
@@ -181,13 +182,25 @@ class _Layer:
         line, pixel = np.divmod(k, pixels[i])
         bad = np.zeros(len(start), np.bool_)
         bad[i[(rows != row[i] + line) | (cols != col[i] + pixel)]] = True
-        window = self.operator.window
-        out_row, row_rest = np.divmod(row + window.pads[0] + down, window.strides[0])
-        out_col, col_rest = np.divmod(col + window.pads[1] + right, window.strides[1])
+        out_row, row_rest = self.first_output(0, row, down)
+        out_col, col_rest = self.first_output(1, col, right)
         bad |= (element % channels != 0) | (row_rest != 0) | (col_rest != 0)
         for b in np.flatnonzero(bad).tolist():
             raise self.error(f"{copies.tiles[int(tile[b])]} from element {element[b]} on is no block of its matrix")
         return _Blocks(start, matrix, row, col, out_row, out_col)
+
+    def first_output(self, axis: int, given: Ints, shift: Ints) -> tuple[Ints, Ints]:
+        """Returns the first output of matrices of this `shift` if their first input is `given`, and a rest.
+
+        One dimension of the image. The rest is 0 if there is such an output. The inputs of a transposed window are
+        `stride` places apart, and the first place that an output reads is under the last kernel position.
+        """
+        window = self.operator.window
+        stride, pad = window.strides[axis], window.pads[axis]
+        if window.transposed:
+            out = given * stride - pad + (window.kernel[axis] - 1) * window.dilations[axis] + shift
+            return out, np.zeros_like(out)
+        return np.divmod(given + pad + shift, stride)
 
     def tables(self, computes: list[Compute]) -> tuple[Ints, ...]:
         """Returns columns of all products: first element of the product, matrix, tile, first element of the block."""
@@ -290,11 +303,14 @@ class _Layer:
     def positions(self, axis: int, outs: Ints) -> Ints:
         """Returns [outputs, kernel positions] of one dimension: the input row or column that is read.
 
-        It may lie outside the image.
+        It may lie outside the image. `NOWHERE` if a transposed window reads nothing.
         """
         window = self.operator.window
-        first = outs * window.strides[axis] - window.pads[axis]
-        return first[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
+        stride, pad, taps = window.strides[axis], window.pads[axis], np.arange(window.kernel[axis])
+        if window.transposed:
+            given, rest = np.divmod(outs[:, None] + pad - taps * window.dilations[axis], stride)
+            return np.where(rest == 0, given, NOWHERE)
+        return (outs * stride - pad)[:, None] + taps * window.dilations[axis]
 
     def check_counts(self, counts: Ints) -> None:
         """Raises `VerifyError` unless each product that the window needs is added once, and no other."""

@@ -29,13 +29,20 @@ CUT = make_model(
     {"w": random(8, 20, 3, 3)},
 )
 """A model whose input is a tensor of all rows that is cut into lines."""
+UP = make_model(
+    [node("ConvTranspose", "x w", "y", name="conv", strides=[2, 3], pads=[1, 1, 0, 1])],
+    {"x": (1, 6, 5, 7)},
+    ["y"],
+    {"w": random(6, 20, 3, 4)},
+)
+"""A transposed convolution whose blocks overlap."""
 
 Change = Callable[[Any], Any]
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Passes]:
-    given = {"wide": WIDE, "deep": DEEP, "narrow": NARROW, "cut": CUT}
+    given = {"wide": WIDE, "deep": DEEP, "narrow": NARROW, "cut": CUT, "up": UP}
     return {name: passes(model, **CHIP, mapping="rows") for name, model in given.items()}
 
 
@@ -60,7 +67,7 @@ def plus(table: np.ndarray[Any, Any], row: int, column: int, amount: int) -> np.
     return other
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up"])
 def test_accepted(compiled: dict[str, Passes], name: str):
     graph = compiled[name].spatial
     assert any(isinstance(op, ApplyLine) for c in graph.computes for op in c.body)
@@ -72,13 +79,13 @@ def test_a_layer_that_reads_padding_only():
     verify(graph.spatial, graph.arch)
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up"])
 def test_a_product_that_is_not_added(compiled: dict[str, Passes], name: str):
     broken = changed(compiled[name].spatial, Overlap, lambda op: replace(op, runs=op.runs[1:]))
     refused(broken, r"conv: row \d+ column \d+ of .* of y adds kernel position \d+ of channels \(.*\) 0 times")
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up"])
 def test_a_product_that_is_added_twice(compiled: dict[str, Passes], name: str):
     def twice(op: Overlap) -> Overlap:
         return replace(op, runs=np.concatenate([op.runs[:1], op.runs]))
@@ -100,7 +107,7 @@ def test_a_partial_sum_that_is_added_twice_or_not(compiled: dict[str, Passes]):
 
 
 @pytest.mark.parametrize("column", [0, 2])
-@pytest.mark.parametrize("name", ["wide", "narrow", "cut"])
+@pytest.mark.parametrize("name", ["wide", "narrow", "cut", "up"])
 def test_a_sum_shifted_by_a_pixel_or_a_channel(compiled: dict[str, Passes], name: str, column: int):
     graph = compiled[name].spatial
     channels = next(op for c in graph.computes for op in c.body if isinstance(op, Overlap)).result.channels
@@ -125,7 +132,7 @@ def test_a_block_shifted_by_a_pixel_or_a_channel(compiled: dict[str, Passes]):
         refused(changed(graph, ApplyLine, shifted, at), "conv: .*(is no block of its matrix|adds at|times)")
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up"])
 def test_a_product_with_a_matrix_for_other_pixels(compiled: dict[str, Passes], name: str):
     graph = compiled[name].spatial
     at, compute = next((i, c) for i, c in enumerate(graph.computes) if c.matrices)

@@ -39,9 +39,10 @@ def matmul(a: Ints, b: Ints) -> Ints:
 
 def conv(node: NodeProto, x: Ints, w: Ints) -> Ints:
     """Returns the convolution [N, M, ...] of an image [N, C, ...] with a kernel [M, C / group, ...]."""
-    bits = _fewest_bits(x, np.abs(w).reshape(len(w), -1).sum(axis=1))
-    factors = [f.astype(bits, copy=False) for f in _doubles(w[0].size, x, w)]
-    return convolve(node, factors).astype(np.int64)
+    by_row = np.abs(w).sum(axis=(1, -1))
+    factors = [f.astype(_fewest_bits(x, by_row), copy=False) for f in _doubles(w[0].size, x, w)]
+    whole = by_row.reshape(len(w), -1).sum(axis=1)
+    return convolve(node, factors, _fewest_bits(x, whole)).astype(np.int64)
 
 
 def conv_transpose(window: Window, group: int, x: Ints, w: Ints) -> Ints:

@@ -1,0 +1,74 @@
+"""One dimension of a window: which inputs an output reads, for ordinary and transposed windows alike.
+
+Inputs lie on a line of places, `spread` places apart, and there is nothing between them. Output o reads the places from
+o * stride on, one for each kernel position, `dilation` places apart. An ordinary window has a spread of 1. A transposed
+window has a stride of 1 and spreads its inputs by the stride of the model; it reads the kernel backwards.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.window import Window
+
+Ints = npt.NDArray[np.int64]
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One dimension of a window. `inputs`, `kernel`: its sizes. `pad`: the place of the first input.
+
+    Place 0 is the first one that output 0 reads.
+    """
+
+    inputs: int
+    kernel: int
+    stride: int
+    spread: int
+    pad: int
+    dilation: int
+    backwards: bool
+
+    @property
+    def reach(self) -> int:
+        """Distance between the first and the last place that an output reads."""
+        return (self.kernel - 1) * self.dilation
+
+    def place(self, given: int) -> int:
+        """Returns the place of an input."""
+        return given * self.spread + self.pad
+
+    def shift(self, given: int, out: int) -> int:
+        """Returns the first place that an output reads, counted from the place of an input."""
+        return out * self.stride - self.place(given)
+
+    def inputs_of(self, outs: Range) -> Range:
+        """Returns the range of inputs that some outputs read; empty if they read padding only."""
+        first = outs[0] * self.stride - self.pad
+        last = (outs[1] - 1) * self.stride - self.pad + self.reach
+        low, high = max(0, -(-first // self.spread)), min(self.inputs, last // self.spread + 1)
+        return low, max(low, high)
+
+    def outputs_of(self, given: Range) -> Range:
+        """Returns the range of outputs that read at least one of some inputs, also those beyond the image."""
+        low = -((self.reach - self.place(given[0])) // self.stride)
+        return low, max(low, self.place(given[1] - 1) // self.stride + 1)
+
+    def taps_between(self, distance: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Returns the kernel position of an input so many places behind the first of an output, and if there is one."""
+        tap, rest = np.divmod(distance, self.dilation)
+        inside = (rest == 0) & (tap >= 0) & (tap < self.kernel)
+        return self.kernel - 1 - tap if self.backwards else tap, inside
+
+
+@cache
+def axis_of(window: Window, dim: int) -> Axis:
+    """Returns one dimension of a window."""
+    inputs, kernel, dilation = window.in_dims[dim], window.kernel[dim], window.dilations[dim]
+    stride, pad = window.strides[dim], window.pads[dim]
+    if window.transposed:
+        return Axis(inputs, kernel, 1, stride, (kernel - 1) * dilation - pad, dilation, backwards=True)
+    return Axis(inputs, kernel, stride, 1, pad, dilation, backwards=False)
