@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.mapping.decision import ByLine, Decision
 from raptor.mapping.widths import recipe_ns
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.ir import BodyOp, Compute, Copy, TakeRows
-from raptor.spatial.operations import ApplyFilters, ApplyLine, Overlap, Pool, Stencil, Vector
+from raptor.spatial.operations import ApplyFilters, ApplyLine, Dot, Move, Overlap, Pool, Softmax, Stencil, Vector
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target, Widths
@@ -25,6 +26,8 @@ from raptor.target.timing import (
     mvmul_ns,
     vector_ns,
 )
+
+Ints = npt.NDArray[np.int64]
 
 
 def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
@@ -207,8 +210,22 @@ class _ListSchedule:
                 return op.result.pixels * taps * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
             case Pool():
                 return op.result.pixels * op.window.tap_count * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
+            case Dot():
+                return op.result.elements * (vector_ns(arch.holding(op.left.element), op.left.channels, 2) + ISSUE_NS)
+            case Softmax():
+                return op.result.pixels * (vector_ns(arch, op.result.channels, 1) + ISSUE_NS)
+            case Move():
+                return _moving_ns(op.runs, arch)
             case _:
                 return copy_ns(arch, op.result.elements)
+
+
+def _moving_ns(runs: Ints, arch: Target) -> float:
+    """Returns the time in ns of the runs of a `Move`: copies of neighbours, and vector moves of elements apart."""
+    strides, counts = runs[:, 3], runs[:, 4]
+    lengths, times = np.unique(np.stack([counts, (strides != 1) & (counts > 1)]), axis=1, return_counts=True)
+    each = [vector_ns(arch, n, 1) if apart else copy_ns(arch, n) for n, apart in lengths.T.tolist()]
+    return float(np.dot(each, times)) + len(runs) * ISSUE_NS
 
 
 def _copies(compute: Compute) -> bool:
