@@ -51,7 +51,7 @@ def _mean_ns(arch: Target, filter_: Filter) -> float:
 
 def sum_ns(arch: Target, channels: int, results: int) -> float:
     """Returns the time in ns to add up the channels of a pixel, and to repeat the sum in `results` channels."""
-    return vector_ns(arch, channels, 2) + (vector_ns(arch, results, 1) if results > 1 else 0.0)
+    return vector_ns(arch, channels, 1) + (vector_ns(arch, results, 1) if results > 1 else 0.0)
 
 
 def is_mean(graph: Graph, node: Node) -> bool:

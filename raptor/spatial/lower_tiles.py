@@ -30,7 +30,7 @@ from raptor.graph.ir import (
 from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
 from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
 from raptor.spatial.ir import BodyOp, Compute, Part, TakeRows, TensorParts
-from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Gather, Piece, Vector
+from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Average, Gather, Piece, Vector
 from raptor.spatial.operations import Dot as DotTile
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
@@ -237,8 +237,12 @@ class TileLowering:
         total: Tile | None = None
         for k, tile in enumerate(tiles):
             part = replace(tile, name=f"{name}.{k}", channels=1)
-            ones = ConstantTile.of(f"{part.name}.factor", np.full((1, 1, tile.channels), factor), tile.element)
-            body: list[BodyOp] = [DotTile(part, tile, ones, 1, 1, 0)]
+            body: list[BodyOp] = [Average(part, tile)]
+            share = np.float32(factor * tile.channels)
+            if share != 1:
+                part = replace(part, name=f"{part.name}.scaled")
+                weight = ConstantTile.of(f"{part.name}.weight", np.full((1, 1, 1), share), tile.element)
+                body.append(Vector(part, "mul", (body[0].result, weight)))
             self.emit_body(node, body, position)
             if total is not None:
                 added = replace(part, name=f"{part.name}.added")
@@ -376,15 +380,15 @@ def id_places(given: TensorParts) -> Ints:
     return places.reshape(-1, 2)
 
 
-def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup) -> MakeOp:
-    """Returns a function that makes the operation of one tile."""
+def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, *, short: bool = False) -> MakeOp:
+    """Returns a function that makes the operation of one tile; for `short`, see `map_op`."""
     match operator:
         case Stencil():
             return stencil_op(operator)
         case Pool():
             return _pool_op(operator)
         case Map():
-            return map_op(operator)
+            return map_op(operator, short=short)
         case Requantise():
             return requantise_op(operator)
         case Bound():
@@ -393,13 +397,16 @@ def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup) -> MakeO
             return lookup_op(operator)
 
 
-def map_op(operator: Map) -> MakeOp:
-    """Returns a function that makes the `Vector` of one tile."""
+def map_op(operator: Map, *, short: bool = False) -> MakeOp:
+    """Returns a function that makes the `Vector` of one tile.
+
+    If `short`, a constant of one number is a single element, so that little is loaded; the core repeats it.
+    """
 
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         element = operands[0].element if operands else result.element
         chosen = tuple(
-            _constant_tile(f"{result.name}.const{i}", o, result, element, region)
+            _constant_tile(f"{result.name}.const{i}", o, result, element, region, short=short)
             if isinstance(o, Constant)
             else operands[o]
             for i, o in enumerate(operator.operands)
@@ -447,8 +454,15 @@ def whole_tile(runs: Ints, sources: Sequence[Tile], result: Tile) -> Tile | None
     return tile if (tile.pixels, tile.channels) == (result.pixels, result.channels) else None
 
 
-def _constant_tile(name: str, constant: Constant, result: Tile, element: ElementType, region: Region) -> ConstantTile:
-    """Cuts out the part of a constant for one tile: a pixel, a row or the whole tile, the shortest that repeats."""
+def _constant_tile(
+    name: str, constant: Constant, result: Tile, element: ElementType, region: Region, *, short: bool
+) -> ConstantTile:
+    """Cuts out the part of a constant for one tile: a pixel, a row or the whole tile, the shortest that repeats.
+
+    If `short`, it is one element for a constant of one number.
+    """
+    if short and constant.pixels.size == 1:
+        return ConstantTile.of(name, constant.pixels, element)
     rows, width, channels = constant.pixels.shape
     values = constant.pixels[:, :, slice(*region.channels)] if channels > 1 else constant.pixels
     if width > 1 and region.cols is not None:

@@ -267,7 +267,7 @@ class TokenLowering(LineLowering):
             return LineLowering.lead(self, node)
         firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
         there = [n for n in firsts if self.same_pixels(n, node.output)]
-        made = {n: (self.residency.core_of(firsts[n]) is not None, self.born[firsts[n].name]) for n in there}
+        made = {n: (self.residency.core_of(firsts[n]) is not None, self.born.get(firsts[n].name, 0)) for n in there}
         return max(there, key=lambda n: made[n], default=None)
 
     # Operators of tokens

@@ -301,10 +301,6 @@ class Dot(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return (self.left, self.right)
 
-    @property
-    def reads(self) -> tuple[V, ...]:
-        return _computed(self.operands)
-
     def map_operands(self, f: Callable[[V], W]) -> "Dot[W]":
         return Dot(f(self.result), f(self.left), f(self.right), self.batch, self.cols, self.first)
 
@@ -312,6 +308,20 @@ class Dot(OneResult[V]):
     def attributes(self) -> tuple[str, ...]:
         cols = f"{self.first}:{self.first + self.result.channels}"
         return (f"batch = {self.batch}", f"columns = {cols} of {self.cols}")
+
+
+@dataclass(frozen=True, slots=True)
+class Average(OneResult[V]):
+    """Mean of the channels of each pixel; the result has one channel."""
+
+    input: V
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return (self.input,)
+
+    def map_operands(self, f: Callable[[V], W]) -> "Average[W]":
+        return Average(f(self.result), f(self.input))
 
 
 @dataclass(frozen=True, slots=True)

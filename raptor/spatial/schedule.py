@@ -14,7 +14,7 @@ from raptor.mapping.decision import ByLine, Decision
 from raptor.mapping.widths import recipe_ns
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.ir import BodyOp, Compute, Copy, TakeRows
-from raptor.spatial.operations import ApplyFilters, ApplyLine, Dot, Move, Overlap, Pool, Softmax, Stencil, Vector
+from raptor.spatial.operations import ApplyFilters, ApplyLine, Average, Dot, Move, Overlap, Pool, Softmax, Stencil, Vector
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target, Widths
@@ -212,6 +212,8 @@ class _ListSchedule:
                 return op.result.pixels * op.window.tap_count * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
             case Dot():
                 return op.result.elements * (vector_ns(arch.holding(op.left.element), op.left.channels, 2) + ISSUE_NS)
+            case Average():
+                return op.result.pixels * (vector_ns(arch, op.input.channels, 1) + ISSUE_NS)
             case Softmax():
                 return op.result.pixels * (vector_ns(arch, op.result.channels, 1) + ISSUE_NS)
             case Move():
