@@ -38,7 +38,7 @@ from raptor.mapping.line_unfolding import (
 )
 from raptor.mapping.pixelwise import check_operations
 from raptor.mapping.rows import runs_by_line
-from raptor.mapping.streaming import Parts, line_parts
+from raptor.mapping.streaming import Parts, is_view, line_parts, multiplies_tokens
 from raptor.target.arch import Target
 
 MOST = 2**31 - 1
@@ -76,6 +76,7 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     if isinstance(decision.flow, ByPixel):
         check_operations(graph, decision)
     yield from _loaders(chip, decision)
+    yield from _products(chip, decision)
     yield from _full_cores(chip, decision, nodes)
 
 
@@ -219,6 +220,22 @@ def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
             continue
         width = chip.graph.tensors[name].image.width
         yield from _ranges(f"flow.loaders.{name}", [cols for cols, _ in loaders], width)
+
+
+def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
+    """Yields what is wrong with cores of products: together they compute all lines and pixels of the result."""
+    graph = chip.graph
+    nodes = {node.output: node for node in graph.nodes}
+    views = {node.output for node in graph.nodes if is_view(graph, node, chip.parts)}
+    for name, grid in decision.flow.products.items() if isinstance(decision.flow, ByLine) else ():
+        if name not in nodes or not multiplies_tokens(graph, nodes[name], chip.parts, views):
+            yield f"flow.products: {name} is not a product of two computed tensors by line"
+            continue
+        image = graph.tensors[name].image
+        yield from _ranges(f"flow.products.{name}.rows", grid.rows, image.rows)
+        yield from _ranges(f"flow.products.{name}.cols", grid.cols, image.width)
+        if len(grid.cores) != len(grid.rows) * len(grid.cols):
+            yield f"flow.products.{name}.cores: {len(grid.cores)} for {len(grid.rows)} x {len(grid.cols)} places"
 
 
 def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iterator[str]:

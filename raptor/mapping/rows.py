@@ -90,12 +90,14 @@ from raptor.target.timing import (
 T = TypeVar("T", LineUnfolding, KernelUnfolding, FullyConnected, KernelUnfolding | FullyConnected)
 
 
-def layer_plans(graph: Graph, arch: Target, knobs: Knobs) -> dict[str, list[Plan]]:
-    """Returns every plan of each layer that can be computed by line, by the key of the layer."""
+def layer_plans(graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = ()) -> dict[str, list[Plan]]:
+    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none."""
     parts = line_parts(graph, arch.xbar_rows)
     extra_ns = following_ns(graph, arch)
     found: dict[str, list[Plan]] = {}
     for node in graph.nodes:
+        if node.output in without:
+            continue
         if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch):
             extra = extra_ns.get(filter_key(node), 0.0)
             chip = layer_target(graph, node, arch)
@@ -123,13 +125,13 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
 def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small."""
     parts = line_parts(graph, arch.xbar_rows)
-    layers = layer_plans(graph, arch, knobs)
     read = {name for node in graph.nodes for name in node.inputs}
     inputs = {n: list(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
     stages = find_stages(graph, arch, following_ns(graph, arch))
-    tokens = None if stages is None else _beside_tokens(graph, arch, stages, layers, inputs, knobs)
+    tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs)
     if tokens is not None:
         return tokens
+    layers = layer_plans(graph, arch, knobs)
     fitting = _fit(graph, arch, layers, inputs, knobs.share)
     if fitting is None:
         return None
@@ -138,21 +140,16 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Laye
 
 
 def _beside_tokens(
-    graph: Graph,
-    arch: Target,
-    stages: Stages,
-    layers: dict[str, list[Plan]],
-    inputs: dict[str, list[Plan]],
-    knobs: Knobs,
+    graph: Graph, arch: Target, stages: Stages, inputs: dict[str, list[Plan]], knobs: Knobs
 ) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers and the flow with chains and attentions on cores of their own; None if the chip is too small.
 
     The other layers get cores until none takes longer than a group of attentions.
     """
-    others = {key: plans for key, plans in layers.items() if key not in stages.keys}
+    others = layer_plans(graph, arch, knobs, stages.keys)
     tokens = {name for name in inputs if is_tokens(graph.tensors[name].image)}
     fronts = {k: pareto(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
-    whole, used = _place_whole(graph, layers, arch)
+    whole, used = _place_whole(graph, others.keys() | stages.keys, arch)
     at = dict.fromkeys(fronts, 0)
     while True:
         taken = sum(fronts[key][i].cores for key, i in at.items())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from raptor.graph.ir import Dot, Elementwise, Filter, Graph, Node, Rename, Softmax
+from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
 from raptor.mapping.knobs import MESSAGE_NS, Knobs
 from raptor.mapping.line_unfolding import block_pixels
@@ -25,6 +25,7 @@ from raptor.target.arch import Target
 from raptor.target.timing import (
     ISSUE_NS,
     copy_ns,
+    global_port_ns,
     message_element_ns,
     mvmul_ns,
     vector_element_ns,
@@ -36,7 +37,8 @@ from raptor.target.timing import (
 class TokenLayer:
     """A layer of tokens: its filter, the channel ranges of its input, and the target with its widths.
 
-    `extra_ns`: time of what follows it on its cores, for all tokens.
+    `extra_ns`: time of what follows it on its cores, for all tokens. `constants`: elements of constants that each of
+    its cores loads for that.
     """
 
     key: str
@@ -44,6 +46,7 @@ class TokenLayer:
     parts: Parts
     arch: Target
     extra_ns: float
+    constants: int
 
     def outs(self, cores: int) -> tuple[Range, ...]:
         """Cuts the output channels for several cores, into whole ranges; there may be fewer of them than cores."""
@@ -110,13 +113,19 @@ class Chain:
         return min(cores // self.least, self.tokens) if self.layers else 0
 
     def core_ns(self, cores: int) -> float:
-        """Returns the working time of one of so many cores for a sample."""
+        """Returns the working time of one of so many cores for a sample, with the wait until all have their constants.
+        """
         if not self.layers:
             return 0.0
         assert self.form is not None
         (together, pixels), copies = self.form, self.copies(cores)
         tokens, share = -(-self.tokens // copies), 1 / (copies * together)
-        return sum(layer.core_ns(together, pixels, tokens, share) for layer in self.layers)
+        loaded = copies * sum(global_port_ns(layer.arch, layer.constants) for layer in self.layers)
+        return loaded + sum(layer.core_ns(together, pixels, tokens, share) for layer in self.layers)
+
+    def best(self, cores: int) -> int:
+        """Returns the number of cores, at most `cores`, with which the chain is fastest; the least of equal ones."""
+        return min(range(self.least, cores + 1, max(1, self.least)), key=self.core_ns, default=0)
 
     def records(self, cores: Sequence[int], step_ns: float) -> Iterator[tuple[str, LineUnfolding]]:
         """Yields key and record of each layer on these cores."""
@@ -207,7 +216,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
 
     `extra_ns`: by layer, the time of what follows it on its cores.
     """
-    parts = line_parts(graph, arch.xbar_rows)
+    parts, constants = line_parts(graph, arch.xbar_rows), _constants(graph)
     views = {node.output for node in graph.nodes if is_view(graph, node, parts)}
     chains: list[list[TokenLayer]] = [[]]
     products: list[list[Product]] = []
@@ -225,12 +234,29 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
         elif isinstance(node.operator, Filter) and is_token_layer(graph, node, node.operator, parts, arch):
             key = filter_key(node)
             chip = layer_target(graph, node, arch)
-            chains[-1].append(TokenLayer(key, node.operator, parts[node.inputs[0]], chip, extra_ns.get(key, 0.0)))
+            extra = extra_ns.get(key, 0.0), constants.get(key, 0)
+            chains[-1].append(TokenLayer(key, node.operator, parts[node.inputs[0]], chip, *extra))
     tokens = max((graph.tensors[l.key].image.width for chain in chains for l in chain), default=0)
     found = [Chain(tuple(chain), tokens, arch.xbars_per_core, arch.xbar_rows) for chain in chains]
     if not products or any(chain.form is None for chain in found):
         return None
     return Stages(tuple(found), tuple(map(tuple, products)))
+
+
+def _constants(graph: Graph) -> dict[str, int]:
+    """Counts by layer the elements of constants that the operators behind it read, such as a bias."""
+    owner: dict[str, str] = {}
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter):
+            owner[node.output] = filter_key(node)
+            continue
+        key = next((owner[n] for n in reversed(node.inputs) if n in owner), None)
+        if key is not None:
+            owner[node.output] = key
+            operands = node.operator.operands if isinstance(node.operator, Map) else ()
+            found[key] = found.get(key, 0) + sum(o.pixels.size for o in operands if isinstance(o, Constant))
+    return found
 
 
 def is_token_layer(graph: Graph, node: Node, filter_: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
@@ -298,21 +324,15 @@ def _in_group(choice: TokenCores, group: Stages, cores: range, arch: Target, kno
 def _shares(chains: tuple[Chain, ...], cores: int) -> list[int] | None:
     """Shares cores among chains that work one after another, in whole copies; None if there are too few.
 
-    The sum of `work / cores` is least if cores grow with the root of the work. No chain gets cores that leave the
-    largest number of tokens of a core as it is.
+    The sum of `work / cores` is least if cores grow with the root of the work.
     """
     free = cores - sum(chain.least for chain in chains)
     if free < 0:
         return None
     roots = [math.sqrt(chain.core_ns(chain.least) * chain.least) for chain in chains]
-    found: list[int] = []
-    for chain, root in zip(chains, roots, strict=True):
-        if not chain.layers:
-            found.append(0)
-            continue
-        copies = chain.copies(chain.least + int(free * root / sum(roots)))
-        found.append(chain.least * -(-chain.tokens // -(-chain.tokens // copies)))
-    return found
+    return [
+        chain.best(chain.least + int(free * root / sum(roots))) for chain, root in zip(chains, roots, strict=True)
+    ]
 
 
 def even(count: int, pieces: int) -> tuple[Range, ...]:

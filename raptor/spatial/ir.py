@@ -5,7 +5,7 @@ no addresses and no protocol. A graph prints in the style of the thesis, listing
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal, TypeAlias
 
@@ -139,12 +139,37 @@ class TakeUse:
     ids: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewUse:
+    """A tensor of which only some regions exist, because it is nothing but elements of others in another order.
+
+    inputs, sources: the tensors, and the element of theirs that each element is, as in a `Move` of the Graph: [pixels,
+    channels]. tiles: the regions that were made, some on several cores.
+    """
+
+    node: str
+    image: Image
+    inputs: tuple[str, ...]
+    sources: npt.NDArray[np.int64]
+    tiles: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductUse:
+    """The operands of a product of two computed tensors, which may be views, and the number of its columns."""
+
+    left: str
+    right: str
+    cols: int
+
+
 @dataclass(frozen=True, slots=True)
 class SpatialGraph:
     """A model as computes, in topological order.
 
     tensors: by name. filters: by key of the layer in the decision. filter_of: by name of a tensor that a filter
-    computes. take_of: by name of a tensor of rows of a table. literals: the tiles that are constants, by name. numbers:
+    computes. take_of: by name of a tensor of rows of a table. views: by name of the tensor. product_of: by name of a tensor
+    that is computed line by line as a product of two others. literals: the tiles that are constants, by name. numbers:
     the kind of program, as in `Graph`.
     """
 
@@ -158,6 +183,8 @@ class SpatialGraph:
     take_of: Mapping[str, TakeUse]
     literals: Mapping[str, ConstantTile]
     computes: tuple[Compute, ...]
+    views: Mapping[str, ViewUse] = field(default_factory=dict[str, ViewUse])
+    product_of: Mapping[str, ProductUse] = field(default_factory=dict[str, ProductUse])
 
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"

@@ -29,7 +29,7 @@ from raptor.graph.ir import (
 )
 from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
 from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
-from raptor.spatial.ir import BodyOp, Compute, Part, TakeRows, TensorParts
+from raptor.spatial.ir import BodyOp, Compute, Part, ProductUse, TakeRows, TensorParts, ViewUse
 from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Average, Gather, Piece, Vector
 from raptor.spatial.operations import Dot as DotTile
 from raptor.spatial.operations import Move as MoveTile
@@ -69,6 +69,16 @@ class TileLowering:
     computes: list[Placed] = field(default_factory=list[Placed])
     literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
     residency: Residency = field(default_factory=Residency)
+
+    @property
+    def view_uses(self) -> dict[str, ViewUse]:
+        """The tensors of which only regions were made, by name."""
+        return {}
+
+    @property
+    def product_uses(self) -> dict[str, ProductUse]:
+        """The products of two computed tensors that were lowered by line, by name of the result."""
+        return {}
 
     def bind_input(self, name: str) -> None:
         """Gives a model input its tiles."""

@@ -15,7 +15,7 @@ from raptor.graph.ir import ChannelSum, Dot, Elementwise, Filter, Move, Node, Re
 from raptor.mapping.decision import LineUnfolding, filter_key
 from raptor.mapping.streaming import Parts, Range, is_view, multiplies_tokens
 from raptor.mapping.token_layout import is_pointwise, is_tokens
-from raptor.spatial.ir import BodyOp, Compute, Copy
+from raptor.spatial.ir import BodyOp, Compute, Copy, Part, ProductUse, ViewUse
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
 from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_tiles import repeat_op, whole_tile
@@ -35,12 +35,15 @@ Segments = list[tuple[Range, int]]
 class TokenLowering(LineLowering):
     """Lowers operators of sequences token by token, all others as `LineLowering`.
 
-    views: moves of which only what is asked for exists, by name of the result. seen: tiles of views so far, by name.
+    views: moves of which only what is asked for exists, by name of the result. shown: the regions that were made. seen:
+    tiles of views so far, by name. products: products that were lowered, by name of the result.
     readers: the nodes that read each tensor. born: order in which the tensors were made, by name of their first tile.
     """
 
     views: dict[str, Node] = field(default_factory=dict[str, Node])
+    shown: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
     seen: dict[str, Tile] = field(default_factory=dict[str, Tile])
+    products: dict[str, ProductUse] = field(default_factory=dict[str, ProductUse])
     readers: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
     born: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -68,6 +71,20 @@ class TokenLowering(LineLowering):
         for name in self.graph.outputs:
             self.parts(name)
         LineLowering.finish(self)
+
+    @property
+    def view_uses(self) -> dict[str, ViewUse]:
+        made = {op.result.name for placed in self.computes for op in placed.compute.body}
+        found: dict[str, ViewUse] = {}
+        for name, parts in self.shown.items():
+            node, kept = self.views[name], tuple(part for part in parts if part.tile.name in made)
+            assert isinstance(node.operator, Move)
+            found[name] = ViewUse(node.name, self.image(name), node.inputs, node.operator.sources, kept)
+        return found
+
+    @property
+    def product_uses(self) -> dict[str, ProductUse]:
+        return self.products
 
     # Views
 
@@ -178,6 +195,7 @@ class TokenLowering(LineLowering):
         tile = Tile(stem, region.row_count, region.width(image), region.channel_count, self.element(name))
         runs = find_runs(where, offset)
         same = whole_tile(runs, sources, tile)
+        self.shown.setdefault(name, []).append(Part(region, same or tile))
         if same is not None:
             return same
         op = MoveTile(tile, tuple(sources), runs)
@@ -320,6 +338,7 @@ class TokenLowering(LineLowering):
         (left, right), image = node.inputs, self.image(node.output)
         channels, cols = self.image(left).channels, self.image(right).width
         made: Made = {}
+        self.products[node.output] = ProductUse(left, right, cols)
         for y, pixels, core in self.product_places(node):
             given = self.view(node, left, y, (0, channels), pixels, core)
             other = self.view(node, right, y, (0, channels), (0, cols), core)

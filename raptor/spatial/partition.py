@@ -31,6 +31,8 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         take_of,
         lowering.literals,
         tuple(placed.compute for placed in lowering.computes),
+        lowering.view_uses,
+        lowering.product_uses,
     )
     return Partition(cut, tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
 

@@ -183,6 +183,11 @@ def load_ns(target: Target, elements: int, core: int | None = None) -> float:
     return memory_flit_ns(target, core) + _read_ns(target.memory, size) + _write_ns(target.core.memory, size)
 
 
+def global_port_ns(target: Target, elements: int) -> float:
+    """Returns the time for which a load occupies the only port of global memory. A store takes about as long."""
+    return _read_ns(target.memory, elements * target.element_bytes)
+
+
 def _of_units(*units: isa.Unit) -> npt.NDArray[np.bool_]:
     """Returns a mask over opcodes: True for instructions of one of these units."""
     table = np.zeros(256, np.bool_)
