@@ -26,11 +26,11 @@ from raptor.graph.window import input_pixels
 from raptor.pim import ir
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.operations import (
-    Average,
     UNIT_WEIGHT,
     ZERO_WEIGHT,
     ApplyFilters,
     ApplyLine,
+    Average,
     Dot,
     Gather,
     Move,

@@ -336,8 +336,6 @@ def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) ->
         case Pool(_, window):
             found = (sources[0].channels, sources[0].pixels, image.pixels)
             return found, (image.channels, _in_pixels(window), window.out_pixels)
-        case ChannelSum():
-            return sources[0].pixels, image.pixels
         case Dot(batch, rows, cols):
             found = (sources[0].pixels, sources[1].pixels, sources[0].channels, image.pixels, image.channels)
             return found, (batch * rows, batch * cols, sources[1].channels, batch * rows, cols)
@@ -348,8 +346,9 @@ def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) ->
             return _picked(operator, sources), (image.pixels, image.channels, True)
         case ConstantTensor(pixels):
             return pixels.shape, (image.rows, image.width, image.channels)
-        case Softmax() | Bound() | Lookup():
-            return sources[0], image
+        case ChannelSum() | Softmax() | Bound() | Lookup():
+            sums = isinstance(operator, ChannelSum)
+            return (sources[0].pixels, image.pixels) if sums else (sources[0], image)
         case Requantise(terms):
             return [image] * len(terms), sources
         case _:

@@ -154,8 +154,8 @@ class ByLine(Known):
     how much earlier other work may start and still wait for a message, because a message needs both its cores at once.
     `loaders`: for a model input, ranges of columns and the core that loads each for all others; an input without
     loaders is loaded by every core that needs it. `products`: cores of products of two computed tensors; without a
-    record, such a product runs where its first operand is. If not `streamed`, a core passes nothing on before it has done all of
-    a layer; streaming is measured against this.
+    record, such a product runs where its first operand is. If not `streamed`, a core passes nothing on before it has
+    done all of a layer; streaming is measured against this.
     """
 
     xbar: Pair[int, int]

@@ -136,7 +136,7 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Laye
     if fitting is None:
         return None
     whole, placed = fitting
-    return _numbered(arch, knobs, layers, inputs, whole, placed, TokenCores())
+    return _numbered(graph, arch, knobs, layers, inputs, whole, placed, TokenCores())
 
 
 def _beside_tokens(
@@ -156,17 +156,16 @@ def _beside_tokens(
         choice = choose_token_cores(stages, arch, arch.usable_cores - used - taken, knobs)
         if choice is None:
             return None
-        slow = [
-            k for k, i in at.items() if fronts[k][i].core_ns > choice.interval_ns and i + 1 < len(fronts[k])
-        ]
+        slow = [k for k, i in at.items() if fronts[k][i].core_ns > choice.interval_ns and i + 1 < len(fronts[k])]
         if not slow:
             break
         at[max(slow, key=lambda k: fronts[k][at[k]].core_ns)] += 1
     placed = in_order({key: fronts[key][i] for key, i in at.items()})
-    return _numbered(arch, knobs, others, inputs, whole, placed, choice)
+    return _numbered(graph, arch, knobs, others, inputs, whole, placed, choice)
 
 
 def _numbered(
+    graph: Graph,
     arch: Target,
     knobs: Knobs,
     layers: dict[str, list[Plan]],
@@ -185,8 +184,9 @@ def _numbered(
     moved = {key: _moved(layer, first + tokens.cores) for key, layer in whole.items()}
     begin = next(iter(in_chains.values()), None)
     if begin is not None:
-        loaders |= {n: tuple((cols, begin.core(s, 0, 0)) for s, cols in enumerate(begin.grid.cols))
-                    for n in inputs if n not in placed}
+        first_tokens = tuple((cols, begin.core(s, 0, 0)) for s, cols in enumerate(begin.grid.cols))
+        wide = {n for n in inputs.keys() - placed.keys() if graph.tensors[n].image.width == begin.grid.cols[-1][1]}
+        loaders |= dict.fromkeys(sorted(wide), first_tokens)
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     patience_ns = knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
     return {**lines, **in_chains, **moved}, ByLine(xbar, patience_ns, loaders, products=products)
@@ -232,7 +232,9 @@ def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str,
         return False
     if len(window.kernel) != 2 or window.batch != 1:
         return False
-    return is_streamed(graph.tensors[node.output].image)
+    before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    dims = (before.rows, before.width), (after.rows, after.width)
+    return is_streamed(after) and dims == (window.in_dims, window.out_dims)
 
 
 def following_ns(graph: Graph, arch: Target) -> dict[str, float]:

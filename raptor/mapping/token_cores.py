@@ -113,8 +113,7 @@ class Chain:
         return min(cores // self.least, self.tokens) if self.layers else 0
 
     def core_ns(self, cores: int) -> float:
-        """Returns the working time of one of so many cores for a sample, with the wait until all have their constants.
-        """
+        """Returns the working time of one of so many cores for a sample, with the wait for all constants."""
         if not self.layers:
             return 0.0
         assert self.form is not None
@@ -236,7 +235,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
             chip = layer_target(graph, node, arch)
             extra = extra_ns.get(key, 0.0), constants.get(key, 0)
             chains[-1].append(TokenLayer(key, node.operator, parts[node.inputs[0]], chip, *extra))
-    tokens = max((graph.tensors[l.key].image.width for chain in chains for l in chain), default=0)
+    tokens = max((graph.tensors[layer.key].image.width for chain in chains for layer in chain), default=0)
     found = [Chain(tuple(chain), tokens, arch.xbars_per_core, arch.xbar_rows) for chain in chains]
     if not products or any(chain.form is None for chain in found):
         return None
@@ -305,7 +304,7 @@ def _in_group(choice: TokenCores, group: Stages, cores: range, arch: Target, kno
     The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
     """
     shares = _shares(group.chains, len(cores))
-    if shares is None:
+    if shares is None or not cores:
         return None
     ends = list(accumulate(shares, initial=cores.start))
     for chain, first, last in zip(group.chains, ends, ends[1:], strict=False):
@@ -331,7 +330,8 @@ def _shares(chains: tuple[Chain, ...], cores: int) -> list[int] | None:
         return None
     roots = [math.sqrt(chain.core_ns(chain.least) * chain.least) for chain in chains]
     return [
-        chain.best(chain.least + int(free * root / sum(roots))) for chain, root in zip(chains, roots, strict=True)
+        chain.best(chain.least + int(free * root / max(sum(roots), 1.0)))
+        for chain, root in zip(chains, roots, strict=True)
     ]
 
 

@@ -43,7 +43,8 @@ def lay_tokens(graph: Graph) -> Graph:
     if not images:
         return graph
     tensors = {n: replace(t, image=images.get(n, t.image)) for n, t in graph.tensors.items()}
-    changed = _Changed(graph, tensors, images)
+    sums = {name for name in images if layouts.alike.find(name) in layouts.sums}
+    changed = _Changed(graph, tensors, images, sums)
     nodes = tuple(made for node in graph.nodes for made in changed.nodes(node))
     return _without_unused(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
 
@@ -82,8 +83,9 @@ class _Layouts:
     """Finds the tensors that are sequences, and the images that they get.
 
     alike: tensors of one layout, because element-wise operators and renames connect them. fixed: sets whose layout an
-    operator needs as it is. odd: sets with an operator for which tokens are no lines. pools: sums over pixels. repeated:
-    a set, and another of one pixel that an element-wise operator repeats for all pixels of the first.
+    operator needs as it is. odd: sets with an operator for which tokens are no lines. pools: sums over pixels.
+    repeated: a set, and another of one pixel that an element-wise operator repeats for all pixels of the first. sums:
+    the sets that pools make which become sums over channels.
     """
 
     graph: Graph
@@ -92,6 +94,7 @@ class _Layouts:
     odd: set[str] = field(default_factory=set[str])
     pools: list[Node] = field(default_factory=list[Node])
     repeated: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    sums: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
@@ -157,19 +160,26 @@ class _Layouts:
     def with_sums(self, known: dict[str, int]) -> dict[str, int]:
         """Adds the sets of sums over the channels of tokens.
 
-        Leaves out sets with pools that are no such sums, and sets for which something else is repeated.
+        Sets of another layout than before are left out if a pool reads or makes them that is no such sum, or if
+        something else than such a sum is repeated for their pixels.
         """
+        pools = [(self.alike.find(node.inputs[0]), self.alike.find(node.output), node) for node in self.pools]
+        banned = self.fixed | self.odd | known.keys()
         while True:
-            sums: dict[str, int] = {}
-            pairs = [(self.alike.find(n.inputs[0]), self.alike.find(n.output)) for n in self.pools]
-            for node, (given, made) in zip(self.pools, pairs, strict=True):
-                if given in known and made not in self.fixed | self.odd and self.adds_channels(node, known[given]):
-                    sums[made] = 1
-            pairs += self.repeated
-            wrong = {key for pair in pairs if (pair[0] in known) != (pair[1] in sums) for key in pair}
-            if not wrong & (known.keys() | sums.keys()):
-                return known | sums
-            known = {key: count for key, count in known.items() if key not in wrong}
+            changed = known.keys() - self.fixed
+            sums = {
+                made
+                for given, made, node in pools
+                if given in changed and made not in banned and self.adds_channels(node, known[given])
+            }
+            pairs = [*((given, made) for given, made, _ in pools), *self.repeated]
+            wrong = {key for pair in pairs if (pair[0] in changed) != (pair[1] in sums) for key in pair}
+            wrong |= {made for _, made in pairs if made in changed}
+            if not wrong & (changed | sums):
+                self.sums = sums
+                return known | dict.fromkeys(sums, 1)
+            known = {key: count for key, count in known.items() if key not in wrong or key in self.fixed}
+            banned |= wrong & sums
 
     def adds_channels(self, node: Node, channels: int) -> bool:
         """Tells whether each result of a pool is the sum of `channels` elements that follow one another in C order."""
@@ -193,8 +203,10 @@ class _Layouts:
             if isinstance(node.operator, Dot):
                 for name in (*node.inputs, node.output):
                     heads.setdefault(near.find(self.alike.find(name)), set()).add(node.operator.batch)
-        return {key: max(heads.get(near.find(key), {1})) if len(heads.get(near.find(key), {1})) == 1 else 1
-                for key in channels}
+        return {
+            key: max(heads.get(near.find(key), {1})) if len(heads.get(near.find(key), {1})) == 1 else 1
+            for key in channels
+        }
 
 
 def _is_last(image: Image) -> bool:
@@ -210,12 +222,16 @@ def _positions(image: Image) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """Makes the nodes of the new graph. `graph`: the old one; `tensors`: the new tensors; `images`: those that changed.
+    """Makes the nodes of the new graph.
+
+    `graph`: the old one. `tensors`: the new tensors. `images`: the images that changed. `sums`: the tensors that are
+    sums over channels now.
     """
 
     graph: Graph
     tensors: dict[str, Tensor]
     images: dict[str, Image]
+    sums: set[str]
 
     def nodes(self, node: Node) -> Iterator[Node]:
         """Yields the node for the new images of its operands and its result; before it, moves that repeat sums."""
@@ -225,7 +241,7 @@ class _Changed:
         if isinstance(node.operator, Elementwise):
             image, names = self.tensors[node.output].image, list(node.inputs)
             for i, name in enumerate(names):
-                if self.tensors[name].image != image:
+                if name in self.sums and self.tensors[name].image != image:
                     names[i] = f"{node.output}.repeated{i}"
                     self.tensors[names[i]] = replace(self.tensors[node.output], name=names[i], in_model=False)
                     sources = np.repeat(np.arange(image.pixels)[:, None], image.channels, axis=1)
@@ -241,7 +257,7 @@ class _Changed:
             case Map() as operator:
                 operands = tuple(self.constant(node, o) if isinstance(o, Constant) else o for o in operator.operands)
                 return replace(operator, operands=operands)
-            case Pool():
+            case Pool() if node.output in self.sums:
                 return ChannelSum(1.0)
             case Filter() as operator if node.output in self.images:
                 image = self.tensors[node.output].image

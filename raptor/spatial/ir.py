@@ -168,9 +168,9 @@ class SpatialGraph:
     """A model as computes, in topological order.
 
     tensors: by name. filters: by key of the layer in the decision. filter_of: by name of a tensor that a filter
-    computes. take_of: by name of a tensor of rows of a table. views: by name of the tensor. product_of: by name of a tensor
-    that is computed line by line as a product of two others. literals: the tiles that are constants, by name. numbers:
-    the kind of program, as in `Graph`.
+    computes. take_of: by name of a tensor of rows of a table. views: by name of the tensor. product_of: by name of a
+    tensor that is computed line by line as a product of two others. literals: the tiles that are constants, by name.
+    numbers: the kind of program, as in `Graph`.
     """
 
     name: str

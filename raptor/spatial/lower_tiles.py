@@ -98,8 +98,6 @@ class TileLowering:
                 self.lower_filter(node, operator)
             case Dot() as operator:
                 self.lower_dot(node, operator)
-            case ChannelSum() as operator:
-                self.lower_sum(node, operator)
             case Stencil() | Pool() | Map() | Requantise() | Bound() | Lookup() as operator:
                 self.lower_tiles(node, op_of(operator))
             case Concat():
@@ -108,8 +106,8 @@ class TileLowering:
                 self.lower_move(node, operator)
             case Take() as operator:
                 self.lower_take(node, operator)
-            case Softmax():
-                self.lower_softmax(node)
+            case Softmax() | ChannelSum() as operator:
+                self.lower_over_channels(node, operator)
             case Rename():
                 self.lower_rename(node)
             case ConstantTensor() as operator:
@@ -339,6 +337,13 @@ class TileLowering:
             )
             parts.append((region, tile))
         self.bind(node.output, node.name, parts)
+
+    def lower_over_channels(self, node: Node, operator: Softmax | ChannelSum) -> None:
+        """Emits an operator that needs all channels of a pixel."""
+        if isinstance(operator, ChannelSum):
+            self.lower_sum(node, operator)
+        else:
+            self.lower_softmax(node)
 
     def lower_softmax(self, node: Node) -> None:
         """Emits a softmax. It needs all channels of a pixel side by side, so the result is one wide tile."""

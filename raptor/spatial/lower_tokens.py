@@ -11,12 +11,14 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import ChannelSum, Dot, Elementwise, Filter, Move, Node, Rename, Softmax, Take
+from raptor.graph.ir import ChannelSum, Dot, Elementwise, Filter, Move, Node, Pool, Rename, Softmax, Stencil
+from raptor.graph.window import Table, Window
 from raptor.mapping.decision import LineUnfolding, filter_key
 from raptor.mapping.streaming import Parts, Range, is_view, multiplies_tokens
 from raptor.mapping.token_layout import is_pointwise, is_tokens
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, ProductUse, ViewUse
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
+from raptor.spatial.line_pools import is_global
 from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_tiles import repeat_op, whole_tile
 from raptor.spatial.operations import Dot as DotTile
@@ -63,6 +65,8 @@ class TokenLowering(LineLowering):
                 self.softmax_tokens(node)
             case Dot() if multiplies_tokens(self.graph, node, self.parts_of, self.views):
                 self.dot_tokens(node)
+            case Pool(window=window) | Stencil(window=window) if self.moves_over_tokens(node, window):
+                self.lower_by_tile(node)
             case _:
                 self.make_views(node)
                 LineLowering.lower(self, node)
@@ -215,7 +219,8 @@ class TokenLowering(LineLowering):
         y, x = np.divmod(pixel, image.width)
         p = np.searchsorted([stop for _, stop in parts], channel, side="right")
         lines = y * len(parts) + p
-        for line in np.unique(lines).tolist():
+        numbers: list[int] = np.unique(lines).tolist()
+        for line in numbers:
             own = np.flatnonzero(lines == line)
             cols = int(x[own].min()), int(x[own].max()) + 1
             low, first = parts[line % len(parts)][0], int(channel[own].min())
@@ -241,7 +246,9 @@ class TokenLowering(LineLowering):
         place = (sliced, y, p, core)
         found = self.residency.find(place, (), cols, exact=False)
         if found is None:
-            found = self.residency.copied(place, Cell(cols, self.assembled(node, sliced, (y, p), channels, own, cols, core)))
+            found = self.residency.copied(
+                place, Cell(cols, self.assembled(node, sliced, (y, p), channels, own, cols, core))
+            )
         return found, channels[0]
 
     def assembled(
@@ -289,6 +296,12 @@ class TokenLowering(LineLowering):
         return max(there, key=lambda n: made[n], default=None)
 
     # Operators of tokens
+
+    def moves_over_tokens(self, node: Node, window: Window | Table) -> bool:
+        """True if a window moves over tokens, which are lines of another form than its dimensions."""
+        return any(is_tokens(self.image(n)) for n in (*node.inputs, node.output)) and not (
+            isinstance(window, Window) and is_global(window)
+        )
 
     def sums_tokens(self, node: Node) -> bool:
         """True if operand and result are lines, and the pixels of a line are cut alike for all channel ranges."""

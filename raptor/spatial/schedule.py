@@ -14,7 +14,18 @@ from raptor.mapping.decision import ByLine, Decision
 from raptor.mapping.widths import recipe_ns
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.ir import BodyOp, Compute, Copy, TakeRows
-from raptor.spatial.operations import ApplyFilters, ApplyLine, Average, Dot, Move, Overlap, Pool, Softmax, Stencil, Vector
+from raptor.spatial.operations import (
+    ApplyFilters,
+    ApplyLine,
+    Average,
+    Dot,
+    Move,
+    Overlap,
+    Pool,
+    Softmax,
+    Stencil,
+    Vector,
+)
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
 from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target, Widths
@@ -210,16 +221,23 @@ class _ListSchedule:
                 return op.result.pixels * taps * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
             case Pool():
                 return op.result.pixels * op.window.tap_count * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
-            case Dot():
-                return op.result.elements * (vector_ns(arch.holding(op.left.element), op.left.channels, 2) + ISSUE_NS)
-            case Average():
-                return op.result.pixels * (vector_ns(arch, op.input.channels, 1) + ISSUE_NS)
-            case Softmax():
-                return op.result.pixels * (vector_ns(arch, op.result.channels, 1) + ISSUE_NS)
-            case Move():
-                return _moving_ns(op.runs, arch)
             case _:
-                return copy_ns(arch, op.result.elements)
+                return _token_ns(op, arch)
+
+
+def _token_ns(op: BodyOp, arch: Target) -> float:
+    """Estimates the time of an operation of sequences in ns, and that of a copy for any other."""
+    match op:
+        case Dot():
+            return op.result.elements * (vector_ns(arch.holding(op.left.element), op.left.channels, 2) + ISSUE_NS)
+        case Average():
+            return op.result.pixels * (vector_ns(arch, op.input.channels, 1) + ISSUE_NS)
+        case Softmax():
+            return op.result.pixels * (vector_ns(arch, op.result.channels, 1) + ISSUE_NS)
+        case Move():
+            return _moving_ns(op.runs, arch)
+        case _:
+            return copy_ns(arch, op.result.elements)
 
 
 def _moving_ns(runs: Ints, arch: Target) -> float:

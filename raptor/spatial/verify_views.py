@@ -4,7 +4,6 @@ Tiles are followed back, element by element, through copies and moves to the til
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,8 +24,7 @@ def verify_views(graph: SpatialGraph) -> None:
     origins = _Origins.of(graph)
     for name, view in graph.views.items():
         for part in view.tiles:
-            wanted = _block(view.sources, view.image, part.region)
-            if not np.array_equal(origins.elements(part.tile, view.inputs), wanted):
+            if not origins.holds(part.tile, view.inputs, _block(view.sources, view.image, part.region)):
                 raise VerifyError(f"spatial: {view.node}: {part.tile} does not hold {part.region} of {name}")
 
 
@@ -77,7 +75,7 @@ class _Operand:
     def holds(self, origins: "_Origins", tile: Tile, region: Region) -> bool:
         """Tells whether a tile holds a region, pixel by pixel."""
         wanted = _block(self.sources, self.image, region)
-        return tile.channels == region.channel_count and np.array_equal(origins.elements(tile, self.inputs), wanted)
+        return tile.channels == region.channel_count and origins.holds(tile, self.inputs, wanted)
 
 
 def _block(sources: Ints, image: Image, region: Region) -> Ints:
@@ -86,16 +84,43 @@ def _block(sources: Ints, image: Image, region: Region) -> Ints:
 
 
 @dataclass(slots=True)
-class _Origins:
-    """Where the elements of tiles come from. copies, moves: the operations that fill a tile, by its name.
+class _Roots:
+    """Numbers of the elements of some tensors. Tensors may share tiles; then the same element has one number.
 
-    known: elements of tiles so far, by the tensors they are counted in and the name of the tile.
+    numbers: by element, counted as `ViewUse.sources` does; the last one is that of zero. tiles: by name of a tile, the
+    numbers of its elements.
+    """
+
+    numbers: Ints
+    tiles: dict[str, Ints] = field(default_factory=dict[str, Ints])
+
+    @classmethod
+    def of(cls, graph: SpatialGraph, names: tuple[str, ...]) -> "_Roots":
+        """Numbers the elements of the parts of these tensors."""
+        sizes = [graph.tensors[name].image.elements for name in names]
+        firsts: list[int] = np.cumsum([0, *sizes]).tolist()
+        roots = cls(np.append(np.arange(firsts[-1]), ZERO))
+        for name, first, size in zip(names, firsts, sizes, strict=False):
+            tensor, own = graph.tensors[name], np.arange(first, first + size)
+            for part in (*tensor.parts, *tensor.whole):
+                place = _block(own, tensor.image, part.region)
+                if part.tile.name in roots.tiles and part not in tensor.whole:
+                    roots.numbers[place] = roots.tiles[part.tile.name]
+                roots.tiles[part.tile.name] = roots.numbers[place]
+        return roots
+
+
+@dataclass(slots=True)
+class _Origins:
+    """Origins of the elements of tiles. copies, moves: the operations that fill a tile, by its name.
+
+    known: numbers of the elements of tiles so far, by the tensors that they are counted in.
     """
 
     graph: SpatialGraph
     copies: defaultdict[str, list[Copy[Tile]]] = field(default_factory=lambda: defaultdict(list))
     moves: dict[str, Move[Tile]] = field(default_factory=dict[str, Move[Tile]])
-    known: dict[tuple[str, ...], dict[str, Ints]] = field(default_factory=dict[tuple[str, ...], dict[str, Ints]])
+    known: dict[tuple[str, ...], _Roots] = field(default_factory=dict[tuple[str, ...], _Roots])
 
     @classmethod
     def of(cls, graph: SpatialGraph) -> "_Origins":
@@ -108,27 +133,19 @@ class _Origins:
                 origins.moves[op.result.name] = op
         return origins
 
-    def elements(self, tile: Tile, names: tuple[str, ...]) -> Ints:
-        """Returns the elements of a tile, numbered as `ViewUse.sources` counts those of the tensors `names`.
+    def holds(self, tile: Tile, names: tuple[str, ...], wanted: Ints) -> bool:
+        """Tells whether a tile consists of these elements of tensors `names`, counted as in `ViewUse.sources`."""
+        found = self.elements(tile, names)
+        return np.array_equal(found, self.known[names].numbers[wanted])
 
-        `NOWHERE` for elements of anything else.
-        """
+    def elements(self, tile: Tile, names: tuple[str, ...]) -> Ints:
+        """Returns the numbers of the elements of a tile: `ZERO` for zeros, `NOWHERE` for anything else."""
         if names not in self.known:
-            self.known[names] = dict(self.roots(names))
-        known = self.known[names]
+            self.known[names] = _Roots.of(self.graph, names)
+        known = self.known[names].tiles
         if tile.name not in known:
             known[tile.name] = self.traced(tile, names)
         return known[tile.name]
-
-    def roots(self, names: tuple[str, ...]) -> Iterator[tuple[str, Ints]]:
-        """Yields the tiles of tensors by name, and their elements."""
-        first = 0
-        for name in names:
-            tensor = self.graph.tensors[name]
-            numbers = np.arange(first, first + tensor.image.elements).reshape(tensor.image.pixels, -1)
-            for part in (*tensor.parts, *tensor.whole):
-                yield part.tile.name, _block(numbers, tensor.image, part.region)
-            first += tensor.image.elements
 
     def traced(self, tile: Tile, names: tuple[str, ...]) -> Ints:
         """Returns the elements of a tile that is filled by copies or by a move."""
@@ -136,7 +153,8 @@ class _Origins:
         if tile.name in self.moves:
             op = self.moves[tile.name]
             sources = [self.elements(source, names) for source in op.sources]
-            for at, source, first, stride, count in op.runs.tolist():
+            runs: list[tuple[int, int, int, int, int]] = op.runs.tolist()
+            for at, source, first, stride, count in runs:
                 place = first + stride * np.arange(count)
                 found[at : at + count] = ZERO if source < 0 else sources[source][place]
             return found
