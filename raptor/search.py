@@ -34,6 +34,9 @@ from raptor.target.arch import Target
 EFFORT = 4
 """Default number of mappings that a search tries."""
 
+LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
+"""What the latency counts against the interval in the choice of cores for a transformer (`Knobs.latency`)."""
+
 SAMPLES = 4
 """Number of samples that a core begins in measurements of throughput and energy."""
 
@@ -74,7 +77,7 @@ def _begin(
 
 def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
     """Yields names and strategies of candidates, the most promising first; the second is the reference mapping."""
-    usual = DEFAULT
+    usual = replace(DEFAULT, latency=LATENCY[objective])
     yield "rows", partial(map_rows, knobs=usual)
     yield "raptor", map_raptor
     for name, knobs in _turned(usual, objective):

@@ -144,7 +144,8 @@ def _beside_tokens(
 ) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers and the flow with chains and attentions on cores of their own; None if the chip is too small.
 
-    The other layers get cores until none takes longer than a group of attentions.
+    The other layers get cores until none takes longer than a group of attentions, or than a part of that if the
+    latency counts: in it, their times are added.
     """
     others = layer_plans(graph, arch, knobs, stages.keys)
     tokens = {name for name in inputs if is_tokens(graph.tensors[name].image)}
@@ -156,7 +157,8 @@ def _beside_tokens(
         choice = choose_token_cores(stages, arch, arch.usable_cores - used - taken, knobs)
         if choice is None:
             return None
-        slow = [k for k, i in at.items() if fronts[k][i].core_ns > choice.interval_ns and i + 1 < len(fronts[k])]
+        longest_ns = choice.interval_ns / (1 + knobs.latency)
+        slow = [k for k, i in at.items() if fronts[k][i].core_ns > longest_ns and i + 1 < len(fronts[k])]
         if not slow:
             break
         at[max(slow, key=lambda k: fronts[k][at[k]].core_ns)] += 1

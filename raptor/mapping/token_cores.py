@@ -32,71 +32,93 @@ from raptor.target.timing import (
     vector_ns,
 )
 
+MOST_TOGETHER = 32
+"""Largest number of cores that hold a chain together. With more, the layers of a chain get cores of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLayer:
-    """A layer of tokens: its filter, the channel ranges of its input, and the target with its widths.
+    """A layer of some tokens: its filter, the channel ranges of its input, and the target with its widths.
 
     `extra_ns`: time of what follows it on its cores, for all tokens. `constants`: elements of constants that each of
     its cores loads for that.
     """
 
     key: str
+    tokens: int
     filter_: Filter
     parts: Parts
     arch: Target
     extra_ns: float
     constants: int
 
-    def outs(self, cores: int) -> tuple[Range, ...]:
-        """Cuts the output channels for several cores, into whole ranges; there may be fewer of them than cores."""
+    def cut(self, cores: int) -> Iterator[tuple[tuple[Parts, ...], tuple[Range, ...]]]:
+        """Yields ways to share the layer among cores: groups of input ranges, output ranges; one of them is whole.
+
+        There may be fewer of them than cores.
+        """
         ranges = cut_channels(self.filter_.weights.shape[2], self.arch.xbar_rows)
         pieces = even(len(ranges), min(cores, len(ranges)))
-        return tuple((ranges[a][0], ranges[b - 1][1]) for a, b in pieces)
+        yield (self.parts,), tuple((ranges[a][0], ranges[b - 1][1]) for a, b in pieces)
+        if cores > 1 and len(self.parts) > 1:
+            groups = even(len(self.parts), min(cores, len(self.parts)))
+            yield tuple(self.parts[a:b] for a, b in groups), ((0, ranges[-1][1]),)
 
-    def width(self, cores: int) -> int:
-        """Returns the largest number of output channels of a core."""
-        return max(b - a for a, b in self.outs(cores))
+    def share(self, cores: int, pixels: int) -> tuple[tuple[Parts, ...], tuple[Range, ...]]:
+        """Returns the way with which a core takes least time."""
+        return min(self.cut(cores), key=lambda way: self.token_ns(*way, pixels))
 
-    def blocks(self, pixels: int) -> Iterator[int]:
-        """Yields for each channel range of the input the tokens of a block, at most `pixels`."""
-        yield from (min(pixels, block_pixels(part, self.arch.xbar_rows)) for part in self.parts)
+    def blocks(self, group: Parts, width: int, pixels: int) -> Iterator[tuple[int, int]]:
+        """Yields for each channel range of the input the tokens of a block, at most `pixels`, and its crossbars."""
+        for part in group:
+            count = min(pixels, block_pixels(part, self.arch.xbar_rows))
+            yield count, -(-count * width // self.arch.outputs_per_xbar)
+
+    def token_ns(self, ins: tuple[Parts, ...], outs: tuple[Range, ...], pixels: int) -> float:
+        """Returns the time of a core for a token: products, sums, and partial sums of other cores."""
+        sums, width, groups = accumulating(self.arch), max(b - a for a, b in outs), len(ins)
+        products = sum(
+            (mvmul_ns(self.arch, xbars) + ISSUE_NS) / count for count, xbars in self.blocks(ins[0], width, pixels)
+        )
+        added = width * vector_element_ns(sums) * max(len(group) for group in ins)
+        moved = (groups - 1) / groups * width * (vector_element_ns(sums) + 2 * message_element_ns(sums))
+        return products + added + moved
 
     def xbars(self, cores: int, pixels: int) -> int:
         """Returns the crossbars of the core that needs most."""
-        most = self.arch.outputs_per_xbar
-        return sum(-(-count * self.width(cores) // most) for count in self.blocks(pixels))
+        ins, outs = self.share(cores, pixels)
+        width = max(b - a for a, b in outs)
+        return max(sum(xbars for _, xbars in self.blocks(group, width, pixels)) for group in ins)
 
     def core_ns(self, cores: int, pixels: int, tokens: int, share: float) -> float:
         """Returns the working time of a core for some tokens. `share`: its part of what follows."""
-        most, sums, width = self.arch.outputs_per_xbar, accumulating(self.arch), self.width(cores)
-        total = self.extra_ns * share
-        for count in self.blocks(pixels):
-            product = mvmul_ns(self.arch, -(-count * width // most)) + ISSUE_NS
-            total += -(-tokens // count) * product + tokens * width * vector_element_ns(sums)
-        return total
+        return tokens * self.token_ns(*self.share(cores, pixels), pixels) + self.extra_ns * share
 
     def grid(self, cols: tuple[Range, ...], cores: int, pixels: int, step_ns: float) -> LineGrid:
         """Returns the grid for tokens `cols`, each on `cores` cores."""
-        widest = max(-(-n * self.width(cores) // self.arch.outputs_per_xbar) for n in self.blocks(pixels))
+        ins, outs = self.share(cores, pixels)
+        widest = max(xbars for _, xbars in self.blocks(ins[0], max(b - a for a, b in outs), pixels))
         step = max(1, int(step_ns / mvmul_ns(self.arch, widest)))
-        return LineGrid(cols, (self.parts,), self.outs(cores), 1, pixels, 0, step)
+        return LineGrid(cols, ins, outs, 1, pixels, 0, step)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Layers between two attentions, and the tokens of a sample."""
+    """Layers between two attentions."""
 
     layers: tuple[TokenLayer, ...]
-    tokens: int
     xbars_per_core: int
     xbar_rows: int
+
+    @property
+    def tokens(self) -> int:
+        """Largest number of tokens of a layer."""
+        return max((layer.tokens for layer in self.layers), default=0)
 
     @cached_property
     def form(self) -> tuple[int, int] | None:
         """The cores that hold the chain together, and the tokens of a block; None if no number of cores holds it."""
-        widest = max((len(layer.outs(self.xbar_rows * 64)) for layer in self.layers), default=1)
-        for cores in range(1, widest + 1):
+        for cores in range(1, MOST_TOGETHER + 1):
             for pixels in (self.xbar_rows, 1):
                 if sum(layer.xbars(cores, pixels) for layer in self.layers) <= self.xbars_per_core:
                     return cores, pixels
@@ -118,9 +140,9 @@ class Chain:
             return 0.0
         assert self.form is not None
         (together, pixels), copies = self.form, self.copies(cores)
-        tokens, share = -(-self.tokens // copies), 1 / (copies * together)
+        share = 1 / (copies * together)
         loaded = copies * sum(global_port_ns(layer.arch, layer.constants) for layer in self.layers)
-        return loaded + sum(layer.core_ns(together, pixels, tokens, share) for layer in self.layers)
+        return loaded + sum(layer.core_ns(together, pixels, -(-layer.tokens // copies), share) for layer in self.layers)
 
     def best(self, cores: int) -> int:
         """Returns the number of cores, at most `cores`, with which the chain is fastest; the least of equal ones."""
@@ -132,10 +154,10 @@ class Chain:
             return
         assert self.form is not None
         together, pixels = self.form
-        cols = even(self.tokens, self.copies(len(cores)))
         for layer in self.layers:
+            cols = even(layer.tokens, min(self.copies(len(cores)), layer.tokens))
             grid = layer.grid(cols, together, pixels, step_ns)
-            own = (cores[s * together + j] for s in range(len(cols)) for j in range(len(grid.outs)))
+            own = (cores[s * together + j] for s in range(len(cols)) for j in range(len(grid.outs) * len(grid.ins)))
             yield layer.key, LineUnfolding(grid, tuple(own))
 
 
@@ -234,9 +256,9 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
             key = filter_key(node)
             chip = layer_target(graph, node, arch)
             extra = extra_ns.get(key, 0.0), constants.get(key, 0)
-            chains[-1].append(TokenLayer(key, node.operator, parts[node.inputs[0]], chip, *extra))
-    tokens = max((graph.tensors[layer.key].image.width for chain in chains for layer in chain), default=0)
-    found = [Chain(tuple(chain), tokens, arch.xbars_per_core, arch.xbar_rows) for chain in chains]
+            tokens = graph.tensors[node.output].image.width
+            chains[-1].append(TokenLayer(key, tokens, node.operator, parts[node.inputs[0]], chip, *extra))
+    found = [Chain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in chains]
     if not products or any(chain.form is None for chain in found):
         return None
     return Stages(tuple(found), tuple(map(tuple, products)))
@@ -278,46 +300,68 @@ def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -
 
     The latency counts with the exponent `knobs.latency`.
     """
-    count = len(stages.products)
-    found = (_in_groups(stages, arch, cores, groups, knobs) for groups in range(1, count + 1))
+    ways = [(groups, False) for groups in range(1, len(stages.products) + 1)] + [(len(stages.products), True)]
+    found = (_in_groups(stages, arch, cores, groups, apart, knobs) for groups, apart in ways)
     fitting = [choice for choice in found if choice is not None]
     return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)
 
 
-def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) -> TokenCores | None:
-    """Returns the choice with so many groups; None if a group has too few cores for its chains."""
-    choice = TokenCores()
+def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, apart: bool, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice with so many groups; None if a group has too few cores for its chains.
+
+    If `apart`, no core of a chain takes part in an attention, so both can work on different samples.
+    """
+    choice = TokenCores(cores=cores)
     for (first, last), (low, high) in zip(even(len(stages.products), groups), even(cores, groups), strict=True):
-        group = stages.group(first, last)
-        used = _in_group(choice, group, range(low, high), arch, knobs)
-        if used is None:
+        times = _in_group(choice, stages.group(first, last), range(low, high), arch, apart, knobs)
+        if times is None:
             return None
-        choice.latency_ns += used
-        choice.interval_ns = max(choice.interval_ns, used)
-    choice.cores = cores
+        choice.latency_ns += sum(times)
+        choice.interval_ns = max(choice.interval_ns, *times) if apart else max(choice.interval_ns, sum(times))
     return choice
 
 
-def _in_group(choice: TokenCores, group: Stages, cores: range, arch: Target, knobs: Knobs) -> float | None:
-    """Adds the records of a group. Returns its time for a sample, or None if it has too few cores.
+def _in_group(
+    choice: TokenCores, group: Stages, cores: range, arch: Target, apart: bool, knobs: Knobs
+) -> list[float] | None:
+    """Adds the records of a group. Returns the times of its stages for a sample, or None if it has too few cores.
 
     The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
     """
-    shares = _shares(group.chains, len(cores))
-    if shares is None or not cores:
+    shares = _shares_apart(group, len(cores), arch) if apart else _shares(group.chains, len(cores))
+    if shares is None:
         return None
     ends = list(accumulate(shares, initial=cores.start))
     for chain, first, last in zip(group.chains, ends, ends[1:], strict=False):
         choice.layers |= dict(chain.records(range(first, last), knobs.step_ns))
-    total = sum(chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True))
+    times = [chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True)]
     before = len(group.chains) - len(group.products)
     for i, together in enumerate(group.products):
         senders = range(ends[i + before - 1], ends[i + before]) if i + before else range(0)
-        free = [core for core in cores if core not in senders] or cores
+        busy = range(ends[0], ends[-1]) if apart else senders
+        free = [core for core in cores if core not in busy] or cores
         for product in together:
             choice.products[product.key] = product.record(free, arch)
-            total += product.best(len(free), arch)[0]
-    return total
+            times.append(product.best(len(free), arch)[0])
+    return times
+
+
+def _shares_apart(group: Stages, cores: int, arch: Target) -> list[int] | None:
+    """Shares cores among chains and attentions that work at the same time: the slowest chain gets more.
+
+    What is left is for the attentions, until they are slower than any chain. Returns None if nothing is left.
+    """
+    shares = [chain.least for chain in group.chains]
+    while sum(shares) < cores:
+        times = [chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True)]
+        left = cores - sum(shares)
+        attention = sum(product.best(left, arch)[0] for together in group.products for product in together)
+        slowest = max(range(len(shares)), key=lambda i: times[i])
+        step = group.chains[slowest].least
+        if times[slowest] <= attention or step >= left:
+            return shares
+        shares[slowest] += step
+    return None
 
 
 def _shares(chains: tuple[Chain, ...], cores: int) -> list[int] | None:
@@ -326,7 +370,7 @@ def _shares(chains: tuple[Chain, ...], cores: int) -> list[int] | None:
     The sum of `work / cores` is least if cores grow with the root of the work.
     """
     free = cores - sum(chain.least for chain in chains)
-    if free < 0:
+    if free < 0 or not cores:
         return None
     roots = [math.sqrt(chain.core_ns(chain.least) * chain.least) for chain in chains]
     return [

@@ -98,7 +98,7 @@ class _Layouts:
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
-            if isinstance(node.operator, Elementwise | Rename):
+            if isinstance(node.operator, Elementwise | Rename | Softmax):
                 for name in node.inputs:
                     if isinstance(node.operator, Rename) or self.image(name) == self.image(node.output):
                         self.alike.join(node.output, name)

@@ -14,7 +14,7 @@ from raptor.spatial.ir import BodyOp, Copy
 from raptor.spatial.operations import Dot, Move
 from tests.pipeline import Passes, by_line, check, line_flow, passes
 
-SIZES = {"tokens": 10, "depth": 1, "dim": 24, "heads": 2}
+SIZES: dict[str, int] = {"tokens": 10, "depth": 1, "dim": 24, "heads": 2}
 CHIP: dict[str, Any] = {"xbar": (16, 16), "xbars_per_core": 40, "cores": 20, "mapping": "rows"}
 
 Change = Callable[[Any], Any]
@@ -104,7 +104,7 @@ def test_a_sequence_by_token_is_right(heads: int):
 def test_a_chain_on_several_cores_is_right():
     """A core of 12 crossbars holds a part of the output channels of a chain."""
     model = models.build("bert_tiny", tokens=5, depth=1, dim=32, heads=2)
-    small = CHIP | {"xbars_per_core": 12, "cores": 40}
+    small: dict[str, Any] = CHIP | {"xbars_per_core": 12, "cores": 40}
     check(model, **small, tolerance=1e-4)
     shared = by_line(passes(model, **small).decision).values()
     assert any(len(layer.grid.outs) > 1 for layer in shared)
