@@ -22,7 +22,7 @@ FLOORS = (
     ("driver",),
     ("pipeline",),
     ("search",),
-    ("compiler", "analysis"),
+    ("compiler", "analysis", "device"),
     ("hosting",),
     ("api",),
     ("reporting", "backend", "session"),

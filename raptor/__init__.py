@@ -23,6 +23,7 @@ from raptor.common.errors import (
 
 if TYPE_CHECKING:
     from raptor import backend as backend
+    from raptor import device as device
     from raptor import jax as jax
     from raptor import session as session
     from raptor import torch as torch
@@ -63,7 +64,7 @@ _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api")
 }
 
 
-_MODULES = ("backend", "jax", "session", "torch")
+_MODULES = ("backend", "device", "jax", "session", "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import onnx
 
     from raptor.analysis.explain import Explanation
+    from raptor.device import Device
     from validator.checks import Finding
     from validator.options import Mode
     from validator.simulate.simulation_report import SimulationReport as Simulation
@@ -103,12 +104,22 @@ class Program:
             extended=parts.options.get("isa") == "extended",
         )
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name."""
+    def run(self, inputs: Mapping[str, Array], *, device: "Device | str | None" = None) -> dict[str, Array]:
+        """Executes the instruction streams on `inputs` (by name, ONNX shapes) and returns the outputs by name.
+
+        With a `device` (open, or the name of a back end), its crossbars are written and multiply, and the reference
+        engine does all else (docs/device.md).
+        """
         require_own("validator")
         from validator.any_program import load_any, run_any
 
-        return dict(run_any(load_any(self._directory()), inputs))
+        program = load_any(self._directory())
+        if device is None:
+            return dict(run_any(program, inputs))
+        from raptor.device.programs import Chips
+
+        with Chips(device) as chips:
+            return dict(run_any(program.on_device(chips), inputs))
 
     def validate(
         self,

@@ -1,7 +1,7 @@
 """The compiler: it turns an ONNX model, a chip and a choice of mapping into the contents of an output directory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,8 @@ from raptor.output.compile_report import make_report
 from raptor.output.writer import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
 from raptor.search import EFFORT, search
-from raptor.spatial import Partition
+from raptor.spatial import Partition, Schedule
+from raptor.spatial.orders import BALANCED, STORED, Aim
 from raptor.target.arch import Target, check_network_size
 
 if TYPE_CHECKING:
@@ -60,11 +61,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision, with the `trials` of a search and `notes` about a file that was replayed."""
+    """A decision, with the `trials` of a search and `notes` about a file that was replayed.
+
+    `aim`: how the order of work is still to be chosen, once all work has a place.
+    """
 
     decision: Decision
     trials: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
+    aim: Aim = STORED
 
     def __str__(self) -> str:
         tried = (f"tried {t.name}: {t.fault or f'{t.cost:.10g}'}\n" for t in self.trials)
@@ -80,7 +85,7 @@ def map(graph: Graph, arch: Target, choice: Choice) -> Decided:
     if choice.optimize is not None:
         return Decided(*search(graph, arch, choice.optimize, choice.effort))
     if choice.strategy in STRATEGIES:
-        return Decided(STRATEGIES[choice.strategy](graph, arch))
+        return Decided(STRATEGIES[choice.strategy](graph, arch), aim=BALANCED)
     path = Path(choice.strategy)
     decision, notes = read_mapping(path, option("mapping", path), graph, arch)
     return Decided(decision, notes=notes)
@@ -141,8 +146,9 @@ def compile_loaded(
     _check_numbers(model.graph, arch, requant, base_isa=base_isa)
     graph = pipeline.prepare(model.graph, arch, Requantising(requant or "exact"), driver=driver)
     decided = driver.run(map, _nothing, graph, arch, choice)
-    values = pipeline.run(graph, decided.decision, arch, driver=driver)
-    mapping = mapping_file(decided.decision, graph, arch)
+    values = pipeline.run(graph, decided.decision, arch, aim=decided.aim, driver=driver)
+    decision = replace(decided.decision, flow=values[Schedule].flow)
+    mapping = mapping_file(decision, graph, arch)
     if choice.emit is not None:
         storage.write_for(option("emit_mapping"), choice.emit, mapping.to_json())
     tiles, memory = values[Partition].graph, values[GlobalMemory]
@@ -159,7 +165,7 @@ def compile_loaded(
         layers=contents.layers(program, streams),
         steps=contents.steps(program, streams),
         mapping=mapping,
-        report=make_report(values[Graph], tiles, decided.decision, program, streams, arch, warnings, decided.trials),
+        report=make_report(values[Graph], tiles, decision, program, streams, arch, warnings, decided.trials),
         records={i: stream.records for i, stream in streams.cores.items()},
         weights=contents.weights(program, tiles),
         constants=memory.constant_values,

@@ -17,8 +17,10 @@ from raptor.mapping.choose_recipes import Requantising, choose_recipes, verify_g
 from raptor.mapping.decision import Decision
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.fold_relu import fold_relu
+from raptor.mapping.views import use_views
 from raptor.pim import PimProgram
 from raptor.spatial import Partition, PlacedGraph, Schedule
+from raptor.spatial.orders import STORED, Aim
 from raptor.target.arch import Target
 
 T = TypeVar("T")
@@ -29,6 +31,7 @@ PREPARATION: tuple[Pass, ...] = (fold_relu, choose_recipes)
 
 LOWERING: tuple[Pass, ...] = (
     use_vector_unit,
+    use_views,
     spatial.partition,
     spatial.place_cores,
     spatial.schedule,
@@ -80,12 +83,16 @@ def takes(step: Pass) -> tuple[type, ...]:
     return tuple(hints[name] for name in inspect.signature(step).parameters if name != "self")
 
 
-def run(graph: Graph, decision: Decision, arch: Target, *, driver: Driver | None = None, upto: str = "") -> Values:
+def run(
+    graph: Graph, decision: Decision, arch: Target, *, aim: Aim = STORED, driver: Driver | None = None, upto: str = ""
+) -> Values:
     """Lowers a prepared graph as decided, up to the pass `upto`, or to the end. Returns the last value of each type.
+
+    The order of work is chosen by `aim`; the flow of `Schedule` names it.
 
     Raises `CapacityError` if the chip is too small.
     """
-    return _run(LOWERING, Values(graph, decision, arch), driver or Driver(), upto)
+    return _run(LOWERING, Values(graph, decision, arch, aim), driver or Driver(), upto)
 
 
 def prepare(

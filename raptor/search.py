@@ -28,6 +28,8 @@ from raptor.mapping.strategies import Strategy
 from raptor.mapping.trial import Trial
 from raptor.pim import PimProgram
 from raptor.pipeline import run
+from raptor.spatial import Schedule
+from raptor.spatial.orders import Aim
 from raptor.target import isa
 from raptor.target.arch import Target
 
@@ -36,6 +38,8 @@ EFFORT = 4
 
 LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
 """What the latency counts against the interval in the choice of cores for a transformer (`Knobs.latency`)."""
+PATIENCES, DEPTH = (1.0, 1 / 3, 1 / 6, 2.0), 3
+"""Factors on the patience, and number of samples, of the orders from which each candidate takes its best."""
 
 SAMPLES = 4
 """Number of samples that a core begins in measurements of throughput and energy."""
@@ -52,8 +56,10 @@ def search(graph: Graph, arch: Target, objective: Objective, effort: int) -> tup
         def simulated(program: PimProgram, streams: Streams) -> Future[float]:
             return pool.submit(cost_of, program, streams, arch, objective)
 
+        aim = Aim(objective, PATIENCES, DEPTH)
         begun = [
-            _begin(name, strategy, graph, arch, simulated) for name, strategy in islice(candidates(objective), effort)
+            _begin(name, strategy, graph, arch, aim, simulated)
+            for name, strategy in islice(candidates(objective), effort)
         ]
     trials = tuple(replace(trial, cost=cost.result()) if cost else trial for trial, cost in begun)
     best = min(trials, key=lambda t: t.cost)
@@ -64,15 +70,21 @@ def search(graph: Graph, arch: Target, objective: Objective, effort: int) -> tup
 
 
 def _begin(
-    name: str, strategy: Strategy, graph: Graph, arch: Target, simulated: Callable[[PimProgram, Streams], Future[float]]
+    name: str,
+    strategy: Strategy,
+    graph: Graph,
+    arch: Target,
+    aim: Aim,
+    simulated: Callable[[PimProgram, Streams], Future[float]],
 ) -> tuple[Trial, Future[float] | None]:
     """Compiles one candidate and starts its simulation. Does not verify: the best candidate is compiled again."""
     try:
         decision = strategy(graph, arch)
-        values = run(graph, decision, arch, driver=Driver(verified=False))
+        values = run(graph, decision, arch, aim=aim, driver=Driver(verified=False))
     except CapacityError as e:
         return Trial(name, fault=e), None
-    return Trial(name, decision), simulated(values[PimProgram], values[Streams])
+    ordered = replace(decision, flow=values[Schedule].flow)
+    return Trial(name, ordered), simulated(values[PimProgram], values[Streams])
 
 
 def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
@@ -93,11 +105,10 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
     steps = [(f"steps of {s} ns", replace(usual, step_ns=s)) for s in (5_000, 20_000, 40_000)]
     shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.5, 0.75, 0.35)]
     larger_shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.9, 0.8)]
-    patience = [(f"patience {p:.0f} ns", replace(usual, patience_ns=p)) for p in (500, 3_000, 6_000)]
     if objective == "energy":
-        yield from shares + products + patience + steps
+        yield from shares + products + steps
     else:
-        yield from [products[0], steps[0], *products[1:], *patience, *larger_shares, *steps[1:]]
+        yield from [products[0], steps[0], *products[1:], *larger_shares, *steps[1:]]
 
 
 def cost_of(program: PimProgram, streams: Streams, arch: Target, objective: Objective) -> float:

@@ -40,6 +40,12 @@ class Builder:
         self.constants[name] = random(*shape, seed=len(self.constants)) / math.sqrt(fan_in)
         return name
 
+    def given(self, values: Any) -> str:
+        """Adds a constant of these values."""
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.array(values)
+        return name
+
     def add(self, op: str, inputs: Sequence[str], shape: Shape, **attributes: Any) -> str:
         output = f"t{len(self.nodes)}"
         self.nodes.append(node(op, " ".join(inputs), output, name=f"{op.lower()}_{len(self.nodes)}", **attributes))
@@ -62,12 +68,14 @@ def conv(b: Builder) -> None:
     if window is None:
         return
     attributes, (height, width) = window
-    channels, filters = b.shapes[x][1], b.number(1, MAX_CHANNELS)
-    kernel = attributes["kernel_shape"]
-    inputs = [x, b.constant(filters, channels, *kernel, fan_in=channels * math.prod(kernel))]
+    channels = b.shapes[x][1]
+    groups = b.pick([1, 1, *(g for g in range(1, channels + 1) if channels % g == 0)])
+    filters = groups * b.number(1, max(1, MAX_CHANNELS // groups))
+    kernel, ins = attributes["kernel_shape"], channels // groups
+    inputs = [x, b.constant(filters, ins, *kernel, fan_in=ins * math.prod(kernel))]
     if b.number(0, 1):
         inputs.append(b.constant(filters))
-    b.add("Conv", inputs, (1, filters, height, width), **attributes)
+    b.add("Conv", inputs, (1, filters, height, width), group=groups, **attributes)
 
 
 def transposed_conv(b: Builder) -> None:
@@ -128,6 +136,27 @@ def join(b: Builder) -> None:
     b.add(op, [x, y], shape)
 
 
+def rearrange(b: Builder) -> None:
+    """Some channels, a shuffle of two groups of channels, or a larger image of nearest pixels."""
+    x = b.pick(b.images())
+    _, channels, height, width = b.shapes[x]
+    op = b.pick(["Slice", "Transpose", "Resize"])
+    if op == "Slice":
+        first, step = b.number(0, channels - 1), b.number(1, 2)
+        names = [b.given(value) for value in ([first], [channels], [1], [step])]
+        b.add(op, [x, *names], (1, -(-(channels - first) // step), height, width))
+    elif op == "Resize" and max(height, width) <= 6:
+        down, along = b.number(1, 2), b.number(1, 2)
+        scales = b.given(np.array([1, 1, down, along], np.float32))
+        b.add(op, [x, "-", scales], (1, channels, height * down, width * along), mode="nearest")
+    elif op == "Transpose" and channels % 2 == 0:
+        shape = (1, 2, channels // 2, height, width)
+        apart = b.add("Reshape", [x, b.given(shape)], shape)
+        shape = (1, channels // 2, 2, height, width)
+        turned = b.add(op, [apart], shape, perm=[0, 2, 1, 3, 4])
+        b.add("Reshape", [turned, b.given(b.shapes[x])], b.shapes[x])
+
+
 def elementwise(b: Builder) -> None:
     x = b.pick(list(b.shapes))
     shape = b.shapes[x]
@@ -170,7 +199,10 @@ def head(b: Builder) -> None:
         b.add("Softmax", [x], b.shapes[x], axis=1)
 
 
-STEPS = (conv, conv, conv, transposed_conv, pool, join, join, elementwise, elementwise, normalise, head)
+STEPS = (
+    *(conv, conv, conv, transposed_conv, pool, join, join, rearrange, rearrange),
+    *(elementwise, elementwise, normalise, head),
+)
 
 
 @st.composite

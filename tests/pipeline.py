@@ -73,7 +73,7 @@ class Passes:
 _PASS = {
     "graph": "fold_relu",
     "decision": "map",
-    "chosen": "use_vector_unit",
+    "chosen": "use_views",
     "partition": "partition",
     "on_chip": "place_cores",
     "schedule": "schedule",

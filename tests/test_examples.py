@@ -88,6 +88,20 @@ def test_behind_onnxruntime(printed: Any) -> None:
     assert len(set(golden)) > 3
 
 
+def test_crossbars_as_a_device(printed: Any) -> None:
+    lines = dict(line.split(":") for line in printed("08_crossbars_as_a_device.py").splitlines() if ":" in line)
+    assert lines["this process"].strip() == lines["a driver"].strip()
+    assert lines["equal accounts"].strip() == "True"
+
+
+def test_schedulers(printed: Any) -> None:
+    rows = [line.split() for line in printed("09_schedulers.py").splitlines()[1:]]
+    writes = {(row[0], row[1]): int(row[2]) for row in rows}
+    assert writes["mm", "asap"] == 4 * writes["mm", "min_writes"] == 64
+    assert writes["mv", "asap"] == writes["mv", "min_writes"]
+    assert writes["3mm", "min_writes"] < writes["3mm", "asap"]
+
+
 def test_the_notebook_prints_what_it_shows(tmp_path: Path) -> None:
     """Runs in a separate process: a kernel's event loop leaves warnings behind. `make notebook` writes the output."""
     command = [sys.executable, "-m", "tests.notebook", str(EXAMPLES / "tour.ipynb")]

@@ -120,6 +120,23 @@ def test_transposed_convolutions_by_line(window: dict[str, Any]):
     check(model, **CHIP)
 
 
+@pytest.mark.parametrize(("channels", "filters", "groups"), [(32, 32, 8), (40, 20, 10), (24, 36, 3), (20, 20, 20)])
+def test_groups_of_channels_by_line(channels: int, filters: int, groups: int):
+    """Ranges of whole groups, ranges that cut groups, groups of several ranges, one channel a group."""
+    model = make_model(
+        [node("Conv", "x w", "y", name="conv", pads=[1, 1, 1, 1], group=groups)],
+        {"x": (1, channels, 5, 6)},
+        ["y"],
+        {"w": random(filters, channels // groups, 3, 3)},
+    )
+    chip = {**CHIP, "xbar": (16, 4), "xbars_per_core": 80}
+    found = passes(model, **chip)
+    if channels == 32:
+        ranges = {m.ins: m.outs for c in found.spatial.computes for m in c.matrices if isinstance(m, LineMatrix)}
+        assert ranges == {(0, 16): (0, 16), (16, 32): (16, 32)}
+    check(model, **chip)
+
+
 @pytest.mark.parametrize("xbar", [4, 16, (8, 32), (32, 8)])
 def test_layers_split_over_cores(xbar: int | tuple[int, int]):
     """Forty crossbars a core are too few for the layer: its channels go to several, partial sums from core to core."""
@@ -289,6 +306,38 @@ def test_layers_that_do_not_fit_line_by_line_are_computed_whole():
     check(model, cores=8, tolerance=1e-4, **ROWS)
 
 
+def excited(blocks: int) -> ModelProto:
+    """Convolutions of 4 channels, each with squeeze-and-excite after it: two layers that need the whole tensor."""
+    nodes = [
+        made
+        for i in range(blocks)
+        for made in (
+            node("Conv", f"x{i} w", f"a{i}", name=f"conv{i}", pads=[1, 1, 1, 1]),
+            node("GlobalAveragePool", f"a{i}", f"m{i}", name=f"mean{i}"),
+            node("Conv", f"m{i} u", f"s{i}", name=f"squeeze{i}"),
+            node("Conv", f"s{i} u", f"t{i}", name=f"excite{i}"),
+            node("Mul", f"a{i} t{i}", f"x{i + 1}", name=f"scale{i}"),
+        )
+    ]
+    return make_model(nodes, {"x0": (1, 4, 6, 6)}, [f"x{blocks}"], {"w": random(4, 4, 3, 3), "u": random(4, 4, 1, 1)})
+
+
+def test_a_core_serves_no_distant_layers():
+    """Each squeeze-and-excite has a core of its own, as a core that serves two is occupied between them."""
+    chip = {**CHIP, "cores": 12}
+    layers = in_matrices(passes(excited(3), **chip).decision)
+    cores = [layer.cores for layer in layers.values()]
+    assert len({core for found in cores for core in found}) == 3
+    assert cores[0::2] == cores[1::2]
+    check(excited(3), **chip)
+
+
+def test_distant_layers_share_a_core_on_a_small_chip():
+    layers = in_matrices(passes(excited(3), **{**CHIP, "cores": 5}).decision)
+    assert len(layers) == 6
+    assert len({core for layer in layers.values() for core in layer.cores}) == 1
+
+
 def test_a_layer_of_more_outputs_than_a_core_has():
     model = make_model([node("MatMul", "x w")], {"x": (1, 4)}, {"y": 2}, {"w": random(4, 12)})
     check(model, xbar=4, cores=8, xbars_per_core=2, **ROWS)
@@ -411,7 +460,7 @@ def test_a_model_that_computes_nothing():
 def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
     """The program validates, takes longer, and has as many products as the streamed one."""
     model = models.build("lenet5")
-    streamed = passes(model, mapping="rows", cores=60)
+    streamed = passes(model, mapping=None, cores=60, optimize="latency", effort=1)
     path = tmp_path / "mapping.json"
     decision = replace(streamed.decision, flow=replace(line_flow(streamed.decision), streamed=False))
     path.write_bytes(mapping_file(decision, streamed.graph, streamed.arch).to_json())

@@ -119,8 +119,20 @@ COMMANDS = {
             "--junit": ("--junit", "found.xml"),
             "--schedule": ("--schedule", "round-robin"),
             "--json": ("--json", "found.json"),
+            "--device": ("--device", "numpy"),
             "--max-steps": ("--max-steps", "1000000"),
             "--no-hash": ("--no-hash",),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "run": Command(
+        ("run", "out"),
+        {
+            "--input": ("--input", "x.npy"),
+            "--seed": ("--seed", "4000"),
+            "--output": ("-o", "found.npy"),
+            "--device": ("--device", "numpy"),
+            "--force": ("--force",),
             "--quiet": ("--quiet",),
         },
     ),
@@ -282,7 +294,7 @@ class Runner:
             if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            if self.name in ("compile", "models", "quantize", "arch new"):
+            if self.name in ("compile", "models", "quantize", "run", "arch new"):
                 yield self.once(words)
             if self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])

@@ -17,13 +17,11 @@ EFFORT = 7
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "energy")
 MORE_SPEED = (
     *("products x4", "steps of 5000 ns", "products x2", "products x0.5"),
-    *("patience 500 ns", "patience 3000 ns", "patience 6000 ns"),
     *("90% of the cores", "80% of the cores", "steps of 20000 ns", "steps of 40000 ns"),
 )
 LESS_ENERGY = (
     *("50% of the cores", "75% of the cores", "35% of the cores"),
     *("products x4", "products x2", "products x0.5"),
-    *("patience 500 ns", "patience 3000 ns", "patience 6000 ns"),
     *("steps of 5000 ns", "steps of 20000 ns", "steps of 40000 ns"),
 )
 ALL = {
@@ -67,8 +65,10 @@ def test_the_best_of_the_trials_is_compiled(objective: Objective):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("strategy", ["rows", "raptor"])
 def test_a_trial_costs_what_its_mapping_costs_alone(objective: Objective, strategy: str):
+    """A trial of `rows` has the best order by the objective, and so has a search with this one trial."""
     (trial,) = (t for t in searched(objective).report.search if t.mapping == strategy)
-    assert trial.cost == cost(raptor.compile(lenet5(), mapping=strategy, **CHIP), objective)
+    alone = {"mapping": "raptor"} if strategy == "raptor" else {"optimize": objective, "effort": 1}
+    assert trial.cost == cost(raptor.compile(lenet5(), **alone, **CHIP), objective)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

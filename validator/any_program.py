@@ -1,12 +1,15 @@
 """Programs of one segment or of several: loaded and run in the same way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raptor.common.errors import UserError
+from raptor.common.spelling import option
 from validator.hosted.listing import is_hosted
 from validator.hosted.load import Hosted, load_hosted
 from validator.hosted.run import run_hosted
+from validator.inputs import random_inputs, read_files
 from validator.load import load
 from validator.program import Program
 from validator.run import run
@@ -24,6 +27,18 @@ def shapes(program: Program | Hosted) -> tuple[Shapes, Shapes]:
     listed = program.listed if isinstance(program, Hosted) else program.memory
     inputs, outputs = ({tensor.name: tuple(tensor.shape) for tensor in t} for t in (listed.inputs, listed.outputs))
     return inputs, outputs
+
+
+def read_inputs(program: Program | Hosted, given: Sequence[str], seed: int) -> Mapping[str, Any]:
+    """Reads inputs from files; without any, makes standard normal numbers from `seed`.
+
+    Raises `UserError` for files that cannot be read, and for a program in segments without files.
+    """
+    if isinstance(program, Hosted):
+        if not given:
+            raise UserError(f"{option('inputs')}: needed for a program in segments")
+        return read_files(program.listed.inputs, given)
+    return read_files(program.memory.inputs, given) if given else random_inputs(program.memory.inputs, seed)
 
 
 def run_any(program: Program | Hosted, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,11 +1,12 @@
 """Command `raptor validate OUT`, also `python -m validator OUT`."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from raptor.common.errors import RaptorError
+from raptor.common.errors import RaptorError, UserError
 from raptor.common.together import refuse_given
 from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
 
@@ -43,6 +44,14 @@ def command(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="File for JUnit's XML: a test case for each tensor.")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:ADDRESS]",
+            help="Where crossbars multiply: numpy, integer, socket:PATH; then the engine is the reference.",
+            show_default="the engine",
+        ),
+    ] = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
     ] = None,
@@ -69,6 +78,9 @@ def command(
     if inputs:
         refuse_given(context, {"seed", "samples"}, "not with --input, which gives the one input to run")
 
+    if device is not None:
+        refuse_given(context, {"engine"}, "not with --device, beside which the engine is the reference")
+
     if junit is not None:
         storage.check_no_terminal("--junit", junit)
         arguments.new_file("junit", junit)
@@ -79,24 +91,37 @@ def command(
         if junit is not None:
             storage.write_for("--junit", junit, to_junit(report, out.name))
 
+    chips = nullcontext() if device is None else _open(context, device)
     try:
-        report = validate(
-            out,
-            inputs=inputs or (),
-            seed=seed,
-            samples=samples,
-            tolerance=tolerance,
-            layers=layers,
-            engine=engine,
-            schedule=schedule,
-            check_hashes=not no_hash,
-            max_steps=max_steps,
-        )
+        with chips as crossbars:
+            report = validate(
+                out,
+                inputs=inputs or (),
+                seed=seed,
+                samples=samples,
+                tolerance=tolerance,
+                layers=layers,
+                engine=engine,
+                schedule=schedule,
+                check_hashes=not no_hash,
+                max_steps=max_steps,
+                write=crossbars,
+            )
     except RaptorError as e:
         verdict = "deadlock" if isinstance(e, DeadlockError) else "bad input"
         write(ValidationReport(verdict, DEFAULT_TOLERANCE if tolerance is None else tolerance, message=str(e)))
         raise
     write(report)
     if not storage.is_terminal(json):
-        show(report, Console(), quiet=quiet)
+        console = Console()
+        show(report, console, quiet=quiet)
+        for line in (crossbars or ()) if not quiet else ():
+            console.print(line)
     raise typer.Exit(0 if report.verdict == "pass" else 1)
+
+
+def _open(context: typer.Context, device: str) -> AbstractContextManager[Any]:
+    """Opens a device by what the command line of `raptor` offers: the validator itself knows no device."""
+    if context.obj is None:
+        raise UserError(f"--device {device}: only with `raptor validate`")
+    return context.obj(device)

@@ -71,10 +71,17 @@ def _mvmul(core: Core, i: Instruction) -> None:
     matrix = core.machine.weights.matrix(core.number, i.c)
     source = core.elements(core.register(i.rs1), matrix.shape[0])
     target = core.elements(core.register(i.rd), matrix.shape[1])
-    total = np.zeros(matrix.shape[1], np.float32)
-    for x, row in zip(core.local[source], matrix, strict=True):
-        total = total + x * row
+    products = core.machine.products
+    x = core.local[source]
+    total = _product(x, matrix) if products is None else products(core.number, i.c, x)
     core.local[target] = _relu(total) if i.b else total
+
+
+def _product(vector: Floats, matrix: Floats) -> Floats:
+    total = np.zeros(matrix.shape[1], np.float32)
+    for x, row in zip(vector, matrix, strict=True):
+        total = total + x * row
+    return total
 
 
 def _relu(x: Floats) -> Floats:

@@ -52,9 +52,14 @@ def make_inputs(
     elif given:
         arrays = read_files(places, given)
     else:
-        rng = np.random.default_rng(seed)
-        arrays = {place.name: _random(place, rng) for place in places}
+        arrays = random_inputs(places, seed)
     return {place.name: _fit(arrays, place, golden) for place in places}
+
+
+def random_inputs(places: Sequence[TensorPlace], seed: int) -> dict[str, Array]:
+    """Returns standard normal numbers for every input, for integers those within the bounds of the input."""
+    rng = np.random.default_rng(seed)
+    return {place.name: _random(place, rng) for place in places}
 
 
 def _random(place: TensorPlace, rng: np.random.Generator) -> Array:

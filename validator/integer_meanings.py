@@ -100,9 +100,15 @@ def _mvmul(core: Core, i: Instruction) -> None:
     source = core.bytes(core.register(i.rs1), matrix.shape[0] * bytes_of(bits))
     target = core.bytes(core.register(i.rd), matrix.shape[1] * bytes_of(target_bits))
     x = [read(core, source.start + k * bytes_of(bits), bits, k) for k in range(len(matrix))]
-    for k, column in enumerate(matrix.T.tolist()):
-        total = sum(a * w for a, w in zip(x, column, strict=True))
+    for k, total in enumerate(_product(core, i.c, x)):
         write(core, target.start + k * bytes_of(target_bits), max(total, 0) if i.b else total, target_bits, k)
+
+
+def _product(core: Core, group: int, x: list[int]) -> list[int]:
+    if core.machine.products is not None:
+        return core.machine.products(core.number, group, np.array(x, np.int32)).tolist()
+    columns = core.machine.weights.matrix(core.number, group).T.tolist()
+    return [sum(a * w for a, w in zip(x, column, strict=True)) for column in columns]
 
 
 def _widths(core: Core) -> tuple[int, int, bool]:

@@ -22,7 +22,7 @@ from raptor.target import isa
 from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
 from validator.errors import Blocked, DeadlockError, IdError, ProgramError
 from validator.lookups import all_row_counts
-from validator.program import Bytes, Indices, Program, Values, Weights
+from validator.program import Bytes, Indices, Products, Program, Values, Weights
 
 ALIGNMENT = 4
 """In a program with integers, each local memory starts at a multiple of so many bytes, for aligned access."""
@@ -113,7 +113,7 @@ class Machine:
     which it reads an id; those of the next one of core c are `rows[next_id[c]]`. The local memory of core c has
     `local_size[c]` elements from `local[local_first[c]]` on. `written` is None in a program of floats. `widths`: for
     each core, bits of an input and an output element (0 before the first `setbw`), and 1 after `setfp`; only used with
-    integers.
+    integers. `products`: as in `Program`.
     """
 
     words: npt.NDArray[np.int32]
@@ -133,6 +133,7 @@ class Machine:
     weights: Weights
     element_bytes: int
     probes: Probes
+    products: Products | None = None
 
     @property
     def core_count(self) -> int:
@@ -185,6 +186,7 @@ def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[i
         weights=program.weights,
         element_bytes=width,
         probes=_probes(first, probes, sizes, width, captured),
+        products=program.products,
     )
 
 

@@ -1,8 +1,9 @@
 """A program loaded from an output directory: checked, and ready to run."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +44,20 @@ class Weights:
         return self.values[offset : offset + rows * cols].reshape(rows, cols)
 
 
+class Products(Protocol):
+    """Crossbars outside of the engine that hold the matrices of a program."""
+
+    def __call__(self, core: int, group: int, vector: Matrix) -> Matrix:
+        """Returns a vector [rows] times the matrix of an array group, [columns]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All data of the directory that a run needs. `layers` is None if the directory has no layers.json."""
+    """All data of the directory that a run needs. `layers` is None if the directory has no layers.json.
+
+    `products`: computes every `mvmul`; None for the engine itself.
+    """
 
     folder: Path
     manifest: Manifest
@@ -55,6 +67,11 @@ class Program:
     streams: tuple[Records, ...]
     weights: Weights
     constants: Values
+    products: Products | None = None
+
+    def on_device(self, write: "Callable[[Program], Products]") -> "Program":
+        """Returns the program with its matrices in crossbars outside of the engine, where `write` puts them."""
+        return replace(self, products=write(self))
 
     @property
     def core_count(self) -> int:

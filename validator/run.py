@@ -100,7 +100,9 @@ def prepare(program: Program, inputs: Mapping[str, Array], probes: Sequence[Prob
 
 def execute(state: Machine, *, engine: Engine, schedule: Schedule, max_steps: int = UNLIMITED) -> None:
     """Runs a prepared machine to its end, or raises as `run` does."""
-    execute_ = compiled.execute if engine == "numba" else reference.execute
+    # NOTE: machine code cannot call crossbars outside of it.
+    is_compiled = engine == "numba" and state.products is None
+    execute_ = compiled.execute if is_compiled else reference.execute
     fault = execute_(state, block=schedule == "block", max_steps=max_steps)
     if fault.stop is not Stop.DONE:
         raise machine.explain(state, fault)

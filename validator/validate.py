@@ -1,6 +1,6 @@
 """Executes a compiled model, computes the expected outputs with onnxruntime, and compares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -24,6 +24,7 @@ from validator.hosted.load import load_hosted
 from validator.judging import Settings, validate_program
 from validator.load import load
 from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule
+from validator.program import Products, Program
 from validator.run import UNLIMITED
 from validator.samples import quick_count
 from validator.validation_report import ValidationReport
@@ -46,6 +47,7 @@ def validate(
     schedule: Schedule = "block",
     check_hashes: bool = True,
     max_steps: int | None = None,
+    write: Callable[[Program], Products] | None = None,
 ) -> ValidationReport:
     """Executes a compiled model and compares it with onnxruntime.
 
@@ -54,14 +56,15 @@ def validate(
     `tolerance` is the largest error relative to the values near (`compare.measure`), 1e-4 by default. A larger error is
     right if float32 cannot be more exact, unless the tolerance is 0. A program of integers alone has no tolerance: each
     integer must be that of the model's definition (`validator.definition`). With `layers`, every tensor of layers.json
-    is compared as well.
+    is compared as well. `write` puts the matrices of a program into crossbars outside of the engine, which then is the
+    reference.
     Raises `UserError` for bad input, or after about `max_steps` instructions, and `DeadlockError`.
     """
     seed = whole("seed", seed, 0, MOST_SEED)
     samples = whole_or_none("samples", samples, 1)
     allowed = DEFAULT_TOLERANCE if tolerance is None else finite("tolerance", tolerance, 0)
     layers = flag("layers", layers)
-    engine, schedule = ENGINE.parse(engine), SCHEDULE.parse(schedule)
+    engine, schedule = ENGINE.parse(engine if write is None else "python"), SCHEDULE.parse(schedule)
     limit = whole_or_none("max_steps", max_steps, 1, UNLIMITED) or UNLIMITED
     inputs = _inputs(inputs)
     if inputs and samples is not None:
@@ -70,8 +73,10 @@ def validate(
     folder, check_hashes, start = path("out", out), flag("check_hashes", check_hashes), perf_counter()
     if is_hosted(folder):
         hosted = load_hosted(folder, check_hashes=check_hashes)
-        return validate_hosted(hosted, inputs, seed, samples, settings, perf_counter() - start)
+        placed = hosted if write is None else hosted.on_device(write)
+        return validate_hosted(placed, inputs, seed, samples, settings, perf_counter() - start)
     program = load(folder, check_hashes=check_hashes)
+    program = program if write is None else program.on_device(write)
     if program.manifest.numbers == "int":
         _refuse(tolerance)
     loading = perf_counter() - start

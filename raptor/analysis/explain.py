@@ -34,6 +34,7 @@ from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.file import read_mapping
 from raptor.mapping.plans import Plan, pareto
 from raptor.mapping.rows import Knobs, layer_plans
+from raptor.mapping.views import use_views
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report
 from raptor.target import arch as architectures
@@ -312,7 +313,7 @@ def _options(folder: Path, manifest: files.Manifest) -> Mapping[str, Options]:
     if not isinstance(decision.flow, ByLine):
         why = "has one way to place a layer" if isinstance(decision.flow, ByTile) else "keeps no alternatives"
         return defaultdict(lambda: Options(unknown=f"strategy {decision.strategy} {why}"))
-    plans = layer_plans(use_vector_unit(graph, decision), arch, Knobs())
+    plans = layer_plans(use_views(use_vector_unit(graph, decision), decision), arch, Knobs())
     # Nodes with factors that were never filters, such as an average over windows, are no layers of the decision.
     found: defaultdict[str, Options] = defaultdict(lambda: _option(OnVectorUnit(), ()))
     layers = ((n.name, filter_key(n)) for n in graph.nodes if isinstance(n.operator, Filter))

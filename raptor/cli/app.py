@@ -17,6 +17,7 @@ import raptor.cli.explain
 import raptor.cli.inspection
 import raptor.cli.quantise
 import raptor.cli.report
+import raptor.cli.run
 import validator.check_cli
 import validator.cli
 import validator.simulate.cli
@@ -139,6 +140,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(  # pyright: ignore[reportUnusedFunction] typer calls it
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("-V", "--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -146,7 +148,14 @@ def _root(  # pyright: ignore[reportUnusedFunction] typer calls it
         bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere on the line.")
     ] = False,
 ) -> None:
-    pass
+    context.obj = _chips
+
+
+def _chips(device: str) -> Any:
+    """Returns crossbars of a device, for the commands that run programs on them."""
+    from raptor.device.programs import Chips
+
+    return Chips(device)
 
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
@@ -324,6 +333,7 @@ def models_command(
 
 app.command("quantize")(raptor.cli.quantise.command)
 app.command("validate")(validator.cli.command)
+app.command("run")(raptor.cli.run.command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)
 app.command("report")(raptor.cli.report.report_command)

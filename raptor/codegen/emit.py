@@ -291,15 +291,18 @@ class Emitter:
         return block, counts
 
     def repeat(self, op: ir.Repeat[ir.Buffer]) -> Virtual:
-        """Emits a copy of the source, then copies of all that the result holds already: each doubles it."""
-        done = [0, op.source.elements]
-        while done[-1] < op.result.elements:
-            done.append(min(2 * done[-1], op.result.elements))
-        starts, size = np.array(done[:-1]), self.size(op.result)
-        block = virtual("lmv", len(starts))
-        set_operand(block, 0, OUT, self.at(op.result) + starts * size)
-        set_operand(block, 1, IN, np.where(starts == 0, self.at(op.source), self.at(op.result)))
-        block["d"] = np.diff(done) * size
+        """Emits for each row a copy of its piece, then copies of all that the row holds already: each doubles it."""
+        rows, size = op.result.rows, self.size(op.result)
+        piece, whole = op.source.elements // rows, op.result.elements // rows
+        done = [0, piece]
+        while done[-1] < whole:
+            done.append(min(2 * done[-1], whole))
+        row, start = np.repeat(np.arange(rows), len(done) - 1), np.tile(done[:-1], rows)
+        block = virtual("lmv", len(row))
+        first = self.at(op.result) + row * whole * size
+        set_operand(block, 0, OUT, first + start * size)
+        set_operand(block, 1, IN, np.where(start == 0, self.at(op.source) + row * piece * size, first))
+        block["d"] = np.tile(np.diff(done), rows) * size
         return block
 
     def pool(self, op: Pool[ir.Buffer]) -> Virtual:
@@ -373,13 +376,20 @@ class Emitter:
     def stencil(self, op: Stencil[ir.Buffer]) -> Virtual:
         """Emits, for each output pixel and each tap with a weight, a product with the weight vector and its addition.
 
-        The first product goes straight into the output; a weight of one needs no product.
+        The first product goes straight into the output; a weight of one needs no product. With `Stencil.together`, an
+        instruction takes neighbouring pixels, and tap follows tap.
         """
         inputs = input_pixels(op.window)
         index = np.broadcast_to(op.index, inputs.shape)
         used = (inputs >= 0) & (index != ZERO_WEIGHT)
         pixel, tap = np.nonzero(used)
         first = np.append(True, pixel[1:] != pixel[:-1])[: len(pixel)]
+        pixels: Ints = np.ones(len(pixel), np.intp)
+        if op.together > 1:
+            order = np.lexsort((pixel, tap))
+            pixel, tap, first = pixel[order], tap[order], first[order]
+            chosen, pixels = _pieces(*joint_runs([pixel, inputs[pixel, tap]], [tap, first]), op.together)
+            pixel, tap, first = pixel[chosen], tap[chosen], first[chosen]
         unit = index[pixel, tap] == UNIT_WEIGHT
         count = np.where(first | unit, 1, 2)
         ends = np.cumsum(count)
@@ -388,9 +398,11 @@ class Emitter:
         given_bytes = op.result.channels * self.size(op.input)
         out = self.at(op.result) + pixel * pixel_bytes
         source = self.at(op.input) + inputs[pixel, tap].astype(np.intp) * given_bytes
-        weight = (self.at(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(np.intp) * given_bytes
+        weight = (self.at(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(
+            np.intp
+        ) * given_bytes * op.together
         accum = self.at(op.scratch[0])
-        block["d"] = op.result.channels
+        block["d"] = np.repeat(pixels, count) * op.result.channels
         weighted = np.flatnonzero(~unit)
         self._binary(
             block,
@@ -410,7 +422,7 @@ class Emitter:
         block["opcode"][at] = isa.OPCODE["lmv"]
         block["register"][at] = (OUT, IN, NONE)
         block["value"][at, 0], block["value"][at, 1] = out[copied], source[copied]
-        block["d"][at] = pixel_bytes
+        block["d"][at] = pixels[copied] * pixel_bytes
         return np.concatenate([self._zeros(op.result, np.flatnonzero(~used.any(axis=1)), op.result.channels), block])
 
     @staticmethod
@@ -547,6 +559,13 @@ def runs(pixels: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
     """Returns the first pixel and the length of each run of consecutive pixels."""
     starts, lengths = joint_runs([pixels])
     return pixels[starts].astype(np.intp), lengths
+
+
+def _pieces(starts: Ints, lengths: Ints, most: int) -> tuple[Ints, Ints]:
+    """Cuts runs into pieces of at most `most`. Returns the start and the length of each piece."""
+    counts = -(-lengths // most)
+    number: Ints = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(starts, counts) + number * most, np.minimum(np.repeat(lengths, counts) - number * most, most)
 
 
 def joint_runs(

@@ -84,6 +84,11 @@ class Filter:
         ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
         return cols[0] // outs * ins, (-(-cols[1] // outs)) * ins
 
+    def reading(self, rows: tuple[int, int]) -> tuple[int, int]:
+        """Returns the range of output channels that read the input channels `rows`."""
+        ins, outs = self.weights.shape[1], self.weights.shape[2] // self.groups
+        return rows[0] // ins * outs, (-(-rows[1] // ins)) * outs
+
     def matrix(self, tap: int, rows: tuple[int, int], cols: tuple[int, int]) -> Numbers:
         """Returns [rows, cols] of the matrix at one kernel position; zero where the channels' groups differ."""
         if self.groups == 1:

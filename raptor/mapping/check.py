@@ -35,14 +35,18 @@ from raptor.mapping.line_unfolding import (
     block_pixels,
     block_shape,
     line_blocks,
+    outputs_of,
 )
 from raptor.mapping.pixelwise import check_operations
 from raptor.mapping.rows import runs_by_line
 from raptor.mapping.streaming import Parts, is_view, line_parts, multiplies_tokens
+from raptor.mapping.views import use_views
 from raptor.target.arch import Target
 
 MOST = 2**31 - 1
 LONGEST_PATIENCE_NS = 1e9
+LATEST_SAMPLE = 15
+"""Each sample that is scheduled takes time."""
 
 
 def other_layers(decision: Decision, graph: Graph) -> Iterator[str]:
@@ -66,7 +70,7 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
             yield f"core {core} of {arch.usable_cores}"
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _place(decision, decision.layers[key], node, graph))
-    graph = use_vector_unit(graph, decision)
+    graph = use_views(use_vector_unit(graph, decision), decision)
     if decision.tile != (tile := tile_of(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
     chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
@@ -103,6 +107,8 @@ def _settings(decision: Decision, arch: Target) -> Iterator[str]:
             yield f"flow.xbar: {decision.flow.xbar}, on this chip {xbar}"
         if not 0 <= decision.flow.patience_ns <= LONGEST_PATIENCE_NS:
             yield f"flow.patience_ns: {decision.flow.patience_ns}, expected 0 to {LONGEST_PATIENCE_NS:g}"
+        if not 0 <= decision.flow.sample <= LATEST_SAMPLE:
+            yield f"flow.sample: {decision.flow.sample}, expected 0 to {LATEST_SAMPLE}"
 
 
 def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterator[str]:
@@ -181,6 +187,8 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
         yield f"grid.outs: {grid.outs}, cut elsewhere than the lines, at {sorted(ends)}"
     if not all(grid.ins) or tuple(part for group in grid.ins for part in group) != chip.parts[node.inputs[0]]:
         yield f"grid.ins: {grid.ins}, expected groups of {chip.parts[node.inputs[0]]}"
+    if filter_.groups > 1 and len(grid.ins) > 1:
+        yield f"grid.ins: {len(grid.ins)} groups, but a layer with groups of channels has one"
     if len(layer.cores) != grid.cores:
         yield f"cores: {len(layer.cores)} for a grid of {grid.cores}"
     if len(set(layer.cores)) < len(layer.cores):
@@ -257,14 +265,21 @@ def _xbars(chip: _Chip, layer: Layer, node: Node) -> Counter[int]:
                 found[core] += matrix.xbars
         case LineUnfolding():
             assert isinstance(node.operator, Filter)
-            found.update(_line_xbars(chip, layer, node.operator))
+            found.update(_line_xbars(chip, layer, node.operator, chip.parts[node.output]))
         case OnVectorUnit():
             pass
     return found
 
 
-def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter) -> dict[int, int]:
-    """Counts the crossbars of a line layer by core. Blocks and bands of equal shape share a matrix and its copies."""
+def _width(channels: Range) -> int:
+    return channels[1] - channels[0]
+
+
+def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Parts) -> dict[int, int]:
+    """Counts the crossbars of a line layer by core. Blocks and bands of equal shape share a matrix and its copies.
+
+    tiles: channel ranges of its output.
+    """
     grid, window, most = layer.grid, filter_.window, chip.arch.outputs_of(filter_.weight_bits)
     phases = {band_shape(window, band) for band in bands(window, grid.height)}
     found: dict[int, int] = {}
@@ -275,10 +290,11 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter) -> dict[int,
                 for part in group
                 for block in _line_blocks(chip, grid, window, part, cols)
             )
-            for p, (low, high) in enumerate(grid.outs):
+            for p, outs in enumerate(grid.outs):
+                widths = {part: _width(outputs_of(filter_, part, outs, tiles)) for part in group}
                 found[layer.core(s, g, p)] = sum(
-                    min(grid.copies, uses) * -(-len(band.outs) * count * (high - low) // most)
+                    min(grid.copies, uses) * -(-len(band.outs) * count * widths[part] // most)
                     for band in phases
-                    for (_, (_, _, count)), uses in shapes.items()
+                    for (part, (_, _, count)), uses in shapes.items()
                 )
     return found

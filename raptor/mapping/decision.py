@@ -152,10 +152,11 @@ class ByLine(Known):
 
     `xbar`: rows and outputs of a crossbar; a range of channels of a line is never wider than these rows. `patience_ns`:
     how much earlier other work may start and still wait for a message, because a message needs both its cores at once.
-    `loaders`: for a model input, ranges of columns and the core that loads each for all others; an input without
-    loaders is loaded by every core that needs it. `products`: cores of products of two computed tensors; without a
-    record, such a product runs where its first operand is. If not `streamed`, a core passes nothing on before it has
-    done all of a layer; streaming is measured against this.
+    `sample`: the list schedule of several samples, one after another, has an order for each; the order of this one is
+    taken, 0 for the first, which finds an idle chip. `loaders`: for a model input, ranges of columns and the core that
+    loads each for all others; an input without loaders is loaded by every core that needs it. `products`: cores of
+    products of two computed tensors; without a record, such a product runs where its first operand is. If not
+    `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this.
     """
 
     xbar: Pair[int, int]
@@ -163,6 +164,7 @@ class ByLine(Known):
     loaders: Named[Items[Pair[Range, int]]] = field(default_factory=dict[str, tuple[tuple[Range, int], ...]])
     streamed: bool = True
     products: Named[DotGrid] = field(default_factory=dict[str, DotGrid])
+    sample: int = 0
     kind: Literal["line"] = "line"
 
 
@@ -219,7 +221,8 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
         yield f"by {flow.kind}"
         return
     order = "streamed" if flow.streamed else "layer by layer"
-    yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, patience = {flow.patience_ns:.17g} ns, {order}"
+    patience = f"patience = {flow.patience_ns:.17g} ns, order of sample {flow.sample}"
+    yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}"
     for name, parts in flow.loaders.items():
         loaders = ", ".join(f"columns {_range(cols)}: core {core}" for cols, core in parts)
         yield f"  %{name}: loaded, {loaders}"

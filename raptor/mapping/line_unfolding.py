@@ -14,7 +14,7 @@ parameter `outputs` selects this: 0 for blocks side by side, else the number of 
 too few elements to fill the rows of a crossbar, a block takes several lines, called a band.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,7 +95,7 @@ class LineMatrix:
     def values(self, filter_: Filter) -> Numbers:
         """Returns the weights as [rows, cols], with zeros where an output does not read a pixel."""
         window, band = filter_.window, self.band
-        weights = filter_.weights[:, slice(*self.ins), slice(*self.outs)]
+        weights = np.stack([filter_.matrix(tap, self.ins, self.outs) for tap in range(window.tap_count)])
         row, in_y = _taps(window, 0, band.lines, band.shift, np.array(band.outs))
         col, in_x = _taps(window, 1, self.pixels, self.shift, np.arange(self.count))
         # [lines, output lines, pixels, output pixels]
@@ -119,6 +119,16 @@ def input_range(window: Window, outs: Range) -> Range:
 def reached(window: Window, pixels: Range) -> Range:
     """Returns the output pixels that read at least one of the input pixels, also those beyond the image."""
     return axis_of(window, 1).outputs_of(pixels)
+
+
+def outputs_of(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]) -> Range:
+    """Returns the output channels among `outs` that read input channels of `part`; empty if there are none.
+
+    A layer with groups of channels leaves out the others. tiles: channel ranges of the output, which are not cut.
+    """
+    first, last = filter_.reading(part)
+    found = [t for t in tiles if max(t[0], first) < min(t[1], last) and outs[0] <= t[0] and t[1] <= outs[1]]
+    return (found[0][0], found[-1][1]) if found else (outs[0], outs[0])
 
 
 def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple[Block, ...]:

@@ -11,18 +11,10 @@ from functools import cache
 from typing import TypeVar
 
 from raptor.graph.ir import (
-    Bound,
     Filter,
     Graph,
-    Lookup,
-    Map,
     Node,
-    Operator,
-    Pool,
-    Requantise,
-    Stencil,
 )
-from raptor.graph.steps import Recipe
 from raptor.graph.window import Window
 from raptor.mapping.decision import (
     ByLine,
@@ -37,6 +29,7 @@ from raptor.mapping.decision import (
     layer_nodes,
 )
 from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means
+from raptor.mapping.following import NOTHING, Following, following
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
 from raptor.mapping.knobs import DEFAULT, INPUT_READERS, MESSAGE_NS, SENDINGS, Knobs
@@ -50,6 +43,7 @@ from raptor.mapping.line_unfolding import (
     block_shape,
     input_range,
     line_blocks,
+    outputs_of,
 )
 from raptor.mapping.plans import (
     Placed,
@@ -69,7 +63,8 @@ from raptor.mapping.streaming import (
 )
 from raptor.mapping.token_cores import Stages, TokenCores, choose_token_cores, find_stages
 from raptor.mapping.token_layout import is_tokens, lay_tokens
-from raptor.mapping.widths import accumulating, layer_target, recipe_ns
+from raptor.mapping.views import join_views
+from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import (
     MESH_FLIT_NS,
     Target,
@@ -84,7 +79,6 @@ from raptor.target.timing import (
     message_ns,
     mvmul_ns,
     vector_element_ns,
-    vector_ns,
 )
 
 T = TypeVar("T", LineUnfolding, KernelUnfolding, FullyConnected, KernelUnfolding | FullyConnected)
@@ -93,15 +87,15 @@ T = TypeVar("T", LineUnfolding, KernelUnfolding, FullyConnected, KernelUnfolding
 def layer_plans(graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = ()) -> dict[str, list[Plan]]:
     """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none."""
     parts = line_parts(graph, arch.xbar_rows)
-    extra_ns = following_ns(graph, arch)
+    after = following(graph, arch)
     found: dict[str, list[Plan]] = {}
     for node in graph.nodes:
         if node.output in without:
             continue
         if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch):
-            extra = extra_ns.get(filter_key(node), 0.0)
             chip = layer_target(graph, node, arch)
-            plans = list(plans_of(node.operator, parts[node.inputs[0]], chip, extra, knobs))
+            more = after.get(filter_key(node), NOTHING)
+            plans = list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
             if plans:
                 found[filter_key(node)] = plans
     return found
@@ -113,7 +107,7 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
     Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
     """
     vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
-    on_crossbars = lay_tokens(as_stencils(graph, vector))
+    on_crossbars = join_views(lay_tokens(as_stencils(graph, vector)))
     found = _map_lines(on_crossbars, arch, knobs)
     if found is None:
         return map_raptor(graph, arch)
@@ -127,7 +121,8 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Laye
     parts = line_parts(graph, arch.xbar_rows)
     read = {name for node in graph.nodes for name in node.inputs}
     inputs = {n: list(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
-    stages = find_stages(graph, arch, following_ns(graph, arch))
+    after = {key: work.elements_ns for key, work in following(graph, arch).items()}
+    stages = find_stages(graph, arch, after)
     tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs)
     if tokens is not None:
         return tokens
@@ -150,7 +145,7 @@ def _beside_tokens(
     others = layer_plans(graph, arch, knobs, stages.keys)
     tokens = {name for name in inputs if is_tokens(graph.tensors[name].image)}
     fronts = {k: pareto(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
-    whole, used = _place_whole(graph, others.keys() | stages.keys, arch)
+    whole, used = _place_whole(graph, others.keys() | stages.keys, arch, apart=True)
     at = dict.fromkeys(fronts, 0)
     while True:
         taken = sum(fronts[key][i].cores for key, i in at.items())
@@ -204,12 +199,17 @@ def _fit(
 ) -> tuple[dict[str, KernelUnfolding | FullyConnected], dict[str, Placed]] | None:
     """Returns the layers that are not computed by line, and a plan with cores for each of the others.
 
-    Layers have cores of their own if there are enough, else they share cores. If that is not enough either, layers lose
-    their plans, the last one first, since a layer that is not computed by line wastes the fewest crossbars.
+    Layers have cores of their own if there are enough; if not, first distant layers that are not computed by line share
+    cores, then all layers do. If that is not enough either, layers lose their plans, the last one first, since a layer
+    that is not computed by line wastes the fewest crossbars.
     """
     fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
     while True:
-        whole, used = _place_whole(graph, layers, arch)
+        whole, used = _place_whole(graph, layers, arch, apart=True)
+        placed = _choose(fronts, arch.usable_cores, used, share)
+        if placed is not None:
+            return whole, placed
+        whole, used = _place_whole(graph, layers, arch, apart=False)
         placed = _choose(fronts, arch.usable_cores, used, share)
         if placed is None and used < arch.usable_cores:
             single = {k: [_without_copies(p) for p in plans] for k, plans in (layers | inputs).items()}
@@ -230,53 +230,13 @@ def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str,
     window, given = operator.window, parts.get(node.inputs[0])
     if given is None or not fits_rows(given, arch.xbar_rows):
         return False
-    if operator.groups > 1 or operator.key or operator.relu:
+    if operator.key or operator.relu:
         return False
     if len(window.kernel) != 2 or window.batch != 1:
         return False
     before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
     dims = (before.rows, before.width), (after.rows, after.width)
     return is_streamed(after) and dims == (window.in_dims, window.out_dims)
-
-
-def following_ns(graph: Graph, arch: Target) -> dict[str, float]:
-    """Returns by layer the time in ns of all element-wise operations and pools that run on its cores."""
-    owner: dict[str, str] = {}
-    total: dict[str, float] = {}
-    for node in graph.nodes:
-        if isinstance(node.operator, Filter):
-            owner[node.output] = filter_key(node)
-            continue
-        key = next((owner[n] for n in node.inputs if n in owner), None)
-        if key is not None:
-            owner[node.output] = key
-            total[key] = total.get(key, 0.0) + _work_ns(graph, node, arch)
-    return total
-
-
-def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
-    """Returns the time in ns of the vector operations of a node."""
-    result, elements = graph.tensors[node.output].element, graph.tensors[node.output].image.elements
-    if isinstance(node.operator, Requantise):
-        if isinstance(node.operator.recipe, Recipe):
-            return recipe_ns(node.operator.recipe, result, elements, arch)
-        return vector_ns(arch.holding(graph.tensors[node.inputs[0]].element), elements, 2, result)
-    return _passes(node.operator) * vector_ns(arch.holding(result), elements, 2)
-
-
-def _passes(operator: Operator) -> float:
-    """Returns the number of vector operations for each element of the result."""
-    match operator:
-        case Map() | Bound() | Lookup():
-            return 1
-        case Pool() if len(operator.window.kernel) == 2:
-            # First down the columns of whole lines, then along them (`raptor.spatial.line_pools`).
-            (down, along), stride = operator.window.kernel, operator.window.strides[1]
-            return (down - 1) * stride + along - 1
-        case Stencil():
-            return 2 * operator.window.tap_count
-        case _:
-            return 0
 
 
 def loading(image: Image, arch: Target) -> Iterator[Plan]:
@@ -302,30 +262,71 @@ def loading(image: Image, arch: Target) -> Iterator[Plan]:
         )
 
 
-def plans_of(operator: Filter, parts: Parts, arch: Target, extra_ns: float, knobs: Knobs) -> Iterator[Plan]:
+def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, knobs: Knobs) -> Iterator[Plan]:
     """Yields a plan for every grid of cores that holds the layer, and for every way to form blocks."""
     window = operator.window
     outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
     for cols in _splits((0, window.out_dims[1])):
+        extras = {
+            (len(groups), len(chosen)): _after_ns(after, window, cols, chosen, len(groups))
+            for groups, chosen in _grids(operator, parts, outs)
+        }
         for height, pixels, outputs in _styles(window, parts, cols, arch):
             most = {r: min(pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
             blocks = {r: [line_blocks(window, c, most[r], outputs) for c in cols] for r in parts}
             if height > 1 and any(len(b) > 1 for segments in blocks.values() for b in segments):
                 continue
             phases = _phases(window, height)
-            for groups in _groupings(parts):
-                for chosen in _groupings(outs):
-                    ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
-                    extra = extra_ns / (len(cols) * len(groups) * len(ranges))
-                    cost = _Cost(window, arch, phases, ranges, extra, knobs.products)
-                    xbars = max(cost.xbars(blocks, group) for group in groups)
-                    if xbars <= arch.xbars_per_core:
-                        core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for group in groups)
-                        step = max(1, int(knobs.step_ns / cost.block_ns(blocks, parts[0])))
-                        # More copies are of no use: a core has at most `rob_size` products under way.
-                        copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
-                        grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies)
-                        yield Plan(grid, xbars, core_ns)
+            for groups, chosen in _grids(operator, parts, outs):
+                ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
+                extra = extras[len(groups), len(chosen)]
+                shares = _shares(operator, groups, ranges, outs)
+                costs = [(_Cost(window, arch, phases, ranges, n, extra, knobs.products), group) for group, n in shares]
+                xbars = max(cost.xbars(blocks, group) for cost, group in costs)
+                if xbars <= arch.xbars_per_core:
+                    core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for cost, group in costs)
+                    step = max(1, int(knobs.step_ns / costs[0][0].block_ns(blocks, parts[0])))
+                    # More copies are of no use: a core has at most `rob_size` products under way.
+                    copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
+                    grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies)
+                    yield Plan(grid, xbars, core_ns)
+
+
+def _grids(operator: Filter, ins: Parts, outs: Parts) -> Iterator[tuple[tuple[Parts, ...], tuple[Parts, ...]]]:
+    """Yields groups of input ranges and groups of output ranges.
+
+    A layer with groups of channels has one group of inputs: its cores read no more of it than their outputs need, and
+    make no partial sums for each other.
+    """
+    for groups in _groupings(ins) if operator.groups == 1 else [(ins,)]:
+        for chosen in _groupings(outs):
+            yield groups, chosen
+
+
+def _shares(
+    operator: Filter, groups: tuple[Parts, ...], outs: tuple[Range, ...], tiles: Parts
+) -> Iterator[tuple[Parts, int]]:
+    """Yields what different cores of a grid multiply: input ranges, and the most output channels for one of them."""
+    if operator.groups == 1:
+        yield from ((group, max(b - a for a, b in outs)) for group in groups)
+        return
+    (ins,) = groups
+    for out in outs:
+        found = {part: outputs_of(operator, part, out, tiles) for part in ins}
+        read = {part: b - a for part, (a, b) in found.items() if a < b}
+        yield tuple(read), max(read.values())
+
+
+def _after_ns(
+    after: Following, window: Window, cols: tuple[Range, ...], outs: tuple[tuple[Range, ...], ...], groups: int
+) -> float:
+    """Returns the time for what follows a layer, of the core with most columns and channels.
+
+    outs: channel ranges of each part of the grid. Cores of different groups of inputs share the ranges of a part.
+    """
+    widths = max(([b - a for a, b in part[: -(-len(part) // groups)]] for part in outs), key=sum)
+    columns = max(b - a for a, b in cols) / window.out_dims[1]
+    return after.core_ns(columns, sum(widths) / outs[-1][-1][1], widths)
 
 
 def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target) -> Iterator[tuple[int, int, int]]:
@@ -360,14 +361,15 @@ def _phases(window: Window, height: int) -> dict[BandShape, int]:
 class _Cost:
     """Crossbars and working time of a core of a grid.
 
-    `phases`: number of bands of each shape. `outs`: output channels of the cores. `extra_ns`: time of the other
-    operations of the core. `products`: see `Knobs`.
+    `phases`: number of bands of each shape. `outs`: output channels of the cores. `reading`: number of those for which
+    a block is multiplied. `extra_ns`: time of the other operations of the core. `products`: see `Knobs`.
     """
 
     window: Window
     arch: Target
     phases: dict[BandShape, int]
     outs: tuple[Range, ...]
+    reading: int
     extra_ns: float
     products: float
 
@@ -378,7 +380,7 @@ class _Cost:
 
     def matrix_xbars(self, band: BandShape, block: Block) -> int:
         """Returns the crossbars of the matrix of a block."""
-        columns = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
+        columns = len(band.outs) * (block.outs[1] - block.outs[0]) * self.reading
         return -(-columns // self.arch.outputs_per_xbar)
 
     def xbars(self, blocks: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
@@ -416,7 +418,7 @@ class _Cost:
         total, sums = 0.0, accumulating(self.arch)
         for band, count in self.phases.items():
             for block in blocks:
-                elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.widest
+                elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.reading
                 product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
                 total += count * (product + elements * vector_element_ns(sums))
         return total
@@ -484,16 +486,19 @@ def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) 
 
 
 def _place_whole(
-    graph: Graph, by_line: Container[str], arch: Target
+    graph: Graph, by_line: Container[str], arch: Target, *, apart: bool
 ) -> tuple[dict[str, KernelUnfolding | FullyConnected], int]:
     """Puts layers that are not computed `by_line` on cores, one after another from core 0.
 
-    Returns the layers, and the number of cores that they take.
+    If `apart`, only neighbours share a core, not layers with a layer by line in between: a core is occupied from its
+    first work of a sample to its last, and can begin the next sample only then. Returns the layers, and the number of
+    cores that they take.
     """
     layers: dict[str, KernelUnfolding | FullyConnected] = {}
     core, free, tile = -1, 0, tile_of(graph, arch)
     for key, filter_ in filters_of(graph).items():
         if key in by_line:
+            free = 0 if apart else free
             continue
         wide, chip = is_dense(filter_), layer_target(graph, layer_nodes(graph)[key], arch)
         matrices = dense_unfolding(filter_, chip, tile, core, free) if wide else kernel_unfolding(filter_, chip, tile)

@@ -3,6 +3,8 @@
 from collections.abc import Container, Mapping
 from itertools import accumulate
 
+import numpy as np
+
 from raptor.graph.ir import (
     ChannelSum,
     Concat,
@@ -43,9 +45,10 @@ def cut_channels(channels: int, tile: int) -> Parts:
 
 
 def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
-    """Returns the channel ranges of every streamed tensor. A concatenation keeps those of its operands.
+    """Returns the channel ranges of every streamed tensor.
 
-    Scores of attention are one range: a softmax needs them side by side.
+    A concatenation keeps those of its operands; so does a `Move` that takes whole ranges of channels. Scores of
+    attention are one range: a softmax needs them side by side.
     """
     parts = {n: cut_channels(graph.tensors[n].image.channels, tile) for n in graph.inputs if _streams(graph, n)}
     for node in graph.nodes:
@@ -91,10 +94,36 @@ def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
         return ((0, graph.tensors[node.output].image.channels),)
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
+    if isinstance(node.operator, Move) and all(name in parts for name in node.inputs):
+        return None if is_tokens(graph.tensors[node.output].image) else _picked(graph, node, node.operator, parts)
     if isinstance(node.operator, ChannelSum | Elementwise | Pool | Rename | Stencil):
         same = (n for n in node.inputs if n in parts and keeps_channels(graph, n, node.output))
         return next((parts[name] for name in same), None)
     return None
+
+
+def _picked(graph: Graph, node: Node, operator: Move, parts: dict[str, Parts]) -> Parts | None:
+    """Returns the channel ranges of a `Move` that takes whole ranges of its operands, each in order; None if not."""
+    pixel = operator.sources[len(operator.sources) // 2]
+    first, ranges = 0, list[Range]()
+    places: list[tuple[int, int]] = []  # for each channel of all operands: number of its range, place in it
+    channel = np.full(len(pixel), -1)
+    for name in node.inputs:
+        image = graph.tensors[name].image
+        inside = (pixel >= first) & (pixel < first + image.elements)
+        channel[inside] = len(places) + (pixel[inside] - first) % image.channels
+        places += ((len(ranges) + i, c) for i, (a, b) in enumerate(parts[name]) for c in range(b - a))
+        ranges += parts[name]
+        first += image.elements
+    if (channel < 0).any():
+        return None
+    number, place = np.array(places, np.int64)[channel].T
+    starts = np.flatnonzero(place == 0)
+    sizes = np.array([b - a for a, b in ranges], np.int64)[number[starts]]
+    wanted = np.concatenate([np.array([], np.int64), *map(np.arange, sizes)])
+    if not np.array_equal(place, wanted) or (number != np.repeat(number[starts], sizes)).any():
+        return None
+    return tuple(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
 
 
 def keeps_channels(graph: Graph, before: str, after: str) -> bool:

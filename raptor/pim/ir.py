@@ -174,7 +174,7 @@ class Receive(OneResult[V]):
 
 @dataclass(frozen=True, slots=True)
 class Repeat(OneResult[V]):
-    """Fills `result` with copies of `source`, one after another."""
+    """Fills each row of `result` with copies of a piece of `source`, one after another; it has a piece for each row."""
 
     source: V
 

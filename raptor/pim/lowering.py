@@ -14,7 +14,7 @@ from raptor.pim import ir
 from raptor.pim.global_memory import GlobalMemory
 from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
 from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph, TakeRows, TensorParts
-from raptor.spatial.operations import Move, Operation, Vector
+from raptor.spatial.operations import Move, Operation, Stencil, Vector
 from raptor.spatial.placed import Fetch, Schedule
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
@@ -116,7 +116,16 @@ class _Lowering:
         def row_of(tile: Tile) -> ir.Buffer:
             return self.repeated(buffer_of(tile), tile, op.result, core, node)
 
-        lowered = op.map_operands(row_of if isinstance(op, Vector | Requantise | RequantiseAtOnce) else buffer_of)
+        def vectors_of(tile: Tile) -> ir.Buffer:
+            assert isinstance(op, Stencil)
+            return (
+                self.side_by_side(buffer_of(tile), op.together, core, node) if tile is op.vectors else buffer_of(tile)
+            )
+
+        if isinstance(op, Vector | Requantise | RequantiseAtOnce):
+            lowered = op.map_operands(row_of)
+        else:
+            lowered = op.map_operands(vectors_of if isinstance(op, Stencil) else buffer_of)
         return lowered.shift_matrices(first_group) if first_group else lowered
 
     def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
@@ -193,6 +202,17 @@ class _Lowering:
             here[name] = row
         self.cores[core].add(ir.Repeat(row, buffer), node)
         return row
+
+    def side_by_side(self, vectors: ir.Buffer, times: int, core: int, node: str) -> ir.Buffer:
+        """Returns a buffer with each of some vectors so many times; makes it if it is not there yet."""
+        if times == 1:
+            return vectors
+        wide = replace(vectors, name=f"{vectors.name}.x{times}", rows=vectors.pixels, width=times)
+        here = self.cores[core].here
+        if wide.name not in here:
+            here[wide.name] = wide
+            self.cores[core].add(ir.Repeat(wide, vectors), node)
+        return wide
 
     def constant(self, tile: ConstantTile, core: int, node: str) -> ir.Buffer:
         """Returns the buffer of a constant, which equal constants share; loads it if it is not there yet."""

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from raptor.graph.ir import Filter, Numbers
+from raptor.graph.ir import Filter, Indices, Numbers
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.operations import OneResult, V, W
@@ -163,14 +163,23 @@ class ProductUse:
     cols: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MoveUse:
+    """The elements of other tensors, `inputs`, that a tensor consists of. sources: see `raptor.graph.ir.Move`."""
+
+    sources: Indices
+    inputs: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class SpatialGraph:
     """A model as computes, in topological order.
 
     tensors: by name. filters: by key of the layer in the decision. filter_of: by name of a tensor that a filter
-    computes. take_of: by name of a tensor of rows of a table. views: by name of the tensor. product_of: by name of a
-    tensor that is computed line by line as a product of two others. literals: the tiles that are constants, by name.
-    numbers: the kind of program, as in `Graph`.
+    computes. take_of: by name of a tensor of rows of a table. move_of: by name of a tensor that is a rearrangement.
+    views: by name of a tensor of which only regions exist. product_of: by name of a tensor that is computed line by
+    line as a product of two others. literals: the tiles that are constants, by name. numbers: the kind of program, as
+    in `Graph`.
     """
 
     name: str
@@ -181,6 +190,7 @@ class SpatialGraph:
     filters: Mapping[str, Filter]
     filter_of: Mapping[str, FilterUse]
     take_of: Mapping[str, TakeUse]
+    move_of: Mapping[str, MoveUse]
     literals: Mapping[str, ConstantTile]
     computes: tuple[Compute, ...]
     views: Mapping[str, ViewUse] = field(default_factory=dict[str, ViewUse])

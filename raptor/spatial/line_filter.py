@@ -19,6 +19,7 @@ from raptor.mapping.line_unfolding import (
     block_pixels,
     block_shape,
     line_blocks,
+    outputs_of,
 )
 from raptor.mapping.streaming import Parts, Range
 from raptor.spatial.ir import BodyOp, Compute
@@ -40,12 +41,13 @@ _Result = tuple[int, int, Range, Tile]
 class _Product:
     """The product of a block with a matrix.
 
-    weight: number of the matrix on the core. part: number of the input's channel range. step, at: the step that
-    multiplies it, and its first element in the result of the step.
+    weight: number of the matrix on the core. part: number of the input's channel range. outs: output channels of the
+    matrix. step, at: the step that multiplies it, and its first element in the result of the step.
     """
 
     weight: int
     part: int
+    outs: Range
     block: Block
     step: int
     at: int
@@ -77,12 +79,17 @@ class LayerLines:
 
     @property
     def whole(self) -> bool:
-        """True if the output channels of each core are one tile, so that a run can span several pixels.
+        """True if the output channels of each product are one tile, so that a run can span several pixels.
 
         The length of runs changes the order in which products are added. So the answer is the same for all cores:
         equal columns of weights give equal outputs.
         """
-        return set(self.chosen.grid.outs) <= set(self.outs)
+        found = {self.outputs(part, outs) for part in self.ins for outs in self.chosen.grid.outs}
+        return all(outs in self.outs or outs[0] == outs[1] for outs in found)
+
+    def outputs(self, part: Range, outs: Range) -> Range:
+        """Returns the output channels among `outs` for which the input channels `part` are multiplied."""
+        return outputs_of(self.operator, part, outs, self.outs)
 
     def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[_Result]:
         """Emits the layer. Yields the tiles of its output."""
@@ -176,30 +183,33 @@ class _CoreLines:
 
     def plan(self, shape: BandShape) -> _Work:
         """Returns the products for bands of a shape; replicas of a matrix take turns."""
-        chosen, width = self.layer.chosen.grid, self.outs[1] - self.outs[0]
+        chosen = self.layer.chosen.grid
         products: list[_Product] = []
         sizes: list[int] = []
         used: Counter[LineMatrix] = Counter()
         for part in chosen.ins[self.group]:
             index = self.layer.ins.index(part)
             pixels = min(chosen.pixels, block_pixels(part, self.layer.xbar[0]))
+            outs = self.layer.outputs(part, self.outs)
+            if outs[0] == outs[1]:
+                continue
             for block in line_blocks(self.layer.operator.window, self.cols, pixels, chosen.outputs):
                 step, place = divmod(len(products), chosen.step)
                 if place == 0:
                     sizes.append(0)
-                matrix = self.matrix(part, block, shape)
+                matrix = self.matrix(part, outs, block, shape)
                 copy = replace(matrix, copy=used[matrix] % chosen.copies)
                 used[matrix] += 1
                 weight = self.matrices.setdefault(copy, len(self.matrices))
-                products.append(_Product(weight, index, block, step, sizes[step]))
-                sizes[step] += len(shape.outs) * (block.outs[1] - block.outs[0]) * width
+                products.append(_Product(weight, index, outs, block, step, sizes[step]))
+                sizes[step] += len(shape.outs) * (block.outs[1] - block.outs[0]) * (outs[1] - outs[0])
         return _Work(tuple(products), tuple(sizes))
 
-    def matrix(self, part: Range, block: Block, band: BandShape) -> LineMatrix:
+    def matrix(self, part: Range, outs: Range, block: Block, band: BandShape) -> LineMatrix:
         """Returns the matrix that a block of channels `part` is multiplied with."""
         pixels, shift, count = block_shape(self.layer.operator.window, block)
-        columns = len(band.outs) * count * (self.outs[1] - self.outs[0])
-        return LineMatrix(part, self.outs, band, pixels, shift, count, -(-columns // self.layer.xbar[1]))
+        columns = len(band.outs) * count * (outs[1] - outs[0])
+        return LineMatrix(part, outs, band, pixels, shift, count, -(-columns // self.layer.xbar[1]))
 
     def line(self, emit: Emit, on_core: _OnCore, band: Band, work: _Work) -> Iterator[Tile]:
         """Emits the products of one band, step by step. Yields the result of each step."""
@@ -242,15 +252,16 @@ class _CoreLines:
         """Returns the runs (see `Overlap`) that add the products of the bands `met` to part `p` of an output line."""
         layer = self.layer
         low, high = layer.outs[p]
-        own, width = high - low, self.outs[1] - self.outs[0]
+        own = high - low
         found: list[tuple[int, int, int, int]] = []
         first_source = 0
         for i, shape in met:
             work = self.work[shape]
-            for q in work.products:
+            for q in (q for q in work.products if q.outs[0] <= low and high <= q.outs[1]):
+                width = q.outs[1] - q.outs[0]
                 a, b = max(self.cols[0], q.block.outs[0]), min(self.cols[1], q.block.outs[1])
                 count = q.block.outs[1] - q.block.outs[0]
-                at = q.at + (i * count + a - q.block.outs[0]) * width + low - self.outs[0]
+                at = q.at + (i * count + a - q.block.outs[0]) * width + low - q.outs[0]
                 source = first_source + q.step
                 if a < b and layer.whole:
                     found.append(((a - self.cols[0]) * own, source, at, (b - a) * own))

@@ -19,6 +19,7 @@ from raptor.graph.ir import (
     Filter,
     Lookup,
     Map,
+    Move,
     Node,
     Pool,
     Rename,
@@ -39,6 +40,7 @@ from raptor.spatial.fully_connected import DenseLayer, Source
 from raptor.spatial.ir import Compute, Copy, Part
 from raptor.spatial.line_filter import LayerLines
 from raptor.spatial.line_grid import Cell, Grid, Made, cell_name, line_runs, overlap, whole_runs
+from raptor.spatial.line_moves import MOST_LINES, MovedLines, Places
 from raptor.spatial.line_pools import ImagePool, is_global, pool_ops
 from raptor.spatial.lower_tiles import Placed, TileLowering, op_of, stencil_op
 from raptor.spatial.operations import Move as MoveTile
@@ -46,6 +48,7 @@ from raptor.spatial.operations import Pool as PoolTile
 from raptor.spatial.operations import Stencil as StencilTile
 from raptor.spatial.tiles import Tile
 from raptor.target.layout import Region
+from raptor.target.timing import pixels_together
 
 Ints = npt.NDArray[np.int64]
 
@@ -85,8 +88,10 @@ class LineLowering(TileLowering):
                 self.pool_lines(node, operator)
             case Stencil(window=Window() as window) as operator if self.weighs_lines(node, operator, window):
                 self.stencil_lines(node, operator, window)
-            case Concat() if node.output in self.parts_of and all(n in self.grids for n in node.inputs):
+            case Concat() if self.has_lines(node):
                 self.concat_lines(node)
+            case Move() as operator if self.moves_lines(node, operator):
+                self.move_lines(node, operator)
             case Rename() if node.inputs[0] in self.grids and self.same_pixels(node.output, node.inputs[0]):
                 self.bind_grid(node.output, node.name, self.grids[node.inputs[0]])
             case _:
@@ -470,10 +475,36 @@ class LineLowering(TileLowering):
             if local not in known:
                 op = stencil_op(replace(operator, window=local))(tile, [given], Region(part, (0, 1)))
                 assert isinstance(op, StencilTile)
-                known[local] = op
+                at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
+                known[local] = replace(op, together=at_once if window.strides[1] == 1 else 1)
             body, position = (replace(known[local], result=tile, input=given),), y / window.out_dims[0]
             self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core, position)
             yield y, tile
+
+    def has_lines(self, node: Node) -> bool:
+        """True if the result can be lines, an operand is, and the others can be."""
+        streamed = all(name in self.parts_of for name in (node.output, *node.inputs))
+        return streamed and any(name in self.grids for name in node.inputs)
+
+    def moves_lines(self, node: Node, operator: Move) -> bool:
+        """True if the elements can be moved line by line, and a line takes them from few others."""
+        return self.has_lines(node) and self.places(node, operator).most_lines() <= MOST_LINES
+
+    def places(self, node: Node, operator: Move) -> Places:
+        """Returns the places that a `Move` takes its elements from."""
+        images = [self.graph.tensors[name].image for name in node.inputs]
+        return Places.of(operator.sources, self.graph.tensors[node.output].image, images)
+
+    def move_lines(self, node: Node, operator: Move) -> None:
+        """Moves elements line by line, on the cores of the operand that is made last."""
+        grids = tuple(self.grid(name) for name in node.inputs)
+        made = list(self.tensors)
+        on_cores = [self.residency.core_of(grid.lines[0][0][0].tile) is not None for grid in grids]
+        lead = max(range(len(grids)), key=lambda t: (on_cores[t], made.index(node.inputs[t])))
+        parts, places = self.parts_of[node.output], self.places(node, operator)
+        moved = MovedLines(node, self.element(node.output), parts, places, grids, lead)
+        grid = moved.lower(self.emit, partial(self.line_on, node), self.residency.core_of)
+        self.bind_grid(node.output, node.name, grid)
 
     def concat_lines(self, node: Node) -> None:
         """Lowers a concatenation of channels: the output consists of the cells of the inputs."""

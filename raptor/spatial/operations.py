@@ -254,13 +254,15 @@ class Stencil(OneResult[V]):
     """Weighted sum over a window, channel by channel.
 
     vectors: the different weight vectors, each a pixel with the channels of the result; None if all weights are 0 or 1.
-    index: [output pixels, or 1 for all; taps] -> number of a vector, or `ZERO_WEIGHT`, `UNIT_WEIGHT`.
+    index: [output pixels, or 1 for all; taps] -> number of a vector, or `ZERO_WEIGHT`, `UNIT_WEIGHT`. together: number
+    of neighbouring pixels that are weighted at once; every vector is repeated so often.
     """
 
     input: V
     vectors: V | None
     index: npt.NDArray[np.int32]
     window: Window | Table
+    together: int = 1
 
     @property
     def operands(self) -> tuple[V, ...]:
@@ -272,16 +274,16 @@ class Stencil(OneResult[V]):
 
     @property
     def scratch(self) -> tuple[V, ...]:
-        """One weighted pixel."""
-        return (_pixel_accumulator(self.result),)
+        """Weighted pixels, as many as are weighted at once."""
+        return (replace(_pixel_accumulator(self.result), width=self.together),)
 
     def map_operands(self, f: Callable[[V], W]) -> "Stencil[W]":
         vectors = None if self.vectors is None else f(self.vectors)
-        return Stencil(f(self.result), f(self.input), vectors, self.index, self.window)
+        return Stencil(f(self.result), f(self.input), vectors, self.index, self.window, self.together)
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        return (window_text(self.window),)
+        return (window_text(self.window), *((f"together = {self.together}",) if self.together > 1 else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Graph to Partition, with the lowering that the decision asks for."""
 
-from raptor.graph.ir import Filter, Graph, Take
+from raptor.graph.ir import Filter, Graph, Move, Take
 from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
-from raptor.spatial.ir import FilterUse, SpatialGraph, TakeUse
+from raptor.spatial.ir import FilterUse, MoveUse, SpatialGraph, TakeUse
 from raptor.spatial.lower_pixels import PixelLowering
 from raptor.spatial.lower_tiles import TileLowering
 from raptor.spatial.lower_tokens import TokenLowering
@@ -20,6 +20,11 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
     lowering.finish()
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
     take_of = {n.output: TakeUse(n.operator.table, n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Take)}
+    # Of a view, there may be regions only, which are checked by themselves.
+    moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move) and n.output in lowering.tensors)
+    # NOTE: by pixel, a tensor is put together from its tiles or cut into them, so its tiles alone tell no origin.
+    by_pixel = isinstance(decision.flow, ByPixel)
+    move_of = {} if by_pixel else {n.output: MoveUse(move.sources, n.inputs) for n, move in moves}
     cut = SpatialGraph(
         graph.name,
         graph.numbers,
@@ -29,6 +34,7 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         {filter_key(n): n.operator for n in graph.nodes if isinstance(n.operator, Filter)},
         filter_of,
         take_of,
+        move_of,
         lowering.literals,
         tuple(placed.compute for placed in lowering.computes),
         lowering.view_uses,

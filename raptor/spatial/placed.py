@@ -10,6 +10,7 @@ Three frozen values, each made by one pass, and checked by a verifier of its own
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from raptor.mapping.decision import Flow
 from raptor.spatial.ir import Compute, SpatialGraph, Tile
 
 
@@ -54,12 +55,14 @@ class Fetch:
 class Schedule:
     """Global order of all computes. It decides which core waits for which, never what is computed.
 
-    order: a permutation of the computes, numbered as in the graph, and of the fetches, numbered after them.
+    order: a permutation of the computes, numbered as in the graph, and of the fetches, numbered after them. flow: that
+    of the decision, with the name of this order, by which it can be made again.
     """
 
     placed: PlacedGraph
     fetches: tuple[Fetch, ...]
     order: tuple[int, ...]
+    flow: Flow
 
     def steps(self) -> Iterator[tuple[int, Compute | Fetch]]:
         """Yields core and work, in order."""

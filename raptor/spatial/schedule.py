@@ -4,61 +4,54 @@ A list schedule: a compute starts when its core is free and its inputs are there
 `pim.lower` visits computes in this order, so it decides which core waits for which, never what is computed.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.mapping.decision import ByLine, Decision
-from raptor.mapping.widths import recipe_ns
-from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
-from raptor.spatial.ir import BodyOp, Compute, Copy, TakeRows
-from raptor.spatial.operations import (
-    ApplyFilters,
-    ApplyLine,
-    Average,
-    Dot,
-    Move,
-    Overlap,
-    Pool,
-    Softmax,
-    Stencil,
-    Vector,
-)
+from raptor.spatial.costs import Costs
+from raptor.spatial.ir import Compute, Copy, TakeRows
+from raptor.spatial.orders import STORED, Aim, Order, best_order
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
-from raptor.spatial.tiles import Tile
-from raptor.target.arch import Target, Widths
+from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.arch import Target
 from raptor.target.timing import (
     ISSUE_NS,
     copy_ns,
+    global_port_ns,
     load_ns,
     message_times,
-    mvmul_ns,
-    vector_ns,
 )
 
-Ints = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from raptor.spatial.schedule_kernel import Ints, Work
 
 
-def schedule(placed: PlacedGraph, decision: Decision, arch: Target) -> Schedule:
+def schedule(placed: PlacedGraph, decision: Decision, arch: Target, aim: Aim) -> Schedule:
     """Returns the computes in global order: as they are, or by start time if the flow is by line.
 
-    Of computes that can start at the same time, the one with the lowest `urgency` comes first.
+    Of computes that can start at the same time, the one with the lowest `urgency` comes first. The `flow` of the result
+    is that of the decision, with the name of the order that was chosen by `aim`.
     """
     count, flow = len(placed.graph.computes), decision.flow
     if not isinstance(flow, ByLine) or not count:
-        return Schedule(placed, (), tuple(range(count)))
+        return Schedule(placed, (), tuple(range(count)), flow)
     order: list[int] = []
     fetches: list[Fetch] = []
+    name = Order(flow.patience_ns, flow.sample)
     for together in _together(placed, flow):
-        found = _ListSchedule(arch, flow.patience_ns, placed, together)
-        local = found.run()
+        found = Problem(arch, placed, together)
+        local, name = best_order(found.work(), name, aim if flow.streamed else STORED)
         first = count + len(fetches)
         numbers = [*together, *range(first, first + len(found.fetched))]
-        order += (numbers[i] for i in local)
+        order += (numbers[i] for i in local.tolist())
         fetches += found.fetched
-    return Schedule(placed, tuple(fetches), tuple(order))
+    chosen = replace(flow, patience_ns=name.patience_ns, sample=name.sample)
+    return Schedule(placed, tuple(fetches), tuple(order), chosen)
 
 
 def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
@@ -71,30 +64,32 @@ def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
 
 
 @dataclass(slots=True)
-class _ListSchedule:
-    """List schedule of some neighbouring computes, and of fetches of the tiles that they read from other cores.
+class Problem:
+    """Some neighbouring computes, and the fetches of the tiles that they read from other cores, to be put in order.
 
-    Computes are numbered from 0, fetches after them. work, cores, positions: by this number. makers: the computes that
-    make each tile, by name. fetches: number of the fetch of a tile to a core.
+    Computes are numbered from 0, fetches after them. steps, cores, positions: by this number. makers: the computes that
+    make each tile, by name. fetches: number of the fetch of a tile to a core. loaded: the compute that loads a tile, by
+    name, or a constant, by content, to a core. outputs: names of the tiles that are stored in global memory.
     """
 
     arch: Target
-    patience_ns: float
     placed: PlacedGraph
     together: range
-    work: list[Compute | Fetch] = field(init=False)
+    steps: list[Compute | Fetch] = field(init=False)
     cores: list[int] = field(init=False)
     positions: list[float] = field(init=False)
     makers: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     fetches: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
-    products: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
-    """Time of an MVM in ns, by number of crossbars."""
+    loaded: dict[tuple[str | bytes, int], int] = field(default_factory=dict[tuple[str | bytes, int], int])
+    outputs: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
         chosen = slice(self.together.start, self.together.stop)
-        computes = self.placed.graph.computes[chosen]
-        self.work, self.cores = [*computes], [*self.placed.cores[chosen]]
+        graph = self.placed.graph
+        computes = graph.computes[chosen]
+        self.steps, self.cores = [*computes], [*self.placed.cores[chosen]]
         self.positions = [*self.placed.positions[chosen]]
+        self.outputs = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
         for i, compute in enumerate(computes):
             for tile in compute.results:
                 self.makers.setdefault(tile.name, []).append(i)
@@ -102,25 +97,24 @@ class _ListSchedule:
     @property
     def fetched(self) -> list[Fetch]:
         """The fetches, in order of their numbers."""
-        return [work for work in self.work if isinstance(work, Fetch)]
+        return [step for step in self.steps if isinstance(step, Fetch)]
 
-    def run(self) -> list[int]:
-        """Returns the order of computes and fetches. A fetch comes before the first use of a tile on another core."""
-        from raptor.spatial.schedule_kernel import list_schedule  # compiled code is loaded only where it runs
+    def work(self) -> "Work":
+        """Returns computes and fetches as columns. A fetch comes before the first use of a tile on another core."""
+        from raptor.spatial.schedule_kernel import Work  # compiled code is loaded only where it runs
 
-        needs = [self.needs(i, work) for i, work in enumerate(list(self.work)) if isinstance(work, Compute)]
+        needs = [self.needs(i, step) for i, step in enumerate(list(self.steps)) if isinstance(step, Compute)]
         needs += [set(self.makers[fetch.tile.name]) for fetch in self.fetched]
-        count = len(self.work)
-        pairs = np.array([(j, i) for i, need in enumerate(needs) for j in need], np.int64).reshape(-1, 2)
-        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-        by_rank = np.array(sorted(range(count), key=self.urgency), np.int64)
+        count = len(self.steps)
+        edges = np.array([(j, i) for i, need in enumerate(needs) for j in need], np.int64).reshape(-1, 2)
+        edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
         rank = np.empty(count, np.int64)
-        rank[by_rank] = np.arange(count)
+        rank[sorted(range(count), key=self.urgency)] = np.arange(count)
         core = np.array(self.cores, np.int64)
         peer, sizes, local_ns = (np.array(column) for column in zip(*map(self.message, range(count)), strict=True))
         times = message_times(self.arch, peer, core, sizes)
-        order, _ = list_schedule(
-            int(core.max()) + 1,
+        memory_ns, around_ns = self.memory()
+        return Work(
             core,
             peer,
             times.request_ns,
@@ -128,15 +122,14 @@ class _ListSchedule:
             times.sender_ns + ISSUE_NS,
             times.wire_ns,
             np.where(peer >= 0, times.receiver_ns + ISSUE_NS, local_ns),
-            np.array([self.work_ns(work) for work in self.work], np.float64),
+            memory_ns,
+            around_ns + self.work_ns(),
             rank,
-            by_rank,
             np.array([len(need) for need in needs], np.int64),
-            np.searchsorted(pairs[:, 0], np.arange(count + 1)).astype(np.int64),
-            np.ascontiguousarray(pairs[:, 1]),
-            np.where(peer >= 0, self.patience_ns, 0.0),
+            np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64),
+            np.ascontiguousarray(edges[:, 1]),
+            *_pairs(core, peer),
         )
-        return order.tolist()
 
     def needs(self, i: int, compute: Compute) -> set[int]:
         """Returns the numbers of computes and fetches that must be done before a compute; adds new fetches."""
@@ -153,8 +146,8 @@ class _ListSchedule:
         """Returns the number of the fetch that copies a whole tile to the core of its user; adds it if it is new."""
         core = self.cores[user]
         if (tile.name, core) not in self.fetches:
-            self.fetches[tile.name, core] = len(self.work)
-            self.work.append(Fetch(tile, core, node))
+            self.fetches[tile.name, core] = len(self.steps)
+            self.steps.append(Fetch(tile, core, node))
             self.cores.append(core)
             self.positions.append(self.positions[user])
         return self.fetches[tile.name, core]
@@ -164,88 +157,65 @@ class _ListSchedule:
 
         Rows higher up in the image come first, then messages before other work, then the work nearer to the end.
         """
-        work = self.work[i]
-        return self.positions[i], isinstance(work, Compute) and not _copies(work), -i
+        step = self.steps[i]
+        return self.positions[i], isinstance(step, Compute) and not _copies(step), -i
 
     def message(self, i: int) -> tuple[int, int, float]:
-        """Returns the transfer before work: sending core (-1: none), bytes, and its time in ns if no core sends."""
-        tile, elements = _taken(self.work[i])
-        if tile is None:
+        """Returns the transfer before work: sending core (-1: none), bytes, and its time in ns if it is a copy."""
+        tile, elements = _taken(self.steps[i])
+        if tile is None or tile.name not in self.makers:
             return -1, 0, 0.0
         arch = self.arch.holding(tile.element)
-        size, made = elements * arch.element_bytes, self.makers.get(tile.name)
-        if made is None:
-            return -1, size, load_ns(arch, elements, self.cores[i])
-        source = self.cores[made[0]]
+        size, source = elements * arch.element_bytes, self.cores[self.makers[tile.name][0]]
         if source == self.cores[i]:
             return -1, size, copy_ns(arch, elements)
         return source, size, 0.0
 
-    def work_ns(self, work: Compute | Fetch) -> float:
-        """Estimates the time of work on its core in ns, without the transfer before it."""
-        return sum(self.op_ns(op, work) for op in work.body) if isinstance(work, Compute) else 0.0
+    def memory(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Returns for each step the time in ns that global memory is busy with its transfers, and the rest of them."""
+        port_ns, around_ns = np.zeros(len(self.steps)), np.zeros(len(self.steps))
+        for i, step in enumerate(self.steps):
+            for tile, elements in self.exchanged(i, step):
+                arch = self.arch.holding(tile.element)
+                busy_ns = global_port_ns(arch, elements)
+                port_ns[i] += busy_ns
+                around_ns[i] += load_ns(arch, elements, self.cores[i]) - busy_ns
+        return port_ns, around_ns
 
-    def product_ns(self, layer: str, given: Tile, result: Tile, xbars: int) -> float:
-        """Returns the time of an MVM of a layer in ns."""
-        key = layer, xbars
-        if key not in self.products:
-            bits = self.placed.graph.filters[layer].weight_bits or self.arch.widths.weights
-            widths = Widths(bits, self.arch.bits_of(given.element), self.arch.bits_of(result.element))
-            self.products[key] = mvmul_ns(self.arch.with_widths(widths), xbars) + ISSUE_NS
-        return self.products[key]
+    def exchanged(self, i: int, step: Compute | Fetch) -> Iterator[tuple[Tile, int]]:
+        """Yields the tiles that a step loads or stores, and their elements. Most are loaded at their first use."""
+        taken, elements = _taken(step)
+        if taken is not None:
+            if taken.name not in self.makers:
+                yield taken, elements
+            return
+        assert isinstance(step, Compute), "a fetch takes a tile"
+        for tile in (*step.inputs, *_constants(step)):
+            # Equal constants are one.
+            content = tile.values.tobytes() if isinstance(tile, ConstantTile) else tile.name
+            if tile.name not in self.makers and self.loaded.setdefault((content, self.cores[i]), i) == i:
+                yield tile, tile.elements
+        yield from ((tile, tile.elements) for tile in step.results if tile.name in self.outputs)
 
-    def op_ns(self, op: BodyOp, compute: Compute) -> float:
-        """Estimates the time of an operation on its core in ns; roughly if it hardly matters."""
-        arch = self.arch.holding(op.result.element)
-        match op:
-            case ApplyLine():
-                weights: list[int] = op.products[:, 0].tolist()
-                given = op.lines[0], op.result
-                return sum(self.product_ns(compute.layer, *given, compute.matrices[w].xbars) for w in weights)
-            case Overlap():
-                added = max(int(op.runs[:, 3].sum()) - op.result.elements, 1)
-                return vector_ns(arch, added, 2) + len(op.runs) * ISSUE_NS
-            case Copy():
-                return 0.0
-            case TakeRows():
-                return op.result.pixels * (load_ns(arch, op.result.channels) + 4 * ISSUE_NS)
-            case ApplyFilters():
-                product = self.product_ns(compute.layer, op.input, op.result, compute.matrices[0].xbars) - ISSUE_NS
-                return op.result.pixels * len(op.weights) * (product + vector_ns(arch, op.result.channels, 2))
-            case Vector() | Bound() | Lookup() | RequantiseAtOnce():
-                return vector_ns(arch, op.result.elements, 2)
-            case Requantise():
-                return recipe_ns(op.recipe, op.result.element, op.result.elements, self.arch)
-            case Stencil():
-                taps = 2 * op.window.tap_count
-                return op.result.pixels * taps * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
-            case Pool():
-                return op.result.pixels * op.window.tap_count * (vector_ns(arch, op.result.channels, 2) + ISSUE_NS)
-            case _:
-                return _token_ns(op, arch)
+    def work_ns(self) -> npt.NDArray[np.float64]:
+        """Estimates the time of each step on its core in ns, without transfers."""
+        costs = Costs(self.arch, self.placed.graph.filters)
+        return np.array([costs.work_ns(step) if isinstance(step, Compute) else 0.0 for step in self.steps])
 
 
-def _token_ns(op: BodyOp, arch: Target) -> float:
-    """Estimates the time of an operation of sequences in ns, and that of a copy for any other."""
-    match op:
-        case Dot():
-            return op.result.elements * (vector_ns(arch.holding(op.left.element), op.left.channels, 2) + ISSUE_NS)
-        case Average():
-            return op.result.pixels * (vector_ns(arch, op.input.channels, 1) + ISSUE_NS)
-        case Softmax():
-            return op.result.pixels * (vector_ns(arch, op.result.channels, 1) + ISSUE_NS)
-        case Move():
-            return _moving_ns(op.runs, arch)
-        case _:
-            return copy_ns(arch, op.result.elements)
+def _pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
+    """Numbers the pairs of core and peer, core by core: see `Work`."""
+    cores = int(max(core.max(), peer.max())) + 1
+    keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)
+    first = np.searchsorted(keys, np.arange(cores + 1) * (cores + 1))
+    return pair.astype(np.int64), first.astype(np.int64), keys % (cores + 1) - 1
 
 
-def _moving_ns(runs: Ints, arch: Target) -> float:
-    """Returns the time in ns of the runs of a `Move`: copies of neighbours, and vector moves of elements apart."""
-    strides, counts = runs[:, 3], runs[:, 4]
-    lengths, times = np.unique(np.stack([counts, (strides != 1) & (counts > 1)]), axis=1, return_counts=True)
-    each = [vector_ns(arch, n, 1) if apart else copy_ns(arch, n) for n, apart in lengths.T.tolist()]
-    return float(np.dot(each, times)) + len(runs) * ISSUE_NS
+def _constants(compute: Compute) -> Iterator[Tile]:
+    """Yields the constants that a compute needs on its core; rows of a table are taken one by one."""
+    for op in compute.body:
+        if not isinstance(op, TakeRows):
+            yield from (tile for tile in op.operands if isinstance(tile, ConstantTile))
 
 
 def _copies(compute: Compute) -> bool:
@@ -253,9 +223,9 @@ def _copies(compute: Compute) -> bool:
     return bool(compute.body) and isinstance(compute.body[0], Copy)
 
 
-def _taken(work: Compute | Fetch) -> tuple[Tile | None, int]:
+def _taken(step: Compute | Fetch) -> tuple[Tile | None, int]:
     """Returns the tile that a copy or a fetch reads, and how many elements; None and 0 for other work."""
-    if isinstance(work, Fetch):
-        return work.tile, work.tile.elements
-    op = work.body[0] if work.body else None
+    if isinstance(step, Fetch):
+        return step.tile, step.tile.elements
+    op = step.body[0] if step.body else None
     return (op.source, op.elements) if isinstance(op, Copy) else (None, 0)

@@ -318,8 +318,22 @@ class _Layer:
         ends = [0, *(stop for _, stop in ranges)]
         if needed.any() and ([start for start, _ in ranges] != ends[:-1] or ends[-1] != self.operator.in_channels):
             raise self.error(f"multiplies input channels {ranges}, not each of {self.operator.in_channels} once")
-        for part, pixel, group, tap in np.argwhere(counts != needed[:, None, :])[:1].tolist():
+        for part, pixel, group, tap in np.argwhere(self.is_wrong(counts, needed))[:1].tolist():
             row, col = divmod(pixel, self.tensor.image.width)
             where = f"row {row} column {col} of channel range {part} of {self.tensor.name}"
             times = counts[part, pixel, group, tap]
             raise self.error(f"{where} adds kernel position {tap} of channels {ranges[group]} {times} times")
+
+    def is_wrong(self, counts: Ints, needed: Bools) -> Bools:
+        """Tells which counts are wrong. needed: [output pixel, kernel position].
+
+        Weights between channels of different groups are 0, so it does not matter how often they are multiplied.
+        """
+        outs = sorted({p.region.channels for p in self.tensor.parts})
+        read = np.array([[self.is_read(given, out) for given in self.matrices.ranges] for out in outs], np.bool_)
+        return (counts != needed[:, None, :]) & read.reshape(len(outs), 1, -1, 1)
+
+    def is_read(self, given: Range, out: Range) -> bool:
+        """Tells whether output channels `out` read one of the input channels `given`."""
+        first, last = self.operator.needed(out)
+        return max(given[0], first) < min(given[1], last)

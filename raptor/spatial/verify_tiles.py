@@ -14,6 +14,7 @@ from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Ove
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_fully_connected import verify_dense
 from raptor.spatial.verify_lines import verify_lines
+from raptor.spatial.verify_moves import verify_moves
 from raptor.spatial.verify_takes import verify_takes
 from raptor.spatial.verify_types import verify_types
 from raptor.spatial.verify_views import verify_products, verify_views
@@ -51,6 +52,7 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     verify_takes(graph)
     verify_views(graph)
     verify_products(graph)
+    verify_moves(graph)
     _check_used(graph)
 
 

@@ -73,6 +73,24 @@ def vector_ns(target: Target, elements: int, operands: int, result: ElementType 
     return operands * _read_ns(core.memory, size) + steps + _write_ns(core.memory, written)
 
 
+LONGEST_TOGETHER = 512
+"""Largest number of elements that a stencil weighs at once, which bounds the memory of repeated weights."""
+
+
+@cache
+def pixels_together(target: Target, pixels: int, channels: int) -> int:
+    """Returns how many of some neighbouring pixels a vector function takes best at once: few of its lanes are idle."""
+    most = max(1, min(pixels, LONGEST_TOGETHER // channels))
+    return min(range(1, most + 1), key=lambda count: runs_ns(target, pixels, channels, count))
+
+
+def runs_ns(target: Target, pixels: int, channels: int, together: int) -> float:
+    """Returns the time of a function of two vectors for neighbouring pixels, `together` of them at once."""
+    runs, rest = divmod(pixels, together)
+    more = vector_ns(target, rest * channels, 2) + ISSUE_NS if rest else 0.0
+    return runs * (vector_ns(target, together * channels, 2) + ISSUE_NS) + more
+
+
 def _read_ns(memory: Memory, size: int) -> float:
     return math.ceil(size / memory.beat_bytes) * memory.read_cycles * memory.period_ns
 

@@ -10,7 +10,7 @@ from tests.fuzz.integer_defects import INTEGER_DEFECTS
 EMIT, VIRTUAL = "raptor/codegen/emit.py", "raptor/codegen/registers.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate", "global_memory"))
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
-GRID = "raptor/spatial/line_grid.py"
+GRID, MOVES, VIEWS = "raptor/spatial/line_grid.py", "raptor/spatial/line_moves.py", "raptor/mapping/views.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
 PLACES, SCHEDULE, CONTENTS = (
     "raptor/spatial/mesh_placement.py",
@@ -152,6 +152,14 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(LINES, "replace(known[local], result=tile, input=given),), y", "replace(known[local], result=tile),), y"),
     Defect(LINES, "cells for grid in grids for cells", "cells for grid in grids[::-1] for cells"),
     Defect(LINES, "first = max(first, last)", "first = max(first, last + 1)"),
+    Defect(MOVES, "channel[own] - low", "channel[own]"),
+    Defect(MOVES, "(col[own] - given.cols[0]) * (high - low)", "col[own] * (high - low)"),
+    Defect(MOVES, "where[own] = len(sources)", "where[own] = 0"),
+    Defect(MOVES, "(int(col[own].min()), int(col[own].max()) + 1)", "(int(col[own].min()), int(col[own].max()))"),
+    Defect(VIEWS, "sources = sources[:, order]", "sources = sources[:, order[::-1]]"),
+    Defect(VIEWS, "numbers[:, np.argsort(self.orders[name])]", "numbers[:, self.orders[name]]"),
+    Defect(VIEWS, "weights=np.ascontiguousarray(weights[:, order])", "weights=weights"),
+    Defect(VIEWS, "return self.origins[name]", "return self.origins[name][0], np.maximum(self.origins[name][1] - 1, 0)"),
     Defect(PARTS, "(base + a, base + b) for base", "(a, b) for base"),
     # Shapes
     Defect(WINDOW, "at = output * stride - pad + tap * dilation", "at = output * stride - pad + tap"),

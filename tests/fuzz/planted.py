@@ -131,6 +131,36 @@ def _classifier() -> ModelProto:
     return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y", "z", "o"], constants)
 
 
+def _rearrangements() -> ModelProto:
+    """A shuffle of the channels of two layers, its halves, one beside the other; a larger image; padding."""
+    import numpy as np
+
+    nodes = [
+        node("Conv", "x w b", "a", name="first"),
+        node("Conv", "a v b", "c", name="second"),
+        node("Concat", "a c", "d", axis=1),
+        node("Reshape", "d apart", "r", name="apart"),
+        node("Transpose", "r", "t", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", "t together", "s", name="together"),
+        node("Split", "s", "left right", axis=1),
+        node("Conv", "right u", "e", name="third", group=12),
+        node("Conv", "e v b", "f", name="fourth"),
+        node("Concat", "left f", "l", name="beside", axis=1),
+        node("Slice", "l start end axes", "m", name="between"),
+        node("Conv", "m n", "y", name="fifth"),
+        node("Resize", "left - scales", "g", mode="nearest"),
+        node("Pad", "g pads", "h"),
+        node("Slice", "h start end axes steps", "i"),
+        node("Conv", "i k", "z", name="last", strides=[2, 2]),
+    ]
+    constants: dict[str, Any] = {"w": random(12, 3, 1, 1), "v": random(12, 12, 1, 1), "b": random(12)}
+    constants |= {"u": random(12, 1, 1, 1), "k": random(3, 4, 2, 2), "scales": np.array([1, 1, 2, 3], np.float32)}
+    constants |= {"apart": np.array([1, 2, 12, 5, 6]), "together": np.array([1, 24, 5, 6])}
+    constants |= {"pads": np.array([0, 0, 1, 2, 0, 0, 1, 0]), "start": np.array([1]), "end": np.array([8])}
+    constants |= {"axes": np.array([1]), "steps": np.array([2]), "n": random(2, 7, 1, 1)}
+    return make_model(nodes, {"x": (1, 3, 5, 6)}, ["y", "z"], constants)
+
+
 def _integers() -> ModelProto:
     """A layer cut by channels, with scales by channel; another zero point; bounds; counted padding; a constant."""
     import numpy as np
@@ -175,6 +205,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_lines", {"xbar": 8, "xbars_per_core": 40, "cores": 60, "mapping": "rows"}),
     ("_lines", {"xbar": (32, 16), "xbars_per_core": 40, "cores": 20, "mapping": "rows"}),
     ("_lines", {"xbar": (16, 64), "xbars_per_core": 200, "cores": 4, "bits": 16, "cell_bits": 8, "mapping": "rows"}),
+    ("_rearrangements", {"xbar": 8, "xbars_per_core": 20, "cores": 40, "mapping": "rows"}),
     ("_classifier", {"xbar": 16, "xbars_per_core": 8, "cores": 60, "mapping": "rows"}),
     ("_classifier", {"xbar": 16, "xbars_per_core": 16, "cores": 8, "mapping": "rows"}),
     ("_classifier", {"xbar": (8, 16), "xbars_per_core": 30, "cores": 30, "mapping": "rows"}),

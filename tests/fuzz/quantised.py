@@ -1,7 +1,10 @@
 """Random quantised models: every integer must be that of the definition. A failing case is shrunk and printed."""
 
+import io
 import json
 import re
+import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +25,8 @@ from validator.validate import validate
 
 MOST_STEPS, SLOWLY, SECONDS = 8, 3000, 120
 STRATEGIES = ("raptor",) * 4 + ("rows",) * 4 + ("pixelwise",)
+PREPARED = 6
+"""Small cases that together take every way of `tried`: both formats, engines, schedules."""
 REFUSALS = (
     r"its sums reach .* more than 32 bits|beyond the range of float32|ceil_mode: the standard infers"
     r"|does not fit 32-bit integers: .*; its scale is too fine"
@@ -96,4 +101,13 @@ def case(rng: Draw, folder: Path) -> str:
     raise BrokenError(f"{fault}\n{given.script(folder)}")
 
 
-QUANTISED = Part("quantised", "random quantised models", short=8, long=5000, case=case, prepare=programs.prepare)
+def prepare() -> None:
+    """Loads compiled loops of integer and mixed programs before children are forked, so that they share them."""
+    programs.prepare()
+    for number in range(PREPARED):
+        given, floats = made(number, most=2)
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+            tried(given, floats, number, Path(folder))
+
+
+QUANTISED = Part("quantised", "random quantised models", short=8, long=5000, case=case, prepare=prepare)

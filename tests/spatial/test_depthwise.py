@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from raptor.graph.ir import Filter, Stencil
+from raptor.spatial.operations import Stencil as StencilTile
 from raptor.target import arch as architectures
 from raptor.target.timing import mvmul_ns, vector_ns
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import check, count_ops, passes
 
 SIZES = {"xbar": 8, "xbars_per_core": 16, "cores": 20}
+FEW = {**SIZES, "cores": 3}
+"""A chip of so few cores that each has several columns."""
 
 
 def model(*, group: int = 10, outs: int = 10, relu: bool = False, batch: int = 1, **attributes: Any):
@@ -47,11 +50,31 @@ def test_vectors_are_cheaper_on_the_bench_chip(attributes: dict[str, Any]):
 
 @pytest.mark.parametrize("attributes", [{}, {"pads": [1] * 4, "strides": [2, 1]}])
 def test_crossbars_are_cheaper_where_vectors_are_slow(attributes: dict[str, Any], slow_vectors: Path):
-    program = check(model(**attributes), arch=slow_vectors, **SIZES)
+    program = check(model(**attributes), arch=slow_vectors, mapping="raptor", **SIZES)
     assert unfolding(program) == "kernel"
     # 2 tiles, each a block of the diagonal for each of 9 positions.
     assert program.report.matrices == 18
     assert "vvmul" not in program.report.instructions
+    by_line = check(model(**attributes), arch=slow_vectors, **SIZES)
+    assert unfolding(by_line).startswith("line")
+    assert "vvmul" not in by_line.report.instructions
+
+
+@pytest.mark.parametrize("channels", [2, 5, 20])
+@pytest.mark.parametrize("attributes", [{"pads": [1] * 4}, {"pads": [2, 2, 2, 2], "dilations": [2, 2]}, {}])
+def test_neighbouring_pixels_are_weighted_at_once(channels: int, attributes: dict[str, Any]):
+    weights = random(channels, 1, 3, 3)
+    weights[:, :, 0, 1], weights[:, :, 2, 2] = 1, 0
+    shallow = make_model(
+        [node("Conv", "x w", "c", name="first"), node("Conv", "c d", "y", group=channels, name="conv", **attributes)],
+        {"x": (1, 3, 7, 11)},
+        ["y"],
+        {"w": random(channels, 3, 1, 1), "d": weights},
+    )
+    found = passes(shallow, **FEW, mapping="rows")
+    together = {op.together for c in found.spatial.computes for op in c.body if isinstance(op, StencilTile)}
+    assert max(together) > 1
+    check(shallow, **FEW, mapping="rows")
 
 
 @pytest.mark.parametrize(("group", "outs"), [(10, 20), (5, 10), (1, 10)])

@@ -36,13 +36,20 @@ UP = make_model(
     {"w": random(6, 20, 3, 4)},
 )
 """A transposed convolution whose blocks overlap."""
+GROUPS = make_model(
+    [node("Conv", "x w", "y", name="conv", pads=[1, 1, 1, 1], group=8)],
+    {"x": (1, 32, 4, 5)},
+    ["y"],
+    {"w": random(32, 4, 3, 3)},
+)
+"""Two ranges of input channels, each for a range of the output."""
 
 Change = Callable[[Any], Any]
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Passes]:
-    given = {"wide": WIDE, "deep": DEEP, "narrow": NARROW, "cut": CUT, "up": UP}
+    given = {"wide": WIDE, "deep": DEEP, "narrow": NARROW, "cut": CUT, "up": UP, "groups": GROUPS}
     return {name: passes(model, **CHIP, mapping="rows") for name, model in given.items()}
 
 
@@ -67,7 +74,7 @@ def plus(table: np.ndarray[Any, Any], row: int, column: int, amount: int) -> np.
     return other
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups"])
 def test_accepted(compiled: dict[str, Passes], name: str):
     graph = compiled[name].spatial
     assert any(isinstance(op, ApplyLine) for c in graph.computes for op in c.body)
@@ -79,13 +86,13 @@ def test_a_layer_that_reads_padding_only():
     verify(graph.spatial, graph.arch)
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups"])
 def test_a_product_that_is_not_added(compiled: dict[str, Passes], name: str):
     broken = changed(compiled[name].spatial, Overlap, lambda op: replace(op, runs=op.runs[1:]))
     refused(broken, r"conv: row \d+ column \d+ of .* of y adds kernel position \d+ of channels \(.*\) 0 times")
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups"])
 def test_a_product_that_is_added_twice(compiled: dict[str, Passes], name: str):
     def twice(op: Overlap) -> Overlap:
         return replace(op, runs=np.concatenate([op.runs[:1], op.runs]))
@@ -107,7 +114,7 @@ def test_a_partial_sum_that_is_added_twice_or_not(compiled: dict[str, Passes]):
 
 
 @pytest.mark.parametrize("column", [0, 2])
-@pytest.mark.parametrize("name", ["wide", "narrow", "cut", "up"])
+@pytest.mark.parametrize("name", ["wide", "narrow", "cut", "up", "groups"])
 def test_a_sum_shifted_by_a_pixel_or_a_channel(compiled: dict[str, Passes], name: str, column: int):
     graph = compiled[name].spatial
     channels = next(op for c in graph.computes for op in c.body if isinstance(op, Overlap)).result.channels
@@ -132,7 +139,7 @@ def test_a_block_shifted_by_a_pixel_or_a_channel(compiled: dict[str, Passes]):
         refused(changed(graph, ApplyLine, shifted, at), "conv: .*(is no block of its matrix|adds at|times)")
 
 
-@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up"])
+@pytest.mark.parametrize("name", ["wide", "deep", "narrow", "cut", "up", "groups"])
 def test_a_product_with_a_matrix_for_other_pixels(compiled: dict[str, Passes], name: str):
     graph = compiled[name].spatial
     at, compute = next((i, c) for i, c in enumerate(graph.computes) if c.matrices)
@@ -146,6 +153,17 @@ def test_a_product_with_a_matrix_for_other_pixels(compiled: dict[str, Passes], n
         matrices = (*compute.matrices[:used], other, *compute.matrices[used + 1 :])
         computes = (*graph.computes[:at], replace(compute, matrices=matrices), *graph.computes[at + 1 :])
         refused(replace(graph, computes=computes), "conv: .*(is no block of its matrix|adds at|times)")
+
+
+def test_a_product_for_channels_of_other_groups(compiled: dict[str, Passes]):
+    graph = compiled["groups"].spatial
+    at, compute = next((i, c) for i, c in enumerate(graph.computes) if c.matrices)
+    first, *rest = compute.matrices
+    assert isinstance(first, LineMatrix)
+    assert first.ins == first.outs
+    other = replace(first, outs=(16 - first.outs[0], 48 - first.outs[1]))
+    computes = (*graph.computes[:at], replace(compute, matrices=(other, *rest)), *graph.computes[at + 1 :])
+    refused(replace(graph, computes=computes), "conv: .*(adds at|times)")
 
 
 def test_a_band_with_a_wrong_line(compiled: dict[str, Passes]):

@@ -1,8 +1,8 @@
 """Loads a program in segments. The directory is not trusted: every fault in it is a `UserError`."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from raptor.output import files
 from raptor.output.files import FileEntry, SegmentFile, Segments
 from validator.hosted.listing import directory, read_segments
 from validator.load import MEMORY_LIMIT_BYTES, load
-from validator.program import Program
+from validator.program import Products, Program
 from validator.session import session
 
 _LARGEST_MODEL = 2**31 - 1
@@ -28,6 +28,10 @@ class Hosted:
     listed: Segments
     programs: Mapping[str, Program]
     sessions: Mapping[str, Any]
+
+    def on_device(self, write: Callable[[Program], Products]) -> "Hosted":
+        """Returns the program with its matrices in crossbars outside of the engine, where `write` puts them."""
+        return replace(self, programs={path: program.on_device(write) for path, program in self.programs.items()})
 
     @property
     def core_count(self) -> int:

@@ -1,0 +1,155 @@
+"""Account of a device: writes, products, wear, and the modelled time and energy of both."""
+
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from threading import Lock
+
+import numpy as np
+
+from raptor.device.back_end import DeviceInfo
+from raptor.device.errors import WornError
+from raptor.target.arch import Target
+from raptor.target.device_file import DeviceFile
+from raptor.target.timing import mvmul_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Sums over all crossbars since the device was opened. Operations count when they are asked for.
+
+    `worst_cell`: writes of the cell that was written most. `products`: vectors that were multiplied. `busy_ns`: sum of
+    the times that crossbars were busy; `time_ns`: modelled time from the first operation to the end of the last.
+    Energies are None if the device file and the architecture do not give them. `years`: life of the worst cell if all
+    goes on like this for ever; `years_spread`: if writes were spread evenly over all cells (as OCC computes). Both are
+    None without an endurance.
+    """
+
+    writes: int
+    cells_written: int
+    worst_cell: int
+    products: int
+    busy_ns: float
+    time_ns: float
+    pj_write: float | None
+    pj_product: float | None
+    years: float | None
+    years_spread: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Modelled costs: those of the device file, and of the architecture where the file has none."""
+
+    device: DeviceFile
+    target: Target
+    cells_per_weight: int
+
+    def write_ns(self, rows: int, weights: int) -> float:
+        return self.device.write.time_ns(rows, weights * self.cells_per_weight)
+
+    @property
+    def product_ns(self) -> float:
+        """Time of a product: that of the device file, else of an `mvmul` on one crossbar."""
+        product = self.device.product
+        return product.ns if product else mvmul_ns(self.target, 1)
+
+    def product_pj(self, weights: int) -> float | None:
+        """Returns the energy of a product with a matrix of `weights`; None if the device file does not give it."""
+        product = self.device.product
+        return product.pj_per_cell * weights * self.cells_per_weight if product else None
+
+
+class Ledger:
+    """Keeps the account, and computes when operations are ready. Safe for threads."""
+
+    def __init__(self, info: DeviceInfo, costs: Costs, *, refuse_worn: bool) -> None:
+        self._info, self._costs, self._refuse_worn = info, costs, refuse_worn
+        self._lock = Lock()
+        self._free_ns = np.zeros(info.crossbars)
+        self._wear: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+        # A place in the heap is a writer, and its value the time from which it is free.
+        self._writers = [0.0] * min(costs.device.write.at_once or 0, info.crossbars)
+        heapify(self._writers)
+        self._writes = self._cells = self._worst = self._products = 0
+        self._busy_ns = self._pj_product = 0.0
+
+    def free_ns(self, crossbar: int | None) -> float:
+        """Returns the time from which a crossbar has nothing to do; None stands for all."""
+        with self._lock:
+            return float(self._free_ns.max(initial=0.0) if crossbar is None else self._free_ns[crossbar])
+
+    def write(self, crossbar: int, row: int, shape: tuple[int, ...], ready_ns: float) -> float:
+        """Notes a write of `shape` weights from `row` on, and returns the time at which it is done.
+
+        Raises `WornError` if it is one too many for a cell and the device refuses that.
+        """
+        rows, cols = shape
+        with self._lock:
+            worst = self._wear_out(crossbar, row, rows)
+            self._worst = max(self._worst, worst)
+            self._writes += 1
+            self._cells += self._touched(rows, cols) * self._info.cells_per_weight
+            ns = self._costs.write_ns(rows, rows * cols)
+            start = max(ready_ns, float(self._free_ns[crossbar]), self._writers[0] if self._writers else 0.0)
+            if self._writers:
+                heapreplace(self._writers, start + ns)
+            return self._until(crossbar, start, ns)
+
+    def product(self, crossbar: int, shape: tuple[int, int], vectors: int, ready_ns: float) -> float:
+        """Notes products of `vectors` with a matrix of `shape`, and returns the time at which they are done."""
+        with self._lock:
+            self._products += vectors
+            self._pj_product += (self._costs.product_pj(shape[0] * shape[1]) or 0.0) * vectors
+            start = max(ready_ns, float(self._free_ns[crossbar]))
+            return self._until(crossbar, start, self._costs.product_ns * vectors)
+
+    def account(self) -> Account:
+        """Returns the sums so far."""
+        with self._lock:
+            time_ns = float(self._free_ns.max(initial=0.0))
+            pj = self._costs.device.write.pj_per_cell
+            cells = self._info.crossbars * self._info.xbar[0] * self._info.xbar[1] * self._info.cells_per_weight
+            return Account(
+                self._writes,
+                self._cells,
+                self._worst,
+                self._products,
+                self._busy_ns,
+                time_ns,
+                None if pj is None else pj * self._cells,
+                self._pj_product if self._costs.device.product else None,
+                self._years(self._worst, time_ns),
+                self._years(self._cells / cells, time_ns),
+            )
+
+    def _years(self, writes: float, time_ns: float) -> float | None:
+        return self._costs.device.years(writes / (time_ns * 1e-9) if time_ns else 0.0)
+
+    def _until(self, crossbar: int, start: float, ns: float) -> float:
+        self._busy_ns += ns
+        self._free_ns[crossbar] = end = start + ns
+        return end
+
+    def _touched(self, rows: int, cols: int) -> int:
+        """Returns the weights whose cells a write sets: also those beside the matrix if the unit is larger."""
+        unit = self._costs.device.write.unit
+        return {
+            "cell": rows * cols,
+            "row": rows * self._info.xbar[1],
+            "crossbar": self._info.xbar[0] * self._info.xbar[1],
+        }[unit]
+
+    def _wear_out(self, crossbar: int, row: int, rows: int) -> int:
+        """Counts a write of rows, and returns the largest count. Every write sets column 0, so rows are enough."""
+        if crossbar not in self._wear:
+            self._wear[crossbar] = np.zeros(self._info.xbar[0], np.int64)
+        whole = self._costs.device.write.unit == "crossbar"
+        part = self._wear[crossbar][slice(None) if whole else slice(row, row + rows)]
+        worst, endurance = int(part.max()) + 1, self._costs.device.endurance_cycles
+        if self._refuse_worn and endurance is not None and worst > endurance:
+            raise WornError(
+                f"crossbar {crossbar}: a cell was written {worst - 1} times, and {self._costs.device.name} endures "
+                f"{endurance} writes; acquire another crossbar, or write less often"
+            )
+        part += 1
+        return worst

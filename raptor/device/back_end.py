@@ -1,0 +1,81 @@
+"""The interface of a back end: crossbars by number, which are written and multiplied with.
+
+A back end computes. Handles, order, futures, checks of arguments, time and account are the same for all back ends, and
+belong to `Device`. So a back end is small: three methods and a description.
+"""
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Crossbars of a device. `xbar`: rows and columns of weights; `cell_bits`: bits of a cell.
+
+    `dtype` is the type of a weight: `float32`, or `int8` or `int16`. A weight has `weight_bits` and takes as many cells
+    as that needs. A value that enters has at most `input_bits`, a result `output_bits`. In a device of floats these
+    widths are those of the modelled chip, and the values are float32.
+    """
+
+    back_end: str
+    version: str
+    xbar: tuple[int, int]
+    crossbars: int
+    dtype: str = "float32"
+    weight_bits: int = 8
+    cell_bits: int = 8
+    input_bits: int = 8
+    output_bits: int = 32
+
+    @property
+    def is_float(self) -> bool:
+        """True if weights, vectors and results are float32."""
+        return self.dtype == "float32"
+
+    @property
+    def vector_dtype(self) -> "np.dtype[Any]":
+        """Type of a vector: float32, or the smallest integer of `input_bits`."""
+        return np.dtype(np.float32) if self.is_float else _integer(self.input_bits)
+
+    @property
+    def result_dtype(self) -> "np.dtype[Any]":
+        """Type of a result: float32, or the smallest integer of `output_bits`."""
+        return np.dtype(np.float32) if self.is_float else _integer(self.output_bits)
+
+    @property
+    def cells_per_weight(self) -> int:
+        return -(-self.weight_bits // self.cell_bits)
+
+
+def _integer(bits: int) -> "np.dtype[Any]":
+    return np.dtype(next(kind for kind in ("int8", "int16", "int32", "int64") if np.dtype(kind).itemsize * 8 >= bits))
+
+
+class BackEnd(Protocol):
+    """Crossbars that are numbered from 0.
+
+    Methods may return a result, or a future of it that they complete later, in any order. Calls for one crossbar come
+    one after another, and must take effect in that order; calls for several may come at the same time. Shapes, types
+    and ranges have been checked. Any exception that a method raises becomes the failure of the operation.
+    """
+
+    @property
+    def info(self) -> DeviceInfo: ...
+
+    def write(self, crossbar: int, row: int, matrix: Array) -> "Future[None] | None":
+        """Writes `matrix` [rows, columns] to the rows from `row` on, and the columns from 0 on."""
+        ...
+
+    def multiply(self, crossbar: int, vectors: Array, columns: int) -> "Future[Array] | Array":
+        """Returns `vectors` [n, rows] times the first rows and `columns` of the crossbar, as [n, columns]."""
+        ...
+
+    def close(self) -> None:
+        """Ends. Operations that are still open fail with `LostError`."""
+        ...

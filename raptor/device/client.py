@@ -1,0 +1,234 @@
+"""The back end `socket`: crossbars of a driver in another process."""
+
+import select
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from raptor.common.arguments import finite
+from raptor.device.back_end import Array, DeviceInfo
+from raptor.device.errors import DriverError, LostError
+from raptor.device.futures import Countdown
+from raptor.device.protocol import (
+    MOST_VECTORS,
+    VERSION,
+    BrokenError,
+    Done,
+    Failed,
+    Hello,
+    Message,
+    Multiply,
+    Ping,
+    Pong,
+    Product,
+    Welcome,
+    Write,
+    device_info,
+    frame,
+    from_bytes,
+    most_bytes,
+    parse_address,
+    read_frame,
+    to_bytes,
+)
+
+TIMEOUT_S = 10.0
+"""Seconds without any message after which the driver counts as lost: longer than its slowest operation takes."""
+_PINGS = 4
+"""Signs of life that are asked for during the timeout."""
+
+
+def open_socket(_: DeviceInfo, *, address: str, timeout: float = TIMEOUT_S) -> "SocketCrossbars":
+    """Connects to a driver. Raises `LostError` if there is none, `DriverError` if it speaks another version."""
+    family, place = parse_address(address)
+    seconds = finite("timeout", timeout, 0.01)
+    link = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        link.settimeout(seconds)
+        link.connect(place)
+        if family == socket.AF_INET:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.sendall(frame(Hello(VERSION)))
+        reader = _Reader(link, seconds)
+        info = _welcomed(read_frame(reader.read, 0)[0])
+    except (OSError, BrokenError) as e:
+        link.close()
+        raise LostError(f"driver at {address}: {e}") from e
+    except BaseException:
+        link.close()
+        raise
+    link.settimeout(None)
+    return SocketCrossbars(info, link, reader, address)
+
+
+def _welcomed(answer: Message) -> DeviceInfo:
+    if isinstance(answer, Failed):
+        raise DriverError(f"the driver refuses: {answer.message}")
+    if not isinstance(answer, Welcome):
+        raise BrokenError(f"expected a welcome, got {type(answer).__name__}")
+    if answer.version != VERSION:
+        raise DriverError(f"the driver speaks version {answer.version} of the protocol, this is version {VERSION}")
+    return device_info(answer.device)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads from a socket until all is there, or nothing came for `seconds`. `idle` is called a few times meanwhile."""
+
+    link: socket.socket
+    seconds: float
+    idle: Callable[[], None] = lambda: None
+
+    def read(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            self._await()
+            part = self.link.recv(min(count - len(parts), 2**20))
+            if not part:
+                raise BrokenError("the driver is gone")
+            parts += part
+        return bytes(parts)
+
+    def _await(self) -> None:
+        poll = select.poll()
+        poll.register(self.link, select.POLLIN)
+        end = monotonic() + self.seconds
+        while not poll.poll(1000 * self.seconds / _PINGS):
+            if monotonic() >= end:
+                raise BrokenError(f"no sign of life for {self.seconds} s")
+            self.idle()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request without an answer yet. `shape`: of the product; None for a write."""
+
+    future: "Future[Any]"
+    shape: tuple[int, int] | None
+
+
+class SocketCrossbars:
+    """Sends every operation at once, and completes its future when the answer comes."""
+
+    def __init__(self, info: DeviceInfo, link: socket.socket, reader: _Reader, address: str) -> None:
+        self.info = info
+        self._link, self._reader, self._address = link, reader, address
+        self._sending, self._lock = Lock(), Lock()
+        self._asked: dict[int, _Asked] = {}
+        self._number = 0
+        self._lost: LostError | None = None
+        reader.idle = self._ping
+        self._thread = Thread(target=self._receive, name=f"raptor device {address}", daemon=True)
+        self._thread.start()
+
+    def write(self, crossbar: int, row: int, matrix: Array) -> "Future[None]":
+        shape = matrix.shape[0], matrix.shape[1]
+        return self._ask(lambda number: Write(number, crossbar, row, shape), matrix, None)
+
+    def multiply(self, crossbar: int, vectors: Array, columns: int) -> "Future[Array]":
+        if len(vectors) > MOST_VECTORS:
+            parts = range(0, len(vectors), MOST_VECTORS)
+            return _joined([self.multiply(crossbar, vectors[k : k + MOST_VECTORS], columns) for k in parts])
+        shape = vectors.shape[0], vectors.shape[1]
+        return self._ask(lambda number: Multiply(number, crossbar, columns, shape), vectors, (len(vectors), columns))
+
+    def close(self) -> None:
+        self._lose("the device was closed")
+        self._thread.join()
+
+    def _ask(self, make: Callable[[int], Message], array: Array, shape: tuple[int, int] | None) -> "Future[Any]":
+        future: Future[Any] = Future()
+        content = to_bytes(array)
+        with self._sending:
+            with self._lock:
+                if self._lost is not None:
+                    raise self._lost
+                self._number += 1
+                number = self._number
+                self._asked[number] = _Asked(future, shape)
+            try:
+                self._link.sendall(frame(make(number), content))
+            except OSError as e:
+                self._lose(str(e))
+        return future
+
+    def _ping(self) -> None:
+        if self._sending.acquire(blocking=False):  # else a message is on its way, which is as good
+            try:
+                self._link.sendall(frame(Ping()))
+            except OSError as e:
+                self._lose(str(e))
+            finally:
+                self._sending.release()
+
+    def _receive(self) -> None:
+        limit = most_bytes(self.info)
+        try:
+            while True:
+                self._answer(*read_frame(self._reader.read, limit))
+        except (OSError, ValueError, BrokenError) as e:  # ValueError: the socket was closed
+            self._lose(str(e))
+
+    def _answer(self, message: Message, content: bytes) -> None:
+        if isinstance(message, Pong):
+            return
+        if not isinstance(message, Done | Product | Failed):
+            raise BrokenError(f"expected an answer, got {type(message).__name__}")
+        with self._lock:
+            asked = self._asked.pop(message.number, None)
+        if asked is None:
+            raise BrokenError(f"an answer to request {message.number}, which is not open")
+        try:
+            self._complete(asked, message, content)
+        except BrokenError as e:
+            asked.future.set_exception(self._lose(str(e)))
+
+    def _complete(self, asked: _Asked, message: Done | Product | Failed, content: bytes) -> None:
+        if isinstance(message, Failed):
+            asked.future.set_exception(DriverError(f"driver at {self._address}: {message.message[:1000]}"))
+        elif isinstance(message, Product) and asked.shape == message.shape:
+            asked.future.set_result(from_bytes(content, self.info.result_dtype, message.shape))
+        elif isinstance(message, Done) and asked.shape is None:
+            asked.future.set_result(None)
+        else:
+            raise BrokenError(f"request {message.number}: expected a result of shape {asked.shape}, got {message}")
+
+    def _lose(self, reason: str) -> LostError:
+        """Ends the connection, and fails all that is open."""
+        with self._lock:
+            if self._lost is None:
+                self._lost = LostError(f"driver at {self._address}: {reason}")
+            lost, left = self._lost, list(self._asked.values())
+            self._asked.clear()
+        with suppress(OSError):  # it is closed already
+            self._link.shutdown(socket.SHUT_RDWR)
+        self._link.close()
+        for asked in left:
+            asked.future.set_exception(lost)
+        return lost
+
+
+def _joined(parts: "list[Future[Array]]") -> "Future[Array]":
+    """Returns a future of all results below each other. The driver answers in order only if it likes."""
+    whole: Future[Array] = Future()
+    left = Countdown(len(parts))
+
+    def count(_: "Future[Array]") -> None:
+        if not left.is_last():
+            return
+        failures = [failure for part in parts if (failure := part.exception()) is not None]
+        if failures:
+            whole.set_exception(failures[0])
+        else:
+            whole.set_result(np.concatenate([part.result() for part in parts]))
+
+    for part in parts:
+        part.add_done_callback(count)
+    return whole

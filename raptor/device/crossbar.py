@@ -1,0 +1,311 @@
+"""A crossbar that a program has acquired: its operations, in the order in which they were asked for."""
+
+import concurrent.futures
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.arguments import whole_or_none
+from raptor.device.back_end import Array
+from raptor.device.errors import (
+    AlreadyReleasedError,
+    DeviceTimeoutError,
+    DriverError,
+    LostError,
+    NotWrittenError,
+    ShapeError,
+    StaleHandleError,
+)
+from raptor.device.futures import AnyFuture, Future, is_future, run_next, value_of, wait_until, waited_ns
+from raptor.device.operands import checked_matrix, checked_vectors, shape_of
+
+if TYPE_CHECKING:
+    from raptor.device.device import Device
+
+Operand = npt.ArrayLike | AnyFuture
+"""An array, or a future of one: then the operation starts when it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An operation that was asked for. `send` gives a checked operand to the back end."""
+
+    future: Future[Any]
+    operand: Any
+    check: Callable[[Any], Array]
+    send: Callable[[Array], Any]
+    writes: bool
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it can run, or need not: its operand is there, or it was cancelled."""
+        return not is_future(self.operand) or self.operand.done() or self.future.cancelled()
+
+
+class Crossbar:
+    """A handle of one crossbar, made by `Device.acquire`. Safe for threads; a context manager that releases it.
+
+    Operations return at once. They take effect in the order of the calls: a product after a write sees it. Operations
+    of different crossbars do not wait for each other, unless one is an operand of the other.
+    """
+
+    def __init__(self, device: "Device", index: int, generation: int) -> None:
+        self.device = device
+        self.index = index
+        self.generation = generation
+        """Number of times that the crossbar was acquired, this one included."""
+        self._lock = RLock()
+        self._queue: deque[_Work] = deque()
+        self._open: dict[Future[Any], None] = {}
+        self._is_draining = False
+        self._shape: tuple[int, int] | None = None
+        self._unwritten: BaseException | None = None
+        self._failure: BaseException | None = None
+        self._is_released = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._is_released:
+            self.release(discard=kind is not None)
+
+    def __repr__(self) -> str:
+        state = "released" if self._is_released else f"holds {self._shape}"
+        return f"<crossbar {self.index} of {self.device.info.back_end}, {state}>"
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Rows and columns of the matrix that it will hold after all that was asked for; None before a write."""
+        return self._shape
+
+    def write(self, matrix: Operand, *, row: int | None = None) -> Future[None]:
+        """Writes a matrix [rows, columns], which is copied now. With `row`, replaces rows of the one that is there.
+
+        Raises `ShapeError` for a matrix that does not fit, `OperandError` for other types or values, `WornError` for
+        cells at their end, and `StaleHandleError` after the release.
+        """
+        info = self.device.info
+        first = whole_or_none("row", row, 0, info.xbar[0] - 1)
+        given = matrix if is_future(matrix) else checked_matrix(info, matrix)
+        shape = shape_of(given, 2, "a matrix")
+
+        def check(value: Any) -> Array:
+            return checked_matrix(info, value, shape)
+
+        def send(value: Array) -> Any:
+            return self.device.back_end.write(self.index, first or 0, value)
+
+        with self._lock:
+            self._check_held()
+            after = self._after_write(shape, first)
+            future = self._future(given, None, lambda at: self.device.ledger.write(self.index, first or 0, shape, at))
+            self._shape = after
+            self._add(_Work(future, given, check, send, writes=True))
+        run_next(self._drain)
+        return future
+
+    def matvec(self, vector: Operand) -> Future[Array]:
+        """Multiplies a vector [rows] with the matrix; returns a future of [columns].
+
+        Raises `NotWrittenError` if there is no matrix, `ShapeError`, `OperandError`, and `StaleHandleError`.
+        """
+        return self._product(vector, 1)
+
+    def matmat(self, vectors: Operand) -> Future[Array]:
+        """Multiplies vectors [n, rows] with the matrix, one after another; returns a future of [n, columns].
+
+        Raises as `matvec` does.
+        """
+        return self._product(vectors, 2)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Waits until all that was asked for is done; see `Device.barrier`."""
+        self.device.barrier(self, timeout=timeout)
+
+    def release(self, *, discard: bool = False, timeout: float | None = None) -> None:
+        """Gives the crossbar back, once its work is done. With `discard`, cancels what has not begun.
+
+        Raises `AlreadyReleasedError`, and `DeviceTimeoutError` if work is open after `timeout` seconds; then the
+        crossbar is still held.
+        """
+        with self._lock:
+            if self._is_released:
+                raise AlreadyReleasedError(f"crossbar {self.index} was released already")
+        if discard:
+            self._discard()
+        self.wait(timeout)
+        with self._lock:
+            if self._is_released:
+                raise AlreadyReleasedError(f"crossbar {self.index} was released already")
+            self._is_released = True
+        self.device.take_back(self.index)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits for the work that is open now. Raises `DeviceTimeoutError`."""
+        with self._lock:
+            opened = list(self._open)
+        if concurrent.futures.wait(opened, timeout).not_done:
+            raise DeviceTimeoutError(f"crossbar {self.index}: work is still open after {timeout} s")
+
+    def take_failure(self) -> BaseException | None:
+        """Returns the first failure since the last call."""
+        with self._lock:
+            found, self._failure = self._failure, None
+            return found
+
+    def _product(self, operand: Operand, dimensions: int) -> Future[Array]:
+        info = self.device.info
+        with self._lock:
+            self._check_held()
+            if self._shape is None:
+                raise NotWrittenError(f"crossbar {self.index} holds no matrix: write one first")
+            rows, cols = self._shape
+            given = operand if is_future(operand) else checked_vectors(info, operand, rows, dimensions)
+            shape = (*shape_of(given, dimensions, "vectors" if dimensions == 2 else "a vector")[:-1], cols)
+            count = shape[0] if dimensions == 2 else 1
+
+            def check(value: Any) -> Array:
+                return checked_vectors(info, value, rows, dimensions)
+
+            def send(value: Array) -> Any:
+                return self.device.back_end.multiply(self.index, value.reshape(count, rows), cols)
+
+            future: Future[Array] = self._future(
+                given, shape, lambda at: self.device.ledger.product(self.index, (rows, cols), count, at)
+            )
+            self._add(_Work(future, given, check, send, writes=False))
+        run_next(self._drain)
+        return future
+
+    def _future(self, operand: object, shape: tuple[int, ...] | None, charge: Callable[[float], float]) -> Future[Any]:
+        """Makes the future of an operation, which `charge` notes in the account."""
+        serial = self.device.serial
+        ready_ns = waited_ns(serial)
+        if is_future(operand) and isinstance(operand, Future) and operand.device == serial:
+            ready_ns = max(ready_ns, operand.ready_ns)
+        return Future(serial, charge(ready_ns), shape)
+
+    def _after_write(self, shape: tuple[int, ...], row: int | None) -> tuple[int, int]:
+        """Returns the shape of the matrix after a write. Raises an error if the rows are not part of the one there."""
+        if row is None:
+            return shape[0], shape[1]
+        if self._shape is None:
+            raise NotWrittenError(f"crossbar {self.index} holds no matrix whose rows could be replaced: write it whole")
+        rows, cols = self._shape
+        if shape[1] != cols or row + shape[0] > rows:
+            raise ShapeError(
+                f"crossbar {self.index}: rows {row} to {row + shape[0] - 1} of {shape[1]} columns are not part of the "
+                f"matrix of {rows} x {cols}"
+            )
+        return rows, cols
+
+    def _check_held(self) -> None:
+        if self._is_released:
+            raise StaleHandleError(f"crossbar {self.index} was released: acquire one again")
+        self.device.check_open()
+
+    def _add(self, work: _Work) -> None:
+        self._queue.append(work)
+        self._open[work.future] = None
+        if not work.is_ready:
+            for future in (work.operand, work.future):
+                future.add_done_callback(self._go_on)
+
+    def _go_on(self, _: AnyFuture) -> None:
+        run_next(self._drain)
+
+    def _drain(self) -> None:
+        """Runs the operations that can run, from the head of the queue, unless another thread does."""
+        with self._lock:
+            if self._is_draining:
+                return
+            self._is_draining = True
+        while (work := self._next()) is not None:
+            self._run(work)
+
+    def _next(self) -> _Work | None:
+        with self._lock:
+            if self._queue and self._queue[0].is_ready:
+                return self._queue.popleft()
+            self._is_draining = False
+            return None
+
+    def _run(self, work: _Work) -> None:
+        if not work.future.set_running_or_notify_cancel():
+            self._fail(work, concurrent.futures.CancelledError())
+            return
+        try:
+            result = work.send(self._checked(work))
+        except BaseException as e:  # whatever a driver raises is the failure of the operation
+            self._fail(work, e)
+            return
+        if is_future(result):
+            result.add_done_callback(partial(self._finish_later, work))
+        else:
+            self._finish(work, result)
+
+    def _checked(self, work: _Work) -> Array:
+        if not work.writes and self._unwritten is not None:
+            if isinstance(self._unwritten, LostError):
+                raise self._unwritten
+            raise NotWrittenError(f"crossbar {self.index} holds no matrix: {self._unwritten}") from self._unwritten
+        if not is_future(work.operand):
+            return work.operand
+        if (failure := work.operand.exception()) is not None:
+            raise failure
+        return work.check(value_of(work.operand))
+
+    def _finish_later(self, work: _Work, done: AnyFuture) -> None:
+        if (failure := done.exception()) is not None:
+            self._fail(work, failure)
+        else:
+            self._finish(work, done.result())
+
+    def _finish(self, work: _Work, result: Any) -> None:
+        if work.writes:
+            self._end(work, None, None)
+            return
+        wanted, array = work.future.shape, np.asarray(result)
+        assert wanted is not None  # a product has a result
+        if array.dtype != self.device.info.result_dtype or array.size != np.prod(wanted):
+            self._fail(work, DriverError(f"the driver answered {array.dtype} {array.shape}, expected {wanted}"))
+            return
+        self._end(work, array.reshape(wanted), None)
+
+    def _fail(self, work: _Work, failure: BaseException) -> None:
+        self._end(work, None, failure)
+
+    def _end(self, work: _Work, result: Array | None, failure: BaseException | None) -> None:
+        """Completes an operation. It counts as open until its future is done."""
+        with self._lock:
+            if work.writes:
+                self._unwritten = failure
+            if failure is not None and not work.future.cancelled():
+                self._failure = self._failure or failure
+        if failure is None:
+            work.future.set_result(result)
+        elif not work.future.cancelled():
+            work.future.set_exception(failure)
+        with self._lock:
+            self._open.pop(work.future, None)
+
+    def _discard(self) -> None:
+        with self._lock:
+            dropped, self._queue = list(self._queue), deque()
+            for work in dropped:
+                self._open.pop(work.future, None)
+        for work in dropped:
+            work.future.cancel()
+            work.future.set_running_or_notify_cancel()
+
+
+def wait_for(crossbar: Crossbar) -> None:
+    """Notes that this thread has waited for a crossbar."""
+    wait_until(crossbar.device.serial, crossbar.device.ledger.free_ns(crossbar.index))

@@ -1,0 +1,146 @@
+"""A device: crossbars that a program acquires and releases, and the account of what they did."""
+
+import concurrent.futures
+from collections import deque
+from heapq import heapify, heappop, heappush
+from itertools import count
+from threading import Lock
+from time import monotonic
+from typing import Self
+
+from raptor.common.arguments import flag, whole_or_none
+from raptor.device.account import Account, Costs, Ledger
+from raptor.device.back_end import BackEnd, DeviceInfo
+from raptor.device.crossbar import Crossbar, wait_for
+from raptor.device.errors import DeviceTimeoutError, ExhaustedError, StaleHandleError
+from raptor.device.graph import Graph, Schedule
+from raptor.device.schedulers import find_schedule
+
+_SERIAL = count(1)
+
+
+class Device:
+    """An open device, made by `raptor.device.open`. Safe for threads; a context manager that closes it."""
+
+    def __init__(self, back_end: BackEnd, costs: Costs, *, refuse_worn: bool = False) -> None:
+        self.back_end = back_end
+        self.info: DeviceInfo = back_end.info
+        self.costs = costs
+        self.ledger = Ledger(self.info, costs, refuse_worn=refuse_worn)
+        self.serial = next(_SERIAL)
+        self._lock = Lock()
+        self._free = list(range(self.info.crossbars))
+        heapify(self._free)
+        self._held: dict[int, Crossbar] = {}
+        self._generations = [0] * self.info.crossbars
+        self._waiting: deque[concurrent.futures.Future[Crossbar]] = deque()
+        self._is_open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(discard=kind is not None)
+
+    @property
+    def account(self) -> Account:
+        """Writes, products, wear, time and energy so far."""
+        return self.ledger.account()
+
+    @property
+    def source(self) -> str:
+        """The document that has the modelled costs."""
+        return f"{self.costs.device.name}: {self.costs.device.source}"
+
+    @property
+    def free(self) -> int:
+        """Number of crossbars that nobody holds."""
+        with self._lock:
+            return len(self._free)
+
+    def acquire(self, *, block: bool = False, timeout: float | None = None) -> Crossbar:
+        """Returns a free crossbar, that of the lowest number. It holds no matrix.
+
+        If none is free: raises `ExhaustedError`, or waits with `block`, and raises `DeviceTimeoutError` after `timeout`
+        seconds. Those who wait are served in the order in which they came.
+        """
+        blocks = flag("block", block)
+        with self._lock:
+            self.check_open()
+            if self._free and not self._waiting:
+                return self._hand_out(heappop(self._free))
+            if not blocks:
+                raise ExhaustedError(
+                    f"all {self.info.crossbars} crossbars are held: release one, wait with block=True, or open the "
+                    "device with more (crossbars=)"
+                )
+            self._waiting.append(waiter := concurrent.futures.Future())
+        try:
+            return waiter.result(timeout)
+        except TimeoutError:
+            with self._lock:
+                if waiter not in self._waiting:  # it came at the last moment
+                    return waiter.result()
+                self._waiting.remove(waiter)
+        raise DeviceTimeoutError(f"all {self.info.crossbars} crossbars are still held after {timeout} s")
+
+    def barrier(self, crossbar: Crossbar | None = None, *, timeout: float | None = None) -> None:
+        """Waits until all that was asked for so far is done, on one crossbar or on all.
+
+        Raises the first failure that no barrier has raised yet, and `DeviceTimeoutError` after `timeout` seconds.
+        """
+        with self._lock:
+            waited = [crossbar] if crossbar is not None else list(self._held.values())
+        end = None if timeout is None else monotonic() + timeout
+        for each in waited:
+            each.wait(None if end is None else max(0.0, end - monotonic()))
+            wait_for(each)
+        for failure in filter(None, [each.take_failure() for each in waited]):
+            raise failure
+
+    def graph(self, schedule: str | Schedule = "min_writes", *, crossbars: int | None = None) -> Graph:
+        """Returns an empty graph of products, for a with statement at whose end it is scheduled and runs.
+
+        `schedule`: `asap`, `alap`, `min_writes`, or a scheduler of your own. `crossbars`: how many to use at most; by
+        default, all that are free.
+        """
+        return Graph(self, find_schedule(schedule), whole_or_none("crossbars", crossbars, 1, self.info.crossbars))
+
+    def close(self, *, discard: bool = False, timeout: float | None = None) -> None:
+        """Waits for all work (with `discard`, only for what has begun), releases all crossbars, and ends the back end.
+
+        After it, handles raise `StaleHandleError`. A second call does nothing.
+        """
+        with self._lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            held, waiting = list(self._held.values()), list(self._waiting)
+            self._waiting.clear()
+        for waiter in waiting:
+            waiter.set_exception(StaleHandleError("the device was closed"))
+        try:
+            for each in held:
+                each.release(discard=discard, timeout=timeout)
+        finally:
+            self.back_end.close()
+
+    def check_open(self) -> None:
+        """Raises `StaleHandleError` after `close`."""
+        if not self._is_open:
+            raise StaleHandleError("the device was closed: open it again")
+
+    def take_back(self, index: int) -> None:
+        """Makes a crossbar free, or gives it to the first who waits. Called by `Crossbar.release`."""
+        with self._lock:
+            del self._held[index]
+            if self._waiting:
+                waiter = self._waiting.popleft()
+                waiter.set_result(self._hand_out(index))
+            else:
+                heappush(self._free, index)
+
+    def _hand_out(self, index: int) -> Crossbar:
+        self._generations[index] += 1
+        self._held[index] = handle = Crossbar(self, index, self._generations[index])
+        return handle

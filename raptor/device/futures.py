@@ -1,0 +1,101 @@
+"""Futures that know their modelled time, and the clock of those who wait for them.
+
+Modelled time is virtual. An operation is ready at a time that follows from the order of operations alone, so it is
+equal on every back end and under every schedule of threads. A thread (or a task of asyncio) that waits for a result has
+reached the time of that result: what it asks for next cannot start earlier.
+"""
+
+import asyncio
+import concurrent.futures
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
+from threading import Lock, local
+from typing import Any, TypeGuard, TypeVar
+
+T = TypeVar("T")
+AnyFuture = concurrent.futures.Future[Any]
+_WAITED: ContextVar[Mapping[int, float]] = ContextVar("raptor_device_waited")
+
+
+def waited_ns(device: int) -> float:
+    """Returns the latest time of a device that this thread has waited for."""
+    return _WAITED.get({}).get(device, 0.0)
+
+
+def wait_until(device: int, ns: float) -> None:
+    """Notes that this thread has waited until `ns` of a device."""
+    if ns > waited_ns(device):
+        _WAITED.set({**_WAITED.get({}), device: ns})
+
+
+class Future(concurrent.futures.Future[T]):
+    """A result that may still be computed: `concurrent.futures.Future`, which asyncio can await, too.
+
+    `shape`: of the array that it will hold; None for a write. `ready_ns`: modelled time at which it is there.
+    """
+
+    def __init__(self, device: int, ready_ns: float, shape: tuple[int, ...] | None) -> None:
+        super().__init__()
+        self.device = device
+        self.ready_ns = ready_ns
+        self.shape = shape
+
+    def result(self, timeout: float | None = None) -> T:
+        """Waits and returns the result, or raises its failure; TimeoutError after `timeout` seconds."""
+        value = super().result(timeout)
+        wait_until(self.device, self.ready_ns)
+        return value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        value = yield from asyncio.wrap_future(self).__await__()
+        wait_until(self.device, self.ready_ns)
+        return value
+
+
+def is_future(value: object) -> TypeGuard[AnyFuture]:
+    """Returns true for every future, also for one of another library."""
+    return isinstance(value, concurrent.futures.Future)
+
+
+def value_of(future: AnyFuture) -> Any:
+    """Returns the result of a future that is done. Unlike `result`, it does not count as waiting."""
+    return concurrent.futures.Future[Any].result(future)
+
+
+class Countdown:
+    """Counts calls of several threads."""
+
+    def __init__(self, count: int) -> None:
+        self._left, self._lock = count, Lock()
+
+    def is_last(self) -> bool:
+        """Returns true for the last of the expected calls."""
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+
+class _Running(local):
+    """Calls that this thread still has to make; None if it makes none at the moment."""
+
+    calls: deque[Callable[[], None]] | None = None
+
+
+_RUNNING = _Running()
+
+
+def run_next(call: Callable[[], None]) -> None:
+    """Calls a function now, or at the end of the call that this thread is in the middle of.
+
+    A result that releases another operation, which releases another, would else nest as deep as the chain is long.
+    """
+    if _RUNNING.calls is not None:
+        _RUNNING.calls.append(call)
+        return
+    _RUNNING.calls = calls = deque([call])
+    try:
+        while calls:
+            calls.popleft()()
+    finally:
+        _RUNNING.calls = None

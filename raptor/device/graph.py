@@ -1,0 +1,260 @@
+"""Graphs of products: built first, then scheduled on crossbars, then run.
+
+    with device.graph("min_writes") as graph:
+        y = matmul(graph, a, b)
+    y.result()
+
+A node of the graph is a product, which needs a crossbar, or a function of the host. One that two others use is computed
+once.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.device.back_end import Array, DeviceInfo
+from raptor.device.errors import DeviceError, ShapeError
+from raptor.device.futures import AnyFuture, Countdown, Future, run_next, value_of
+
+if TYPE_CHECKING:
+    from raptor.device.crossbar import Crossbar
+    from raptor.device.device import Device
+
+
+Function = Callable[..., Any]
+"""A function of the host: from arrays to an array."""
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A value of the graph, an array of `shape`. `operands`: nodes that it is computed from."""
+
+    number: int
+    shape: tuple[int, ...]
+    operands: "tuple[Node, ...]"
+    _future: AnyFuture | None = field(default=None, init=False, repr=False)
+
+    def result(self, timeout: float | None = None) -> Array:
+        """Returns the value, once the graph runs. Raises `DeviceError` before, and what failed."""
+        return self.future.result(timeout)
+
+    @property
+    def future(self) -> AnyFuture:
+        """The future of the value, once the graph runs."""
+        if self._future is None:
+            raise DeviceError("the graph does not run yet: it begins at the end of its with statement")
+        return self._future
+
+    def run_as(self, future: AnyFuture) -> None:
+        """Notes the future of the value."""
+        self._future = future
+
+
+Value = npt.ArrayLike | Node
+
+
+@dataclass(eq=False, slots=True)
+class Product(Node):
+    """Vectors [n, rows] times a matrix [rows, columns], on one crossbar. `key`: equal for equal matrices."""
+
+    vectors: Any
+    matrix: Any
+    key: str
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.shape[0] * self.shape[1] * self.matrix.shape[0]
+
+
+@dataclass(eq=False, slots=True)
+class Host(Node):
+    """A function of the host. `additions`: numbers that it adds."""
+
+    function: Function
+    additions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Place of a product: its crossbar, the step in which it starts, the step before which the host waits for it.
+
+    `writes`: its matrix is written first. Without it, the product before it on the crossbar has an equal matrix.
+    """
+
+    op: Product
+    crossbar: int
+    start: int
+    await_at: int
+    writes: bool
+
+
+Schedule = Callable[["Graph", int], Sequence[Placed]]
+"""A scheduler: places every product of a graph on one of so many crossbars. A product takes one step."""
+
+
+class Graph:
+    """Products and functions of the host, in the order in which they were added; made by `Device.graph`.
+
+    A context manager: at its end the graph is scheduled and runs, and the values of its nodes are futures.
+    """
+
+    def __init__(self, device: "Device", schedule: Schedule, crossbars: int | None) -> None:
+        self.device = device
+        self.info: DeviceInfo = device.info
+        self.nodes: list[Node] = []
+        self.placed: Sequence[Placed] = ()
+        """Places of all products, once the graph runs."""
+        self._schedule, self._crossbars = schedule, crossbars
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.run()
+
+    @property
+    def products(self) -> list[Product]:
+        return [node for node in self.nodes if isinstance(node, Product)]
+
+    @property
+    def share(self) -> float:
+        """Share of the work that runs on crossbars: multiply-accumulates of those and additions of the host."""
+        on_crossbars = sum(op.macs for op in self.products)
+        on_host = sum(node.additions for node in self.nodes if isinstance(node, Host))
+        return on_crossbars / max(1, on_crossbars + on_host)
+
+    def product(self, vectors: Value, matrix: Value) -> Product:
+        """Adds vectors [n, rows] times a matrix [rows, columns] that fits a crossbar; both may be nodes."""
+        rows, cols = self.info.xbar
+        a, b = (value if isinstance(value, Node) else np.array(value) for value in (vectors, matrix))
+        if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0] or b.shape[0] > rows or b.shape[1] > cols:
+            raise ShapeError(
+                f"{a.shape} times {b.shape} is no product for a crossbar of {rows} rows and {cols} columns"
+            )
+        key = f"node {b.number}" if isinstance(b, Node) else _digest(b)
+        nodes = tuple(value for value in (a, b) if isinstance(value, Node))
+        node = Product(len(self.nodes), (a.shape[0], b.shape[1]), nodes, a, b, key)
+        self.nodes.append(node)
+        return node
+
+    def host(self, function: Function, operands: Sequence[Node], shape: tuple[int, ...], additions: int = 0) -> Host:
+        """Adds a function of the host from arrays to an array of `shape`."""
+        node = Host(len(self.nodes), shape, tuple(operands), function, additions)
+        self.nodes.append(node)
+        return node
+
+    def run(self) -> None:
+        """Schedules all products, acquires crossbars, issues everything, and releases the crossbars when all is done.
+
+        Raises `DeviceError` for a schedule that breaks the rules of `check_schedule`, and if no crossbar is free.
+        """
+        count = self._crossbars or max(1, self.device.free)
+        self.placed = sorted(self._schedule(self, count), key=lambda placed: placed.start)
+        check_schedule(self, self.placed, count)
+        used = sorted({placed.crossbar for placed in self.placed})
+        handles = {index: self.device.acquire() for index in used}
+        try:
+            self._issue(handles)
+        finally:
+            for handle in handles.values():
+                handle.release()
+
+    def _issue(self, handles: "dict[int, Crossbar]") -> None:
+        """Issues products in the order of the schedule; functions of the host run when their operands are there."""
+        for placed in self.placed:
+            for node in _before(placed.op):
+                node.run_as(self._on_host(node))
+            handle = handles[placed.crossbar]
+            if placed.writes:
+                handle.write(_given(placed.op.matrix))
+            placed.op.run_as(handle.matmat(_given(placed.op.vectors)))
+        for node in self.nodes:
+            if isinstance(node, Host) and not _runs(node):
+                node.run_as(self._on_host(node))
+
+    def _on_host(self, node: Host) -> AnyFuture:
+        operands = [operand.future for operand in node.operands]
+        ready_ns = max([f.ready_ns for f in operands if isinstance(f, Future)], default=0.0)
+        future: Future[Array] = Future(self.device.serial, ready_ns, node.shape)
+        left = Countdown(len(operands))
+
+        def compute() -> None:
+            try:
+                future.set_result(np.asarray(node.function(*map(value_of, operands))).reshape(node.shape))
+            except BaseException as e:  # whatever the function or an operand raises is the failure of the node
+                future.set_exception(e)
+
+        def count(_: AnyFuture) -> None:
+            if left.is_last():
+                run_next(compute)
+
+        for operand in operands:
+            operand.add_done_callback(count)
+        if not operands:
+            compute()
+        return future
+
+
+def _digest(matrix: Array) -> str:
+    return f"{matrix.dtype} {matrix.shape} {sha256(np.ascontiguousarray(matrix).tobytes()).hexdigest()}"
+
+
+def _given(value: Any) -> Any:
+    return value.future if isinstance(value, Node) else value
+
+
+def _runs(node: Node) -> bool:
+    return node._future is not None  # pyright: ignore[reportPrivateUsage] of a class of this file
+
+
+def _before(op: Node) -> Iterator[Host]:
+    """Yields the functions of the host that a product needs and that do not run yet, operands first."""
+    for operand in op.operands:
+        if not _runs(operand):
+            yield from _before(operand)
+            if isinstance(operand, Host) and not _runs(operand):
+                yield operand
+
+
+def ends(graph: Graph, placed: Sequence[Placed]) -> dict[Node, int]:
+    """Returns the step at whose start each node is ready. A function of the host takes no time."""
+    end: dict[Node, int] = {place.op: place.start + 1 for place in placed}
+    for node in graph.nodes:
+        if isinstance(node, Host):
+            end[node] = max([end[operand] for operand in node.operands], default=0)
+    return end
+
+
+def check_schedule(graph: Graph, placed: Sequence[Placed], crossbars: int) -> None:
+    """Raises `DeviceError` for a schedule that would not compute the graph.
+
+    Every product has one place; it starts after its operands are ready; a crossbar does one at a time; a matrix that is
+    not written is there; the host waits after the end.
+    """
+    if sorted(p.op.number for p in placed) != [op.number for op in graph.products]:
+        raise DeviceError("the schedule does not place every product once")
+    end = ends(graph, placed)
+    for p in placed:
+        if p.start < max([end[operand] for operand in p.op.operands], default=0):
+            raise DeviceError(f"product {p.op.number} starts in step {p.start}, before its operands are ready")
+        if p.await_at <= p.start or not 0 <= p.crossbar < crossbars:
+            raise DeviceError(f"product {p.op.number}: awaited in step {p.await_at} on crossbar {p.crossbar}")
+    for index in {p.crossbar for p in placed}:
+        _check_crossbar(sorted((p for p in placed if p.crossbar == index), key=lambda p: p.start))
+
+
+def _check_crossbar(work: Sequence[Placed]) -> None:
+    if not work[0].writes:
+        raise DeviceError(f"product {work[0].op.number}: its crossbar holds no matrix, and the schedule writes none")
+    for before, after in pairwise(work):
+        if before.start == after.start:
+            raise DeviceError(f"products {before.op.number} and {after.op.number} are on one crossbar in one step")
+        if not after.writes and before.op.key != after.op.key:
+            raise DeviceError(f"product {after.op.number}: its crossbar holds another matrix, and none is written")

@@ -1,0 +1,139 @@
+"""Kernels of linear algebra as graphs of products that fit crossbars: what OCC compiles.
+
+Matrices are cut into tiles, parts along the inner dimension are added by the host. A contraction becomes a product by
+transposing and reshaping (TTGT), a convolution by taking every window as a row (im2col).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from raptor.common.errors import UserError
+from raptor.device.back_end import Array
+from raptor.device.errors import ShapeError
+from raptor.device.graph import Graph, Node, Value
+
+
+def matmul(graph: Graph, a: Value, b: Value) -> Node:
+    """Adds `a` [m, k] times `b` [k, n] in the order of OCC's tiled loops: rows, columns, inner dimension.
+
+    A tile has the rows and columns of a crossbar, and as many vectors as a crossbar has rows.
+    """
+    left, right = _value(a), _value(b)
+    if len(left.shape) != 2 or len(right.shape) != 2 or left.shape[1] != right.shape[0]:
+        raise ShapeError(f"{left.shape} times {right.shape} is no product of matrices")
+    (m, k), n = left.shape, right.shape[1]
+    rows, cols = graph.info.xbar
+    tiles = [[_tile(graph, right, p, q) for q in _cuts(n, cols)] for p in _cuts(k, rows)]
+    bands = [[_tile(graph, left, p, q) for q in _cuts(k, rows)] for p in _cuts(m, rows)]
+    blocks = [
+        [
+            _sum(graph, [graph.product(part, row[j]) for part, row in zip(band, tiles, strict=True)])
+            for j in range(-(-n // cols))
+        ]
+        for band in bands
+    ]
+    return _joined(graph, blocks, (m, n))
+
+
+def matvec(graph: Graph, matrix: Value, vector: Value) -> Node:
+    """Adds `matrix` [m, k] times `vector` [k], with the matrix in the crossbars; returns [m]."""
+    x, w = _value(vector), _value(matrix)
+    row = _host(graph, lambda v: v.reshape(1, -1), x, (1, prod(x.shape)))
+    product = matmul(graph, row, _host(graph, np.transpose, w, w.shape[::-1]))
+    return graph.host(np.ravel, [product], (w.shape[0],))
+
+
+def contraction(graph: Graph, formula: str, a: Value, b: Value) -> Node:
+    """Adds a contraction such as `ab-acd-dbc`: the indices of the result, of `a` and of `b`.
+
+    Indices that both operands have are summed. Raises `UserError` for a formula in which an index of the result is in
+    both operands or in none.
+    """
+    result, of_a, of_b = _formula(formula)
+    summed = [i for i in of_a if i in of_b]
+    only_a, only_b = ([i for i in result if i in of] for of in (of_a, of_b))
+    left, right = _value(a), _value(b)
+    sizes = dict(zip(of_a, left.shape, strict=True)) | dict(zip(of_b, right.shape, strict=True))
+    m, k, n = (prod(sizes[i] for i in part) for part in (only_a, summed, only_b))
+    lhs = _folded(graph, left, [of_a.index(i) for i in (*only_a, *summed)], (m, k))
+    rhs = _folded(graph, right, [of_b.index(i) for i in (*summed, *only_b)], (k, n))
+    found, order = matmul(graph, lhs, rhs), [*only_a, *only_b]
+
+    def unfold(value: Array) -> Array:
+        return value.reshape([sizes[i] for i in order]).transpose([order.index(i) for i in result])
+
+    return graph.host(unfold, [found], tuple(sizes[i] for i in result))
+
+
+def conv2d(graph: Graph, image: Value, filters: Value) -> Node:
+    """Adds a convolution of an image [n, c, h, w] with filters [o, c, kh, kw], without padding, of stride 1."""
+    x, f = _value(image), _value(filters)
+    (n, c, h, w), (o, of, kh, kw) = x.shape, f.shape
+    if c != of or kh > h or kw > w:
+        raise ShapeError(f"filters {f.shape} do not fit an image of {x.shape}")
+    height, width = h - kh + 1, w - kw + 1
+
+    def windows(value: Array) -> Array:
+        every = np.lib.stride_tricks.sliding_window_view(value, (kh, kw), axis=(2, 3))
+        return every.transpose(0, 2, 3, 1, 4, 5).reshape(n * height * width, c * kh * kw)
+
+    rows = _host(graph, windows, x, (n * height * width, c * kh * kw))
+    columns = _host(graph, lambda value: value.reshape(o, -1).T, f, (c * kh * kw, o))
+    found = matmul(graph, rows, columns)
+
+    def fold(value: Array) -> Array:
+        return value.reshape(n, height, width, o).transpose(0, 3, 1, 2)
+
+    return graph.host(fold, [found], (n, o, height, width))
+
+
+def _formula(formula: str) -> tuple[str, str, str]:
+    parts = formula.split("-")
+    if len(parts) != 3 or not all(len(set(part)) == len(part) for part in parts):
+        raise UserError(f"contraction {formula!r}: expected indices of result and operands, such as ab-acd-dbc")
+    result, a, b = parts
+    if set(result) != set(a) ^ set(b) or not set(a) & set(b):
+        raise UserError(f"contraction {formula!r}: an index belongs to two of result and operands, no more, no fewer")
+    return result, a, b
+
+
+def _value(value: Value) -> Any:
+    return value if isinstance(value, Node) else np.asarray(value)
+
+
+def _host(graph: Graph, function: Callable[[Any], Any], value: Any, shape: tuple[int, ...]) -> Any:
+    """Applies a function now to an array, and later to a node."""
+    return graph.host(function, [value], shape) if isinstance(value, Node) else function(value)
+
+
+def _folded(graph: Graph, value: Any, order: Sequence[int], shape: tuple[int, int]) -> Any:
+    return _host(graph, lambda array: array.transpose(order).reshape(shape), value, shape)
+
+
+def _cuts(size: int, step: int) -> list[slice]:
+    return [slice(at, min(at + step, size)) for at in range(0, size, step)]
+
+
+def _tile(graph: Graph, value: Any, rows: slice, cols: slice) -> Any:
+    shape = rows.stop - rows.start, cols.stop - cols.start
+    return _host(graph, lambda array: array[rows, cols], value, shape)
+
+
+def _sum(graph: Graph, parts: Sequence[Node]) -> Node:
+    if len(parts) == 1:
+        return parts[0]
+    shape = parts[0].shape
+    return graph.host(lambda *arrays: reduce(np.add, arrays), parts, shape, prod(shape) * (len(parts) - 1))
+
+
+def _joined(graph: Graph, blocks: Sequence[Sequence[Node]], shape: tuple[int, int]) -> Node:
+    widths = len(blocks[0])
+
+    def join(*arrays: Array) -> Array:
+        return np.block([list(arrays[at : at + widths]) for at in range(0, len(arrays), widths)])
+
+    return graph.host(join, [block for row in blocks for block in row], shape)

@@ -1,0 +1,125 @@
+"""Opens devices. Back ends are found by name, as entry points of the group `raptor.devices`."""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from raptor.common.arguments import fault, flag, whole_or_none
+from raptor.common.errors import UserError
+from raptor.common.options import parse_xbar
+from raptor.common.spelling import option
+from raptor.device.account import Costs
+from raptor.device.back_end import BackEnd, DeviceInfo
+from raptor.device.device import Device
+from raptor.device.errors import DeviceError
+from raptor.target import arch as architectures
+from raptor.target.arch import Target
+from raptor.target.device_file import load_device
+
+GROUP = "raptor.devices"
+DEVICE = "reram-puma"
+"""Device file of the modelled costs, unless another is named."""
+CROSSBARS = 64
+Factory = Callable[..., BackEnd]
+"""Makes a back end from the wishes of the caller (a `DeviceInfo`) and the options of its own."""
+
+
+def open(
+    back_end: str = "numpy",
+    *,
+    xbar: int | tuple[int, int] | str | None = None,
+    crossbars: int | None = None,
+    device: str | Path = DEVICE,
+    arch: str | Path | None = None,
+    refuse_worn: bool = False,
+    **options: Any,
+) -> Device:
+    """Opens a device.
+
+    `back_end` is `numpy` (float32), `integer`, `socket` (a driver in another process), or the name of an entry point of
+    the group `raptor.devices`. What follows a colon is its address: `socket:/run/board/socket`.
+
+    `xbar` is rows and columns of weights of a crossbar (one number for a square), and `crossbars` their number. A
+    driver of hardware knows both; then they may only repeat what it says.
+
+    Modelled costs: `device` is a device file or preset (`reram-puma`, `reram-verify`, `pcm-occ`, `sram`), and `arch` an
+    architecture file or preset, from which the time of a product comes if the device file has none. With `refuse_worn`,
+    a write beyond the endurance raises `WornError`.
+
+    `options` are those of the back end. Raises `UserError` for bad arguments, and `DeviceError` if there is no device.
+    """
+    name, _, address = _text("back_end", back_end).partition(":")
+    if address:
+        options["address"] = address
+    file, chip = load_device(device), architectures.load(arch)
+    wished = _wished(name, chip, parse_xbar(xbar), whole_or_none("crossbars", crossbars, 1, 2**20))
+    made = _make(name, wished, options)
+    _check(made.info, parse_xbar(xbar), crossbars)
+    costs = Costs(file, _target(arch, made.info), made.info.cells_per_weight)
+    return Device(made, costs, refuse_worn=flag("refuse_worn", refuse_worn))
+
+
+def back_ends() -> Mapping[str, Factory]:
+    """Returns the makers of all back ends by name: those of RAPTOR, and those of installed packages."""
+    from raptor.device.client import open_socket
+    from raptor.device.ideal import IntegerCrossbars, NumpyCrossbars
+
+    ours: dict[str, Factory] = {"numpy": NumpyCrossbars, "integer": IntegerCrossbars, "socket": open_socket}
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    return ours | {name: _loaded(name, point) for name, point in found.items() if name not in ours}
+
+
+def _loaded(name: str, point: Any) -> Factory:
+    def make(*args: Any, **options: Any) -> BackEnd:
+        try:
+            factory = point.load()
+        except Exception as e:  # whatever another package raises when it is imported
+            raise DeviceError(f"back end {name!r}: {point.value} cannot be loaded: {e}") from e
+        return factory(*args, **options)
+
+    return make
+
+
+def _make(name: str, wished: DeviceInfo, options: Mapping[str, Any]) -> BackEnd:
+    known = back_ends()
+    if name not in known:
+        raise UserError(f"{option('back_end', name)}: expected one of: {', '.join(known)}")
+    try:
+        return known[name](wished, **options)
+    except TypeError as e:
+        raise UserError(f"back end {name!r}: {e}") from e
+
+
+def _wished(name: str, chip: Target, xbar: tuple[int, int] | None, crossbars: int | None) -> DeviceInfo:
+    """Returns what the caller wishes for, with the sizes of the architecture where nothing is said."""
+    from raptor import __version__
+
+    return DeviceInfo(
+        back_end=name,
+        version=__version__,
+        xbar=xbar or (chip.xbar_rows, max(1, chip.outputs_per_xbar)),
+        crossbars=crossbars or CROSSBARS,
+        dtype="int8" if name == "integer" else "float32",
+        weight_bits=8,
+        cell_bits=min(8, chip.cell_bits),
+    )
+
+
+def _check(info: DeviceInfo, xbar: tuple[int, int] | None, crossbars: int | None) -> None:
+    if xbar is not None and xbar != tuple(info.xbar):
+        raise DeviceError(f"{option('xbar')}: {xbar}, but the crossbars of {info.back_end} are {tuple(info.xbar)}")
+    if crossbars is not None and crossbars != info.crossbars:
+        raise DeviceError(f"{option('crossbars', crossbars)}: {info.back_end} has {info.crossbars}")
+
+
+def _target(arch: str | Path | None, info: DeviceInfo) -> Target:
+    """Returns the architecture with crossbars of the device's size in cells."""
+    rows, cols = info.xbar
+    return architectures.load(arch, xbar=(rows, cols * info.cells_per_weight), cell_bits=info.cell_bits)
+
+
+def _text(keyword: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise fault(keyword, value, "the name of a back end")
+    return value

@@ -1,0 +1,158 @@
+"""The protocol between a program and a driver in another process. docs/device-drivers.md describes it.
+
+A message is a frame: two lengths in bytes (little-endian, 4 bytes each), a header in msgpack, and the bytes of an
+array. Nothing in a frame is code, and every length is checked before memory is taken.
+"""
+
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from raptor.common.errors import UserError
+from raptor.device.back_end import Array, DeviceInfo
+
+VERSION = 1
+MOST_VECTORS = 1024
+"""Most vectors of a product in one message."""
+_MOST_HEADER_BYTES = 2**16
+_LENGTHS = struct.Struct("<II")
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+class BrokenError(Exception):
+    """The other side broke the protocol, or is gone."""
+
+
+class _Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    pass
+
+
+class Hello(_Message, frozen=True, tag="hello"):
+    """First message of a program. The driver forgets all matrices."""
+
+    version: int
+
+
+class Welcome(_Message, frozen=True, tag="welcome"):
+    """Answer to `Hello`: the version of the protocol, and the device (the fields of `DeviceInfo`)."""
+
+    version: int
+    device: dict[str, Any]
+
+
+class Write(_Message, frozen=True, tag="write"):
+    """Request: write the matrix that follows, of `shape`, to rows from `row` on."""
+
+    number: int
+    crossbar: int
+    row: int
+    shape: tuple[int, int]
+
+
+class Multiply(_Message, frozen=True, tag="multiply"):
+    """Request: multiply the vectors that follow, of `shape`, with the first `columns` of a crossbar."""
+
+    number: int
+    crossbar: int
+    columns: int
+    shape: tuple[int, int]
+
+
+class Ping(_Message, frozen=True, tag="ping"):
+    """Request of a sign of life."""
+
+
+class Pong(_Message, frozen=True, tag="pong"):
+    """Answer to `Ping`."""
+
+
+class Done(_Message, frozen=True, tag="done"):
+    """Answer to a write."""
+
+    number: int
+
+
+class Product(_Message, frozen=True, tag="product"):
+    """Answer to a product; the results follow, of `shape`."""
+
+    number: int
+    shape: tuple[int, int]
+
+
+class Failed(_Message, frozen=True, tag="failed"):
+    """Answer to a write or a product that failed, or to a `Hello` that is refused (number 0)."""
+
+    number: int
+    message: str
+
+
+Message = Hello | Welcome | Write | Multiply | Ping | Pong | Done | Product | Failed
+_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def frame(message: Message, content: bytes = b"") -> bytes:
+    """Returns a message as bytes."""
+    header = _ENCODER.encode(message)
+    return b"".join((_LENGTHS.pack(len(header), len(content)), header, content))
+
+
+def read_frame(read: Callable[[int], bytes], most_bytes: int) -> tuple[Message, bytes]:
+    """Reads a message. `read` returns exactly so many bytes. Raises `BrokenError` for one that is too long, or none."""
+    header, content = _LENGTHS.unpack(read(_LENGTHS.size))
+    if header > _MOST_HEADER_BYTES or content > most_bytes:
+        raise BrokenError(f"a message of {header} and {content} bytes is longer than allowed")
+    try:
+        return _DECODER.decode(read(header)), read(content)
+    except (msgspec.DecodeError, RecursionError) as e:
+        raise BrokenError(f"not a message: {e}") from e
+
+
+def most_bytes(info: DeviceInfo) -> int:
+    """Returns the largest size of an array in a message."""
+    rows, cols = info.xbar
+    return 8 * max(rows * cols, MOST_VECTORS * max(rows, cols))
+
+
+def to_bytes(array: Array) -> bytes:
+    """Returns the elements, row by row, little-endian."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+
+
+def from_bytes(content: bytes, dtype: "np.dtype[Any]", shape: tuple[int, int]) -> Array:
+    """Returns an array of `shape`. Raises `BrokenError` if the bytes are not so many."""
+    if min(shape) < 1 or len(content) != shape[0] * shape[1] * dtype.itemsize:
+        raise BrokenError(f"{len(content)} bytes are not an array of {shape} of {dtype}")
+    return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+
+
+def device_info(fields: dict[str, Any]) -> DeviceInfo:
+    """Returns the description of a device. Raises `BrokenError` if it is none."""
+    try:
+        info = msgspec.convert(fields, DeviceInfo)
+    except msgspec.ValidationError as e:
+        raise BrokenError(f"not a description of a device: {e}") from e
+    sizes = (*info.xbar, info.weight_bits, info.cell_bits, info.input_bits, info.output_bits)
+    is_known = info.dtype in ("float32", "int8", "int16")
+    if not is_known or not all(0 < size < 2**16 for size in sizes) or not 0 < info.crossbars <= 2**20:
+        raise BrokenError(f"not the description of a device: {info}")
+    if max(sizes[2:]) > 64:
+        raise BrokenError(f"not the description of a device: {info}")
+    return info
+
+
+def parse_address(address: str) -> tuple[int, Any]:
+    """Returns family and address of a socket from `/a/path` or `tcp://127.0.0.1:4711`. Raises `UserError`."""
+    if not address.startswith("tcp://"):
+        if not address or len(address.encode()) > 100:
+            raise UserError(f"address {address!r}: expected a path of at most 100 bytes, or tcp://127.0.0.1:PORT")
+        return socket.AF_UNIX, str(Path(address))
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if host not in _LOOPBACK or not port.isdecimal() or int(port) > 65535:
+        raise UserError(f"address {address!r}: expected tcp://127.0.0.1:PORT; other computers are not served")
+    return socket.AF_INET, ("127.0.0.1", int(port))

@@ -1,0 +1,177 @@
+"""Schedulers of graphs of products: `asap`, `alap` and `min_writes`.
+
+`asap` and `alap` write the matrix before every product, as Cinnamon's `op.gemm` and OCC's tiled loop do. `min_writes`
+writes a matrix once for all products that can run while it is there; OCC's interchange of loops falls out of it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
+from typing import Any
+
+from raptor.common.arguments import fault
+from raptor.common.errors import UserError
+from raptor.common.spelling import option
+from raptor.device.graph import Graph, Host, Node, Placed, Product, Schedule, ends
+
+GROUP = "raptor.schedulers"
+"""Group of entry points in which packages name schedulers of their own."""
+
+
+def asap(graph: Graph, crossbars: int) -> list[Placed]:
+    """Starts each product as soon as it is ready and a crossbar is free."""
+    slots, ready, placed = _Slots(crossbars, 1), _Ready(), list[Placed]()
+    for node in graph.nodes:
+        step = ready.of(node)
+        if isinstance(node, Product):
+            start, index = slots.take(step)
+            placed.append(Placed(node, index, start, 0, writes=True))
+            step = start + 1
+        ready.note(node, step)
+    return awaited(graph, placed)
+
+
+def alap(graph: Graph, crossbars: int) -> list[Placed]:
+    """Starts each product as late as possible: just before what needs it."""
+    slots, latest, placed = _Slots(crossbars, -1), dict[Node, int](), list[Placed]()
+    for node in reversed(graph.nodes):
+        step = latest.get(node, 0)
+        if isinstance(node, Product):
+            step, index = slots.take(step - 1)
+            placed.append(Placed(node, index, step, 0, writes=True))
+        for operand in node.operands:
+            latest[operand] = min(latest.get(operand, 0), step)
+    first = min([place.start for place in placed], default=0)
+    return awaited(graph, [replace(place, start=place.start - first) for place in reversed(placed)])
+
+
+def min_writes(graph: Graph, crossbars: int) -> list[Placed]:
+    """Gives products with equal matrices to the crossbar that holds them, and writes as seldom as that allows.
+
+    Among the products that are ready, those whose matrix is there come first, then the matrix that most of them need.
+    It goes to a crossbar whose matrix nobody needs any more, else to the one whose matrix is needed least.
+    """
+    return awaited(graph, _Reuse(graph, crossbars).placed())
+
+
+SCHEDULES: dict[str, Schedule] = {"asap": asap, "alap": alap, "min_writes": min_writes}
+
+
+def find_schedule(schedule: str | Schedule) -> Schedule:
+    """Returns a scheduler by its name, also one of an installed package. Raises `UserError` for other names."""
+    if not isinstance(schedule, str):
+        if not callable(schedule):
+            raise fault("schedule", schedule, "the name of a scheduler, or a function")
+        return schedule
+    found: dict[str, Any] = {point.name: point for point in entry_points(group=GROUP)}
+    if schedule in SCHEDULES:
+        return SCHEDULES[schedule]
+    if schedule not in found:
+        raise UserError(f"{option('schedule', schedule)}: expected one of: {', '.join([*SCHEDULES, *found])}")
+    return found[schedule].load()
+
+
+def awaited(graph: Graph, placed: Sequence[Placed]) -> list[Placed]:
+    """Returns the places with the latest steps in which the host must wait: for what the host or a crossbar reads next.
+
+    A result that nobody reads is awaited at the end.
+    """
+    end = ends(graph, placed)
+    last = max(end.values(), default=0)
+    start = {place.op: place.start for place in placed}
+    needed: dict[Node, int] = {}
+    for node in reversed(graph.nodes):
+        at = start[node] if isinstance(node, Product) else needed.get(node, last)
+        for operand in node.operands:
+            needed[operand] = min(needed.get(operand, last), at)
+    return [replace(place, await_at=needed.get(place.op, last)) for place in placed]
+
+
+class _Slots:
+    """Steps in which crossbars are free, taken in the order of time (`direction` 1) or against it (-1)."""
+
+    def __init__(self, crossbars: int, direction: int) -> None:
+        self._crossbars, self._direction = crossbars, direction
+        self._used: Counter[int] = Counter()
+        self._skip: dict[int, int] = {}
+
+    def take(self, step: int) -> tuple[int, int]:
+        """Takes the first step from `step` on in which a crossbar is free; returns the step and the crossbar."""
+        full: list[int] = []
+        while self._used[step] == self._crossbars:
+            full.append(step)
+            step = self._skip.get(step, step + self._direction)
+        self._skip.update(dict.fromkeys(full, step))
+        self._used[step] += 1
+        return step, self._used[step] - 1
+
+
+@dataclass(slots=True)
+class _Ready:
+    """Steps at whose start nodes are ready."""
+
+    at: dict[Node, int] = field(default_factory=dict[Node, int])
+
+    def note(self, node: Node, step: int) -> None:
+        self.at[node] = step
+
+    def of(self, node: Node) -> int:
+        """Returns the step at which all operands are ready."""
+        return max([self.at[operand] for operand in node.operands], default=0)
+
+
+class _Reuse:
+    """State of `min_writes`: products that are ready by matrix, and the matrices that crossbars hold."""
+
+    def __init__(self, graph: Graph, crossbars: int) -> None:
+        self._missing = Counter({node: len(set(node.operands)) for node in graph.nodes})
+        self._users: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+        for node in graph.nodes:
+            for operand in set(node.operands):
+                self._users[operand].append(node)
+        self._uses = Counter(op.key for op in graph.products)
+        self._groups: dict[str, list[Product]] = {}
+        self._holds: list[str | None] = [None] * crossbars
+        self._free = [0] * crossbars
+        self._ready, self._placed = _Ready(), list[Placed]()
+        for node in graph.nodes:
+            if not node.operands:
+                self._arrive([node])
+
+    def placed(self) -> list[Placed]:
+        while self._groups:
+            held = [key for key in self._groups if key in self._holds]
+            key = held[0] if held else max(self._groups, key=lambda k: len(self._groups[k]))
+            index = self._holds.index(key) if held else self._victim()
+            self._place(self._groups.pop(key), index)
+        return self._placed
+
+    def _victim(self) -> int:
+        """Returns the crossbar whose matrix is needed least; among equals, the one that is free first."""
+        return min(range(len(self._free)), key=lambda k: (self._uses[self._holds[k] or ""], self._free[k]))
+
+    def _place(self, group: Sequence[Product], index: int) -> None:
+        for op in group:
+            start = max(self._free[index], self._ready.of(op))
+            self._free[index] = start + 1
+            self._placed.append(Placed(op, index, start, 0, writes=self._holds[index] != op.key))
+            self._holds[index] = op.key
+            self._uses[op.key] -= 1
+            self._ready.note(op, start + 1)
+        for op in group:
+            self._arrive(self._released(op))
+
+    def _released(self, node: Node) -> list[Node]:
+        self._missing.subtract(self._users[node])
+        return [user for user in self._users[node] if not self._missing[user]]
+
+    def _arrive(self, nodes: list[Node]) -> None:
+        """Notes nodes whose operands are all there. Functions of the host run at once."""
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, Product):
+                self._groups.setdefault(node.key, []).append(node)
+            elif isinstance(node, Host):
+                self._ready.note(node, self._ready.of(node))
+                nodes += self._released(node)

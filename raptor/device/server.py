@@ -1,0 +1,205 @@
+"""A driver process: offers a back end over a socket. Template for boards, and test double.
+
+    python -m raptor.device.server numpy /run/user/1000/board/socket --xbar 128 --crossbars 64
+
+It serves one program at a time, and forgets all matrices when the next one comes.
+"""
+
+import argparse
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raptor.device.back_end import Array, BackEnd, DeviceInfo
+from raptor.device.errors import LostError
+from raptor.device.futures import is_future
+from raptor.device.protocol import (
+    MOST_VECTORS,
+    VERSION,
+    BrokenError,
+    Done,
+    Failed,
+    Hello,
+    Message,
+    Multiply,
+    Ping,
+    Pong,
+    Product,
+    Welcome,
+    Write,
+    frame,
+    from_bytes,
+    most_bytes,
+    parse_address,
+    read_frame,
+    to_bytes,
+)
+
+START_S = 60.0
+
+
+def serve(board: BackEnd, address: str, *, once: bool = False) -> None:
+    """Serves programs one after another (`once`: one of them) until the process is stopped.
+
+    `address` is a path, which becomes a socket that only this user can open, or `tcp://127.0.0.1:PORT`, which every
+    user of this computer can open. Port 0 takes a free one. Prints `ready ADDRESS` when programs can connect.
+    """
+    family, place = parse_address(address)
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        before = os.umask(0o177)
+        try:
+            listener.bind(place)
+        finally:
+            os.umask(before)
+        listener.listen(1)
+        shown = address if family == socket.AF_UNIX else f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        print(f"ready {shown}", flush=True)
+        try:
+            _serve_all(board, listener, once=once)
+        finally:
+            if family == socket.AF_UNIX:
+                Path(place).unlink(missing_ok=True)
+
+
+def _serve_all(board: BackEnd, listener: socket.socket, *, once: bool) -> None:
+    while True:
+        link, _ = listener.accept()
+        with link, suppress(OSError, BrokenError):  # a program that is gone, or talks nonsense, harms nobody else
+            if link.family == socket.AF_INET:
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _Session(board, link).run()
+        if once:
+            return
+
+
+class _Session:
+    """One program. Its requests are done in the order in which they come."""
+
+    def __init__(self, board: BackEnd, link: socket.socket) -> None:
+        self._board, self._link = board, link
+        self._info: DeviceInfo = board.info
+        self._written: set[int] = set()
+
+    def run(self) -> None:
+        """Answers until the program is gone, which raises `BrokenError`."""
+        hello, _ = read_frame(self._read, 0)
+        if not isinstance(hello, Hello) or hello.version != VERSION:
+            self._link.sendall(frame(Failed(0, f"this driver speaks version {VERSION} of the protocol")))
+            return
+        self._link.sendall(frame(Welcome(VERSION, asdict(self._info))))
+        limit = most_bytes(self._info)
+        while True:
+            message, content = read_frame(self._read, limit)
+            self._link.sendall(self._answer(message, content))
+
+    def _read(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            part = self._link.recv(count - len(parts))
+            if not part:
+                raise BrokenError("the program is gone")
+            parts += part
+        return bytes(parts)
+
+    def _answer(self, message: Message, content: bytes) -> bytes:
+        if isinstance(message, Ping):
+            return frame(Pong())
+        if not isinstance(message, Write | Multiply):
+            raise BrokenError(f"expected a request, got {type(message).__name__}")
+        try:
+            self._check(message)
+            if isinstance(message, Write):
+                return self._write(message, content)
+            return self._multiply(message, content)
+        except BrokenError:
+            raise
+        except Exception as e:  # whatever the board raises, the program must hear of it
+            return frame(Failed(message.number, f"{type(e).__name__}: {e}"[:1000]))
+
+    def _write(self, message: Write, content: bytes) -> bytes:
+        self._written.discard(message.crossbar)
+        matrix = from_bytes(content, _dtype(self._info), message.shape)
+        _wait(self._board.write(message.crossbar, message.row, matrix))
+        self._written.add(message.crossbar)
+        return frame(Done(message.number))
+
+    def _multiply(self, message: Multiply, content: bytes) -> bytes:
+        if message.crossbar not in self._written:
+            return frame(Failed(message.number, f"crossbar {message.crossbar} holds no matrix"))
+        vectors = from_bytes(content, self._info.vector_dtype, message.shape)
+        found: Array = _wait(self._board.multiply(message.crossbar, vectors, message.columns))
+        return frame(Product(message.number, (len(found), message.columns)), to_bytes(found))
+
+    def _check(self, message: Write | Multiply) -> None:
+        """Raises `BrokenError` for what no program of this project sends: sizes outside of the device."""
+        rows, cols = self._info.xbar
+        if isinstance(message, Write):
+            fits = message.row >= 0 and message.row + message.shape[0] <= rows and message.shape[1] <= cols
+        else:
+            fits = message.shape[0] <= MOST_VECTORS and message.shape[1] <= rows and 0 < message.columns <= cols
+        if not fits or not 0 <= message.crossbar < self._info.crossbars:
+            raise BrokenError(f"outside of the device: {message}")
+
+
+def _dtype(info: DeviceInfo) -> "np.dtype[Any]":
+    return np.dtype(info.dtype)
+
+
+def _wait(result: Any) -> Any:
+    return result.result() if is_future(result) else result
+
+
+@contextmanager
+def started(command: Sequence[str] = (), *, seconds: float = START_S) -> Generator[str]:
+    """Starts a driver in a process of its own, yields its address, and ends the process.
+
+    `command` gets the path of a socket, in a fresh folder of this user, as its last argument, and prints `ready` when
+    programs can connect, as `serve` does. Without it, the back end `numpy` is served. Raises `LostError` if the driver
+    does not start within `seconds`.
+    """
+    folder = tempfile.mkdtemp(prefix="raptor-device-")  # NOTE: its mode is 0700
+    words = [*(command or (sys.executable, "-m", "raptor.device.server", "numpy")), str(Path(folder) / "socket")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None  # it is a pipe
+        with process.stdout as printed:
+            if not select.select([printed], [], [], seconds)[0]:
+                raise LostError(f"{words[0]}: the driver was not ready after {seconds} s")
+            state, _, address = printed.readline().strip().partition(" ")
+            if state != "ready":
+                raise LostError(f"{' '.join(words)}: the driver ended before it was ready")
+            yield address
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serves a back end; see the top of this file."""
+    from raptor.device.opening import open
+
+    parser = argparse.ArgumentParser(prog="python -m raptor.device.server", description="Serves crossbars.")
+    parser.add_argument("back_end", help="numpy, integer, or the name of an entry point of raptor.devices")
+    parser.add_argument("address", help="path of the socket to make, or tcp://127.0.0.1:PORT")
+    parser.add_argument("--xbar", help="rows and columns of weights, such as 128 or 128x256")
+    parser.add_argument("--crossbars", type=int, help="number of crossbars")
+    parser.add_argument("--once", action="store_true", help="end after one program")
+    given = parser.parse_args(arguments)
+    device = open(given.back_end, xbar=given.xbar, crossbars=given.crossbars)
+    serve(device.back_end, given.address, once=given.once)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The work without matrices that follows a layer on its cores: element-wise operations, pools and depthwise layers.
+
+Lines stay where they are made, so the cores of a layer also do this work. A core does it for its own columns and
+channel ranges, so its share is that of its outputs. A vector operation of few channels takes as long as one of many;
+that counts in a depthwise layer, which weighs few pixels at once.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from raptor.graph.ir import (
+    Bound,
+    Concat,
+    Filter,
+    Graph,
+    Lookup,
+    Map,
+    Node,
+    Operator,
+    Pool,
+    Requantise,
+    Stencil,
+)
+from raptor.graph.steps import Recipe
+from raptor.graph.window import Window
+from raptor.mapping.decision import filter_key
+from raptor.mapping.widths import recipe_ns
+from raptor.target.arch import Target
+from raptor.target.timing import pixels_together, runs_ns, vector_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Stencil:
+    """A depthwise layer: a number of vector operations for each of its output pixels, `width` a line.
+
+    arch: the target with the widths of its sums. strided: neighbouring outputs read no neighbouring inputs.
+    """
+
+    arch: Target
+    lines: int
+    width: int
+    operations: int
+    strided: bool
+
+    def core_ns(self, columns: float, channels: int) -> float:
+        """Returns the time for a share of the columns, and for one range of channels."""
+        pixels = math.ceil(self.width * columns)
+        together = 1 if self.strided else pixels_together(self.arch, pixels, channels)
+        return self.lines * self.operations * runs_ns(self.arch, pixels, channels, together)
+
+
+@dataclass(slots=True)
+class Following:
+    """Work that follows a layer.
+
+    `elements_ns`: time of all that works on whole lines.
+    """
+
+    elements_ns: float = 0.0
+    stencils: list[_Stencil] = field(default_factory=list[_Stencil])
+
+    def core_ns(self, columns: float, channels: float, ranges: Iterable[int]) -> float:
+        """Returns the time of a core.
+
+        columns, channels: its share of the layer's columns and channels. ranges: channels of each of its ranges.
+        """
+        weighted = (stencil.core_ns(columns, count) for count in ranges for stencil in self.stencils)
+        return columns * channels * self.elements_ns + sum(weighted)
+
+
+NOTHING = Following()
+_Owners = tuple[tuple[str, int], ...]
+"""The layers on whose cores a tensor is, and how many of its channels."""
+
+
+def following(graph: Graph, arch: Target) -> dict[str, Following]:
+    """Returns the work that follows each layer, by its key."""
+    owners: dict[str, _Owners] = {}
+    found: defaultdict[str, Following] = defaultdict(Following)
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter):
+            owners[node.output] = ((filter_key(node), graph.tensors[node.output].image.channels),)
+            continue
+        given = [owners[name] for name in node.inputs if name in owners]
+        if given:
+            joined = isinstance(node.operator, Concat)
+            owners[node.output] = tuple(pair for pairs in given for pair in pairs) if joined else given[0]
+            _charge(found, owners[node.output], graph, node, arch)
+    return found
+
+
+def _charge(found: defaultdict[str, Following], owners: _Owners, graph: Graph, node: Node, arch: Target) -> None:
+    """Adds the work of a node to that of the layers which own its result."""
+    image, total = graph.tensors[node.output].image, sum(channels for _, channels in owners)
+    if isinstance(node.operator, Stencil):
+        window, holding = node.operator.window, arch.holding(graph.tensors[node.output].element)
+        strided = not isinstance(window, Window) or window.strides[-1] > 1
+        stencil = _Stencil(holding, image.rows, image.width, 2 * window.tap_count - 1, strided)
+        for key in dict.fromkeys(key for key, _ in owners):
+            found[key].stencils.append(stencil)
+        return
+    work = _work_ns(graph, node, arch)
+    for key, channels in owners:
+        found[key].elements_ns += work * channels / total
+
+
+def _work_ns(graph: Graph, node: Node, arch: Target) -> float:
+    """Returns the time in ns of the vector operations of a node that works on lines."""
+    result, elements = graph.tensors[node.output].element, graph.tensors[node.output].image.elements
+    if isinstance(node.operator, Requantise):
+        if isinstance(node.operator.recipe, Recipe):
+            return recipe_ns(node.operator.recipe, result, elements, arch)
+        return vector_ns(arch.holding(graph.tensors[node.inputs[0]].element), elements, 2, result)
+    return _passes(node.operator) * vector_ns(arch.holding(result), elements, 2)
+
+
+def _passes(operator: Operator) -> float:
+    """Returns the number of vector operations for each element of the result."""
+    match operator:
+        case Map() | Bound() | Lookup():
+            return 1
+        case Pool() if len(operator.window.kernel) == 2:
+            # First down the columns of whole lines, then along them (`raptor.spatial.line_pools`).
+            (down, along), stride = operator.window.kernel, operator.window.strides[1]
+            return (down - 1) * stride + along - 1
+        case _:
+            return 0

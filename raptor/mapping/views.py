@@ -1,0 +1,231 @@
+"""Joins rearrangements of elements, so that layers by line gather a few long pieces of lines and nothing else moves.
+
+A split, a slice and a channel shuffle are `Move`s, one after another. Two steps leave little of them:
+
+- A `Move` of a `Move`, or of a concatenation, takes its elements from where those take them. A `Move` that nobody reads
+  any more is dropped. It goes no further than to the operands of a concatenation. So an operand that is itself a
+  rearrangement is made, and passed on from unit to unit: no core keeps an old value until the last of them is done.
+- The channels of a `Move` are put into the order in which they lie in its operands, where all readers can live with
+  any order: a layer puts the rows of its matrix into the same one. After a shuffle of two halves, each half is one
+  piece of a pixel then, and not a piece for each channel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from raptor.graph.ir import Concat, Constant, Filter, Graph, Indices, Map, Move, Node, Operator, Pool, Rename, Stencil
+from raptor.mapping.decision import ByLine, Decision
+from raptor.mapping.depthwise import is_depthwise
+from raptor.mapping.streaming import is_streamed
+from raptor.target.layout import Image
+
+
+def use_views(graph: Graph, decision: Decision) -> Graph:
+    """Returns the graph with joined rearrangements if the decision is by line, else the graph as it is."""
+    return join_views(graph) if isinstance(decision.flow, ByLine) else graph
+
+
+def join_views(graph: Graph) -> Graph:
+    """Returns the graph with as few `Move`s between streamed tensors as possible, of as few pieces as possible."""
+    joiner = _Joiner(graph)
+    joined = replace(graph, nodes=tuple(joiner.joined(node) for node in graph.nodes))
+    return _Orders(_without_unread(joined, graph)).reordered()
+
+
+def _without_unread(graph: Graph, before: Graph) -> Graph:
+    """Returns the graph without the rearrangements that were read in the graph `before`, and now are not."""
+    read = {name for node in before.nodes for name in node.inputs}
+    wanted, kept = set(graph.outputs), list[Node]()
+    for node in reversed(graph.nodes):
+        moves = isinstance(node.operator, Move | Rename | Concat)
+        if node.output in wanted or not (moves and node.output in read):
+            wanted.update(node.inputs)
+            kept.append(node)
+    names = {*graph.inputs, *(node.output for node in kept)}
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in names}
+    return replace(graph, nodes=tuple(kept[::-1]), tensors=tensors)
+
+
+_Origin = tuple[tuple[str, ...], Indices]
+"""Tensors, and for each element of another tensor the number of an element of these, counted as in `Move`."""
+
+
+@dataclass(slots=True)
+class _Joiner:
+    """Joins the `Move`s of a graph. `origins`: where each of the tensors so far takes its elements from."""
+
+    graph: Graph
+    origins: dict[str, _Origin] = field(default_factory=dict[str, _Origin])
+
+    def joined(self, node: Node) -> Node:
+        """Returns the node, as a `Move` of the tensors that its operands are made of if it is a `Move` of streams."""
+        match node.operator:
+            case Rename() if node.inputs[0] in self.origins:
+                self.origins[node.output] = self.origin(node.inputs[0])
+            case Concat():
+                images = [self.graph.tensors[name].image for name in node.inputs]
+                self.origins[node.output] = node.inputs, _side_by_side(images).reshape(-1)
+            case Move() as operator:
+                inputs, sources = self.through(node, operator)
+                self.origins[node.output] = inputs, sources.reshape(-1)
+                joined = replace(node, operator=Move(sources), inputs=inputs)
+                return joined if _streams(self.graph, joined) else node
+            case _:
+                pass
+        return node
+
+    def origin(self, name: str) -> _Origin:
+        """Returns where a tensor takes its elements from: from itself if no rearrangement makes it."""
+        if name in self.origins and name not in self.graph.outputs:
+            return self.origins[name]
+        return (name,), np.arange(self.elements((name,)))
+
+    def elements(self, names: Sequence[str]) -> int:
+        return sum(self.graph.tensors[name].image.elements for name in names)
+
+    def through(self, node: Node, operator: Move) -> _Origin:
+        """Returns where the result of a `Move` takes its elements from."""
+        inputs: tuple[str, ...] = ()
+        numbers: list[Indices] = []
+        for name in node.inputs:
+            names, found = self.origin(name)
+            numbers.append(np.where(found < 0, -1, found + self.elements(inputs)))
+            inputs += names
+        return inputs, np.concatenate([*numbers, np.array([-1])])[operator.sources]
+
+
+def _streams(graph: Graph, node: Node) -> bool:
+    """Tells whether the result and all inputs of a node can be lines."""
+    return all(is_streamed(graph.tensors[name].image) for name in (node.output, *node.inputs))
+
+
+def _side_by_side(images: Sequence[Image]) -> Indices:
+    """Returns the `sources` of the `Move` that concatenates the channels of images."""
+    firsts = np.cumsum([0, *(image.elements for image in images)])
+    numbers = (np.arange(i.elements).reshape(i.pixels, i.channels) + f for i, f in zip(images, firsts, strict=False))
+    return np.concatenate(list(numbers), axis=1)
+
+
+@dataclass(slots=True)
+class _Orders:
+    """Puts channels into other orders. `orders`: for each channel of a tensor as it is stored, its number in the model.
+
+    A tensor that is not among `orders` is stored as it is in the model.
+    """
+
+    graph: Graph
+    orders: dict[str, Indices] = field(default_factory=dict[str, Indices])
+    readers: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
+
+    def reordered(self) -> Graph:
+        """Returns the graph with the channels of each `Move` in the order of its operands, where that is possible."""
+        for node in self.graph.nodes:
+            for name in node.inputs:
+                self.readers.setdefault(name, []).append(node)
+        nodes = tuple(replace(node, operator=self.operator(node)) for node in self.graph.nodes)
+        # Another order of channels than the model's: the two cannot be compared.
+        changed = {name: replace(self.graph.tensors[name], in_model=False) for name in self.orders}
+        return replace(self.graph, nodes=nodes, tensors={**self.graph.tensors, **changed})
+
+    def operator(self, node: Node) -> Operator:
+        """Returns the operator of a node for its inputs as they are stored, and records the order of its output."""
+        if isinstance(node.operator, Move):
+            return self.moved(node, node.operator)
+        known = [self.orders[name] for name in node.inputs if name in self.orders]
+        if not known:
+            return node.operator
+        if isinstance(node.operator, Concat):
+            self.orders[node.output] = self.concatenated(node)
+            return node.operator
+        order = known[0]
+        if not isinstance(node.operator, Filter) or is_depthwise(node.operator):
+            self.orders[node.output] = order
+        return _with_order(node.operator, order)
+
+    def concatenated(self, node: Node) -> Indices:
+        """Returns the order of the channels of a concatenation."""
+        counts = [self.graph.tensors[name].image.channels for name in node.inputs]
+        firsts = np.cumsum([0, *counts])
+        each = (self.orders.get(n, np.arange(c)) + f for n, c, f in zip(node.inputs, counts, firsts, strict=False))
+        return np.concatenate(list(each))
+
+    def moved(self, node: Node, operator: Move) -> Operator:
+        """Returns a `Move` of the inputs as they are stored; a concatenation or another name if that is all it does."""
+        images = [self.graph.tensors[name].image for name in node.inputs]
+        stored = np.concatenate([*self.stored(node.inputs, images), np.array([-1])])
+        sources = stored[operator.sources]
+        if not _streams(self.graph, node):
+            return Move(sources)
+        middle = sources[len(sources) // 2]
+        order = np.argsort(middle, kind="stable")
+        if _pieces(middle[order]) < _pieces(middle) and self.is_free(node.output):
+            self.orders[node.output] = order
+            sources = sources[:, order]
+        sizes = {(i.rows, i.width) for i in (*images, self.graph.tensors[node.output].image)}
+        if len(sizes) == 1 and np.array_equal(_side_by_side(images), sources):
+            return Concat() if len(images) > 1 else Rename()
+        return Move(np.ascontiguousarray(sources))
+
+    def stored(self, names: Sequence[str], images: Sequence[Image]) -> list[Indices]:
+        """Returns for each element of some tensors, one after another, its number as they are stored."""
+        found: list[Indices] = []
+        first = 0
+        for name, image in zip(names, images, strict=True):
+            numbers = np.arange(first, first + image.elements).reshape(image.pixels, image.channels)
+            if name in self.orders:
+                numbers = numbers[:, np.argsort(self.orders[name])]
+            found.append(numbers.reshape(-1))
+            first += image.elements
+        return found
+
+    def is_free(self, name: str) -> bool:
+        """Tells whether all that reads a tensor can live with any order of its channels."""
+        if name in self.graph.outputs:
+            return False
+        return all(self.takes_any_order(node) for node in self.readers.get(name, ()))
+
+    def takes_any_order(self, node: Node) -> bool:
+        """Tells whether the inputs of a node may have any order of channels."""
+        match node.operator:
+            case Move():
+                return True
+            case Filter() as operator if operator.groups == 1 and not operator.key:
+                return True
+            case Filter() as operator if not is_depthwise(operator):
+                return False
+            case Filter() | Stencil() | Pool() | Rename():
+                return self.is_free(node.output)
+            case Map():
+                return len(node.inputs) == 1 and self.is_free(node.output)
+            case Concat():
+                return self.is_free(node.output)
+            case _:
+                return False
+
+
+def _with_order(operator: Operator, order: Indices) -> Operator:
+    """Returns an operator for channels in this order."""
+    match operator:
+        case Filter(weights) if operator.groups > 1:
+            return replace(operator, weights=np.ascontiguousarray(weights[:, :, order]))
+        case Filter(weights):
+            return replace(operator, weights=np.ascontiguousarray(weights[:, order]))
+        case Stencil(weights) if weights.shape[2] > 1:
+            return replace(operator, weights=np.ascontiguousarray(weights[:, :, order]))
+        case Map(_, operands):
+            return replace(operator, operands=tuple(_constant_in_order(operand, order) for operand in operands))
+        case _:
+            return operator
+
+
+def _constant_in_order(operand: int | Constant, order: Indices) -> int | Constant:
+    if not isinstance(operand, Constant) or operand.pixels.shape[2] == 1:
+        return operand
+    return Constant(np.ascontiguousarray(operand.pixels[:, :, order]))
+
+
+def _pieces(channels: Indices) -> int:
+    """Counts the pieces of neighbouring elements from which the channels of a pixel are taken."""
+    return 1 + int(np.count_nonzero(np.diff(channels) != 1))

@@ -1,0 +1,162 @@
+"""Lowers a rearrangement of elements line by line: each line is put together from pieces of the lines that it needs.
+
+The pieces are gathered on the core that holds those of the operand that is made last. Whole pixels are sent there, also
+if only some of their channels are needed: a message takes less time for a few elements more than a core to pack them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import Indices, Node
+from raptor.mapping.streaming import Parts, Range
+from raptor.spatial.ir import Compute
+from raptor.spatial.line_grid import Cell, Grid, cell_name
+from raptor.spatial.operations import Move
+from raptor.spatial.residency import Emit
+from raptor.spatial.runs import find_runs
+from raptor.spatial.tiles import Tile
+from raptor.target.element import ElementType
+from raptor.target.layout import Image
+
+Ints = npt.NDArray[np.int64]
+
+MOST_LINES = 4
+"""Largest number of lines that a line may take elements from. More are a large part of an image in most cases, and a
+line that needs all of it is not there earlier than the whole."""
+
+OnCore = Callable[[str, int, int, Range, int], Cell]
+"""(tensor, line, part, columns, core) -> a cell on the core that holds these pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places that a `Move` takes its elements from, each array [rows, width, channels] of the result.
+
+    tensor: number of the operand; -1 for zero. line, col, channel: place of the element in it.
+    """
+
+    tensor: Ints
+    line: Ints
+    col: Ints
+    channel: Ints
+
+    @classmethod
+    def of(cls, sources: Indices, result: Image, operands: Sequence[Image]) -> "Places":
+        """Finds the places of all elements of a result."""
+        wanted = sources.reshape(result.rows, result.width, result.channels)
+        firsts = np.cumsum([0, *(image.elements for image in operands)])
+        tensor = np.where(wanted < 0, -1, np.searchsorted(firsts, wanted, side="right") - 1)
+        channels = np.array([*(image.channels for image in operands), 1])
+        width = np.array([*(image.width for image in operands), 1])
+        pixel, channel = np.divmod(wanted - firsts[tensor], channels[tensor])
+        line, col = np.divmod(pixel, width[tensor])
+        return cls(tensor, line, col, channel)
+
+    def most_lines(self) -> int:
+        """Returns the largest number of different lines that a line takes elements from."""
+        key = np.where(self.tensor < 0, -1, self.tensor * (int(self.line.max()) + 1) + self.line)
+        return max(len(np.unique(line[line >= 0])) for line in key)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedLines:
+    """A `Move` to lower line by line.
+
+    element: type of the result's elements. parts: channel ranges of the result. operands: the lines of each operand.
+    lead: number of the operand on whose cores the lines are put together.
+    """
+
+    node: Node
+    element: ElementType
+    parts: Parts
+    places: Places
+    operands: tuple[Grid, ...]
+    lead: int
+
+    def lower(self, emit: Emit, on_core: OnCore, core_of: Callable[[Tile], int | None]) -> Grid:
+        """Emits the lines, and returns them. Cells of an operand that are cells of the result stay where they are."""
+        segments = self.segments()
+        lines: list[tuple[tuple[Cell, ...], ...]] = []
+        for y in range(len(self.places.tensor)):
+            line: list[tuple[Cell, ...]] = []
+            for p in range(len(self.parts)):
+                made = (
+                    self.cell(emit, on_core, (y, p), cols, core_of(self.near(y, p, cols)) or 0) for cols in segments
+                )
+                line.append(self.same(y, p) or tuple(made))
+            lines.append(tuple(line))
+        return Grid(self.parts, tuple(lines))
+
+    def same(self, y: int, p: int) -> tuple[Cell, ...] | None:
+        """Returns the cells of an operand that are a line and channel range of the result, or None."""
+        (t, line, q), found = self.at(y, 0, self.parts[p][0]), self.found(y, p, (0, self.places.tensor.shape[1]))
+        if t < 0 or self.operands[t].lines[line][q][-1].cols[1] != len(found[0]):
+            return None
+        low, high = self.operands[t].parts[q]
+        tensor, lines, col, channel = found
+        channels, width = high - low, len(tensor)
+        here = (tensor == t) & (lines == line) & (col == np.arange(width)[:, None])
+        equal = tensor.shape[1] == channels and bool(np.all(here & (channel == np.arange(low, high))))
+        return self.operands[t].lines[line][q] if equal else None
+
+    def found(self, y: int, p: int, cols: Range) -> tuple[Ints, ...]:
+        """Returns operand, line, column and channel of the elements of a cell, each [width, channels]."""
+        cell = y, slice(*cols), slice(*self.parts[p])
+        return self.places.tensor[cell], self.places.line[cell], self.places.col[cell], self.places.channel[cell]
+
+    def at(self, y: int, x: int, c: int) -> tuple[int, int, int]:
+        """Returns operand, line and number of the channel range that an element is taken from."""
+        t, channel = int(self.places.tensor[y, x, c]), int(self.places.channel[y, x, c])
+        ends = [b for _, b in self.operands[t].parts]
+        return t, int(self.places.line[y, x, c]), int(np.searchsorted(ends, channel, side="right"))
+
+    def segments(self) -> list[Range]:
+        """Cuts the columns of the result where the elements of the leading operand come from another cell."""
+        cells = self.operands[self.lead].lines[0][0]
+        ends = np.array([cell.cols[1] for cell in cells])
+        read: Ints = np.where(self.places.tensor == self.lead, self.places.col, ends[-1]).min(axis=(0, 2))
+        cell: Ints = np.searchsorted(ends, read, side="right")
+        known = np.flatnonzero(cell < len(ends))  # padding belongs to the column before it
+        before = np.maximum(np.searchsorted(known, np.arange(len(cell)), side="right") - 1, 0)
+        cuts = np.flatnonzero(np.diff(cell[known[before]])) + 1 if len(known) else ()
+        return list(pairwise([0, *map(int, cuts), len(cell)]))
+
+    def near(self, y: int, p: int, cols: Range) -> Tile:
+        """Returns a tile on the core where a cell is put together: one that it takes elements from, if there is one."""
+        tensor, _, col, _ = self.found(y, p, cols)
+        leading = tensor == self.lead
+        places = np.argwhere(leading if leading.any() else tensor >= 0)
+        if not len(places):
+            return self.operands[self.lead].lines[0][0][0].tile
+        x, c = places[0].tolist()
+        t, line, q = self.at(y, cols[0] + x, self.parts[p][0] + c)
+        return next(cell.tile for cell in self.operands[t].lines[line][q] if col[x, c] < cell.cols[1])
+
+    def cell(self, emit: Emit, on_core: OnCore, at: tuple[int, int], cols: Range, core: int) -> Cell:
+        """Emits the `Move` that puts a cell of a line and channel range, `at`, together on a core."""
+        tensor, line, col, channel = (found.reshape(-1) for found in self.found(*at, cols))
+        part = np.full(len(tensor), -1)
+        for t, operand in enumerate(self.operands):
+            ends = [b for _, b in operand.parts]
+            part = np.where(tensor == t, np.searchsorted(ends, channel, side="right"), part)
+        where, offset, sources = np.full(len(tensor), -1), np.zeros(len(tensor), np.int64), list[Tile]()
+        places: set[tuple[int, int, int]] = set(zip(tensor.tolist(), line.tolist(), part.tolist(), strict=True))
+        for t, y, q in sorted(places):
+            if t < 0:
+                continue
+            own = (tensor == t) & (line == y) & (part == q)
+            given = on_core(self.node.inputs[t], y, q, (int(col[own].min()), int(col[own].max()) + 1), core)
+            low, high = self.operands[t].parts[q]
+            where[own] = len(sources)
+            offset[own] = (col[own] - given.cols[0]) * (high - low) + channel[own] - low
+            sources.append(given.tile)
+        (y, p), (low, high) = at, self.parts[at[1]]
+        tile = Tile(cell_name(self.node.output, y, p, cols), 1, cols[1] - cols[0], high - low, self.element)
+        op = Move(tile, tuple(sources), find_runs(where, offset))
+        position = y / len(self.places.tensor)
+        emit(Compute(self.node.name, self.node.op_type, self.node.output, (), (op,), (tile,)), core, position)
+        return Cell(cols, tile)

@@ -1,0 +1,88 @@
+"""Orders of the work of a sample, and the choice of the best one for samples that follow one another.
+
+A core does the work of each sample in the same order. An order that is quick for one sample on an idle chip begins all
+work as early as it can; then a core is occupied by a sample from early on until late, and the next one has to wait. So
+several samples are scheduled one after another, and the order of a later one is taken: there, work begins when the core
+has done its work of the sample before.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from raptor.spatial.schedule_kernel import Ints, Work
+
+ROUNDS = 4
+"""Number of samples after which an interval is measured: the last two intervals are those of the steady state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The name of an order: of which of the samples that follow one another it is, and the patience (see `ByLine`)."""
+
+    patience_ns: float
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The measure by which an order is chosen, and the orders to choose from.
+
+    by: the time of a sample alone; the interval, on which the energy of a sample depends too; or the product of both.
+    patiences: those to try, as factors on the patience of the decision. samples: number of samples to schedule.
+    """
+
+    by: Literal["latency", "throughput", "energy", "both"] = "both"
+    patiences: tuple[float, ...] = (1.0,)
+    samples: int = 1
+
+    def cost(self, latency_ns: float, interval_ns: float) -> float:
+        """Returns the measure, of which less is better."""
+        match self.by:
+            case "latency":
+                return latency_ns
+            case "both":
+                return latency_ns * interval_ns
+            case "throughput" | "energy":
+                return interval_ns
+
+
+STORED = Aim()
+"""Takes the order that the decision names."""
+
+BALANCED = Aim("both", (1.0, 0.4), 2)
+"""The default for a new decision."""
+
+
+def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
+    """Returns the best order of some work, and its name; without a choice (`STORED`), the `named` one."""
+    if aim == STORED:
+        return _orders(work, named.patience_ns, named.sample + 1)[named.sample], named
+    return min(_candidates(work, named, aim), key=lambda found: aim.cost(*_times(work, found[0])))
+
+
+def _candidates(work: "Work", named: Order, aim: Aim) -> Iterator[tuple["Ints", Order]]:
+    """Yields the orders to choose from; of equally good ones, the first is taken."""
+    for factor in aim.patiences:
+        patience_ns = named.patience_ns * factor
+        for sample, order in enumerate(_orders(work, patience_ns, aim.samples)):
+            yield order, Order(patience_ns, sample)
+
+
+def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":
+    """Returns the order of the work of each sample, if so many follow one another."""
+    from raptor.spatial.schedule_kernel import all_of, idle, list_schedule  # compiled code is loaded only where it runs
+
+    return list_schedule(idle(work, samples), work, all_of(work, samples), patience_ns)
+
+
+def _times(work: "Work", order: "Ints") -> tuple[float, float]:
+    """Returns latency and interval in ns of samples whose work is done in one order.
+
+    No interval is shorter than the time that the port of global memory is busy for a sample.
+    """
+    from raptor.spatial.schedule_kernel import ends_in_order, idle
+
+    ends = ends_in_order(idle(work, ROUNDS), work, order)
+    return float(ends[0]), max(float(ends[-1] - ends[-3]) / 2, float(work.memory_ns.sum()))
