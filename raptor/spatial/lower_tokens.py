@@ -258,9 +258,9 @@ class TokenLowering(LineLowering):
         (y, p), width = line, channels[1] - channels[0]
         stem = f"{cell_name(name, y, p, cols)}-{cols[1]}@{core}"
         tile = Tile(stem, 1, cols[1] - cols[0], width, cells[0].tile.element)
-        for cell in cells:
+        sources = [self.cut_channels(node, cell_name(name, y, p, c.cols), c.tile, channels) for c in cells]
+        for cell, source in zip(cells, sources, strict=True):
             low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])
-            source = self.cut_channels(node, f"{cell_name(name, y, p, cell.cols)}", cell.tile, channels)
             at = (low - cell.cols[0]) * width, (low - cols[0]) * width
             op = Copy(tile, source, *at, (high - low) * width)
             self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, 0.0)

@@ -20,8 +20,10 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
     lowering.finish()
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
     take_of = {n.output: TakeUse(n.operator.table, n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Take)}
-    # Of a view, there may be regions only, which are checked by themselves.
-    moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move) and n.output in lowering.tensors)
+    # Of a view there may be regions only, which are proved by themselves.
+    views = lowering.view_uses
+    moved = lowering.tensors.keys() - views.keys()
+    moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move) and n.output in moved)
     # NOTE: by pixel, a tensor is put together from its tiles or cut into them, so its tiles alone tell no origin.
     by_pixel = isinstance(decision.flow, ByPixel)
     move_of = {} if by_pixel else {n.output: MoveUse(move.sources, n.inputs) for n, move in moves}
@@ -37,7 +39,7 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         move_of,
         lowering.literals,
         tuple(placed.compute for placed in lowering.computes),
-        lowering.view_uses,
+        views,
         lowering.product_uses,
     )
     return Partition(cut, tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))

@@ -10,7 +10,7 @@ import models
 from raptor.common.errors import VerifyError
 from raptor.mapping.decision import DotGrid
 from raptor.spatial import SpatialGraph, verify
-from raptor.spatial.ir import BodyOp, Copy
+from raptor.spatial.ir import BodyOp
 from raptor.spatial.operations import Dot, Move
 from tests.pipeline import Passes, by_line, check, line_flow, passes
 
@@ -70,18 +70,6 @@ def test_keys_in_place_of_values_are_refused(compiled: Passes):
 
     broken = changed(compiled.spatial, is_mean, lambda op: replace(op, right=replace(keys)))
     refused(broken, "does not hold", compiled)
-
-
-def test_a_copy_of_other_keys_is_refused(compiled: Passes):
-    graph, keys = (
-        compiled.spatial,
-        {op.right.name for c in compiled.spatial.computes for op in c.body if is_product(op)},
-    )
-
-    def fills_keys(op: BodyOp) -> bool:
-        return isinstance(op, Copy) and op.result.name in keys and op.at > 0
-
-    refused(changed(graph, fills_keys, lambda op: replace(op, at=0)), "filled twice", compiled)
 
 
 def test_a_value_at_another_place_is_refused(compiled: Passes):
