@@ -22,6 +22,7 @@ from raptor.common.errors import CapacityError, UserError
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.file import mapping_file
+from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.line_unfolding import (
     LineMatrix,
     band_shape,
@@ -30,6 +31,7 @@ from raptor.mapping.line_unfolding import (
     block_shape,
     line_blocks,
 )
+from raptor.mapping.rows import layer_plans
 from raptor.pim import PimProgram
 from raptor.search import Objective, cost_of, search
 from raptor.target import isa
@@ -134,6 +136,25 @@ def test_groups_of_channels_by_line(channels: int, filters: int, groups: int):
     if channels == 32:
         ranges = {m.ins: m.outs for c in found.spatial.computes for m in c.matrices if isinstance(m, LineMatrix)}
         assert ranges == {(0, 16): (0, 16), (16, 32): (16, 32)}
+    check(model, **chip)
+
+
+def test_signals_by_line():
+    """Convolutions of one dimension, strided, depthwise and transposed, with a pool: columns go to several cores."""
+    nodes = [
+        node("Conv", "x w b", "c", name="first", pads=[1, 1]),
+        node("Relu", "c", "r"),
+        node("Conv", "r v", "s", name="second", strides=[2], pads=[2, 2]),
+        node("Conv", "s d", "t", name="third", group=20, pads=[1, 1]),
+        node("MaxPool", "t", "p", kernel_shape=[2], strides=[2]),
+        node("ConvTranspose", "p u", "y", name="last", strides=[3]),
+    ]
+    weights = {"w": random(12, 6, 3), "b": random(12), "v": random(20, 12, 5), "d": random(20, 1, 3)}
+    model = make_model(nodes, {"x": (1, 6, 50)}, ["y"], {**weights, "u": random(20, 7, 3)})
+    chip = {**CHIP, "cores": 60}
+    layers = by_line(passes(model, **chip).decision).values()
+    assert len(layers) == 3
+    assert all(len(layer.grid.cols) > 1 for layer in layers)
     check(model, **chip)
 
 
@@ -304,6 +325,17 @@ def test_layers_that_do_not_fit_line_by_line_are_computed_whole():
     assert in_matrices(decision)
     assert by_line(decision)
     check(model, cores=8, tolerance=1e-4, **ROWS)
+
+
+def test_a_plan_costs_what_its_widest_segment_does():
+    """30 columns on 10 cores are 3 for each; of 28 columns, some cores have 3 and some 2, as the one in the middle."""
+    costs: list[dict[Any, float]] = []
+    for width in (28, 30):
+        done = passes(conv_model((1, 16, 6, width), 16, pads=(1, 1, 1, 1)), **CHIP)
+        (plans,) = layer_plans(done.graph, done.arch, DEFAULT).values()
+        costs.append({replace(p.grid, cols=(), step=1): p.core_ns for p in plans if len(p.grid.cols) == 10})
+    assert costs[0]
+    assert costs[0] == costs[1]
 
 
 def excited(blocks: int) -> ModelProto:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.plans import (
     Plan,
+    choose,
     in_order,
     pareto,
     share_cores,
@@ -41,6 +42,21 @@ def test_cores_of_their_own():
     """The layers have two cores, none, and one."""
     two, none, one = (plan_of(n, 1, 1.0) for n in (2, 0, 1))
     assert [p.cores for p in in_order({"a": two, "b": none, "c": one}).values()] == [(0, 1), (), (2,)]
+
+
+def test_a_layer_that_cannot_grow_leaves_the_cores_to_others():
+    """The slower layer would need four cores more, and there are two."""
+    slow, quick = [plan_of(1, 1, 10.0), plan_of(5, 1, 5.0)], [plan_of(1, 1, 8.0), plan_of(2, 1, 4.0)]
+    placed = choose({"slow": slow, "quick": quick}, cores=4, used=0, share=1.0)
+    assert placed is not None
+    assert [p.plan.cores for p in placed.values()] == [1, 2]
+
+
+def test_the_slowest_layer_grows_first():
+    slow, quick = [plan_of(1, 1, 10.0), plan_of(2, 1, 5.0)], [plan_of(1, 1, 8.0), plan_of(2, 1, 4.0)]
+    placed = choose({"quick": quick, "slow": slow}, cores=3, used=0, share=1.0)
+    assert placed is not None
+    assert [p.plan.cores for p in placed.values()] == [1, 2]
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=2), plans(), min_size=1), st.integers(1, 12))

@@ -12,6 +12,7 @@ from raptor.graph.ir import (
 )
 from raptor.mapping.decision import ByLine, Decision, OnVectorUnit, filter_key, filters_of, layer_nodes
 from raptor.mapping.kernel_unfolding import tile_channels
+from raptor.mapping.signals import lift_signals
 from raptor.mapping.token_layout import is_pointwise, lay_tokens
 from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
@@ -67,11 +68,11 @@ def is_mean(graph: Graph, node: Node) -> bool:
 def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
     """Returns the graph as the decision computes it: without crossbars for the layers on the vector unit.
 
-    If the flow is by line, sequences are laid out as tokens.
+    If the flow is by line, sequences are laid out as tokens, and signals are images of one line.
     """
     on_vectors = {key for key, layer in decision.layers.items() if isinstance(layer, OnVectorUnit)}
     applied = as_stencils(graph, on_vectors)
-    return lay_tokens(applied) if isinstance(decision.flow, ByLine) else applied
+    return lift_signals(lay_tokens(applied)) if isinstance(decision.flow, ByLine) else applied
 
 
 def as_stencils(graph: Graph, layers: Container[str]) -> Graph:

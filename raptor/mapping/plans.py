@@ -1,4 +1,4 @@
-"""Plans to compute a layer by line, and the choice of cores if several layers have to share them.
+"""Plans to compute a layer by line, and the choice of plans for all layers, with cores of their own or shared ones.
 
 Without sharing, cores that a layer needs only for its crossbars are idle while slower layers work.
 """
@@ -54,6 +54,30 @@ def in_order(plans: Mapping[str, Plan]) -> dict[str, Placed]:
         key: Placed(plan, tuple(range(first, first + plan.cores)))
         for first, (key, plan) in zip(ends, plans.items(), strict=False)
     }
+
+
+def choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -> dict[str, Placed] | None:
+    """Chooses a plan for each layer: the slowest layer gets its next faster one, until the cores are used up.
+
+    A layer for whose next plan too few cores are left keeps its plan, and the next slowest one goes on. `fronts`: the
+    plans of each layer, from slow to fast. `used`: number of cores that other layers take. `share`: see `Knobs`.
+    Returns None if too few cores are left.
+    """
+    at = dict.fromkeys(fronts, 0)
+    free = cores - used - sum(front[0].cores for front in fronts.values())
+    if free < 0:
+        return None
+    free -= int(min(free, cores * (1 - share)))
+    growing = dict.fromkeys(fronts)
+    while growing:
+        slowest = max(growing, key=lambda k: fronts[k][at[k]].core_ns)
+        front, i = fronts[slowest], at[slowest]
+        if i + 1 == len(front) or front[i + 1].cores - front[i].cores > free:
+            del growing[slowest]
+            continue
+        free -= front[i + 1].cores - front[i].cores
+        at[slowest] += 1
+    return in_order({key: front[at[key]] for key, front in fronts.items()})
 
 
 def share_cores(plans: Mapping[str, list[Plan]], cores: int, xbars: int) -> dict[str, Placed] | None:

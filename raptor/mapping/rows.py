@@ -48,11 +48,12 @@ from raptor.mapping.line_unfolding import (
 from raptor.mapping.plans import (
     Placed,
     Plan,
-    in_order,
+    choose,
     pareto,
     share_cores,
 )
 from raptor.mapping.reference import map_raptor
+from raptor.mapping.signals import lift_signals
 from raptor.mapping.streaming import (
     Parts,
     Range,
@@ -107,7 +108,7 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
     Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
     """
     vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
-    on_crossbars = join_views(lay_tokens(as_stencils(graph, vector)))
+    on_crossbars = join_views(lift_signals(lay_tokens(as_stencils(graph, vector))))
     found = _map_lines(on_crossbars, arch, knobs)
     if found is None:
         return map_raptor(graph, arch)
@@ -206,11 +207,11 @@ def _fit(
     fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
     while True:
         whole, used = _place_whole(graph, layers, arch, apart=True)
-        placed = _choose(fronts, arch.usable_cores, used, share)
+        placed = choose(fronts, arch.usable_cores, used, share)
         if placed is not None:
             return whole, placed
         whole, used = _place_whole(graph, layers, arch, apart=False)
-        placed = _choose(fronts, arch.usable_cores, used, share)
+        placed = choose(fronts, arch.usable_cores, used, share)
         if placed is None and used < arch.usable_cores:
             single = {k: [_without_copies(p) for p in plans] for k, plans in (layers | inputs).items()}
             placed = share_cores(single, arch.usable_cores - used, arch.xbars_per_core)
@@ -401,10 +402,10 @@ class _Cost:
         groups: int,
     ) -> float:
         """Returns the working time of a core for a sample: products, reductions, messages and `extra_ns`."""
-        arch, sums, middle = self.arch, accumulating(self.arch), len(cols) // 2
-        products = sum(self.part_ns(blocks[part][middle]) for part in group)
-        pixels = sum(self.pixels(blocks[part][middle]) * (part[1] - part[0]) for part in group)
-        width = max(b - a for a, b in cols)
+        arch, sums, segment = self.arch, accumulating(self.arch), _widest(cols)
+        products = sum(self.part_ns(blocks[part][segment]) for part in group)
+        pixels = sum(self.pixels(blocks[part][segment]) * (part[1] - part[0]) for part in group)
+        width = cols[segment][1] - cols[segment][0]
         results = self.window.out_dims[0] * width * self.widest
         moved = message_element_ns(arch)
         added = vector_element_ns(sums) + 2 * message_element_ns(sums)
@@ -436,6 +437,12 @@ class _Cost:
 
 
 @cache
+def _widest(cols: tuple[Range, ...]) -> int:
+    """Returns the number of the widest segment; of several, that nearest to the middle, which reads most."""
+    return max(range(len(cols)), key=lambda s: (cols[s][1] - cols[s][0], -abs(s - len(cols) // 2)))
+
+
+@cache
 def _mvmul_ns(arch: Target, xbars: int) -> float:
     return mvmul_ns(arch, xbars)
 
@@ -462,27 +469,6 @@ def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
     """Yields the ways to form groups of neighbouring parts, of nearly equal numbers of parts."""
     for pieces in _splits((0, len(parts))):
         yield tuple(parts[a:b] for a, b in pieces)
-
-
-def _choose(fronts: dict[str, list[Plan]], cores: int, used: int, share: float) -> dict[str, Placed] | None:
-    """Chooses a plan for each layer: the slowest layer gets its next faster one, until the cores are used up.
-
-    `fronts`: the plans of each layer, from slow to fast. `used`: number of cores that other layers take. `share`: see
-    `Knobs`. Returns None if too few cores are left.
-    """
-    at = dict.fromkeys(fronts, 0)
-    free = cores - used - sum(front[0].cores for front in fronts.values())
-    if free < 0:
-        return None
-    free -= int(min(free, cores * (1 - share)))
-    while fronts:
-        slowest = max(fronts, key=lambda k: fronts[k][at[k]].core_ns)
-        front, i = fronts[slowest], at[slowest]
-        if i + 1 == len(front) or front[i + 1].cores - front[i].cores > free:
-            break
-        free -= front[i + 1].cores - front[i].cores
-        at[slowest] += 1
-    return in_order({key: front[at[key]] for key, front in fronts.items()})
 
 
 def _place_whole(

@@ -55,7 +55,7 @@ class Costs:
             case Requantise():
                 return recipe_ns(op.recipe, op.result.element, op.result.elements, self.arch)
             case _:
-                return _NS[type(op)](op, arch)
+                return OF_CLASS[type(op)](op, arch)
 
     def product_ns(self, layer: str, given: Tile, result: Tile, xbars: int) -> float:
         """Returns the time of an MVM of a layer."""
@@ -128,7 +128,7 @@ def _average_ns(op: Average[Tile], arch: Target) -> float:
     return op.result.pixels * (vector_ns(arch, op.input.channels, 1) + ISSUE_NS)
 
 
-_NS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
+OF_CLASS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
     Average: _average_ns,
     Bound: _at_once_ns,
     Copy: lambda _, __: 0.0,

@@ -77,6 +77,9 @@ class _Origins:
 
         `before`: number of the step that reads the tile, if it is not the result.
         """
+        inside = (offset >= 0) & (offset < tile.elements)
+        if not inside.all():
+            return inside & self.are(tile, np.where(inside, offset, 0), wanted, before)
         if tile.name in self.held:
             return np.any([numbers[offset] == wanted for numbers in self.held[tile.name]], axis=0)
         made = self.made(tile)

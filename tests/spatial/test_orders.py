@@ -7,6 +7,9 @@ import pytest
 import models
 import raptor
 from raptor.mapping.decision import ByLine
+from raptor.spatial.costs import OF_CLASS
+from raptor.spatial.integer_operations import Requantise
+from raptor.spatial.operations import ApplyFilters, ApplyLine, OneResult
 from raptor.spatial.orders import BALANCED, STORED, Aim, Order, best_order
 from raptor.spatial.schedule import Problem
 from tests.pipeline import Passes, line_flow, passes
@@ -25,6 +28,11 @@ def named(done: Passes, aim: Aim) -> tuple[list[int], Order]:
     work = Problem(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
     order, name = best_order(work, Order(line_flow(done.decision).patience_ns, 0), aim)
     return order.tolist(), name
+
+
+def test_every_operation_has_a_cost():
+    ours = {kind.__name__ for kind in OneResult.__subclasses__() if kind.__module__.startswith("raptor.spatial")}
+    assert ours == {kind.__name__ for kind in (ApplyLine, ApplyFilters, Requantise, *OF_CLASS)}
 
 
 def test_the_schedule_names_its_order(done: Passes):
