@@ -49,6 +49,7 @@ from raptor.mapping.plans import (
     Placed,
     Plan,
     choose,
+    in_order,
     pareto,
     share_cores,
 )
