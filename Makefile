@@ -14,7 +14,7 @@ GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-device bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -95,6 +95,9 @@ bench-accuracy: $(READY)  ## accuracy of the trained network in each form of qua
 
 bench-growth: $(READY)  ## how compilation by the reference mapping grows with image size, channels, cores, model size
 	$(BIN)/python benchmarks/growth.py
+
+bench-device: $(READY)  ## products a second of the back ends of raptor.device
+	$(BIN)/python benchmarks/device.py
 
 bench-json: $(READY)  ## reading and writing JSON streams in several ways, with ratios
 	$(BIN)/python benchmarks/json_text.py

@@ -95,8 +95,19 @@ class RaptorRep(BackendRep):
         values = self._by_name(inputs)
         if self._compiled is None or not self._compiled.fits(values):
             self._compiled = self._compile(values)
-        results, outputs = self._compiled.run(values), self._model.graph.output
+        results, outputs = self._results(self._compiled, values), self._model.graph.output
         return namedtupledict("Outputs", [o.name for o in outputs])(*(_typed(results[o.name], o) for o in outputs))
+
+    def _results(self, compiled: _Compiled, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return compiled.run(values)
+        except UserError:
+            if not self._options.get("host"):
+                raise
+            # Integers beyond those for which the chip is exact: the host computes with all of its type.
+            every = {"host_ops": tuple(sorted({node.op_type for node in self._model.graph.node}))}
+            self._compiled = self._compile_bound(values, (), {**self._options, **every})
+            return self._compiled.run(values)
 
     def _by_name(self, inputs: Any) -> dict[str, Any]:
         given = dict(cast(Mapping[str, Any], inputs)) if isinstance(inputs, Mapping) else self._in_order(inputs)

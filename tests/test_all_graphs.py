@@ -27,26 +27,6 @@ def share(count: int, focus: str) -> int:
     return count * (FOCUSES.index(focus) + 1) // len(FOCUSES) - count * FOCUSES.index(focus) // len(FOCUSES)
 
 
-WITHOUT_FLOATS = {
-    *(
-        "And",
-        "Or",
-        "Xor",
-        "Not",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Size",
-        "CastLike",
-        "Mod",
-    ),
-    *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"),
-}
-"""Operators of integers and truth values, not drawn yet. Cases: tests/frontend/test_whole_operators.py, conformance."""
-
-
 @pytest.mark.parametrize("focus", FOCUSES)
 def test_random_graphs(focus: str):
     for i in range(share(CI, focus)):
@@ -72,7 +52,7 @@ def test_every_operator_is_drawn():
     """Here or, if it is about integers, by the part of the fuzzer that makes quantised models."""
     # onnxruntime cuts 1 / scale of QLinearSoftmax; tests/frontend/test_qlinear.py has scales for which it is whole.
     # It has no CumProd; tests/frontend/test_extremes.py compares with numpy.
-    missing = {i.op_type for i in importers()} - {"QLinearSoftmax", "CumProd"} - WITHOUT_FLOATS
+    missing = {i.op_type for i in importers()} - {"QLinearSoftmax", "CumProd"}
     for i in range(2000):
         missing -= {n.op_type for n in made(i)[0].model.graph.node}
         if missing.isdisjoint(QUANTISED):

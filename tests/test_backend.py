@@ -125,3 +125,17 @@ def test_an_order_of_channels_that_older_versions_have_not() -> None:
     (y,) = backend.run_model(model, [x])
     wanted = x.reshape(1, 3, 2, 2, 3, 2).transpose(0, 1, 3, 5, 2, 4).reshape(1, 12, 2, 3)
     np.testing.assert_array_equal(y, np.maximum(wanted, 0))
+
+
+def test_integers_beyond_the_chip_go_to_the_host() -> None:
+    """The chip has bits of integers of at most 2 ** 14 here; the host has all of them."""
+    kind = TensorProto.INT32
+    infos = [helper.make_tensor_value_info(n, kind, [3]) for n in "aby"]
+    graph = helper.make_graph([helper.make_node("BitwiseAnd", ["a", "b"], ["y"])], "bits", infos[:2], infos[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    a, b = np.array([2**30 + 5, -7, 12], np.int32), np.array([2**30 + 6, 9, 10], np.int32)
+    with pytest.raises(UserError, match="holds 1073741829, outside"):
+        RaptorBackend.run_model(model, [a, b])
+    rep = RaptorBackend.prepare(model, host=True)
+    for values in ([a, b], [a % 8, b % 8], [a, a]):
+        np.testing.assert_array_equal(rep.run(values)[0], values[0] & values[1])

@@ -126,10 +126,24 @@ def test_models_with_integers(kind: int, codes: bool):
         program.run({"ids": np.full((2, 3), 12)})
 
 
-def test_a_computed_table_is_refused():
+def test_a_computed_table():
     nodes = [node("Cast", "ids", "f", to=TensorProto.FLOAT, name="float"), node("Gather", "f ids", name="look")]
-    with pytest.raises(UnsupportedError, match=r"look \(Gather\): 'ids' must be a constant"):
-        raptor.compile(with_ids(nodes, (4,), 1, {}))
+    program = passes(with_ids(nodes, (4,), 1, {}))
+    np.testing.assert_array_equal(program.run({"ids": np.array([2, 3, -4, -1])})["y"], [-4, -1, 2, -1])
+    with pytest.raises(UserError, match=r"input 'ids', int64: holds 4, outside -4\.\.3"):
+        program.run({"ids": np.array([0, 1, 2, 4])})
+
+
+def test_a_computed_table_of_integers_is_refused():
+    constants = {"s": np.float32(0.5), "z": np.int8(1), "t": random(6, 4)}
+    nodes = [
+        node("Gather", "t ids", "a", name="first"),
+        node("QuantizeLinear", "a s z", "q", name="quantise"),
+        node("DequantizeLinear", "q s z", "b", name="real"),
+        node("Gather", "b ids", name="look"),
+    ]
+    with pytest.raises(UnsupportedError, match=r"look \(Gather\): computed indices of what is computed"):
+        raptor.compile(with_ids(nodes, (3,), 2, constants))
 
 
 def test_an_encoder_with_its_embedding():

@@ -22,11 +22,17 @@ from raptor.common.errors import (
     UnsupportedNode,
     UserError,
 )
+from raptor.device import errors as device_errors
 from raptor.graph.recipes import NoRecipeError
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
 from validator.errors import Blocked, DeadlockError, IdError, ProgramError
 from validator.exact import UnknownError
+
+
+def _is_device_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, device_errors.DeviceError)
+
 
 EXAMPLES: dict[type[RaptorError], RaptorError] = {
     type(example): example
@@ -42,6 +48,7 @@ EXAMPLES: dict[type[RaptorError], RaptorError] = {
         errors.VerifyError("graph: output y is never defined"),
         ProgramError(3, 17, "send 1 2", "no such core"),
         IdError(0, 4, "sld 8 4", "look, token 2: the id is 9, but the rows of the table are 0 to 8"),
+        *(kind("crossbar 3: not so") for kind in vars(device_errors).values() if _is_device_error(kind)),
         DeadlockError((Blocked(0, 5, "recv", "core 1, which has ended"), Blocked(2, 0, "wait", "a token"))),
     )
 }

@@ -291,3 +291,18 @@ def test_programs_of_integers_say_what_rounding_costs(tmp_path: Path, capsys: py
     status, shown, _ = _run(capsys, out)
     assert status == 0
     assert "of it to round sums to integers of fewer bits" in " ".join(shown.split())
+
+
+def test_whole_tensors_are_named(tmp_path: Path):
+    """A transposition needs all lines of its input, and its result is cut into lines for the layer after it."""
+    nodes = [
+        node("Conv", "x w", "a", name="first"),
+        node("Transpose", "a", "b", name="turn", perm=[0, 1, 3, 2]),
+        node("Conv", "b w", "y", name="second"),
+    ]
+    model = make_model(nodes, {"x": (1, 3, 6, 8)}, ["y"], {"w": random(3, 3, 1, 1)})
+    for mapping, wanted in (("rows", {("a", "first"), ("b", "turn")}), ("raptor", set[tuple[str, str]]())):
+        out = raptor.compile(model, mapping=mapping).save(tmp_path / mapping)
+        found = explain(out)
+        assert {(x.tensor, x.node) for x in found.whole} == wanted
+        assert all(x.work_ns > 0 for x in found.whole)

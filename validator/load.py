@@ -1,6 +1,5 @@
 """Loads an output directory as a Program. The directory is not trusted: every fault in it is a `UserError`."""
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -77,24 +76,11 @@ def _listed(manifest: Manifest, name: str) -> str:
 
 def _check_files(folder: Path, manifest: Manifest, check_hashes: bool) -> None:
     for name, entry in manifest.files.items():
-        path = folder / name
-        storage.check_regular(folder, name)
-        size = path.stat().st_size
-        if size != entry.size_bytes:
-            raise UserError(f"{path}: {size} bytes, but {files.MANIFEST} says {entry.size_bytes}")
-        if check_hashes and _sha256(path) != entry.sha256:
-            raise UserError(f"{path}: changed since it was compiled (its sha256 is not the one in {files.MANIFEST})")
+        sha256 = entry.sha256 if check_hashes else None
+        storage.check_listed(folder, name, entry.size_bytes, sha256, files.MANIFEST)
     extra = sorted(p.name for p in folder.iterdir() if p.name.startswith("core_") and p.name not in manifest.files)
     if extra:
         raise UserError(f"{folder / extra[0]}: a stream that {files.MANIFEST} does not list")
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest()
-    except OSError as e:
-        raise UserError(f"{path}: {e.strerror or e}") from e
 
 
 def _load_streams(folder: Path, manifest: Manifest, config: Config) -> tuple[Records, ...]:

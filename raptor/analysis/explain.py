@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raptor import frontend, pipeline
+from raptor.analysis.whole_tensors import WholeTensor, whole_tensors
 from raptor.common import arguments, storage
 from raptor.common.errors import UserError
 from raptor.common.strict import Items, Named
@@ -22,6 +23,7 @@ from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import (
     ByLine,
     ByTile,
+    Decision,
     FullyConnected,
     KernelUnfolding,
     LineGrid,
@@ -145,10 +147,11 @@ class Bounds:
 class Explanation:
     """The result of `explain`. Times are in ns.
 
-    `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `vector`:
-    the nodes for which the vector units work, most work first; only of programs with integers, where rounding the sums
-    of a layer (requantisation) is most of it. `what_if`: results with one part of the chip twice as fast, for each
-    part; empty unless asked for.
+    `interval_ns`: time between samples in the steady state. `binds`: a sentence that names the bottleneck. `whole`: the
+    tensors that are put together from lines or cut into lines, as some operator does not stream. `vector`: the nodes
+    for which the vector units work, most work first; only of programs with integers, where rounding the sums of a layer
+    (requantisation) is most of it. `what_if`: results with one part of the chip twice as fast, for each part; empty
+    unless asked for.
     """
 
     program: str
@@ -160,6 +163,7 @@ class Explanation:
     binds: str
     layers: tuple[Layer, ...]
     warnings: tuple[str, ...]
+    whole: tuple[WholeTensor, ...] = ()
     vector: tuple[VectorWork, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     version: int = VERSION
@@ -224,7 +228,8 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     done = _Simulated(machine, run, work_of(machine), layers.provenance(program, machine))
     interval_ns, _, _ = builtin.steady_state(machine, SAMPLES, counting=False)
     bounds = _bounds(done, report.cores_available)
-    found = tuple(_layers(done, report, _options(folder, manifest)))
+    decided = _decided(folder, manifest)
+    found = tuple(_layers(done, report, _options(*decided)))
     return Explanation(
         program=str(folder),
         model=manifest.model,
@@ -235,6 +240,7 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
         binds=_binding(bounds, interval_ns, found),
         layers=found,
         warnings=machine.warnings,
+        whole=whole_tensors(*decided),
         vector=_vector(done, report) if manifest.numbers != "float" else (),
         what_if=what_if(machine, SAMPLES) if faster else (),
     )
@@ -303,13 +309,18 @@ def _layer(
     )
 
 
-def _options(folder: Path, manifest: files.Manifest) -> Mapping[str, Options]:
-    """Returns the options of all nodes with weights, by node."""
+def _decided(folder: Path, manifest: files.Manifest) -> tuple[Graph, Decision, Target]:
+    """Reads the decision of an output. Returns the graph that it is about, the decision, and the chip."""
     graph, arch = _imported(folder, manifest)
     path = folder / files.MAPPING
     if not path.exists():
         raise UserError(f"{path}: missing: compiled by an earlier version; compile the model again")
     decision, _ = read_mapping(storage.check_regular(folder, files.MAPPING), str(path), graph, arch)
+    return graph, decision, arch
+
+
+def _options(graph: Graph, decision: Decision, arch: Target) -> Mapping[str, Options]:
+    """Returns the options of all nodes with weights, by node."""
     if not isinstance(decision.flow, ByLine):
         why = "has one way to place a layer" if isinstance(decision.flow, ByTile) else "keeps no alternatives"
         return defaultdict(lambda: Options(unknown=f"strategy {decision.strategy} {why}"))

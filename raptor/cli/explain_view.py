@@ -57,6 +57,9 @@ def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
     times = fit(_TIMES, list(_times(found, names)), console.width, _EXPENDABLE_TIMES)
     _print_table(times, _TIME_LEGEND, console)
     console.print()
+    if found.whole:
+        console.print(_whole(found))
+        console.print()
     if found.vector:
         console.print(_vector(found))
         console.print()
@@ -122,6 +125,15 @@ def _one_for_each_core(found: Explanation) -> Iterator[Layer]:
         if layer.core not in seen:
             seen.add(layer.core)
             yield layer
+
+
+def _whole(found: Explanation) -> str:
+    """Names the tensors that are put together or cut, because an operator does not work line by line."""
+    total = sum(x.work_ns for x in found.whole)
+    most = ", ".join(f"{x.tensor} of {x.node or 'the input'} {_time(x.work_ns)}" for x in found.whole[:_MOST_NODES])
+    rest = len(found.whole) - _MOST_NODES
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"Whole tensors that are put together or cut, as an operator does not stream: {_time(total)}. {most}{more}"
 
 
 def _vector(found: Explanation) -> str:

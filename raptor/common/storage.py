@@ -1,6 +1,7 @@
 """Reads files of untrusted folders with limits, and writes files completely or not at all."""
 
 import errno
+import hashlib
 import os
 import secrets
 import sys
@@ -40,6 +41,24 @@ def check_regular(folder: Path, name: str) -> Path:
     except RuntimeError as e:
         raise UserError(f"{path}: a link that leads to itself") from e
     return path
+
+
+def check_listed(folder: Path, name: str, size_bytes: int, sha256: str | None, listing: str) -> None:
+    """Raises `UserError` unless a regular file is as the file `listing` says; without `sha256`, by its size alone."""
+    path = check_regular(folder, name)
+    try:
+        size = path.stat().st_size
+        if size != size_bytes:
+            raise UserError(f"{path}: {size} bytes, but {listing} says {size_bytes}")
+        if sha256 is not None and _sha256(path) != sha256:
+            raise UserError(f"{path}: changed since it was compiled (its sha256 is not the one in {listing})")
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or e}") from e
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_bytes(folder: Path, name: str, *, limit_bytes: int) -> bytes:

@@ -65,7 +65,8 @@ class Ledger:
     def __init__(self, info: DeviceInfo, costs: Costs, *, refuse_worn: bool) -> None:
         self._info, self._costs, self._refuse_worn = info, costs, refuse_worn
         self._lock = Lock()
-        self._free_ns = np.zeros(info.crossbars)
+        self._product_ns = costs.product_ns
+        self._free_ns = [0.0] * info.crossbars
         self._wear: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
         # A place in the heap is a writer, and its value the time from which it is free.
         self._writers = [0.0] * min(costs.device.write.at_once or 0, info.crossbars)
@@ -76,7 +77,7 @@ class Ledger:
     def free_ns(self, crossbar: int | None) -> float:
         """Returns the time from which a crossbar has nothing to do; None stands for all."""
         with self._lock:
-            return float(self._free_ns.max(initial=0.0) if crossbar is None else self._free_ns[crossbar])
+            return max(self._free_ns) if crossbar is None else self._free_ns[crossbar]
 
     def write(self, crossbar: int, row: int, shape: tuple[int, ...], ready_ns: float) -> float:
         """Notes a write of `shape` weights from `row` on, and returns the time at which it is done.
@@ -90,7 +91,7 @@ class Ledger:
             self._writes += 1
             self._cells += self._touched(rows, cols) * self._info.cells_per_weight
             ns = self._costs.write_ns(rows, rows * cols)
-            start = max(ready_ns, float(self._free_ns[crossbar]), self._writers[0] if self._writers else 0.0)
+            start = max(ready_ns, self._free_ns[crossbar], self._writers[0] if self._writers else 0.0)
             if self._writers:
                 heapreplace(self._writers, start + ns)
             return self._until(crossbar, start, ns)
@@ -100,13 +101,13 @@ class Ledger:
         with self._lock:
             self._products += vectors
             self._pj_product += (self._costs.product_pj(shape[0] * shape[1]) or 0.0) * vectors
-            start = max(ready_ns, float(self._free_ns[crossbar]))
-            return self._until(crossbar, start, self._costs.product_ns * vectors)
+            start = max(ready_ns, self._free_ns[crossbar])
+            return self._until(crossbar, start, self._product_ns * vectors)
 
     def account(self) -> Account:
         """Returns the sums so far."""
         with self._lock:
-            time_ns = float(self._free_ns.max(initial=0.0))
+            time_ns = max(self._free_ns)
             pj = self._costs.device.write.pj_per_cell
             cells = self._info.crossbars * self._info.xbar[0] * self._info.xbar[1] * self._info.cells_per_weight
             return Account(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from time import monotonic
 from typing import Any
 
@@ -141,7 +141,8 @@ class SocketCrossbars:
 
     def close(self) -> None:
         self._lose("the device was closed")
-        self._thread.join()
+        if self._thread is not current_thread():
+            self._thread.join()
 
     def _ask(self, make: Callable[[int], Message], array: Array, shape: tuple[int, int] | None) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -173,8 +174,10 @@ class SocketCrossbars:
         try:
             while True:
                 self._answer(*read_frame(self._reader.read, limit))
-        except (OSError, ValueError, BrokenError) as e:  # ValueError: the socket was closed
+        except (OSError, BrokenError) as e:
             self._lose(str(e))
+        finally:
+            self._link.close()  # NOTE: here only; while this thread waits, its number must not be given to another file
 
     def _answer(self, message: Message, content: bytes) -> None:
         if isinstance(message, Pong):
@@ -207,9 +210,8 @@ class SocketCrossbars:
                 self._lost = LostError(f"driver at {self._address}: {reason}")
             lost, left = self._lost, list(self._asked.values())
             self._asked.clear()
-        with suppress(OSError):  # it is closed already
+        with suppress(OSError):  # the driver has closed it
             self._link.shutdown(socket.SHUT_RDWR)
-        self._link.close()
         for asked in left:
             asked.future.set_exception(lost)
         return lost

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +24,14 @@ from raptor.device.errors import (
     StaleHandleError,
 )
 from raptor.device.futures import AnyFuture, Future, is_future, run_next, value_of, wait_until, waited_ns
-from raptor.device.operands import checked_matrix, checked_vectors, shape_of
+from raptor.device.operands import (
+    UNKNOWN,
+    check_matrix_shape,
+    check_vectors_shape,
+    checked_matrix,
+    checked_vectors,
+    shape_of,
+)
 
 if TYPE_CHECKING:
     from raptor.device.device import Device
@@ -34,13 +42,18 @@ Operand = npt.ArrayLike | AnyFuture
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """An operation that was asked for. `send` gives a checked operand to the back end."""
+    """An operation that was asked for. `send` gives a checked operand to the back end.
+
+    `replaces`: it writes a whole matrix. `epoch`: number of such writes up to this operation.
+    """
 
     future: Future[Any]
     operand: Any
     check: Callable[[Any], Array]
     send: Callable[[Array], Any]
     writes: bool
+    replaces: bool
+    epoch: int
 
     @property
     def is_ready(self) -> bool:
@@ -65,7 +78,8 @@ class Crossbar:
         self._open: dict[Future[Any], None] = {}
         self._is_draining = False
         self._shape: tuple[int, int] | None = None
-        self._unwritten: BaseException | None = None
+        self._epoch = 0
+        self._unwritten: dict[int, BaseException] = {}
         self._failure: BaseException | None = None
         self._is_released = False
 
@@ -95,6 +109,7 @@ class Crossbar:
         first = whole_or_none("row", row, 0, info.xbar[0] - 1)
         given = matrix if is_future(matrix) else checked_matrix(info, matrix)
         shape = shape_of(given, 2, "a matrix")
+        check_matrix_shape(info, shape)
 
         def check(value: Any) -> Array:
             return checked_matrix(info, value, shape)
@@ -107,8 +122,10 @@ class Crossbar:
             after = self._after_write(shape, first)
             future = self._future(given, None, lambda at: self.device.ledger.write(self.index, first or 0, shape, at))
             self._shape = after
-            self._add(_Work(future, given, check, send, writes=True))
-        run_next(self._drain)
+            self._epoch += row is None
+            work = _Work(future, given, check, send, writes=True, replaces=row is None, epoch=self._epoch)
+            self._add(work)
+        self._start(work)
         return future
 
     def matvec(self, vector: Operand) -> Future[Array]:
@@ -135,17 +152,19 @@ class Crossbar:
         Raises `AlreadyReleasedError`, and `DeviceTimeoutError` if work is open after `timeout` seconds; then the
         crossbar is still held.
         """
-        with self._lock:
-            if self._is_released:
-                raise AlreadyReleasedError(f"crossbar {self.index} was released already")
         if discard:
             self._discard()
-        self.wait(timeout)
+        while not self._try_release():
+            self.wait(timeout)
+        self.device.take_back(self.index)
+
+    def _try_release(self) -> bool:
+        """Ends the handle if no work is open."""
         with self._lock:
             if self._is_released:
                 raise AlreadyReleasedError(f"crossbar {self.index} was released already")
-            self._is_released = True
-        self.device.take_back(self.index)
+            self._is_released = not self._open
+            return self._is_released
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for the work that is open now. Raises `DeviceTimeoutError`."""
@@ -168,7 +187,10 @@ class Crossbar:
                 raise NotWrittenError(f"crossbar {self.index} holds no matrix: write one first")
             rows, cols = self._shape
             given = operand if is_future(operand) else checked_vectors(info, operand, rows, dimensions)
-            shape = (*shape_of(given, dimensions, "vectors" if dimensions == 2 else "a vector")[:-1], cols)
+            found = shape_of(given, dimensions, "vectors" if dimensions == 2 else "a vector")
+            if found != UNKNOWN:
+                check_vectors_shape(found, rows, dimensions)
+            shape = (*found[:-1], cols)
             count = shape[0] if dimensions == 2 else 1
 
             def check(value: Any) -> Array:
@@ -180,8 +202,9 @@ class Crossbar:
             future: Future[Array] = self._future(
                 given, shape, lambda at: self.device.ledger.product(self.index, (rows, cols), count, at)
             )
-            self._add(_Work(future, given, check, send, writes=False))
-        run_next(self._drain)
+            work = _Work(future, given, check, send, writes=False, replaces=False, epoch=self._epoch)
+            self._add(work)
+        self._start(work)
         return future
 
     def _future(self, operand: object, shape: tuple[int, ...] | None, charge: Callable[[float], float]) -> Future[Any]:
@@ -214,9 +237,14 @@ class Crossbar:
     def _add(self, work: _Work) -> None:
         self._queue.append(work)
         self._open[work.future] = None
+
+    def _start(self, work: _Work) -> None:
+        """Runs what can run, now or when the operand is there."""
+        # NOTE: not under the lock: a callback may come at once, and run work of other crossbars.
         if not work.is_ready:
             for future in (work.operand, work.future):
                 future.add_done_callback(self._go_on)
+        run_next(self._drain)
 
     def _go_on(self, _: AnyFuture) -> None:
         run_next(self._drain)
@@ -227,8 +255,12 @@ class Crossbar:
             if self._is_draining:
                 return
             self._is_draining = True
-        while (work := self._next()) is not None:
-            self._run(work)
+        try:
+            while (work := self._next()) is not None:
+                self._run(work)
+        except BaseException:  # Ctrl-C: whoever goes on must find the queue as it is
+            self._is_draining = False
+            raise
 
     def _next(self) -> _Work | None:
         with self._lock:
@@ -243,19 +275,24 @@ class Crossbar:
             return
         try:
             result = work.send(self._checked(work))
-        except BaseException as e:  # whatever a driver raises is the failure of the operation
+        except Exception as e:  # whatever a driver raises is the failure of the operation
             self._fail(work, e)
             return
+        except BaseException as e:
+            self._fail(work, e)
+            raise
         if is_future(result):
             result.add_done_callback(partial(self._finish_later, work))
         else:
             self._finish(work, result)
 
     def _checked(self, work: _Work) -> Array:
-        if not work.writes and self._unwritten is not None:
-            if isinstance(self._unwritten, LostError):
-                raise self._unwritten
-            raise NotWrittenError(f"crossbar {self.index} holds no matrix: {self._unwritten}") from self._unwritten
+        # NOTE: later writes do not matter: an answer may come when they are long under way.
+        failure = None if work.replaces else self._unwritten.get(work.epoch)
+        if isinstance(failure, LostError):
+            raise failure
+        if failure is not None:
+            raise NotWrittenError(f"crossbar {self.index} holds no matrix: {failure}") from failure
         if not is_future(work.operand):
             return work.operand
         if (failure := work.operand.exception()) is not None:
@@ -274,7 +311,7 @@ class Crossbar:
             return
         wanted, array = work.future.shape, np.asarray(result)
         assert wanted is not None  # a product has a result
-        if array.dtype != self.device.info.result_dtype or array.size != np.prod(wanted):
+        if array.dtype != self.device.info.result_dtype or array.size != prod(wanted):
             self._fail(work, DriverError(f"the driver answered {array.dtype} {array.shape}, expected {wanted}"))
             return
         self._end(work, array.reshape(wanted), None)
@@ -285,8 +322,8 @@ class Crossbar:
     def _end(self, work: _Work, result: Array | None, failure: BaseException | None) -> None:
         """Completes an operation. It counts as open until its future is done."""
         with self._lock:
-            if work.writes:
-                self._unwritten = failure
+            if work.writes and failure is not None:
+                self._unwritten.setdefault(work.epoch, failure)
             if failure is not None and not work.future.cancelled():
                 self._failure = self._failure or failure
         if failure is None:

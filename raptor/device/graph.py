@@ -158,9 +158,10 @@ class Graph:
         count = self._crossbars or max(1, self.device.free)
         self.placed = sorted(self._schedule(self, count), key=lambda placed: placed.start)
         check_schedule(self, self.placed, count)
-        used = sorted({placed.crossbar for placed in self.placed})
-        handles = {index: self.device.acquire() for index in used}
+        handles: dict[int, Crossbar] = {}
         try:
+            for index in sorted({placed.crossbar for placed in self.placed}):
+                handles[index] = self.device.acquire()
             self._issue(handles)
         finally:
             for handle in handles.values():

@@ -66,5 +66,7 @@ def product(vectors: Array, matrix: Array) -> Array:
             for i, row in enumerate(matrix):
                 total += vectors[:, i : i + 1] * row
             return total
-        each = [np.add.reduce(vector[:, None] * matrix, axis=0, initial=np.float32(0)) for vector in vectors]
-        return np.stack(each)
+        total = np.empty((len(vectors), matrix.shape[1]), np.float32)
+        for vector, result in zip(vectors, total, strict=True):
+            np.add.reduce(vector[:, None] * matrix, axis=0, initial=np.float32(0), out=result)
+        return total

@@ -8,15 +8,14 @@ from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.errors import OperandError, ShapeError
 from raptor.device.futures import is_future, value_of
 
+UNKNOWN = (0,)
+"""Shape of a vector that is not there yet and does not say it. It has the rows of the matrix, or fails later."""
+
 
 def checked_matrix(info: DeviceInfo, value: object, shape: tuple[int, ...] | None = None) -> Array:
     """Returns a matrix [rows, columns] in the type of a weight. `shape`: what it must be, if that is known."""
     array = _typed(value, np.dtype(info.dtype), info.weight_bits, "a matrix")
-    rows, cols = info.xbar
-    if array.ndim != 2 or not (0 < array.shape[0] <= rows and 0 < array.shape[1] <= cols):
-        raise ShapeError(
-            f"a matrix of shape {array.shape} does not fit the {rows} rows and {cols} columns of a crossbar"
-        )
+    check_matrix_shape(info, array.shape)
     if shape is not None and array.shape != shape:
         raise ShapeError(f"expected a matrix of shape {shape}, got {array.shape}")
     return array
@@ -25,19 +24,31 @@ def checked_matrix(info: DeviceInfo, value: object, shape: tuple[int, ...] | Non
 def checked_vectors(info: DeviceInfo, value: object, rows: int, dimensions: int) -> Array:
     """Returns vectors [n, rows], or one vector [rows], in the type of a vector."""
     array = _typed(value, info.vector_dtype, info.input_bits, "a vector")
-    wanted = f"({rows},)" if dimensions == 1 else f"(n, {rows})"
-    if array.ndim != dimensions or array.shape[-1] != rows or not array.shape[0]:
-        raise ShapeError(f"expected shape {wanted}, as the matrix has {rows} rows; got {array.shape}")
+    check_vectors_shape(array.shape, rows, dimensions)
     return array
+
+
+def check_matrix_shape(info: DeviceInfo, shape: tuple[int, ...]) -> None:
+    """Raises `ShapeError` for a matrix that does not fit a crossbar."""
+    rows, cols = info.xbar
+    if len(shape) != 2 or not (0 < shape[0] <= rows and 0 < shape[1] <= cols):
+        raise ShapeError(f"a matrix of shape {shape} does not fit the {rows} rows and {cols} columns of a crossbar")
+
+
+def check_vectors_shape(shape: tuple[int, ...], rows: int, dimensions: int) -> None:
+    """Raises `ShapeError` for vectors that do not fit a matrix of so many rows."""
+    if len(shape) != dimensions or shape[-1] != rows or not shape[0]:
+        wanted = f"({rows},)" if dimensions == 1 else f"(n, {rows})"
+        raise ShapeError(f"expected shape {wanted}, as the matrix has {rows} rows; got {shape}")
 
 
 def shape_of(operand: object, dimensions: int, what: str) -> tuple[int, ...]:
     """Returns the shape that an operand has or will have. Raises `ShapeError` if a future does not know it."""
     shape = getattr(operand, "shape", None)
-    if shape is None and is_future(operand) and operand.done():
+    if shape is None and is_future(operand) and operand.done() and operand.exception() is None:
         shape = np.shape(value_of(operand))
     if shape is None and dimensions == 1:
-        return (0,)  # a vector has the rows of the matrix, or fails when it is there
+        return UNKNOWN
     if shape is None or len(shape) != dimensions:
         raise ShapeError(f"{what} must have {dimensions} dimensions, got {shape or 'a future without a shape'}")
     return tuple(shape)

@@ -128,6 +128,8 @@ class _Session:
             return frame(Failed(message.number, f"{type(e).__name__}: {e}"[:1000]))
 
     def _write(self, message: Write, content: bytes) -> bytes:
+        if message.row and message.crossbar not in self._written:
+            return frame(Failed(message.number, f"crossbar {message.crossbar} holds no matrix"))
         self._written.discard(message.crossbar)
         matrix = from_bytes(content, _dtype(self._info), message.shape)
         _wait(self._board.write(message.crossbar, message.row, matrix))

@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, external_da
 
 from raptor.common.errors import UserError
 from raptor.frontend import canonical, reading, translating
-from raptor.frontend.check import first_line
+from raptor.frontend.check import runtime_reason
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.libraries import infer_types
 from raptor.frontend.loading import prepare
@@ -69,8 +69,7 @@ def _complete_types(proto: ModelProto, folder: Path) -> None:
         try:
             found = infer_types(proto, missing, folder)
         except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
-            reason = canonical.STATUS.sub("", first_line(error)).replace(f"{folder}/", "")
-            raise UserError(f"onnxruntime refuses the model: {reason}") from None
+            raise UserError(f"onnxruntime refuses the model: {runtime_reason(error, folder)}") from None
         incomplete = [v for v in graph.value_info if v.name not in found]
         del graph.value_info[:]
         graph.value_info.extend((*incomplete, *(ValueInfoProto(name=n, type=kind) for n, kind in found.items())))

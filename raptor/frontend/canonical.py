@@ -5,7 +5,6 @@ operators and to the names of the tensors that remain. Of the tools tried (onnxs
 onnxoptimizer) none did all of that.
 """
 
-import re
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -16,9 +15,9 @@ from onnx import ModelProto, NodeProto
 
 from raptor.common.errors import InternalError, UserError
 from raptor.frontend.batchwise import put_time_first
-from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported
+from raptor.frontend.check import check_sizes, first_line, raise_if_unsupported, runtime_reason
 from raptor.frontend.empty import drop_empty
-from raptor.frontend.folding import NO_KERNEL, fold, write_data
+from raptor.frontend.folding import NO_KERNEL, fold, fold_sizes, write_data
 from raptor.frontend.libraries import (
     InvalidTypes,
     infer_shapes,
@@ -46,7 +45,6 @@ CONVERTED = "converted"
 """Name of the data of weights that conversion has changed, in place of a file name."""
 INLINED = "_inlfunc_"
 """Prefix of the names that onnxruntime gives to tensors inside of functions."""
-STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
 @contextmanager
@@ -80,7 +78,7 @@ def blaming_the_model(folder: Path) -> Generator[None]:
         try:
             try_out(folder / "canonical.onnx")
         except Exception as error:  # as in `_optimise`
-            raise UserError(f"onnxruntime cannot run the model: {STATUS.sub('', first_line(error))}") from None
+            raise UserError(f"onnxruntime cannot run the model: {runtime_reason(error, folder)}") from None
         raise
 
 
@@ -143,7 +141,9 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
             # It does not infer all shapes (those of MeanVarianceNormalization), but uses those that are given; then it
             # also computes what depends on them.
             shaped, again = folder / "shaped.onnx", folder / "again.onnx"
-            shaped.write_bytes(infer_shapes(read_without_weights(target)).SerializeToString())
+            inferred = infer_shapes(read_without_weights(target))
+            fold_sizes(inferred)
+            shaped.write_bytes(inferred.SerializeToString())
             run(shaped, again, weights="again.bin")
             again.replace(target)
     except Exception as error:  # onnxruntime raises a dozen types that have only Exception in common
@@ -155,8 +155,7 @@ def _optimise(source: Source, folder: Path, in_memory: Mapping[str, bytes | byte
             write_data(folded, folder, in_memory)
             target.write_bytes(folded.SerializeToString())
             return
-        reason = first_line(error).replace(f"Load model from {original} failed:", "").replace(f"{folder}/", "")
-        raise UserError(f"onnxruntime refuses the model: {STATUS.sub('', reason)}") from None
+        raise UserError(f"onnxruntime refuses the model: {runtime_reason(error, folder)}") from None
 
 
 def _has_inlined_functions(path: Path) -> bool:

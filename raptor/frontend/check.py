@@ -1,8 +1,10 @@
 """Checks of a model before anything is made of it."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -24,6 +26,7 @@ from raptor.graph.ir import (
     Take,
 )
 
+_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 MOST_ELEMENTS = 2**28
 """Maximum elements of one tensor: 1 GiB as float32. A few bytes of a model can ask for any number."""
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT})
@@ -171,7 +174,7 @@ def _decides(proto: ModelProto, name: str) -> bool:
         if any(node.input[i] in same for i in PARAMETERS.get(node.op_type, ()) if i < len(node.input)):
             return True
         if node.op_type not in ("Shape", "Size") and not same.isdisjoint(node.input):
-            same.update(node.output)
+            same.update(filter(None, node.output))  # an absent output is no absent input
     return False
 
 
@@ -280,6 +283,12 @@ def label(node: NodeProto) -> str:
 def first_line(error: Exception) -> str:
     """Returns the part of a library's message that says what is wrong."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def runtime_reason(error: Exception, folder: Path) -> str:
+    """Returns what onnxruntime says is wrong, without its codes and without the path of a model in `folder`."""
+    reason = re.sub(r"Load model from .*? failed:", "", first_line(error)).replace(f"{folder}/", "")
+    return _STATUS.sub("", reason)
 
 
 def _float_tensors(proto: ModelProto) -> Iterator[TensorProto]:

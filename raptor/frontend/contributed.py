@@ -1,4 +1,7 @@
-"""Shapes of the operators of onnxruntime's quantiser, which onnx does not know: those of operators of the standard."""
+"""Shapes of operators of which onnx does not know them: those of operators of the standard.
+
+These are the operators of onnxruntime's quantiser, and of those for decision trees the ones that scale numbers.
+"""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -22,6 +25,9 @@ _ALIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
     }
 )
 """Operator -> operator of the standard whose result has the same shape, and which inputs are its own."""
+_LEARNING = "ai.onnx.ml"
+_TO_FLOATS = frozenset(("Normalizer", "Scaler"))
+"""Operators that make a float of each number."""
 _KEPT = frozenset(
     ("auto_pad", "axis", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides", "transA", "transB")
 )
@@ -30,8 +36,8 @@ _Y_SCALE = 7
 
 
 def has_contributed(proto: ModelProto) -> bool:
-    """Tells whether a model has operators of onnxruntime."""
-    return any(node.domain == CONTRIBUTED for node in proto.graph.node)
+    """Tells whether a model has such operators."""
+    return any(node.domain in (CONTRIBUTED, _LEARNING) for node in proto.graph.node)
 
 
 def stand_in(proto: ModelProto) -> ModelProto:
@@ -45,6 +51,9 @@ def stand_in(proto: ModelProto) -> ModelProto:
 
 
 def _standing_in(node: NodeProto) -> Iterator[NodeProto]:
+    if node.domain == _LEARNING and node.op_type in _TO_FLOATS:
+        yield helper.make_node("Cast", list(node.input), list(node.output), to=TensorProto.FLOAT)
+        return
     if node.domain != CONTRIBUTED:
         yield node
         return

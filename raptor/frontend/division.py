@@ -1,10 +1,11 @@
 """Quotients and remainders of whole numbers that float32 holds, exact; and remainders of floats."""
 
+import numpy as np
+
 from raptor.frontend import steps, truth
 from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.ranges import Range
-from raptor.frontend.registry import Refusal
-from raptor.frontend.whole import EXACT
+from raptor.frontend.whole import EXACT, BoundRefusal
 from raptor.graph.ir import Constant, Tensor
 
 
@@ -23,15 +24,20 @@ def remainder(f: Formula, x: Value, y: Value) -> Value:
 
 
 def float_remainder(f: Formula, x: Value, y: Value) -> Value:
-    """Adds x - y * (x / y rounded towards 0)."""
-    return f.sub(x, f.mul(y, steps.truncate(f, f.div(x, y))))
+    """Adds x - y * (x / y rounded towards 0); x where y is infinite."""
+    finite = y if truth.is_finite(f, y) else f.min(f.max(y, -truth.LARGEST), truth.LARGEST)
+    return f.sub(x, f.mul(finite, steps.truncate(f, f.div(x, y))))
 
 
 def with_sign_of(f: Formula, rest: Value, y: Value) -> Value:
     """Adds y to a remainder of the other sign."""
     known = None if isinstance(rest, Constant) else f.ctx.whole(rest)
     other = steps.is_positive(f, f.neg(f.mul(steps.sign(f, rest), y)))
-    signed = f.add(rest, f.mul(other, y))
+    # Nothing times an infinite number is none.
+    added = (
+        f.mul(other, y) if truth.is_finite(f, y) else truth.choice(f, other, y, f.constant(np.zeros((), np.float32)))
+    )
+    signed = f.add(rest, added)
     if known is None:
         return signed
     most = max(-known.low, known.high)
@@ -49,7 +55,7 @@ def _parts(f: Formula, x: Value, y: Value) -> tuple[Value, Value]:
 
 def _size(f: Formula, x: Value) -> Value:
     if not truth.is_whole(f, x):
-        raise Refusal("divides integers without a known bound")
+        raise BoundRefusal(None)
     return f.abs(x)
 
 

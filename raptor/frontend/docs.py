@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from types import MappingProxyType
+from typing import Any
 
-from raptor.frontend.registry import Importer, importers
+from raptor.frontend.libraries import function_versions, host_operators, standard_operators
+from raptor.frontend.registry import Importer, importers, is_refused
 
 EXTENDED: Mapping[str, str] = MappingProxyType(
     {
@@ -62,13 +64,11 @@ A test compares this with the importers.
 HEAD = """# Operators
 
 Written by `make docs-generate` from the table of importers (`raptor/frontend/operators`). Every tensor is computed in
-float32, or as the integers that QuantizeLinear makes of it (quantised models); models of float16 and float64 compile,
-and their weights are converted. Every shape is fixed (`--dim`,
-`--shape`). Nodes that depend only on constants and shapes are computed while compiling, whatever their operator is. So
-are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant). Integers are possible there, but not
-as [data](faq.md#token-ids). Operators that are not in the table, but that ONNX defines by others (Attention,
-RotaryEmbedding, GroupNormalization from version 21 on, LinearAttention, CausalConvWithState and others), are replaced
-by these first; so what they need is what these need.
+float32, or as the integers that QuantizeLinear makes of it (quantised models). Floats of other widths become float32,
+and [integers and truth values](faq.md#token-ids) are held as whole numbers of at most 2**24 in size. Every shape is
+fixed (`--dim`, `--shape`). Nodes that depend only on constants and shapes are computed while compiling, whatever their
+operator is. So are `If`, `Loop` and `Scan` that these decide (`--set` makes an input a constant). Operators that ONNX
+defines by others are replaced by these first; so what they need is what these need.
 
 - *since*: the first version of the operator set that is read. Later versions are read too, until the next row of the
   same operator.
@@ -76,11 +76,21 @@ by these first; so what they need is what these need.
   `--isa base` refuses nodes that need them.
 - *limits*: what must hold for the node.
 
+Each operator is computed in one of three places. [On the chip](#on-the-chip) are the operators of the first table,
+those that ONNX defines by them, and what constants decide. Where the chip cannot, `--host` has onnxruntime compute the
+node [on the host](#on-the-host), and so nodes that break the limits of the first table. What neither computes is
+[refused](#refused). `raptor inspect` tells it of each node of a model, and [Conformance](conformance.md) of each case
+of ONNX's own suite.
+
+## On the chip
+
 <div class="stacked"></div>
 
 | operator | since | what it computes | extended | limits |
 |---|---|---|---|---|
 """
+_DECIDED = frozenset(("Constant", "ConstantOfShape", "If", "Loop", "Range", "Scan", "Shape"))
+"""Operators that are computed while compiling, or not by the chip at all."""
 
 
 def page() -> Iterator[str]:
@@ -89,6 +99,24 @@ def page() -> Iterator[str]:
     for op_type, group in groupby(importers(), key=lambda i: i.op_type):
         for found in group:
             yield _row(op_type, found)
+    known, schemas = {i.op_type for i in importers()}, standard_operators()
+    others = {name: schema for name, schema in sorted(schemas.items()) if name not in known}
+    functions = function_versions()
+    by_function = [name for name in others if name in functions.keys() - _DECIDED and _is_expanded(schemas[name])]
+    rest = [name for name in others if name not in _DECIDED and name not in by_function]
+    on_host = host_operators() | functions.keys()
+    yield "\nBy functions of the standard, which it has from a version on:\n\n| operator | version |\n|---|---|\n"
+    yield from (f"| {name} | {functions[name]} |\n" for name in by_function)
+    yield f"\nWhere constants decide, else on the host: {', '.join(n for n in others if n in _DECIDED)}.\n"
+    yield "\n## On the host\n\nNever on the chip, but with `--host`: "
+    yield f"{', '.join(name for name in rest if name in on_host)}.\n"
+    yield "\n## Refused\n\nNeither the chip nor onnxruntime computes these: "
+    yield f"{', '.join(name for name in rest if name not in on_host)}; and operators of unknown domains.\n"
+
+
+def _is_expanded(schema: Any) -> bool:
+    """Tells whether the function of an operator is compiled: nothing is drawn at random, no scale is computed."""
+    return schema.node_determinism != schema.NodeDeterminism.NonDeterministic and not is_refused(schema.name)
 
 
 def _row(op_type: str, found: Importer) -> str:

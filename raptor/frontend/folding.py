@@ -3,6 +3,7 @@
 Nodes of constants are computed by the reference implementation of the onnx package; nothing is fused.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from raptor.frontend.bodies import set_nodes
 from raptor.frontend.libraries import infer_shapes
 from raptor.frontend.reading import INLINE_BYTES, subgraphs
 
@@ -30,9 +32,25 @@ def fold(proto: ModelProto) -> ModelProto:
         graph.initializer.extend(results)
         if not results:
             kept.append(node)
-    del graph.node[:]
-    graph.node.extend(kept)
+    set_nodes(graph, kept)
     return folded
+
+
+def fold_sizes(proto: ModelProto) -> None:
+    """Replaces every Size of a known shape by its number, in place: onnxruntime does not. An output stays computed."""
+    graph = proto.graph
+    shaped = [v for v in (*graph.input, *graph.value_info) if v.type.tensor_type.HasField("shape")]
+    counts = {v.name: math.prod(d.dim_value for d in v.type.tensor_type.shape.dim) for v in shaped}
+    counts |= {t.name: math.prod(t.dims) for t in graph.initializer}
+    outputs, kept = {v.name for v in graph.output}, list[NodeProto]()
+    for node in graph.node:
+        # Open dimensions are 0.
+        count = counts.get(node.input[0], 0) if node.op_type == "Size" and node.output[0] not in outputs else 0
+        if count:
+            graph.initializer.append(numpy_helper.from_array(np.array(count, np.int64), node.output[0]))
+        else:
+            kept.append(node)
+    set_nodes(graph, kept)
 
 
 def write_data(proto: ModelProto, folder: Path, in_memory: Mapping[str, bytes | bytearray]) -> None:

@@ -304,6 +304,8 @@ class ImportContext:
             self.tensor(name)
             return
         source, coding = found
+        if coding.axis is not None and source.image.shape != source.shape:
+            source = self.as_image(view.node, source, natural_image(source.shape))
         self.emit(view.node, (source.name,), source.image, Rename(), name)
         self.tensors[name] = replace(self.tensors[name], coding=coding)
 

@@ -1,10 +1,11 @@
 """Typed functions around the untyped parts of onnx and onnxruntime."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -43,6 +44,33 @@ def infer_shapes(proto: ModelProto) -> ModelProto:
     del inferred.graph.node[:]
     inferred.graph.node.extend(proto.graph.node)
     return inferred
+
+
+def standard_operators() -> Mapping[str, Any]:
+    """Returns the schemas of the latest version of all operators of the standard, without those that are given up."""
+    found: dict[str, Any] = {}
+    for schema in onnx.defs.get_all_schemas():
+        if not schema.domain and not schema.deprecated:
+            found[schema.name] = schema
+    return found
+
+
+def function_versions() -> Mapping[str, int]:
+    """Returns the operators that the standard defines by others, and its first version that does."""
+    found: dict[str, int] = {}
+    history = cast(Sequence[Any], onnx.defs.get_all_schemas_with_history())
+    for schema in history:
+        versions: list[int] = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
+        if versions and not schema.domain and not schema.deprecated:
+            found[schema.name] = min(min(versions), found.get(schema.name, versions[0]))
+    return found
+
+
+def host_operators() -> frozenset[str]:
+    """Returns the operators of the standard that the installed onnxruntime computes on a processor."""
+    state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    kernels = state.get_all_opkernel_def()
+    return frozenset(k.op_name for k in kernels if k.provider == "CPUExecutionProvider" and not k.domain)
 
 
 def standard_function(node: NodeProto, version: int, types: Sequence[TypeProto]) -> FunctionProto | None:
@@ -95,12 +123,14 @@ def infer_types(proto: ModelProto, names: Sequence[str], folder: Path) -> dict[s
 
 
 def _type_of(text: str, shape: Sequence[int | str | None] = ()) -> TypeProto:
-    """Reads a type as onnxruntime writes it, `seq(tensor(float))`; sizes that are no numbers stay open."""
+    """Reads a type as onnxruntime writes it, `seq(tensor(float))`; sizes that are no numbers stay open.
+
+    onnxruntime writes no sizes where it does not know how many there are, and for a scalar: the former is assumed.
+    """
     kind, _, inner = text.removesuffix(")").partition("(")
     found = TypeProto()
     if kind == "tensor":
         found.tensor_type.elem_type = TensorProto.DataType.Value(_NAMES.get(inner, inner).upper())
-        found.tensor_type.shape.SetInParent()
         found.tensor_type.shape.dim.extend(
             onnx.TensorShapeProto.Dimension(dim_value=size if isinstance(size, int) else None) for size in shape
         )

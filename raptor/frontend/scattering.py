@@ -9,6 +9,7 @@ from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
+from raptor.frontend.ranges import Range
 from raptor.frontend.registry import Refusal
 from raptor.graph.ir import ConstantTensor, Indices, Tensor
 from raptor.target.layout import Image
@@ -69,21 +70,40 @@ def _combined(
 
 
 def choose(node: NodeView, ctx: ImportContext, axis: int) -> None:
-    """Adds for each computed index the element there: the sum of all elements times 1 or 0.
+    """Adds for each computed index the element there (GatherElements)."""
+    x, ids = ctx.shape_of(node.inputs[0]), ctx.tensor(node.inputs[1])
+    sources = c_order(x)[tuple(slice(n) if a != axis else slice(None) for a, n in enumerate(ids.shape))]
+    rows = np.expand_dims(np.moveaxis(sources, axis, 0), axis + 1)
+    _choose(node, ctx, np.broadcast_to(rows, (x[axis], *ids.shape)), c_order(ids.shape))
+
+
+def choose_slices(node: NodeView, ctx: ImportContext, axis: int) -> None:
+    """Adds for each computed index the slice there, of a computed tensor (Gather)."""
+    x, ids = ctx.shape_of(node.inputs[0]), ctx.tensor(node.inputs[1])
+    shape = (*x[:axis], *ids.shape, *x[axis + 1 :])
+    rank = len(ids.shape)
+    rows = np.moveaxis(c_order(x), axis, 0).reshape(x[axis], *x[:axis], *(1,) * rank, *x[axis + 1 :])
+    at = c_order(ids.shape).reshape(*(1,) * axis, *ids.shape, *(1,) * (len(x) - axis - 1))
+    _choose(node, ctx, np.broadcast_to(rows, (x[axis], *shape)), np.broadcast_to(at, shape))
+
+
+def _choose(node: NodeView, ctx: ImportContext, rows: Indices, at: Indices) -> None:
+    """Adds for each element of the result the sum of all that its index chooses from, times 1 or 0.
+
+    `rows`: the elements to choose from, along the first dimension. `at`: the index of each element of the result.
 
     NOTE: an index out of range gives no number, never another element: the sum is divided by the sum of its factors.
     """
     build = Builder(node, ctx)
-    x, ids = build.operand(node.inputs[0]), ctx.tensor(node.inputs[1])
-    size = x.shape[axis]
+    x, ids, size = build.operand(node.inputs[0]), ctx.tensor(node.inputs[1]), len(rows)
     if size > MOST_CHOICES:
         raise Refusal(f"computed indices of {size} elements; at most {MOST_CHOICES}")
-    shape = (size, *ids.shape)
-    numbers = np.arange(size, dtype=np.float32).reshape(-1, *(1,) * len(ids.shape))
-    sources = c_order(x.shape)[tuple(slice(n) if a != axis else slice(None) for a, n in enumerate(ids.shape))]
-    rows = np.broadcast_to(np.expand_dims(np.moveaxis(sources, axis, 0), axis + 1), shape)
-    f = Formula(node, ctx, shape, natural_image(shape))
-    index = build.laid(build.arranged(np.broadcast_to(c_order(ids.shape), shape), ids), f.image)
+    if "int" in (x.element.kind, ids.element.kind):
+        raise Refusal("computed indices of what is computed, in a program of integers")
+    ctx.narrowed(ids, Range(-size, size - 1))
+    numbers = np.arange(size, dtype=np.float32).reshape(-1, *(1,) * at.ndim)
+    f = Formula(node, ctx, rows.shape, natural_image(rows.shape))
+    index = build.laid(build.arranged(np.broadcast_to(at, rows.shape), ids), f.image)
     marks = [f.relu(f.sub(1, f.abs(f.sub(index, f.constant(numbers - first))))) for first in (0, size)]
     mark = f.add(*marks)
     sums = [_summed(build, value) for value in (f.mul(build.laid(build.arranged(rows, x), f.image), mark), mark)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,9 @@ from raptor.frontend.registry import (
 from raptor.frontend.whole import LEAST_INPUT, BoundRefusal
 from raptor.graph.ir import Graph, Node
 from raptor.target.element import FLOAT32, MODELLED, MOST_WHOLE
+
+_SAME_NUMBERS = frozenset(("Cast", "CastLike", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+"""Operators that leave floats as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +145,26 @@ def _survey(proto: ModelProto, folder: Path, name: str, origin: Origin, most: in
 
 
 def _guarded(graph: GraphProto, constants: Constants) -> frozenset[str]:
-    """Returns the tensors that only a Where with a computed condition reads: it replaces what is no number."""
-    chosen = {i for n in graph.node if n.op_type == "Where" and n.input[0] not in constants for i in n.input[1:]}
-    others = {i for n in graph.node for i in (n.input[:1] if n.op_type == "Where" else n.input)}
-    return frozenset(chosen - others - {v.name for v in graph.output})
+    """Returns the tensors that only a Where with a computed condition reads: it replaces what is no number.
+
+    A type or shape may be changed on the way to it.
+    """
+    readers: defaultdict[str, list[NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    found: set[str] = set()
+    outputs = {v.name for v in graph.output}
+    for name in reversed([o for node in graph.node for o in node.output if o]):
+        if readers[name] and name not in outputs and all(_guards(n, name, found, constants) for n in readers[name]):
+            found.add(name)
+    return frozenset(found)
+
+
+def _guards(reader: NodeProto, name: str, guarded: Set[str], constants: Constants) -> bool:
+    if reader.op_type == "Where":
+        return name != reader.input[0] and reader.input[0] not in constants
+    return reader.op_type in _SAME_NUMBERS and name == reader.input[0] and reader.output[0] in guarded
 
 
 def _import_nodes(

@@ -192,8 +192,9 @@ class Affine:
         zeros = tuple(int(-v) for v in offset.ravel())
         if max(map(abs, zeros)) > integer(32).high:
             return None
-        coding = Coding("float32", 0, tuple(map(float, scale.ravel())), zeros, wide[0] if wide else None)
-        return term.tensor, coding
+        # Scales may have fewer dimensions than the tensor, aligned at the last one.
+        axis = wide[0] + len(self.shape) - scale.ndim if wide else None
+        return term.tensor, Coding("float32", 0, tuple(map(float, scale.ravel())), zeros, axis)
 
 
 def integers_as_they_are(node: NodeView, tensor: Tensor) -> Affine:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime as ort
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tests.frontend.support import Array
 
@@ -31,11 +31,23 @@ OPSETS = (*range(7, 27), 24, 25, 26)
 """Versions that onnxruntime loads. The newest, which have most operators, are drawn twice."""
 MAX_ELEMENTS = 240
 MAX_INPUTS = 4
+MOST_WHOLE = 1000
+"""Largest integer: products of a few are still exact on a chip of floats."""
 
 T = TypeVar("T")
 Shape = tuple[int, ...]
 Step = Callable[["Builder"], None]
-FAMILIES = ("convolution", "product", "recurrent", "pool", "elementwise", "normalisation", "movement", "resize")
+FAMILIES = (
+    "convolution",
+    "product",
+    "recurrent",
+    "pool",
+    "elementwise",
+    "normalisation",
+    "movement",
+    "resize",
+    "truth",
+)
 STEPS: dict[str, list[Step]] = {family: [] for family in FAMILIES}
 """Family -> functions that add an operator of it."""
 
@@ -56,7 +68,12 @@ class Value:
         return self.exact.shape
 
     def disturbed(self, noise: float, rng: np.random.Generator) -> Array:
-        """Adds noise to each element, as a part of the largest: equal elements become different, as in an operator."""
+        """Adds noise to each element, as a part of the largest: equal elements become different, as in an operator.
+
+        Integers and truth values have no noise.
+        """
+        if self.exact.dtype != np.float32:
+            return self.exact
         added = noise * float(np.abs(self.exact).max()) * rng.uniform(-1, 1, self.shape)
         return np.asarray(self.rounded + added, np.float32)
 
@@ -74,7 +91,9 @@ class Builder:
     constants: dict[str, Array] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
     pool: list[str] = field(default_factory=list)
-    """Values of a good size, from which operands are taken."""
+    """Floats of a good size, from which operands are taken."""
+    wholes: list[str] = field(default_factory=list)
+    """Integers and truth values."""
 
     # Draws
 
@@ -132,11 +151,22 @@ class Builder:
         return self.given(values, np.int64)
 
     def input(self, shape: Shape) -> str:
+        rng = np.random.default_rng((len(self.inputs), *shape))
+        name = self._input(rng.standard_normal(shape).astype(np.float32))
+        self.pool.append(name)
+        return name
+
+    def whole_input(self, shape: Shape, kind: Any, low: int, high: int) -> str:
+        """An input of integers from `low` to `high`, or of truth values."""
+        rng = np.random.default_rng((len(self.inputs), *shape))
+        name = self._input(rng.integers(low, high + 1, shape).astype(kind))
+        self.wholes.append(name)
+        return name
+
+    def _input(self, array: Array) -> str:
         name = f"x{len(self.inputs)}"
-        array = np.random.default_rng((len(self.inputs), *shape)).standard_normal(shape).astype(np.float32)
         self.inputs[name] = array
         self.values[name] = Value(array, array)
-        self.pool.append(name)
         return name
 
     def computed(self, shape: Shape) -> str:
@@ -228,19 +258,27 @@ class Builder:
         noise = 0 if node.op_type in EXACT else ROUNDING
         rng = np.random.default_rng(len(self.values))
         rounded = run_node(node, self.opset, constants | {n: v.disturbed(noise, rng) for n, v in read.items()})
-        results: dict[str, Value] = {}
-        for name, value in exact.items():
-            self.need(value.dtype == np.float32 and 0 < value.size <= MAX_ELEMENTS and value.ndim <= 6)
-            other = rounded[name]
-            self.need(bool(np.isfinite(value).all() and np.isfinite(other).all()))
-            scale = float(np.abs(value).max())
-            self.need(0.03 <= scale <= 1e6)
-            self.need(float(np.abs(other - value).max()) <= SENSITIVITY * scale)
-            results[name] = Value(value, other)
-        return results
+        return {name: self.checked(Value(value, rounded[name])) for name, value in exact.items()}
+
+    def checked(self, value: Value) -> Value:
+        """Returns the value; raises `MisfitError` unless it is small, and depends but little on rounding."""
+        exact, other = value.exact, value.rounded
+        self.need(0 < exact.size <= MAX_ELEMENTS and exact.ndim <= 6)
+        if exact.dtype != np.float32:
+            self.need(exact.dtype.kind in "biu" and np.array_equal(exact, other))
+            self.need(exact.dtype == np.bool_ or int(np.abs(exact.astype(np.int64)).max()) <= MOST_WHOLE)
+            return value
+        self.need(bool(np.isfinite(exact).all() and np.isfinite(other).all()))
+        scale = float(np.abs(exact).max())
+        self.need(0.03 <= scale <= 1e6)
+        self.need(float(np.abs(other - exact).max()) <= SENSITIVITY * scale)
+        return value
 
     def scaled(self, name: str) -> str:
-        """The value itself, or its multiple, into the pool."""
+        """The value itself, or its multiple, into the pool; integers and truth values stay as they are."""
+        if self.values[name].exact.dtype != np.float32:
+            self.wholes.append(name)
+            return name
         scale = float(np.abs(self.values[name].exact).max())
         if not 0.1 <= scale <= 4:
             return self.emit("Mul", [name, self.given(np.float32(1 / scale))])
@@ -249,7 +287,7 @@ class Builder:
 
     def model(self) -> ModelProto:
         """Outputs: all values that nobody reads, one that is read as well, sometimes a constant."""
-        made = [o for n in self.nodes for o in n.output if o and self.values[o].exact.dtype == np.float32]
+        made = [o for n in self.nodes for o in n.output if o]
         read = {i for n in self.nodes for i in n.input}
         inner = self.pick(made)
         outputs = {n: self.values[n].exact for n in made if n not in read or n == inner}
@@ -262,11 +300,15 @@ class Builder:
         graph = helper.make_graph(
             [*constants, *self.nodes],
             "random",
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in self.inputs.items()],
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * a.ndim) for n, a in outputs.items()],
+            [_info(n, a, a.shape) for n, a in self.inputs.items()],
+            [_info(n, a, [None] * a.ndim) for n, a in outputs.items()],
             [_proto(a, n) for n, a in self.constants.items() if n in read and n not in as_nodes],
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+
+
+def _info(name: str, array: Array, shape: Sequence[int | None]) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape)
 
 
 def _proto(array: Array, name: str = "") -> TensorProto:
@@ -275,13 +317,13 @@ def _proto(array: Array, name: str = "") -> TensorProto:
 
 def run_node(node: NodeProto, opset: int, operands: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of one node by onnxruntime; `MisfitError` if it refuses it."""
-    floats = {n: a for n, a in operands.items() if n.startswith(("x", "t"))}
+    given = {n: a for n, a in operands.items() if n.startswith(("x", "t"))}
     graph = helper.make_graph(
         [node],
         "node",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in floats.items()],
+        [_info(n, a, a.shape) for n, a in given.items()],
         [helper.make_empty_tensor_value_info(o) for o in node.output if o],
-        [_proto(a, n) for n, a in operands.items() if n not in floats],
+        [_proto(a, n) for n, a in operands.items() if n not in given],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     options = ort.SessionOptions()
@@ -291,7 +333,7 @@ def run_node(node: NodeProto, opset: int, operands: Mapping[str, Array]) -> dict
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         names = [o.name for o in session.get_outputs()]
-        return dict(zip(names, session.run(names, floats), strict=True))
+        return dict(zip(names, session.run(names, given), strict=True))
     except Exception as error:  # onnxruntime's exceptions have no common base
         raise MisfitError(str(error)) from None
 

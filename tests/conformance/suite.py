@@ -14,7 +14,7 @@ from raptor.backend import RaptorBackend, RaptorRep
 from raptor.common.errors import RaptorError
 
 FOLDER = Path(__file__).parent
-CASES, PASSING = FOLDER / "cases.txt", FOLDER / "passing.txt"
+CASES, PASSING, HOSTED = FOLDER / "cases.txt", FOLDER / "passing.txt", FOLDER / "hosted.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,13 @@ def cases() -> Mapping[str, Case]:
 @cache
 def passing() -> frozenset[str]:
     """The cases that must pass."""
-    return frozenset(line for line in PASSING.read_text().split() if line)
+    return frozenset(PASSING.read_text().split())
+
+
+@cache
+def hosted() -> frozenset[str]:
+    """The cases that must pass with the host, and do not without."""
+    return frozenset(HOSTED.read_text().split())
 
 
 def run(case: Case, home: Path) -> Outcome:
@@ -127,4 +133,4 @@ def _suite() -> tuple[type[unittest.TestCase], ...]:
     return tuple(runner.test_cases.values())
 
 
-__all__ = ["Case", "Outcome", "cases", "passing", "run"]
+__all__ = ["Case", "Outcome", "cases", "hosted", "passing", "run"]

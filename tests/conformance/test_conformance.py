@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance import nodes, suite, table
 
-SELECTED = 20
+SELECTED, HOSTED = 20, 5
 NETWORKS = ("densenet121", "vgg19", "resnet50", "zfnet512", "bvlc_alexnet", "inception_v1", "inception_v2")
 """Networks of full size, which take 5 to 40 s each."""
 LARGE = {f"test_{name}" for name in NETWORKS}
@@ -37,6 +37,16 @@ def test_a_selection_of_the_other_node_cases_passes() -> None:
         assert not nodes.run_node(name), name
 
 
+@pytest.mark.conformance
+@pytest.mark.filterwarnings("ignore")
+def test_a_selection_passes_with_the_host() -> None:
+    hosted = sorted(suite.hosted())
+    assert len(hosted) > 50
+    assert suite.hosted().isdisjoint(suite.passing())
+    for name in random.Random(0).sample(hosted, HOSTED):
+        assert not nodes.run_with_host(name), name
+
+
 def test_enough_cases_pass() -> None:
     assert set(suite.cases()) >= LARGE
     assert len(suite.cases()) == 440
@@ -47,6 +57,7 @@ def test_table_agrees_with_the_list() -> None:
     text = table.PAGE.read_text()
     passed = suite.passing() & nodes.node_cases().keys()
     assert f"{len(passed)} of {len(nodes.node_cases())} cases" in text
+    assert f"With `host=True`, {len(passed | suite.hosted())} pass" in text
     for name in nodes.node_cases().keys() - passed:
         assert f"`{name.removeprefix('test_')}`" in text
 

@@ -31,6 +31,10 @@ class SlowCrossbars(NumpyCrossbars):
         future, result = self.open.pop(index)
         future.set_result(result)
 
+    def fail(self, index: int = 0) -> None:
+        future, _ = self.open.pop(index)
+        future.set_exception(OSError("a fuse blew"))
+
     def answer_all(self) -> None:
         while self.open:
             self.answer()

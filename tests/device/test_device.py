@@ -2,9 +2,9 @@
 
 import asyncio
 import concurrent.futures
-import pickle
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from raptor.device import (
     ShapeError,
     StaleHandleError,
 )
-from raptor.device.ideal import product
+from raptor.device.ideal import NumpyCrossbars, product
 from tests.device.boards import BadCrossbars, SlowCrossbars, info, opened
 
 EYE = np.eye(4, dtype=np.float32)
@@ -174,6 +174,26 @@ def test_failures_of_a_driver():
             x.matvec(13 * ONES).result()
 
 
+def test_a_failed_write_fails_what_reads_it_and_nothing_later():
+    board = SlowCrossbars(info())
+    with opened(board) as device, device.acquire() as x:
+        first = x.write(EYE)
+        second, after = x.write(5 * EYE), x.matvec(ONES)
+        board.fail()
+        board.answer_all()
+        assert isinstance(first.exception(), OSError)
+        assert (second.result(), after.result()[0]) == (None, 5)
+        x.write(EYE)
+        board.fail()
+        between, rows = x.matvec(ONES), x.write(EYE[:1], row=0)
+        x.write(3 * EYE)
+        last = x.matvec(ONES)  # sent before the answer to its write
+        board.answer_all()
+        for failed in (between, rows):
+            assert isinstance(failed.exception(), NotWrittenError)
+        assert last.result()[0] == 3
+
+
 def test_crossbars_run_out():
     with small() as device:
         a, _ = device.acquire(), device.acquire()
@@ -276,6 +296,11 @@ def test_vectors_that_do_not_fit():
         x.write(EYE[:3])
         with pytest.raises(ShapeError, match=r"expected shape \(3,\), as the matrix has 3 rows; got \(4,\)"):
             x.matvec(ONES)
+        y = x.matvec(ONES[:3])  # of 4 elements, whatever they will be
+        with pytest.raises(ShapeError, match=r"got \(4,\)"):
+            x.matvec(y)
+        with pytest.raises(ShapeError, match="a matrix must have 2 dimensions"):
+            x.write(y)
         with pytest.raises(OperandError, match="not numbers"):
             x.matvec(["a", "b", "c"])
         with pytest.raises(ShapeError, match="a future without a shape"):
@@ -290,16 +315,50 @@ def test_arguments_of_open():
         raptor.device.open("nosuch")
 
 
-def test_a_back_end_of_another_package(monkeypatch: pytest.MonkeyPatch):
-    class Point:
-        name, value = "board", "board:Board"
-
-        def load(self) -> object:
-            return BadCrossbars
-
-    monkeypatch.setattr("raptor.device.opening.entry_points", lambda group: [Point()])
+def test_a_back_end_and_a_scheduler_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    installed = tmp_path / "my_board-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: my-board\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(
+        "[raptor.devices]\nboard = my_board:Board\nbroken = my_board:nothing\n"
+        "[raptor.schedulers]\nfirst = my_board:first\n"
+    )
+    (tmp_path / "my_board.py").write_text(
+        "from raptor.device.ideal import NumpyCrossbars\n"
+        "from raptor.device.schedulers import asap\n"
+        "class Board(NumpyCrossbars):\n    pass\n"
+        "def first(graph, crossbars):\n    return asap(graph, 1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
     with raptor.device.open("board", xbar=4) as device:
-        assert isinstance(device.back_end, BadCrossbars)
+        assert type(device.back_end).__module__ == "my_board"
+        with device.graph("first") as graph:
+            assert graph.product([ONES], EYE).shape == (1, 4)
+        assert graph.products[0].result().tolist() == [[1, 1, 1, 1]]
+    with pytest.raises(DeviceError, match="back end 'broken': my_board:nothing cannot be loaded"):
+        raptor.device.open("broken")
+
+
+def test_a_failed_future_fails_what_reads_it():
+    given: concurrent.futures.Future[object] = concurrent.futures.Future()
+    given.set_exception(ValueError("no data"))
+    with small() as device, device.acquire() as x:
+        x.write(EYE)
+        assert isinstance(x.matvec(given).exception(), ValueError)
+
+
+def test_an_interrupt_is_not_swallowed():
+    class Board(NumpyCrossbars):
+        def multiply(self, crossbar: int, vectors: np.ndarray, columns: int) -> np.ndarray:
+            if vectors[0, 0] == 7:
+                raise KeyboardInterrupt
+            return super().multiply(crossbar, vectors, columns)
+
+    with opened(Board(info())) as device, device.acquire() as x:
+        x.write(EYE)
+        with pytest.raises(KeyboardInterrupt):
+            x.matvec(7 * ONES)
+        assert x.matvec(ONES).result(1)[0] == 1
 
 
 def test_asyncio_can_await():
@@ -334,9 +393,3 @@ def test_eight_threads():
             thread.join()
         assert (device.account.writes, device.account.products, device.free) == (160, 800, 3)
     assert wrong == []
-
-
-def test_errors_survive_pickling():
-    for kind in DeviceError.__subclasses__():
-        found = pickle.loads(pickle.dumps(kind("text")))
-        assert (type(found), str(found), found.exit_status) == (kind, "text", 2)

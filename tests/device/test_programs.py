@@ -36,7 +36,7 @@ def resnet_block() -> Any:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    command = [sys.executable, "-m", "raptor.device.server", "numpy", "--xbar", "128", "--crossbars", "64"]
+    command = [sys.executable, "-m", "raptor.device.server", "numpy", "--xbar", "128", "--crossbars", "256"]
     with started(command) as place:
         yield place
 

@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, helper
 from raptor.common.errors import IncompleteError, UnsupportedError, UserError
 from raptor.common.spelling import flags
 from raptor.frontend import load, survey
+from raptor.frontend.check import is_settable
 from tests.frontend.support import make_model, node, random
 
 Dims = tuple[int | str | None, ...]
@@ -246,11 +247,11 @@ def test_token_ids():
 
 
 def test_an_input_that_must_be_a_constant():
-    model = make_model([node("Gather", "x i", "y", axis=1, name="pick")], {"x": (2, 5)}, {"y": 1})
-    model.graph.input.append(helper.make_tensor_value_info("i", TensorProto.INT64, []))
-    with pytest.raises(UnsupportedError, match=r"pick \(Gather\): 'i' must be a constant \(--set i=VALUE\)$"):
+    model = make_model([node("GatherND", "x i", "y", name="pick")], {"x": (2, 5)}, {"y": 1})
+    model.graph.input.append(helper.make_tensor_value_info("i", TensorProto.INT64, [1]))
+    with pytest.raises(UnsupportedError, match=r"pick \(GatherND\): 'i' must be a constant \(--set i=VALUE\)$"):
         load(model)
-    assert load(model, constants={"i": 3}).graph.tensors["y"].shape == (2,)
+    assert load(model, constants={"i": 1}).graph.tensors["y"].shape == (5,)
 
 
 def test_all_inputs_that_cannot_be_are_told_at_once():
@@ -267,3 +268,17 @@ def test_all_inputs_that_cannot_be_are_told_at_once():
 def test_what_is_missing_is_said_in_python_too() -> None:
     error = IncompleteError("open", ["--dim", "H=SIZE", "--dim", "W=SIZE", "--shape", "x=1,C", "--set", "sr=VALUE"])
     assert error.keywords == "dims={'H': SIZE, 'W': SIZE}, shapes={'x': (1,C)}, constants={'sr': VALUE}"
+
+
+def test_an_absent_output_is_no_absent_parameter() -> None:
+    """The second layer has no lengths of sequences, and the first no sequence of results: both names are empty."""
+    layers = [
+        node("Cast", "ids", "x", to=TensorProto.FLOAT),
+        node("RNN", "x w r", "- h", hidden_size=1),
+        node("RNN", "z w r - - h", "- y", hidden_size=1),
+    ]
+    for layer in layers:
+        layer.output[:] = ["" if o == "-" else o for o in layer.output]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [3])
+    graph = helper.make_graph(layers, "ids", [ids], [])
+    assert not is_settable(helper.make_model(graph), ids)

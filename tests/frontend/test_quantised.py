@@ -1,11 +1,13 @@
 """Models that onnxruntime's quantiser writes, in integers, against onnxruntime."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
 
+import raptor
 from raptor.graph.ir import Filter, Requantise
 from tests.frontend.integers import compare, quantise
 from tests.frontend.support import Array, make_model, node, random
@@ -170,3 +172,27 @@ def test_weights_alone_are_floats():
     model = make_model([node("DequantizeLinear", "w s", "d"), node("Conv", "x d", "y")], {"x": ONE}, ["y"], constants)
     graph = compare(model).graph
     assert (graph.numbers, graph.float_nodes) == ("float", ())
+
+
+@pytest.mark.parametrize(
+    ("x", "w"), [((7, 5), (5, 6)), ((2, 7, 5), (5, 6)), ((5,), (5, 6)), ((5,), (2, 5, 6)), ((2, 5, 7), (6, 5))]
+)
+def test_scales_of_columns_of_a_product(x: tuple[int, ...], w: tuple[int, ...]):
+    """The scales of the weights are those of the output, whatever ranks the factors have."""
+    left = w[-1] == x[-2] if len(x) > 1 else False
+    axis = len(w) - (2 if left else 1)
+    constants: dict[str, Any] = {
+        "s": np.float32(0.05),
+        "z": np.int8(3),
+        "w": np.random.default_rng(0).integers(-99, 99, w, np.int8),
+        "ws": abs(random(w[axis])) / 9 + np.float32(0.1),
+    }
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"),
+        node("DequantizeLinear", "q s z", "d"),
+        node("DequantizeLinear", "w ws", "wd", name="weights", axis=axis),
+        node("MatMul", "wd d" if left else "d wd"),
+    ]
+    rank = len(np.matmul(*((np.zeros(w), np.zeros(x)) if left else (np.zeros(x), np.zeros(w)))).shape)
+    program = raptor.compile(make_model(nodes, {"x": x}, {"y": rank}, constants), cores=4)
+    assert program.validate(samples=3).passed

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from raptor.backend import RaptorBackend
 from raptor.common.errors import UnsupportedError
-from tests.frontend.support import Array, golden
+from tests.frontend.support import Array, golden, random
 
 CLOSE = np.array([0, 1e-45, -1e-45, 1, np.nextafter(np.float32(1), 2), -3e38, 3e38, np.inf, -np.inf], np.float32)
 
@@ -125,3 +125,55 @@ def test_what_has_no_bound_is_refused() -> None:
     model.graph.node.append(helper.make_node("Add", ["i", "i"], ["y"], name="twice"))
     with pytest.raises(UnsupportedError, match=r"twice \(Add\): its integers have no known bound; they must"):
         RaptorBackend.run_model(model, [x])
+
+
+def test_remainders_by_infinite_numbers() -> None:
+    a = np.array([0, 3, -3, 5.5, -5.5, 7, -7, 2e4, np.inf], np.float32)
+    b = np.array([np.inf, np.inf, np.inf, -2, 2, -np.inf, 3, 3, 3], np.float32)
+    check("Mod", {"a": a, "b": b}, np.float32, fmod=1)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_row_without_numbers_is_replaced(wrapped: bool) -> None:
+    """The softmax of a row that is masked wholly is no number; a cast behind it changes nothing."""
+    middle = [helper.make_node("Cast", ["s"], ["t"], to=TensorProto.FLOAT)] if wrapped else []
+    nodes = [
+        helper.make_node("Where", ["mask", "a", "low"], ["m"]),
+        helper.make_node("Softmax", ["m"], ["s"]),
+        *middle,
+        helper.make_node("Where", ["mask", "t" if wrapped else "s", "zero"], ["y"]),
+    ]
+    arrays = {"a": np.ones((2, 3), np.float32), "mask": np.array([[True, False, True], [False] * 3])}
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in arrays.items()
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3))
+    constants = {"low": -np.inf, "zero": 0}
+    weights = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in constants.items()]
+    graph = helper.make_graph(nodes, "masked", inputs, [output], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    (found,) = RaptorBackend.prepare(model).run(arrays)
+    np.testing.assert_allclose(found, [[0.5, 0, 0.5], [0, 0, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_slices_of_a_computed_tensor(axis: int) -> None:
+    arrays = {"a": random(4, 3, 5), "b": np.array([[2, 0], [-1, 1]])}
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in arrays.items()
+    ]
+    wanted = np.take(arrays["a"], arrays["b"], axis)
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["a", "b"], ["y"], axis=axis)],
+        "slices",
+        infos,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, wanted.shape)],
+    )
+    rep = RaptorBackend.prepare(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    np.testing.assert_array_equal(rep.run(arrays)[0], wanted)
+    assert not rep.bound
+
+
+def test_signs_of_integers_have_a_bound() -> None:
+    """A product with a sign needs its range."""
+    check("Sign", {"a": np.array([-7, 0, 2**20])}, np.int64)

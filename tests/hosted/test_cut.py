@@ -229,3 +229,36 @@ def test_constant_outputs_come_from_the_host(tmp_path: Path):
     model.graph.node.append(node("Shape", "x", "sizes", name="sizes"))
     model.graph.output.append(helper.make_tensor_value_info("sizes", TensorProto.INT64, [4]))
     checked(model, tmp_path / "out", host_nodes=("middle",))
+
+
+def test_multiply_accumulates_of_branches():
+    """Branches of an If count as the larger one: a host that has them does not seem to compute nothing."""
+    weights = {"small": random(3, 2), "large": random(3, 6)}
+    branches = [
+        helper.make_graph(
+            [node("MatMul", f"a {name}", f"{name}.m"), node("ReduceSum", f"{name}.m axes", f"{name}.y", keepdims=1)],
+            name,
+            [],
+            [_info(f"{name}.y", [4, 1])],
+        )
+        for name in weights
+    ]
+    choice = helper.make_node("If", ["c"], ["y"], "choice", then_branch=branches[0], else_branch=branches[1])
+    nodes = [
+        node("MatMul", "x w", "a"),
+        node("ReduceMax", "a", "m", keepdims=0),
+        node("Greater", "m zero", "c"),
+        choice,
+    ]
+    constants = {**weights, "w": random(6, 3), "axes": np.array([1]), "zero": np.float32(0)}
+    found = cut_of(make_model(nodes, {"x": [4, 6]}, {"y": 2}, constants, opset=18))
+    assert [(s.kind, s.macs) for s in found.segments] == [("chip", 4 * 6 * 3), ("host", 4 * 3 * 6)]
+
+
+def test_a_product_behind_an_operator_of_another_domain(tmp_path: Path):
+    """onnxruntime knows the Scaler of scikit-learn's exports, but not its shape."""
+    scaler = node("Scaler", "x", "a", name="scaler", domain="ai.onnx.ml", offset=[0.5], scale=[2.0])
+    model = make_model([scaler, node("MatMul", "a w", name="product")], {"x": [1, 6]}, {"y": 2}, {"w": random(6, 4)})
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    assert kinds(cut_of(model)) == [("host", {"scaler"}), ("chip", {"product"})]
+    checked(model, tmp_path / "out")

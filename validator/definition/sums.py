@@ -118,7 +118,12 @@ def multiplied(node: Node, a: Term, b: Term, factor: float = 1.0) -> list[Real] 
         return None
     if not _along(b, -2):
         return _by_blocks(node, a, b, factor)
-    made = _sums(a, b, scales(node, a, b, factor), a.units.shape[-1], products.matmul)
+    scale = scales(node, a, b, factor)
+    if scale.ndim > 1 and a.units.ndim == 1:
+        scale = scale[..., 0, :]  # the product with a vector has no rows
+    elif scale.ndim > 1 and b.units.ndim == 1:
+        scale = scale[..., 0]
+    made = _sums(a, b, scale, a.units.shape[-1], products.matmul)
     return None if made is None else [_checked(node, made)]
 
 

@@ -1,6 +1,5 @@
 """Loads a program in segments. The directory is not trusted: every fault in it is a `UserError`."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,20 +61,7 @@ def load_hosted(path: str | Path, *, check_hashes: bool = True, memory_limit_byt
 
 
 def _check_file(folder: Path, name: str, entry: FileEntry, check_hashes: bool) -> None:
-    path = storage.check_regular(folder, name)
-    size = path.stat().st_size
-    if size != entry.size_bytes:
-        raise UserError(f"{path}: {size} bytes, but {files.SEGMENTS} says {entry.size_bytes}")
-    if check_hashes and _sha256(path) != entry.sha256:
-        raise UserError(f"{path}: changed since it was compiled (its sha256 is not the one in {files.SEGMENTS})")
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as e:
-        raise UserError(f"{path}: {e.strerror or e}") from e
+    storage.check_listed(folder, name, entry.size_bytes, entry.sha256 if check_hashes else None, files.SEGMENTS)
 
 
 def _check_extra(folder: Path, listed: Segments) -> None:

@@ -15,7 +15,7 @@ from raptor.frontend.importing import ImportContext
 from raptor.frontend.moves import c_order
 from raptor.frontend.nodes import Array, NodeView
 from raptor.frontend.registry import NeedsConstantError, Refusal, importer
-from raptor.frontend.scattering import choose, scatter
+from raptor.frontend.scattering import choose, choose_slices, scatter
 from raptor.frontend.takes import table_of, take
 from raptor.graph.ir import Indices
 
@@ -65,9 +65,12 @@ def import_tile(node: NodeView, ctx: ImportContext) -> None:
     _arrange(node, ctx, np.tile(c_order(ctx.tensor(node.inputs[0]).shape), repeats))
 
 
-@importer("Gather", since=1, limits="constant indices, or a constant table")
+@importer("Gather", since=1, limits="both computed: a dimension of at most 1024, with finite elements")
 def import_gather(node: NodeView, ctx: ImportContext) -> None:
-    """Slices of one dimension by their indices. Computed indices choose rows of the table while the program runs."""
+    """Slices of one dimension by their indices. Computed indices choose rows of a table while the program runs."""
+    if not ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
+        choose_slices(node, ctx, axis_of(node, len(ctx.shape_of(node.inputs[0])), 0))
+        return
     if ctx.is_constant(node.inputs[0]) and not ctx.is_constant(node.inputs[1]):
         table, ids = table_of(node, ctx), ctx.tensor(node.inputs[1])
         build = Builder(node, ctx)

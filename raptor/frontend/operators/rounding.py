@@ -1,6 +1,7 @@
 """Whole numbers near a float, and its sign."""
 
-from raptor.frontend import steps
+from raptor.frontend import steps, truth
+from raptor.frontend.formulas import Formula, Value
 from raptor.frontend.importing import ImportContext
 from raptor.frontend.nodes import NodeView
 from raptor.frontend.operators.activations import lower_activation
@@ -28,4 +29,8 @@ def import_round(node: NodeView, ctx: ImportContext) -> None:
 @importer("Sign", since=9, counts=True)
 def import_sign(node: NodeView, ctx: ImportContext) -> None:
     """1, 0 or -1."""
-    lower_activation(node, ctx, steps.sign)
+    lower_activation(node, ctx, _sign)
+
+
+def _sign(f: Formula, x: Value) -> Value:
+    return f.min(f.max(x, -1), 1) if truth.is_whole(f, x) else steps.sign(f, x)

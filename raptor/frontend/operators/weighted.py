@@ -134,7 +134,8 @@ def _by_constant(
     if weights.scale.size > 1 and weights.scale.shape[summed] > 1:
         _by_blocks(node, ctx, weights, x)
         return True
-    constant_scale = _along_output(node, side, weights.scale, summed)
+    rank = len(ctx.shape(node.output))
+    constant_scale = _along_output(side, weights.scale, summed, rank)
     scale = _scale_of_products(node, *((x.scale, constant_scale) if side == 1 else (constant_scale, x.scale)))
     values = ctx.add_constant(f"{node.inputs[side]}.codes", _small(weights.values))
     own = {node.inputs[1 - side]: x.tensor.name, node.inputs[side]: values}
@@ -142,7 +143,7 @@ def _by_constant(
     constant = bias(addend if not isinstance(addend, bool) else None, scale)
     if x.offset.any():
         total = weights.values.sum(axis=summed, keepdims=True, dtype=np.int64)
-        constant = constant + x.offset * _along_output(node, side, total, summed)
+        constant = constant + x.offset * _along_output(side, total, summed, rank)
     terms = (Term(sums, scale, constant),)
     ctx.views[node.output] = Affine(node, ctx.shape(node.output), terms, takes_bias=addend is None)
     return True
@@ -191,15 +192,19 @@ def _summed_axis(node: NodeView, side: int, rank: int) -> int:
     return rank - 2 if first else rank - 1
 
 
-def _along_output(node: NodeView, side: int, values: np.ndarray, summed: int) -> np.ndarray:
-    """Returns numbers of the constant factor, 1 along the summed axis, so that they broadcast against the product."""
+def _along_output(side: int, values: np.ndarray, summed: int, rank: int) -> np.ndarray:
+    """Returns numbers of the constant factor, 1 along the summed axis, so that they broadcast against the product.
+
+    `rank`: that of the product, which has no such axis where the other factor is a vector.
+    """
     if values.size == 1:
         return values.reshape(())
     if values.ndim == 1:
         return values.reshape(())
     is_last = summed == values.ndim - 1
     wants_last = side == 0
-    return values if is_last == wants_last else np.swapaxes(values, -1, -2)
+    turned = values if is_last == wants_last else np.swapaxes(values, -1, -2)
+    return turned if turned.ndim <= rank else turned.squeeze(-1 if side == 0 else -2)
 
 
 def _by_tensor(node: NodeView, ctx: ImportContext, addend: Coded | Floats | bool | None) -> bool:

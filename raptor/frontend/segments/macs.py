@@ -5,13 +5,20 @@ from collections.abc import Mapping
 
 from onnx import NodeProto, helper
 
+from raptor.frontend.reading import subgraphs
 from raptor.frontend.segments.pieces import Types
 
 _GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def macs_of(node: NodeProto, types: Types) -> int:
-    """Counts the multiply-accumulates of convolutions, products and recurrent layers; 0 for all other nodes."""
+    """Counts the multiply-accumulates of convolutions, products and recurrent layers; 0 for all other nodes.
+
+    Of branches the largest counts, and a loop as if it ran once: what is left of them depends on values.
+    """
+    inside = [sum(macs_of(n, types.within(graph)) for n in graph.node) for graph in subgraphs(node)]
+    if inside:
+        return max(inside)
     shapes = [types.shape(name) for name in node.input]
     outputs = [types.shape(name) for name in node.output]
     if len(shapes) < 2 or shapes[0] is None or shapes[1] is None or outputs[0] is None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from raptor.common.errors import UserError
 from raptor.frontend import reading
@@ -18,6 +18,12 @@ class Types:
     """Types of tensors by name, as ONNX describes them."""
 
     known: Mapping[str, TypeProto]
+
+    def within(self, graph: GraphProto) -> "Types":
+        """Returns the types of a graph, which may be a branch or body inside of these."""
+        values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if is_complete(v.type)}
+        weights = {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
+        return Types({**self.known, **values, **weights})
 
     def value(self, name: str) -> ValueInfoProto:
         """Returns name and type of a tensor; without a type if nobody knows it."""
@@ -50,9 +56,7 @@ def known_shape(sizes: Sizes | None) -> tuple[int, ...] | None:
 
 def types_of(proto: ModelProto) -> Types:
     """Returns the types of all tensors of a model, its inner ones included."""
-    graph = proto.graph
-    values = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input) if is_complete(v.type)}
-    return Types(values | {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer})
+    return Types({}).within(proto.graph)
 
 
 def _text(kind: TypeProto) -> str:
