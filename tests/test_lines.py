@@ -139,6 +139,25 @@ def test_groups_of_channels_by_line(channels: int, filters: int, groups: int):
     check(model, **chip)
 
 
+def test_signals_by_line():
+    """Convolutions of one dimension, strided, depthwise and transposed, with a pool: columns go to several cores."""
+    nodes = [
+        node("Conv", "x w b", "c", name="first", pads=[1, 1]),
+        node("Relu", "c", "r"),
+        node("Conv", "r v", "s", name="second", strides=[2], pads=[2, 2]),
+        node("Conv", "s d", "t", name="third", group=20, pads=[1, 1]),
+        node("MaxPool", "t", "p", kernel_shape=[2], strides=[2]),
+        node("ConvTranspose", "p u", "y", name="last", strides=[3]),
+    ]
+    weights = {"w": random(12, 6, 3), "b": random(12), "v": random(20, 12, 5), "d": random(20, 1, 3)}
+    model = make_model(nodes, {"x": (1, 6, 50)}, ["y"], {**weights, "u": random(20, 7, 3)})
+    chip = {**CHIP, "cores": 60}
+    layers = by_line(passes(model, **chip).decision).values()
+    assert len(layers) == 3
+    assert all(len(layer.grid.cols) > 1 for layer in layers)
+    check(model, **chip)
+
+
 @pytest.mark.parametrize("xbar", [4, 16, (8, 32), (32, 8)])
 def test_layers_split_over_cores(xbar: int | tuple[int, int]):
     """Forty crossbars a core are too few for the layer: its channels go to several, partial sums from core to core."""

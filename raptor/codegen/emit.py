@@ -338,8 +338,8 @@ class Emitter:
         block["widths"] = np.where(tap == 0, 0, self.widths(op.result, op.result))
         block["opcode"][tap == 0] = isa.OPCODE["lmv"]
         out = self.at(op.result) + pixel * op.result.channels * self.size(op.result)
-        source = self._pool_source(op, right)
-        first = self._pool_source(op, np.where(tap == 1, left, 0))
+        source = self._source(op, right)
+        first = self._source(op, np.where(tap == 1, left, 0))
         set_operand(block, 0, OUT, out)
         block["register"][:, 1] = np.choose(np.minimum(tap, 2), (IN, SCRATCH, OUT))
         block["value"][:, 1] = np.choose(np.minimum(tap, 2), (source, first, out))
@@ -347,14 +347,14 @@ class Emitter:
         block["value"][:, 2] = source
         return block
 
-    def _pool_source(self, op: Pool[ir.Buffer], pixel: Ints) -> Ints:
+    def _source(self, op: Pool[ir.Buffer] | Stencil[ir.Buffer], pixel: Ints) -> Ints:
         """Returns the byte addresses of input pixels, each in the last buffer that begins at or before its row."""
         rows = np.array([row for row, _ in op.inputs])
         bases = np.array([self.at(buffer) for _, buffer in op.inputs])
         width = op.inputs[0][1].width
         which = np.searchsorted(rows, pixel // width, side="right") - 1
         inside = pixel.astype(np.intp) - rows[which] * width
-        return bases[which] + inside * op.result.channels * self.size(op.result)
+        return bases[which] + inside * op.result.channels * self.size(op.inputs[0][1])
 
     def gather(self, op: Gather[ir.Buffer]) -> Virtual:
         """Emits copies of the pieces: pixel by pixel, or at once if a piece is all channels on both sides."""
@@ -378,7 +378,7 @@ class Emitter:
         The first product goes straight into the output; a weight of one needs no product. With `Stencil.together`, an
         instruction takes neighbouring pixels, and tap follows tap.
         """
-        inputs = input_pixels(op.window)
+        inputs, given = input_pixels(op.window), op.inputs[0][1]
         index = np.broadcast_to(op.index, inputs.shape)
         used = (inputs >= 0) & (index != ZERO_WEIGHT)
         pixel, tap = np.nonzero(used)
@@ -387,16 +387,17 @@ class Emitter:
         if op.together > 1:
             order = np.lexsort((pixel, tap))
             pixel, tap, first = pixel[order], tap[order], first[order]
-            chosen, pixels = _pieces(*joint_runs([pixel, inputs[pixel, tap]], [tap, first]), op.together)
+            read = inputs[pixel, tap]
+            chosen, pixels = _pieces(*joint_runs([pixel, read], [tap, first, read // given.width]), op.together)
             pixel, tap, first = pixel[chosen], tap[chosen], first[chosen]
         unit = index[pixel, tap] == UNIT_WEIGHT
         count = np.where(first | unit, 1, 2)
         ends = np.cumsum(count)
         block = virtual("vvmul", int(ends[-1]) if len(ends) else 0)
         pixel_bytes = op.result.channels * self.size(op.result)
-        given_bytes = op.result.channels * self.size(op.input)
+        given_bytes = op.result.channels * self.size(given)
         out = self.at(op.result) + pixel * pixel_bytes
-        source = self.at(op.input) + inputs[pixel, tap].astype(np.intp) * given_bytes
+        source = self._source(op, inputs[pixel, tap].astype(np.intp))
         weight = (self.at(op.vectors) if op.vectors else 0) + index[pixel, tap].astype(
             np.intp
         ) * given_bytes * op.together
@@ -411,7 +412,7 @@ class Emitter:
             (IN, source[weighted]),
             (WEIGHT, weight[weighted]),
         )
-        block["widths"][ends[weighted] - count[weighted]] = self.widths(op.input, op.result)
+        block["widths"][ends[weighted] - count[weighted]] = self.widths(given, op.result)
         added = np.flatnonzero(~first)
         block["widths"][ends[added] - 1] = self.widths(op.result, op.result)
         addend = (np.where(unit, IN, SCRATCH)[added], np.where(unit, source, accum)[added])

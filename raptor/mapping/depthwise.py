@@ -9,8 +9,9 @@ from raptor.graph.ir import (
     Node,
     Stencil,
 )
-from raptor.mapping.decision import Decision, OnVectorUnit, filter_key, filters_of, layer_nodes
+from raptor.mapping.decision import ByLine, Decision, OnVectorUnit, filter_key, filters_of, layer_nodes
 from raptor.mapping.kernel_unfolding import tile_channels
+from raptor.mapping.signals import lift_signals
 from raptor.mapping.widths import layer_target
 from raptor.target.arch import Target
 from raptor.target.timing import mvmul_ns, vector_ns
@@ -31,8 +32,12 @@ def choose_depthwise(graph: Graph, arch: Target) -> dict[str, OnVectorUnit]:
 
 
 def use_vector_unit(graph: Graph, decision: Decision) -> Graph:
-    """Returns the graph with stencils in place of the layers that the decision puts on the vector unit."""
-    return as_stencils(graph, {key for key, layer in decision.layers.items() if isinstance(layer, OnVectorUnit)})
+    """Returns the graph with stencils in place of the layers that the decision puts on the vector unit.
+
+    If the decision is by line, signals are images of one line.
+    """
+    applied = as_stencils(graph, {key for key, layer in decision.layers.items() if isinstance(layer, OnVectorUnit)})
+    return lift_signals(applied) if isinstance(decision.flow, ByLine) else applied
 
 
 def as_stencils(graph: Graph, layers: Container[str]) -> Graph:

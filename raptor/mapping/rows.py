@@ -52,6 +52,7 @@ from raptor.mapping.plans import (
     share_cores,
 )
 from raptor.mapping.reference import map_raptor
+from raptor.mapping.signals import lift_signals
 from raptor.mapping.streaming import (
     Parts,
     Range,
@@ -99,7 +100,7 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
     Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
     """
     vector = choose_depthwise(graph, arch)
-    on_crossbars = join_views(as_stencils(graph, vector))
+    on_crossbars = join_views(lift_signals(as_stencils(graph, vector)))
     found = _map_lines(on_crossbars, arch, knobs)
     if found is None:
         return map_raptor(graph, arch)

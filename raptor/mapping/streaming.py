@@ -25,11 +25,11 @@ LONGEST = 8192
 
 
 def is_streamed(image: Image) -> bool:
-    """Tells whether a tensor is one image of two dimensions and channels, with several lines, and not too large."""
+    """Tells whether a tensor is one image of two dimensions and channels, several pixels, and not too large."""
     if max(image.rows, image.width) > LONGEST:
         return False
     alone = len(image.shape) == 3 or (len(image.shape) == 4 and image.shape[0] == 1)
-    return alone and image.channel_axis == len(image.shape) - 3 and image.rows > 1
+    return alone and image.channel_axis == len(image.shape) - 3 and image.pixels > 1
 
 
 def cut_channels(channels: int, tile: int) -> Parts:

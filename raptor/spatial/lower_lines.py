@@ -456,7 +456,7 @@ class LineLowering(TileLowering):
     def stencil_cells(
         self, node: Node, operator: Stencil, window: Window, p: int, cols: Range, core: int
     ) -> Iterator[tuple[int, Tile]]:
-        """Emits all lines of output columns `cols`, each from a copy of the lines it reads. Yields line and tile."""
+        """Emits all lines of output columns `cols`, each from the lines it reads. Yields line and tile."""
         name, part = node.inputs[0], self.grid(node.inputs[0]).parts[p]
         known: dict[Window, StencilTile[Tile]] = {}
         pixels = input_range(window, cols)
@@ -468,15 +468,17 @@ class LineLowering(TileLowering):
                 out_dims=(1, cols[1] - cols[0]),
                 pads=(lines[0] - first, pixels[0] - cols[0] * window.strides[1] + window.pads[1]),
             )
-            given = self.band_on(node, name, lines, p, pixels, core)
-            shape = 1, cols[1] - cols[0], given.channels
+            steps = range(first, first + window.kernel[0] * window.dilations[0], window.dilations[0])
+            read = [i for i in steps if lines[0] <= i < lines[1]]
+            given = [(i - lines[0], self.line_on(node, name, i, p, pixels, core, exact=True).tile) for i in read]
+            shape = 1, cols[1] - cols[0], part[1] - part[0]
             tile = Tile(cell_name(node.output, y, p, cols), *shape, self.element(node.output))
             if local not in known:
-                op = stencil_op(replace(operator, window=local))(tile, [given], Region(part, (0, 1)))
+                op = stencil_op(replace(operator, window=local))(tile, [given[0][1]], Region(part, (0, 1)))
                 assert isinstance(op, StencilTile)
                 at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
                 known[local] = replace(op, together=at_once if window.strides[1] == 1 else 1)
-            body, position = (replace(known[local], result=tile, input=given),), y / window.out_dims[0]
+            body, position = (replace(known[local], result=tile, inputs=tuple(given)),), y / window.out_dims[0]
             self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core, position)
             yield y, tile
 

@@ -388,7 +388,7 @@ def stencil_op(operator: Stencil) -> MakeOp:
         element = operands[0].element
         constant = ConstantTile.of(f"{result.name}.weights", kept[None], element) if kept.size else None
         numbered = number[index.reshape(-1)].reshape(pixels, taps).astype(np.int32)
-        return StencilTile(result, operands[0], constant, numbered, operator.window)
+        return StencilTile(result, ((0, operands[0]),), constant, numbered, operator.window)
 
     return make
 

@@ -253,12 +253,13 @@ ZERO_WEIGHT, UNIT_WEIGHT = -1, -2
 class Stencil(OneResult[V]):
     """Weighted sum over a window, channel by channel.
 
-    vectors: the different weight vectors, each a pixel with the channels of the result; None if all weights are 0 or 1.
-    index: [output pixels, or 1 for all; taps] -> number of a vector, or `ZERO_WEIGHT`, `UNIT_WEIGHT`. together: number
-    of neighbouring pixels that are weighted at once; every vector is repeated so often.
+    inputs: values of the input and the first row of each, as in `Pool`. vectors: the different weight vectors, each a
+    pixel with the channels of the result; None if all weights are 0 or 1. index: [output pixels, or 1 for all; taps] ->
+    number of a vector, or `ZERO_WEIGHT`, `UNIT_WEIGHT`. together: number of neighbouring pixels that are weighted at
+    once; every vector is repeated so often.
     """
 
-    input: V
+    inputs: tuple[tuple[int, V], ...]
     vectors: V | None
     index: npt.NDArray[np.int32]
     window: Window | Table
@@ -266,7 +267,8 @@ class Stencil(OneResult[V]):
 
     @property
     def operands(self) -> tuple[V, ...]:
-        return (self.input,) if self.vectors is None else (self.input, self.vectors)
+        given = tuple(value for _, value in self.inputs)
+        return given if self.vectors is None else (*given, self.vectors)
 
     @property
     def reads(self) -> tuple[V, ...]:
@@ -279,7 +281,8 @@ class Stencil(OneResult[V]):
 
     def map_operands(self, f: Callable[[V], W]) -> "Stencil[W]":
         vectors = None if self.vectors is None else f(self.vectors)
-        return Stencil(f(self.result), f(self.input), vectors, self.index, self.window, self.together)
+        inputs = tuple((row, f(value)) for row, value in self.inputs)
+        return Stencil(f(self.result), inputs, vectors, self.index, self.window, self.together)
 
     @property
     def attributes(self) -> tuple[str, ...]:
