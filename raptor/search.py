@@ -36,6 +36,8 @@ from raptor.target.arch import Target
 EFFORT = 4
 """Default number of mappings that a search tries."""
 
+LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
+"""Weight of the latency against the interval in the choice of cores for a transformer (`Knobs.latency`)."""
 PATIENCES, DEPTH = (1.0, 1 / 3, 1 / 6, 2.0), 3
 """Factors on the patience, and number of samples, of the orders from which each candidate takes its best."""
 
@@ -87,7 +89,7 @@ def _begin(
 
 def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
     """Yields names and strategies of candidates, the most promising first; the second is the reference mapping."""
-    usual = DEFAULT
+    usual = replace(DEFAULT, latency=LATENCY[objective])
     yield "rows", partial(map_rows, knobs=usual)
     yield "raptor", map_raptor
     for name, knobs in _turned(usual, objective):

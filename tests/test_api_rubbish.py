@@ -49,6 +49,7 @@ CASES: dict[str, Case] = {
     "raptor.load": Case(lambda saved: {"folder": saved}),
     "raptor.quantize": Case(lambda _: {"model": MODEL, "samples": 1}),
     "raptor.simulate": Case(lambda saved: {"program": saved}),
+    "raptor.device.open": Case(),
     "raptor.target.arch.load": Case(),
     "raptor.analysis.explain.explain": Case(lambda saved: {"folder": saved}),
     "raptor.api.Program.save": Case(lambda _: {"folder": "saved"}),

@@ -1,6 +1,7 @@
 """Decisions of `--optimize`. Every mapping gives right values, so only these tests see a wrong choice."""
 
 from functools import cache
+from typing import Any
 
 import pytest
 from onnx import ModelProto
@@ -67,7 +68,7 @@ def test_the_best_of_the_trials_is_compiled(objective: Objective):
 def test_a_trial_costs_what_its_mapping_costs_alone(objective: Objective, strategy: str):
     """A trial of `rows` has the best order by the objective, and so has a search with this one trial."""
     (trial,) = (t for t in searched(objective).report.search if t.mapping == strategy)
-    alone = {"mapping": "raptor"} if strategy == "raptor" else {"optimize": objective, "effort": 1}
+    alone: dict[str, Any] = {"mapping": "raptor"} if strategy == "raptor" else {"optimize": objective, "effort": 1}
     assert trial.cost == cost(raptor.compile(lenet5(), **alone, **CHIP), objective)
 
 

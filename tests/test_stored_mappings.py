@@ -70,7 +70,8 @@ def changes(value: Any) -> Iterator[Any]:
         for name in (f.name for f in fields(value) if f.name != "kind"):
             yield from (replace(value, **{name: other}) for other in changes(getattr(value, name)))
     elif isinstance(value, dict):
-        yield {f"{key}'": entry for key, entry in value.items()}
+        if value:
+            yield {f"{key}'": entry for key, entry in value.items()}
         for key, entry in value.items():
             yield from (value | {key: other} for other in changes(entry))
     elif isinstance(value, tuple):

@@ -1,6 +1,6 @@
 """A program loaded from an output directory: checked, and ready to run."""
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,6 +52,16 @@ class Products(Protocol):
         ...
 
 
+class Writer(ABC):
+    """Base of those who put the matrices of a program into crossbars outside of the engine."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, program: "Program") -> Products:
+        """Writes the matrices of a program."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """All data of the directory that a run needs. `layers` is None if the directory has no layers.json.
@@ -69,7 +79,7 @@ class Program:
     constants: Values
     products: Products | None = None
 
-    def on_device(self, write: "Callable[[Program], Products]") -> "Program":
+    def on_device(self, write: Writer) -> "Program":
         """Returns the program with its matrices in crossbars outside of the engine, where `write` puts them."""
         return replace(self, products=write(self))
 

@@ -1,6 +1,6 @@
 """Executes a compiled model, computes the expected outputs with onnxruntime, and compares."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -24,7 +24,7 @@ from validator.hosted.load import load_hosted
 from validator.judging import Settings, validate_program
 from validator.load import load
 from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule
-from validator.program import Products, Program
+from validator.program import Writer
 from validator.run import UNLIMITED
 from validator.samples import quick_count
 from validator.validation_report import ValidationReport
@@ -47,7 +47,7 @@ def validate(
     schedule: Schedule = "block",
     check_hashes: bool = True,
     max_steps: int | None = None,
-    write: Callable[[Program], Products] | None = None,
+    write: Writer | None = None,
 ) -> ValidationReport:
     """Executes a compiled model and compares it with onnxruntime.
 
@@ -67,6 +67,8 @@ def validate(
     engine, schedule = ENGINE.parse(engine if write is None else "python"), SCHEDULE.parse(schedule)
     limit = whole_or_none("max_steps", max_steps, 1, UNLIMITED) or UNLIMITED
     inputs = _inputs(inputs)
+    if write is not None and not isinstance(write, Writer):  # pyright: ignore[reportUnnecessaryIsInstance] of any caller
+        raise fault("write", write, "a validator.program.Writer")
     if inputs and samples is not None:
         raise UserError(f"{option('samples', samples)}: not with {option('inputs')}, which gives the one input to run")
     settings = Settings(allowed, layers, engine, schedule, limit)

@@ -30,6 +30,7 @@ from raptor.spatial.operations import (
     ZERO_WEIGHT,
     ApplyFilters,
     ApplyLine,
+    Average,
     Dot,
     Gather,
     Move,
@@ -446,6 +447,17 @@ class Emitter:
         block["d"] = op.left.channels
         return block
 
+    def average(self, op: Average[ir.Buffer]) -> Virtual:
+        """Emits one mean for each pixel, of neighbouring elements."""
+        block = virtual("vavg", op.result.pixels)
+        block["widths"] = self.widths(op.input, op.result)
+        pixel = np.arange(len(block))
+        set_operand(block, 0, OUT, self.at(op.result) + pixel * self.size(op.result))
+        set_operand(block, 1, IN, self.at(op.input) + pixel * op.input.channels * self.size(op.input))
+        set_operand(block, 2, STRIDE, 1)
+        block["d"] = op.input.channels
+        return block
+
     def move(self, ops: Sequence[Move[ir.Buffer]]) -> Batch:
         """Emits one instruction for each run: copies neighbours, gathers elements a stride apart, or clears."""
         counts = np.array([len(op.runs) for op in ops])
@@ -502,6 +514,7 @@ EMIT: dict[type[Operation[ir.Buffer]], Callable[[Emitter, Sequence[Any]], Batch]
     Pool: _each(Emitter.pool),
     Stencil: _each(Emitter.stencil),
     Dot: _each(Emitter.dot),
+    Average: _each(Emitter.average),
     Gather: _each(Emitter.gather),
     Move: Emitter.move,
     Softmax: _each(Emitter.softmax),

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from raptor.common.arguments import fault
 from raptor.common.errors import CapacityError, UserError
 from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.crossbar import Crossbar
@@ -16,7 +17,7 @@ from raptor.device.device import Device
 from raptor.device.opening import open
 from raptor.output import files
 from raptor.target import arch as architectures
-from validator.program import Program
+from validator.program import Program, Writer
 
 _OURS = ("numpy", "integer")
 """Back ends of this process, which are made as large as the program needs."""
@@ -35,7 +36,7 @@ class Written:
 
 
 @dataclass(slots=True)
-class Chips:
+class Chips(Writer):
     """Writes programs to a device, each to crossbars of its own. A context manager that closes what it has opened.
 
     `device`: an open device, or the name of a back end as for `raptor.device.open`. `numpy` and `integer` are opened
@@ -44,6 +45,10 @@ class Chips:
 
     device: Device | str
     opened: list[Device] = field(default_factory=list[Device])
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.device, Device | str):  # pyright: ignore[reportUnnecessaryIsInstance] of any caller
+            raise fault("device", self.device, "an open device, or the name of a back end")
 
     def __enter__(self) -> Self:
         return self

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from raptor.common.errors import VerifyError
 from raptor.graph.ir import (
     Bound,
+    ChannelSum,
     Concat,
     Constant,
     ConstantTensor,
@@ -123,14 +124,21 @@ def _apply(operator: Operator, operands: list[Values], image: Image) -> Values:
             result = np.concatenate(operands, axis=-1)
         case Move() | Take():
             result = _picked(operator, operands)
-        case Softmax():
-            raised = np.exp(operands[0] - operands[0].max(axis=-1, keepdims=True))
-            result = raised / raised.sum(axis=-1, keepdims=True)
+        case Softmax() | ChannelSum():
+            result = _over_channels(operator, operands[0], full)
         case Rename():
             result = operands[0]
         case ConstantTensor(pixels):
             result = _constant(pixels)
     return result.reshape(full)
+
+
+def _over_channels(operator: Softmax | ChannelSum, x: Values, full: tuple[int, int, int]) -> Values:
+    if isinstance(operator, ChannelSum):
+        total = x.sum(axis=-1, keepdims=True) * np.float32(operator.factor)
+        return np.broadcast_to(total.reshape(*full[:2], 1), full)
+    raised = np.exp(x - x.max(axis=-1, keepdims=True))
+    return raised / raised.sum(axis=-1, keepdims=True)
 
 
 def _apply_to_integers(operator: Bound | Lookup | Requantise, operands: list[Values]) -> Values:

@@ -146,6 +146,16 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelSum:
+    """y[p, c] = factor * sum over the channels k of x[p, k]: all channels c of the result are equal.
+
+    Made by `raptor.mapping.token_layout` only.
+    """
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Concat:
     """Channels of the inputs side by side, in order."""
 
@@ -215,6 +225,7 @@ Operator = (
     | Stencil
     | Pool
     | Map
+    | ChannelSum
     | Concat
     | Move
     | Take
@@ -340,8 +351,9 @@ def _found_and_wanted(operator: Operator, sources: list[Image], image: Image) ->
             return _picked(operator, sources), (image.pixels, image.channels, True)
         case ConstantTensor(pixels):
             return pixels.shape, (image.rows, image.width, image.channels)
-        case Softmax() | Bound() | Lookup():
-            return sources[0], image
+        case ChannelSum() | Softmax() | Bound() | Lookup():
+            sums = isinstance(operator, ChannelSum)
+            return (sources[0].pixels, image.pixels) if sums else (sources[0], image)
         case Requantise(terms):
             return [image] * len(terms), sources
         case _:

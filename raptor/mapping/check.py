@@ -25,7 +25,7 @@ from raptor.mapping.decision import (
     Range,
     layer_nodes,
 )
-from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, use_vector_unit
+from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, is_mean, use_vector_unit
 from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
 from raptor.mapping.line_unfolding import (
@@ -39,7 +39,7 @@ from raptor.mapping.line_unfolding import (
 )
 from raptor.mapping.pixelwise import check_operations
 from raptor.mapping.rows import runs_by_line
-from raptor.mapping.streaming import Parts, line_parts
+from raptor.mapping.streaming import Parts, is_view, line_parts, multiplies_tokens
 from raptor.mapping.views import use_views
 from raptor.target.arch import Target
 
@@ -74,11 +74,13 @@ def faults_of(decision: Decision, graph: Graph, arch: Target) -> Iterator[str]:
     if decision.tile != (tile := tile_of(graph, arch)):
         yield f"tile: {decision.tile} channels, on this chip {tile}"
     chip = _Chip(graph, arch, decision.tile, line_parts(graph, arch.xbar_rows))
+    nodes |= layer_nodes(graph)
     for key, node in nodes.items():
         yield from (f"layer {key}: {fault}" for fault in _layer(chip, decision.layers[key], node))
     if isinstance(decision.flow, ByPixel):
         check_operations(graph, decision)
     yield from _loaders(chip, decision)
+    yield from _products(chip, decision)
     yield from _full_cores(chip, decision, nodes)
 
 
@@ -114,8 +116,8 @@ def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterat
     operator = node.operator
     assert isinstance(operator, Filter)
     by_line = isinstance(decision.flow, ByLine)
-    if isinstance(layer, OnVectorUnit) and not is_depthwise(operator):
-        yield "kind: vector, but it is not a depthwise layer"
+    if isinstance(layer, OnVectorUnit) and not is_depthwise(operator) and not is_mean(graph, node):
+        yield "kind: vector, but it is neither a depthwise layer nor a mean"
     if isinstance(layer, OnVectorUnit) and not has_narrow_weights(graph, node):
         yield f"kind: vector, but its weights have {operator.weight_bits} bits, more than its input"
     if isinstance(layer, FullyConnected | LineUnfolding) and not by_line:
@@ -165,7 +167,7 @@ def _fully_connected(chip: _Chip, layer: FullyConnected, filter_: Filter) -> Ite
 
 def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
     """Yields what is wrong with a layer by line: its grid, its cores, its blocks."""
-    if not runs_by_line(chip.graph, node, filter_) or node.inputs[0] not in chip.parts:
+    if not runs_by_line(chip.graph, node, filter_, chip.parts, chip.arch):
         yield "kind: line, but it cannot be computed by line"
         return
     grid, window = layer.grid, filter_.window
@@ -226,6 +228,22 @@ def _loaders(chip: _Chip, decision: Decision) -> Iterator[str]:
             continue
         width = chip.graph.tensors[name].image.width
         yield from _ranges(f"flow.loaders.{name}", [cols for cols, _ in loaders], width)
+
+
+def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
+    """Yields what is wrong with cores of products: together they compute all lines and pixels of the result."""
+    graph = chip.graph
+    nodes = {node.output: node for node in graph.nodes}
+    views = {node.output for node in graph.nodes if is_view(graph, node, chip.parts)}
+    for name, grid in decision.flow.products.items() if isinstance(decision.flow, ByLine) else ():
+        if name not in nodes or not multiplies_tokens(graph, nodes[name], chip.parts, views):
+            yield f"flow.products: {name} is not a product of two computed tensors by line"
+            continue
+        image = graph.tensors[name].image
+        yield from _ranges(f"flow.products.{name}.rows", grid.rows, image.rows)
+        yield from _ranges(f"flow.products.{name}.cols", grid.cols, image.width)
+        if len(grid.cores) != len(grid.rows) * len(grid.cols):
+            yield f"flow.products.{name}.cores: {len(grid.cores)} for {len(grid.rows)} x {len(grid.cols)} places"
 
 
 def _full_cores(chip: _Chip, decision: Decision, nodes: dict[str, Node]) -> Iterator[str]:

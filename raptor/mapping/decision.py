@@ -128,6 +128,25 @@ class ByTile(Known):
 
 
 @dataclass(frozen=True, slots=True)
+class DotGrid(Known):
+    """A grid of cores for a product of two computed tensors, such as the scores of an attention.
+
+    Core (r, c) computes the lines `rows[r]` of the result, which are its heads, and of these the pixels `cols[c]`,
+    which are its queries. Each core needs the other operand of its lines whole. `cores`: in order; columns change
+    fastest; a core may come several times.
+    """
+
+    rows: Items[Range]
+    cols: Items[Range]
+    cores: Items[int]
+
+    def places(self) -> Iterator[tuple[Range, Range, int]]:
+        """Yields lines, pixels and core of each place of the grid."""
+        places = ((rows, cols) for rows in self.rows for cols in self.cols)
+        yield from ((rows, cols, core) for (rows, cols), core in zip(places, self.cores, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class ByLine(Known):
     """The flow in which a value is a piece of an image line, and operations work line by line if they can.
 
@@ -135,14 +154,16 @@ class ByLine(Known):
     how much earlier other work may start and still wait for a message, because a message needs both its cores at once.
     `sample`: the list schedule of several samples, one after another, has an order for each; the order of this one is
     taken, 0 for the first, which finds an idle chip. `loaders`: for a model input, ranges of columns and the core that
-    loads each for all others; an input without loaders is loaded by every core that needs it. If not `streamed`, a core
-    passes nothing on before it has done all of a layer; streaming is measured against this.
+    loads each for all others; an input without loaders is loaded by every core that needs it. `products`: cores of
+    products of two computed tensors; without a record, such a product runs where its first operand is. If not
+    `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this.
     """
 
     xbar: Pair[int, int]
     patience_ns: float
     loaders: Named[Items[Pair[Range, int]]] = field(default_factory=dict[str, tuple[tuple[Range, int], ...]])
     streamed: bool = True
+    products: Named[DotGrid] = field(default_factory=dict[str, DotGrid])
     sample: int = 0
     kind: Literal["line"] = "line"
 
@@ -178,6 +199,7 @@ class Decision(Known):
                 yield from layer.cores
         if isinstance(self.flow, ByLine):
             yield from (core for loaders in self.flow.loaders.values() for _, core in loaders)
+            yield from (core for grid in self.flow.products.values() for core in grid.cores)
 
     def __str__(self) -> str:
         return "".join(f"{line}\n" for line in self._lines())
@@ -194,7 +216,7 @@ class Decision(Known):
 
 
 def _flow_lines(flow: Flow) -> Iterator[str]:
-    """Yields the settings, then a line for each model input that has loaders."""
+    """Yields the settings, then a line for each model input with loaders, and for each product with cores."""
     if not isinstance(flow, ByLine):
         yield f"by {flow.kind}"
         return
@@ -204,6 +226,9 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
     for name, parts in flow.loaders.items():
         loaders = ", ".join(f"columns {_range(cols)}: core {core}" for cols, core in parts)
         yield f"  %{name}: loaded, {loaders}"
+    for name, grid in flow.products.items():
+        lines, pixels = (" ".join(map(_range, ranges)) for ranges in (grid.rows, grid.cols))
+        yield f"  %{name}: lines {lines} x pixels {pixels}, cores {' '.join(map(str, grid.cores))}"
 
 
 def _layer_lines(layer: Layer) -> Iterator[str]:

@@ -5,9 +5,10 @@ takes longest gets its next faster grid of cores, as long as cores are left.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 from raptor.graph.ir import (
     Filter,
@@ -27,7 +28,7 @@ from raptor.mapping.decision import (
     filters_of,
     layer_nodes,
 )
-from raptor.mapping.depthwise import as_stencils, choose_depthwise
+from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means
 from raptor.mapping.following import NOTHING, Following, following
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
@@ -48,6 +49,7 @@ from raptor.mapping.plans import (
     Placed,
     Plan,
     choose,
+    in_order,
     pareto,
     share_cores,
 )
@@ -57,9 +59,12 @@ from raptor.mapping.streaming import (
     Parts,
     Range,
     cut_channels,
+    fits_rows,
     is_streamed,
     line_parts,
 )
+from raptor.mapping.token_cores import Stages, TokenCores, choose_token_cores, find_stages
+from raptor.mapping.token_layout import is_tokens, lay_tokens
 from raptor.mapping.views import join_views
 from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import (
@@ -78,14 +83,18 @@ from raptor.target.timing import (
     vector_element_ns,
 )
 
+T = TypeVar("T", LineUnfolding, KernelUnfolding, FullyConnected, KernelUnfolding | FullyConnected)
 
-def layer_plans(graph: Graph, arch: Target, knobs: Knobs) -> dict[str, list[Plan]]:
-    """Returns every plan of each layer that can be computed by line, by the key of the layer."""
+
+def layer_plans(graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = ()) -> dict[str, list[Plan]]:
+    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none."""
     parts = line_parts(graph, arch.xbar_rows)
     after = following(graph, arch)
     found: dict[str, list[Plan]] = {}
     for node in graph.nodes:
-        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator) and node.inputs[0] in parts:
+        if node.output in without:
+            continue
+        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch):
             chip = layer_target(graph, node, arch)
             more = after.get(filter_key(node), NOTHING)
             plans = list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
@@ -99,8 +108,8 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
 
     Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
     """
-    vector = choose_depthwise(graph, arch)
-    on_crossbars = join_views(lift_signals(as_stencils(graph, vector)))
+    vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
+    on_crossbars = join_views(lift_signals(lay_tokens(as_stencils(graph, vector))))
     found = _map_lines(on_crossbars, arch, knobs)
     if found is None:
         return map_raptor(graph, arch)
@@ -112,21 +121,79 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
 def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small."""
     parts = line_parts(graph, arch.xbar_rows)
-    layers = layer_plans(graph, arch, knobs)
     read = {name for node in graph.nodes for name in node.inputs}
     inputs = {n: list(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
+    after = {key: work.elements_ns for key, work in following(graph, arch).items()}
+    stages = find_stages(graph, arch, after)
+    tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs)
+    if tokens is not None:
+        return tokens
+    layers = layer_plans(graph, arch, knobs)
     fitting = _fit(graph, arch, layers, inputs, knobs.share)
     if fitting is None:
         return None
     whole, placed = fitting
+    return _numbered(graph, arch, knobs, layers, inputs, whole, placed, TokenCores())
+
+
+def _beside_tokens(
+    graph: Graph, arch: Target, stages: Stages, inputs: dict[str, list[Plan]], knobs: Knobs
+) -> tuple[dict[str, Layer], ByLine] | None:
+    """Returns the layers and the flow with chains and attentions on cores of their own; None if the chip is too small.
+
+    The other layers get cores until none takes longer than a group of attentions, or than a part of that if the
+    latency counts: in it, their times are added.
+    """
+    others = layer_plans(graph, arch, knobs, stages.keys)
+    tokens = {name for name in inputs if is_tokens(graph.tensors[name].image)}
+    fronts = {k: pareto(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
+    whole, used = _place_whole(graph, others.keys() | stages.keys, arch, apart=True)
+    at = dict.fromkeys(fronts, 0)
+    while True:
+        taken = sum(fronts[key][i].cores for key, i in at.items())
+        choice = choose_token_cores(stages, arch, arch.usable_cores - used - taken, knobs)
+        if choice is None:
+            return None
+        longest_ns = choice.interval_ns / (1 + knobs.latency)
+        slow = [k for k, i in at.items() if fronts[k][i].core_ns > longest_ns and i + 1 < len(fronts[k])]
+        if not slow:
+            break
+        at[max(slow, key=lambda k: fronts[k][at[k]].core_ns)] += 1
+    placed = in_order({key: fronts[key][i] for key, i in at.items()})
+    return _numbered(graph, arch, knobs, others, inputs, whole, placed, choice)
+
+
+def _numbered(
+    graph: Graph,
+    arch: Target,
+    knobs: Knobs,
+    layers: dict[str, list[Plan]],
+    inputs: dict[str, list[Plan]],
+    whole: dict[str, KernelUnfolding | FullyConnected],
+    placed: dict[str, Placed],
+    tokens: TokenCores,
+) -> tuple[dict[str, Layer], ByLine]:
+    """Returns all layers and the flow, with the cores of `placed` first, then those of `tokens`, then `whole`."""
     lines = {key: LineUnfolding(placed[key].plan.grid, placed[key].cores) for key in layers}
-    loading_of = ((n, placed[n]) for n in inputs if placed[n].cores)
+    loading_of = ((n, placed[n]) for n in inputs if n in placed and placed[n].cores)
     loaders = {n: tuple(zip(p.plan.grid.cols, p.cores, strict=True)) for n, p in loading_of}
     first = 1 + max((core for p in placed.values() for core in p.cores), default=-1)
-    moved = {key: replace(layer, cores=tuple(c + first for c in layer.cores)) for key, layer in whole.items()}
+    in_chains = {key: _moved(layer, first) for key, layer in tokens.layers.items()}
+    products = {key: replace(grid, cores=tuple(c + first for c in grid.cores)) for key, grid in tokens.products.items()}
+    moved = {key: _moved(layer, first + tokens.cores) for key, layer in whole.items()}
+    begin = next(iter(in_chains.values()), None)
+    if begin is not None:
+        first_tokens = tuple((cols, begin.core(s, 0, 0)) for s, cols in enumerate(begin.grid.cols))
+        wide = {n for n in inputs.keys() - placed.keys() if graph.tensors[n].image.width == begin.grid.cols[-1][1]}
+        loaders |= dict.fromkeys(sorted(wide), first_tokens)
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     patience_ns = knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
-    return {**lines, **moved}, ByLine(xbar, patience_ns, loaders)
+    return {**lines, **in_chains, **moved}, ByLine(xbar, patience_ns, loaders, products=products)
+
+
+def _moved(layer: T, first: int) -> T:
+    """Returns a layer with its cores counted from `first`."""
+    return replace(layer, cores=tuple(core + first for core in layer.cores))
 
 
 def _fit(
@@ -160,14 +227,18 @@ def _without_copies(plan: Plan) -> Plan:
     return replace(plan, grid=replace(plan.grid, copies=1))
 
 
-def runs_by_line(graph: Graph, node: Node, operator: Filter) -> bool:
-    """Tells whether a layer can be computed line by line, provided that its input comes as lines."""
-    window = operator.window
+def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
+    """Tells whether a layer can be computed line by line. `parts`: see `line_parts`."""
+    window, given = operator.window, parts.get(node.inputs[0])
+    if given is None or not fits_rows(given, arch.xbar_rows):
+        return False
     if operator.key or operator.relu:
         return False
     if len(window.kernel) != 2 or window.batch != 1:
         return False
-    return is_streamed(graph.tensors[node.output].image)
+    before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    dims = (before.rows, before.width), (after.rows, after.width)
+    return is_streamed(after) and dims == (window.in_dims, window.out_dims)
 
 
 def loading(image: Image, arch: Target) -> Iterator[Plan]:

@@ -1,19 +1,24 @@
 """Finds the tensors that stream line by line, and cuts their channels into ranges."""
 
+from collections.abc import Container, Mapping
 from itertools import accumulate
 
 import numpy as np
 
 from raptor.graph.ir import (
+    ChannelSum,
     Concat,
+    Dot,
     Elementwise,
     Graph,
     Move,
     Node,
     Pool,
     Rename,
+    Softmax,
     Stencil,
 )
+from raptor.mapping.token_layout import is_tokens
 from raptor.target.layout import Image
 
 Range = tuple[int, int]
@@ -25,9 +30,11 @@ LONGEST = 8192
 
 
 def is_streamed(image: Image) -> bool:
-    """Tells whether a tensor is one image of two dimensions and channels, several pixels, and not too large."""
+    """Tells whether a tensor is lines of tokens, or one image of two dimensions and channels, and not too large."""
     if max(image.rows, image.width) > LONGEST:
         return False
+    if is_tokens(image):
+        return True
     alone = len(image.shape) == 3 or (len(image.shape) == 4 and image.shape[0] == 1)
     return alone and image.channel_axis == len(image.shape) - 3 and image.pixels > 1
 
@@ -40,7 +47,8 @@ def cut_channels(channels: int, tile: int) -> Parts:
 def line_parts(graph: Graph, tile: int) -> dict[str, Parts]:
     """Returns the channel ranges of every streamed tensor.
 
-    A concatenation keeps those of its operands; so does a `Move` that takes whole ranges of channels.
+    A concatenation keeps those of its operands; so does a `Move` that takes whole ranges of channels. Scores of
+    attention are one range: a softmax needs them side by side.
     """
     parts = {n: cut_channels(graph.tensors[n].image.channels, tile) for n in graph.inputs if _streams(graph, n)}
     for node in graph.nodes:
@@ -54,13 +62,41 @@ def _streams(graph: Graph, name: str) -> bool:
     return is_streamed(graph.tensors[name].image)
 
 
+def is_view(graph: Graph, node: Node, parts: Mapping[str, Parts]) -> bool:
+    """Tells whether a move takes tokens or makes tokens, and all that it takes streams. `parts`: see `line_parts`."""
+    if not isinstance(node.operator, Move) or not all(name in parts for name in node.inputs):
+        return False
+    return any(is_tokens(graph.tensors[name].image) for name in (*node.inputs, node.output))
+
+
+def multiplies_tokens(graph: Graph, node: Node, parts: Mapping[str, Parts], views: Container[str]) -> bool:
+    """Tells whether a product of two computed tensors can be computed by line.
+
+    Its operands must stream, or be `views`: lines are the batch in both, pixels the rows of the first and the columns
+    of the second.
+    """
+    operator = node.operator
+    if not isinstance(operator, Dot) or node.output not in parts:
+        return False
+    images = (graph.tensors[name].image for name in (*node.inputs, node.output))
+    wanted = [(operator.batch, n) for n in (operator.rows, operator.cols, operator.rows)]
+    return [(i.rows, i.width) for i in images] == wanted and all(n in views or n in parts for n in node.inputs)
+
+
+def fits_rows(parts: Parts, xbar_rows: int) -> bool:
+    """Tells whether the channels of each range fit the rows of a crossbar."""
+    return all(stop - start <= xbar_rows for start, stop in parts)
+
+
 def _kept(graph: Graph, node: Node, parts: dict[str, Parts]) -> Parts | None:
     """Returns the channel ranges of the operand if the node leaves channels where they are, else None."""
+    if isinstance(node.operator, Dot | Softmax):
+        return ((0, graph.tensors[node.output].image.channels),)
     if isinstance(node.operator, Concat) and all(name in parts for name in node.inputs):
         return _joined([parts[name] for name in node.inputs])
     if isinstance(node.operator, Move) and all(name in parts for name in node.inputs):
-        return _picked(graph, node, node.operator, parts)
-    if isinstance(node.operator, Elementwise | Pool | Rename | Stencil):
+        return None if is_tokens(graph.tensors[node.output].image) else _picked(graph, node, node.operator, parts)
+    if isinstance(node.operator, ChannelSum | Elementwise | Pool | Rename | Stencil):
         same = (n for n in node.inputs if n in parts and keeps_channels(graph, n, node.output))
         return next((parts[name] for name in same), None)
     return None

@@ -205,7 +205,8 @@ def _layers(
                 node=node,
                 op_type=op_type,
                 inputs=tuple(_inputs(graph, sources[node])),
-                shape=spatial.tensors[names[node][-1]].shape,
+                # A view has no tiles of its own: parts of it are made where they are read.
+                shape=graph.tensors[names[node][-1] if names[node] else sources[node][-1].output].shape,
                 unfolding=_unfolding(matrices) if matrices else "vector" if node in stencils else None,
                 replicas=max((_replicas(decision.layers[key], held[key]) for key in keys), default=0),
                 matrices=len(matrices),

@@ -13,6 +13,7 @@ from raptor.spatial.ir import BodyOp, Compute, Copy, TakeRows
 from raptor.spatial.operations import (
     ApplyFilters,
     ApplyLine,
+    Average,
     Dot,
     Gather,
     Move,
@@ -123,7 +124,12 @@ def _gather_ns(op: Gather[Tile], arch: Target) -> float:
     return total
 
 
+def _average_ns(op: Average[Tile], arch: Target) -> float:
+    return op.result.pixels * (vector_ns(arch, op.input.channels, 1) + ISSUE_NS)
+
+
 OF_CLASS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
+    Average: _average_ns,
     Bound: _at_once_ns,
     Copy: lambda _, __: 0.0,
     Dot: _dot_ns,

@@ -5,7 +5,7 @@ no addresses and no protocol. A graph prints in the style of the thesis, listing
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal, TypeAlias
 
@@ -140,6 +140,30 @@ class TakeUse:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ViewUse:
+    """A tensor of which only some regions exist, because it is nothing but elements of others in another order.
+
+    inputs, sources: the tensors, and the element of theirs that each element is, as in a `Move` of the Graph: [pixels,
+    channels]. tiles: the regions that were made, some on several cores.
+    """
+
+    node: str
+    image: Image
+    inputs: tuple[str, ...]
+    sources: npt.NDArray[np.int64]
+    tiles: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductUse:
+    """The operands of a product of two computed tensors, which may be views, and the number of its columns."""
+
+    left: str
+    right: str
+    cols: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class MoveUse:
     """The elements of other tensors, `inputs`, that a tensor consists of. sources: see `raptor.graph.ir.Move`."""
 
@@ -153,7 +177,9 @@ class SpatialGraph:
 
     tensors: by name. filters: by key of the layer in the decision. filter_of: by name of a tensor that a filter
     computes. take_of: by name of a tensor of rows of a table. move_of: by name of a tensor that is a rearrangement.
-    literals: the tiles that are constants, by name. numbers: the kind of program, as in `Graph`.
+    views: by name of a tensor of which only regions exist. product_of: by name of a tensor that is computed line by
+    line as a product of two others. literals: the tiles that are constants, by name. numbers: the kind of program, as
+    in `Graph`.
     """
 
     name: str
@@ -167,6 +193,8 @@ class SpatialGraph:
     move_of: Mapping[str, MoveUse]
     literals: Mapping[str, ConstantTile]
     computes: tuple[Compute, ...]
+    views: Mapping[str, ViewUse] = field(default_factory=dict[str, ViewUse])
+    product_of: Mapping[str, ProductUse] = field(default_factory=dict[str, ProductUse])
 
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"

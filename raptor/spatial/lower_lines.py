@@ -35,6 +35,7 @@ from raptor.mapping.streaming import (
     keeps_channels,
     line_parts,
 )
+from raptor.mapping.token_layout import is_tokens
 from raptor.spatial.fully_connected import DenseLayer, Source
 from raptor.spatial.ir import Compute, Copy, Part
 from raptor.spatial.line_filter import LayerLines
@@ -317,7 +318,7 @@ class LineLowering(TileLowering):
         lead = self.lead(node)
         assert lead is not None
         parts = self.parts_of[node.output]
-        make = op_of(operator)
+        make = op_of(operator, short=is_tokens(image))
         made: Made = {}
         for y, p, cell in self.grids[self.as_parts(lead, parts)].cells():
             shape = 1, cell.tile.width, cell.tile.channels

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import (
     Bound,
+    ChannelSum,
     Concat,
     Constant,
     ConstantTensor,
@@ -28,8 +29,8 @@ from raptor.graph.ir import (
 )
 from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
 from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
-from raptor.spatial.ir import BodyOp, Compute, Part, TakeRows, TensorParts
-from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Gather, Piece, Vector
+from raptor.spatial.ir import BodyOp, Compute, Part, ProductUse, TakeRows, TensorParts, ViewUse
+from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Average, Gather, Piece, Vector
 from raptor.spatial.operations import Dot as DotTile
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
@@ -69,6 +70,16 @@ class TileLowering:
     literals: dict[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
     residency: Residency = field(default_factory=Residency)
 
+    @property
+    def view_uses(self) -> dict[str, ViewUse]:
+        """The tensors of which only regions were made, by name."""
+        return {}
+
+    @property
+    def product_uses(self) -> dict[str, ProductUse]:
+        """The products of two computed tensors that were lowered by line, by name of the result."""
+        return {}
+
     def bind_input(self, name: str) -> None:
         """Gives a model input its tiles."""
         self.bind_input_tiles(name)
@@ -95,8 +106,8 @@ class TileLowering:
                 self.lower_move(node, operator)
             case Take() as operator:
                 self.lower_take(node, operator)
-            case Softmax():
-                self.lower_softmax(node)
+            case Softmax() | ChannelSum() as operator:
+                self.lower_over_channels(node, operator)
             case Rename():
                 self.lower_rename(node)
             case ConstantTensor() as operator:
@@ -215,6 +226,44 @@ class TileLowering:
             parts.append((region, result))
         self.bind(node.output, node.name, parts)
 
+    def lower_sum(self, node: Node, operator: ChannelSum) -> None:
+        """Emits the sum over the channels of each pixel, then repeats it in the channels of the result."""
+        image = self.graph.tensors[node.output].image
+        total = self.summed(node, f"{node.output}.sum", [p.tile for p in self.parts(node.inputs[0])], operator.factor)
+        parts: list[tuple[Region, Tile]] = []
+        for i, region in self.regions(image):
+            result = self.tile(node.output, i, region, image)
+            self.add(node, [repeat_op(result, total)])
+            parts.append((region, result))
+        self.bind(node.output, node.name, parts)
+
+    def summed(self, node: Node, name: str, tiles: Sequence[Tile], factor: float, position: float = 1.0) -> Tile:
+        """Emits the sum over the channels of some tiles of the same pixels, times a factor; returns a tile of it.
+
+        A tile is added up where it is, and the sums on the core of the first one.
+        """
+        total: Tile | None = None
+        for k, tile in enumerate(tiles):
+            part = replace(tile, name=f"{name}.{k}", channels=1)
+            body: list[BodyOp] = [Average(part, tile)]
+            share = np.float32(factor * tile.channels)
+            if share != 1:
+                part = replace(part, name=f"{part.name}.scaled")
+                weight = ConstantTile.of(f"{part.name}.weight", np.full((1, 1, 1), share), tile.element)
+                body.append(Vector(part, "mul", (body[0].result, weight)))
+            self.emit_body(node, body, position)
+            if total is not None:
+                added = replace(part, name=f"{part.name}.added")
+                self.emit_body(node, [Vector(added, "add", (total, part))], position)
+                part = added
+            total = part
+        assert total is not None, "every image has channels"
+        return total
+
+    def emit_body(self, node: Node, body: list[BodyOp], position: float) -> None:
+        """Emits a compute without matrices at a position; its result is that of the last operation."""
+        self.emit(Compute(node.name, node.op_type, node.output, (), tuple(body), (body[-1].result,)), None, position)
+
     def lower_move(self, node: Node, operator: Move) -> None:
         """Emits a `Move` for each tile of the result: one list of runs from the tiles of the inputs.
 
@@ -233,7 +282,7 @@ class TileLowering:
                 self._locate(name, wanted - first, base, where, offset)
                 base += len(self.parts(name))
             runs = find_runs(where, offset)
-            whole = _whole_tile(runs, sources, result)
+            whole = whole_tile(runs, [part.tile for part in sources], result)
             if whole is not None:
                 bound.append((region, whole))
                 continue
@@ -289,6 +338,13 @@ class TileLowering:
             parts.append((region, tile))
         self.bind(node.output, node.name, parts)
 
+    def lower_over_channels(self, node: Node, operator: Softmax | ChannelSum) -> None:
+        """Emits an operator that needs all channels of a pixel."""
+        if isinstance(operator, ChannelSum):
+            self.lower_sum(node, operator)
+        else:
+            self.lower_softmax(node)
+
     def lower_softmax(self, node: Node) -> None:
         """Emits a softmax. It needs all channels of a pixel side by side, so the result is one wide tile."""
         image = self.graph.tensors[node.output].image
@@ -317,6 +373,13 @@ class TileLowering:
         self.bind(node.output, node.name, [(r, layer.partial[r.channels]) for _, r in self.regions(image)])
 
 
+def repeat_op(result: Tile, given: Tile) -> MoveTile[Tile]:
+    """Returns the operation that repeats the only channel of each pixel in all channels of the result."""
+    pixel = np.arange(result.pixels)
+    runs = np.stack(np.broadcast_arrays(pixel * result.channels, 0, pixel, 0, result.channels), axis=1)
+    return MoveTile(result, (given,), runs)
+
+
 def table_of(name: str, operator: Take, region: Region, element: ElementType) -> ConstantTile:
     """Returns the table of a range of channels, with a pixel for each row; name: that of the tensor of rows."""
     rows = operator.table[None, :, slice(*region.channels)]
@@ -332,15 +395,15 @@ def id_places(given: TensorParts) -> Ints:
     return places.reshape(-1, 2)
 
 
-def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup) -> MakeOp:
-    """Returns a function that makes the operation of one tile."""
+def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, *, short: bool = False) -> MakeOp:
+    """Returns a function that makes the operation of one tile; for `short`, see `map_op`."""
     match operator:
         case Stencil():
             return stencil_op(operator)
         case Pool():
             return _pool_op(operator)
         case Map():
-            return map_op(operator)
+            return map_op(operator, short=short)
         case Requantise():
             return requantise_op(operator)
         case Bound():
@@ -349,13 +412,16 @@ def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup) -> MakeO
             return lookup_op(operator)
 
 
-def map_op(operator: Map) -> MakeOp:
-    """Returns a function that makes the `Vector` of one tile."""
+def map_op(operator: Map, *, short: bool = False) -> MakeOp:
+    """Returns a function that makes the `Vector` of one tile.
+
+    If `short`, a constant of one number is a single element, so that little is loaded; the core repeats it.
+    """
 
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         element = operands[0].element if operands else result.element
         chosen = tuple(
-            _constant_tile(f"{result.name}.const{i}", o, result, element, region)
+            _constant_tile(f"{result.name}.const{i}", o, result, element, region, short=short)
             if isinstance(o, Constant)
             else operands[o]
             for i, o in enumerate(operator.operands)
@@ -393,18 +459,25 @@ def stencil_op(operator: Stencil) -> MakeOp:
     return make
 
 
-def _whole_tile(runs: Ints, sources: list[Part], result: Tile) -> Tile | None:
+def whole_tile(runs: Ints, sources: Sequence[Tile], result: Tile) -> Tile | None:
     """Returns the source tile that equals `result` from end to end, or None."""
     run: list[int] = runs[0].tolist()
     _, source, first, stride, elements = run
     if source < 0 or (first, stride, elements) != (0, 1, result.elements):
         return None
-    tile = sources[source].tile
+    tile = sources[source]
     return tile if (tile.pixels, tile.channels) == (result.pixels, result.channels) else None
 
 
-def _constant_tile(name: str, constant: Constant, result: Tile, element: ElementType, region: Region) -> ConstantTile:
-    """Cuts out the part of a constant for one tile: a pixel, a row or the whole tile, the shortest that repeats."""
+def _constant_tile(
+    name: str, constant: Constant, result: Tile, element: ElementType, region: Region, *, short: bool
+) -> ConstantTile:
+    """Cuts out the part of a constant for one tile: a pixel, a row or the whole tile, the shortest that repeats.
+
+    If `short`, it is one element for a constant of one number.
+    """
+    if short and constant.pixels.size == 1:
+        return ConstantTile.of(name, constant.pixels, element)
     rows, width, channels = constant.pixels.shape
     values = constant.pixels[:, :, slice(*region.channels)] if channels > 1 else constant.pixels
     if width > 1 and region.cols is not None:

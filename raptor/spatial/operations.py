@@ -316,6 +316,20 @@ class Dot(OneResult[V]):
 
 
 @dataclass(frozen=True, slots=True)
+class Average(OneResult[V]):
+    """Mean of the channels of each pixel; the result has one channel."""
+
+    input: V
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return (self.input,)
+
+    def map_operands(self, f: Callable[[V], W]) -> "Average[W]":
+        return Average(f(self.result), f(self.input))
+
+
+@dataclass(frozen=True, slots=True)
 class Piece(Generic[V]):
     """A part of a `Gather`: channels `source` and up of a value become channels `target` and up of the result."""
 

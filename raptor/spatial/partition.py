@@ -3,9 +3,9 @@
 from raptor.graph.ir import Filter, Graph, Move, Take
 from raptor.mapping.decision import ByLine, ByPixel, ByTile, Decision, filter_key
 from raptor.spatial.ir import FilterUse, MoveUse, SpatialGraph, TakeUse
-from raptor.spatial.lower_lines import LineLowering
 from raptor.spatial.lower_pixels import PixelLowering
 from raptor.spatial.lower_tiles import TileLowering
+from raptor.spatial.lower_tokens import TokenLowering
 from raptor.spatial.placed import Partition
 from raptor.target.arch import Target
 
@@ -20,7 +20,10 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
     lowering.finish()
     filter_of = {n.output: FilterUse(filter_key(n), n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Filter)}
     take_of = {n.output: TakeUse(n.operator.table, n.inputs[0]) for n in graph.nodes if isinstance(n.operator, Take)}
-    moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move))
+    # Of a view there may be regions only, which are proved by themselves.
+    views = lowering.view_uses
+    moved = lowering.tensors.keys() - views.keys()
+    moves = ((n, n.operator) for n in graph.nodes if isinstance(n.operator, Move) and n.output in moved)
     # NOTE: by pixel, a tensor is put together from its tiles or cut into them, so its tiles alone tell no origin.
     by_pixel = isinstance(decision.flow, ByPixel)
     move_of = {} if by_pixel else {n.output: MoveUse(move.sources, n.inputs) for n, move in moves}
@@ -36,6 +39,8 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         move_of,
         lowering.literals,
         tuple(placed.compute for placed in lowering.computes),
+        views,
+        lowering.product_uses,
     )
     return Partition(cut, tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
 
@@ -45,6 +50,6 @@ def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:
         case ByTile():
             return TileLowering(graph, decision, arch)
         case ByLine():
-            return LineLowering(graph, decision, arch)
+            return TokenLowering(graph, decision, arch)
         case ByPixel():
             return PixelLowering(graph, decision, arch)

@@ -17,6 +17,7 @@ from raptor.spatial.verify_lines import verify_lines
 from raptor.spatial.verify_moves import verify_moves
 from raptor.spatial.verify_takes import verify_takes
 from raptor.spatial.verify_types import verify_types
+from raptor.spatial.verify_views import verify_products, verify_views
 from raptor.target.arch import Target
 from raptor.target.layout import Image, Region
 
@@ -49,6 +50,8 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     verify_lines(graph)
     verify_dense(graph)
     verify_takes(graph)
+    verify_views(graph)
+    verify_products(graph)
     verify_moves(graph)
     _check_used(graph)
 

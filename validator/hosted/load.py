@@ -1,6 +1,6 @@
 """Loads a program in segments. The directory is not trusted: every fault in it is a `UserError`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from raptor.output import files
 from raptor.output.files import FileEntry, SegmentFile, Segments
 from validator.hosted.listing import directory, read_segments
 from validator.load import MEMORY_LIMIT_BYTES, load
-from validator.program import Products, Program
+from validator.program import Program, Writer
 from validator.session import session
 
 _LARGEST_MODEL = 2**31 - 1
@@ -28,7 +28,7 @@ class Hosted:
     programs: Mapping[str, Program]
     sessions: Mapping[str, Any]
 
-    def on_device(self, write: Callable[[Program], Products]) -> "Hosted":
+    def on_device(self, write: Writer) -> "Hosted":
         """Returns the program with its matrices in crossbars outside of the engine, where `write` puts them."""
         return replace(self, programs={path: program.on_device(write) for path, program in self.programs.items()})
 

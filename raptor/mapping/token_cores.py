@@ -1,0 +1,384 @@
+"""Chooses cores for transformers: layers between two attentions share cores, and attentions take all cores of a group.
+
+Between two attentions every token is for itself. So the layers there form a chain: a core holds the weights of all of
+them and takes some tokens, which never leave it. If a core is too small, several cores hold a chain together, each some
+output channels. An attention needs keys and values of all tokens, and no crossbars: any core can take some queries of
+some heads. Attentions and chains come in turns, so they can use the same cores: the model is cut into groups of
+neighbouring attentions and chains, and a group has cores of its own. Few groups are good for the latency, because more
+cores work on each attention; many are good for the interval, because more samples are under way.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax
+from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
+from raptor.mapping.knobs import MESSAGE_NS, Knobs
+from raptor.mapping.line_unfolding import block_pixels
+from raptor.mapping.streaming import Parts, Range, cut_channels, is_view, line_parts, multiplies_tokens
+from raptor.mapping.token_layout import is_pointwise, is_tokens
+from raptor.mapping.widths import accumulating, layer_target
+from raptor.target.arch import Target
+from raptor.target.timing import (
+    ISSUE_NS,
+    copy_ns,
+    global_port_ns,
+    message_element_ns,
+    mvmul_ns,
+    vector_element_ns,
+    vector_ns,
+)
+
+MOST_TOGETHER = 32
+"""Largest number of cores that hold a chain together. With more, the layers of a chain get cores of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLayer:
+    """A layer of some tokens: its filter, the channel ranges of its input, and the target with its widths.
+
+    `extra_ns`: time of what follows it on its cores, for all tokens. `constants`: elements of constants that each of
+    its cores loads for that.
+    """
+
+    key: str
+    tokens: int
+    filter_: Filter
+    parts: Parts
+    arch: Target
+    extra_ns: float
+    constants: int
+
+    def cut(self, cores: int) -> Iterator[tuple[tuple[Parts, ...], tuple[Range, ...]]]:
+        """Yields ways to share the layer among cores: groups of input ranges, output ranges; one of them is whole.
+
+        There may be fewer of them than cores.
+        """
+        ranges = cut_channels(self.filter_.weights.shape[2], self.arch.xbar_rows)
+        pieces = even(len(ranges), min(cores, len(ranges)))
+        yield (self.parts,), tuple((ranges[a][0], ranges[b - 1][1]) for a, b in pieces)
+        if cores > 1 and len(self.parts) > 1:
+            groups = even(len(self.parts), min(cores, len(self.parts)))
+            yield tuple(self.parts[a:b] for a, b in groups), ((0, ranges[-1][1]),)
+
+    def share(self, cores: int, pixels: int) -> tuple[tuple[Parts, ...], tuple[Range, ...]]:
+        """Returns the way with which a core takes least time."""
+        return min(self.cut(cores), key=lambda way: self.token_ns(*way, pixels))
+
+    def blocks(self, group: Parts, width: int, pixels: int) -> Iterator[tuple[int, int]]:
+        """Yields for each channel range of the input the tokens of a block, at most `pixels`, and its crossbars."""
+        for part in group:
+            count = min(pixels, block_pixels(part, self.arch.xbar_rows))
+            yield count, -(-count * width // self.arch.outputs_per_xbar)
+
+    def token_ns(self, ins: tuple[Parts, ...], outs: tuple[Range, ...], pixels: int) -> float:
+        """Returns the time of a core for a token: products, sums, and partial sums of other cores."""
+        sums, width, groups = accumulating(self.arch), max(b - a for a, b in outs), len(ins)
+        products = sum(
+            (mvmul_ns(self.arch, xbars) + ISSUE_NS) / count for count, xbars in self.blocks(ins[0], width, pixels)
+        )
+        added = width * vector_element_ns(sums) * max(len(group) for group in ins)
+        moved = (groups - 1) / groups * width * (vector_element_ns(sums) + 2 * message_element_ns(sums))
+        return products + added + moved
+
+    def xbars(self, cores: int, pixels: int) -> int:
+        """Returns the crossbars of the core that needs most."""
+        ins, outs = self.share(cores, pixels)
+        width = max(b - a for a, b in outs)
+        return max(sum(xbars for _, xbars in self.blocks(group, width, pixels)) for group in ins)
+
+    def core_ns(self, cores: int, pixels: int, tokens: int, share: float) -> float:
+        """Returns the working time of a core for some tokens. `share`: its part of what follows."""
+        return tokens * self.token_ns(*self.share(cores, pixels), pixels) + self.extra_ns * share
+
+    def grid(self, cols: tuple[Range, ...], cores: int, pixels: int, step_ns: float) -> LineGrid:
+        """Returns the grid for tokens `cols`, each on `cores` cores."""
+        ins, outs = self.share(cores, pixels)
+        widest = max(xbars for _, xbars in self.blocks(ins[0], max(b - a for a, b in outs), pixels))
+        step = max(1, int(step_ns / mvmul_ns(self.arch, widest)))
+        return LineGrid(cols, ins, outs, 1, pixels, 0, step)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layers between two attentions."""
+
+    layers: tuple[TokenLayer, ...]
+    xbars_per_core: int
+    xbar_rows: int
+
+    @property
+    def tokens(self) -> int:
+        """Largest number of tokens of a layer."""
+        return max((layer.tokens for layer in self.layers), default=0)
+
+    @cached_property
+    def form(self) -> tuple[int, int] | None:
+        """The cores that hold the chain together, and the tokens of a block; None if no number of cores holds it."""
+        for cores in range(1, MOST_TOGETHER + 1):
+            for pixels in (self.xbar_rows, 1):
+                if sum(layer.xbars(cores, pixels) for layer in self.layers) <= self.xbars_per_core:
+                    return cores, pixels
+        return None
+
+    @property
+    def least(self) -> int:
+        """The fewest cores that hold the chain. `form` must not be None."""
+        assert self.form is not None
+        return self.form[0] if self.layers else 0
+
+    def copies(self, cores: int) -> int:
+        """Returns how often some cores hold the chain."""
+        return min(cores // self.least, self.tokens) if self.layers else 0
+
+    def core_ns(self, cores: int) -> float:
+        """Returns the working time of one of so many cores for a sample, with the wait for all constants."""
+        if not self.layers:
+            return 0.0
+        assert self.form is not None
+        (together, pixels), copies = self.form, self.copies(cores)
+        share = 1 / (copies * together)
+        loaded = copies * sum(global_port_ns(layer.arch, layer.constants) for layer in self.layers)
+        return loaded + sum(layer.core_ns(together, pixels, -(-layer.tokens // copies), share) for layer in self.layers)
+
+    def best(self, cores: int) -> int:
+        """Returns the number of cores, at most `cores`, with which the chain is fastest; the least of equal ones."""
+        return min(range(self.least, cores + 1, max(1, self.least)), key=self.core_ns, default=0)
+
+    def records(self, cores: Sequence[int], step_ns: float) -> Iterator[tuple[str, LineUnfolding]]:
+        """Yields key and record of each layer on these cores."""
+        if not self.layers:
+            return
+        assert self.form is not None
+        together, pixels = self.form
+        for layer in self.layers:
+            cols = even(layer.tokens, min(self.copies(len(cores)), layer.tokens))
+            grid = layer.grid(cols, together, pixels, step_ns)
+            own = (cores[s * together + j] for s in range(len(cols)) for j in range(len(grid.outs) * len(grid.ins)))
+            yield layer.key, LineUnfolding(grid, tuple(own))
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The first product of an attention: keys, heads, queries of a head, keys of a head, channels of each."""
+
+    key: str
+    heads: int
+    queries: int
+    keys: int
+    channels: int
+
+    def splits(self, cores: int) -> Iterator[tuple[int, int]]:
+        """Yields ways to cut heads and queries for at most so many cores."""
+        for heads in range(1, min(self.heads, cores) + 1):
+            yield heads, min(self.queries, cores // heads)
+
+    def core_ns(self, heads: int, queries: int, arch: Target) -> float:
+        """Returns the working time of a core for heads and queries of each.
+
+        Keys and values of the heads come by messages; the values are transposed. Then there is a dot product of
+        vectors for each query and key, and for each query and channel.
+        """
+        scores = self.keys * (vector_ns(arch, self.channels, 2) + ISSUE_NS)
+        means = self.channels * (vector_ns(arch, self.keys, 2) + ISSUE_NS)
+        moved = 2 * self.keys * (self.channels * message_element_ns(arch) + copy_ns(arch, self.channels))
+        turned = self.channels * vector_ns(arch, self.keys, 1)
+        return heads * (queries * (scores + means + vector_ns(arch, self.keys, 2)) + moved + turned + MESSAGE_NS)
+
+    def best(self, cores: int, arch: Target) -> tuple[float, tuple[int, int]]:
+        """Returns the least working time of so many cores, and the numbers of ranges of heads and queries."""
+        found = (
+            (self.core_ns(-(-self.heads // h), -(-self.queries // q), arch), (h, q)) for h, q in self.splits(cores)
+        )
+        return min(found)
+
+    def record(self, cores: Sequence[int], arch: Target) -> DotGrid:
+        """Returns the record for some of these cores."""
+        _, (heads, queries) = self.best(len(cores), arch)
+        return DotGrid(even(self.heads, heads), even(self.queries, queries), tuple(cores[: heads * queries]))
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Chains and attentions in turns: `chains[i]` is before `products[i]`; there is one chain more."""
+
+    chains: tuple[Chain, ...]
+    products: tuple[tuple[Product, ...], ...]
+
+    @property
+    def keys(self) -> set[str]:
+        """The layers of all chains."""
+        return {layer.key for chain in self.chains for layer in chain.layers}
+
+    def group(self, first: int, last: int) -> "Stages":
+        """Returns the attentions `first` to `last` with the chain after each; the first group has the first chain."""
+        return Stages(self.chains[first + 1 if first else 0 : last + 1], self.products[first:last])
+
+
+@dataclass(slots=True)
+class TokenCores:
+    """The choice: a record for each layer and each product, by name.
+
+    latency_ns, interval_ns: estimates of the time of a sample, and between samples. cores: number of cores used.
+    """
+
+    latency_ns: float = 0.0
+    interval_ns: float = 0.0
+    cores: int = 0
+    layers: dict[str, LineUnfolding] = field(default_factory=dict[str, LineUnfolding])
+    products: dict[str, DotGrid] = field(default_factory=dict[str, DotGrid])
+
+
+def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> Stages | None:
+    """Returns the chains and attentions of a graph; None if it has no attention, or layers that no core can hold.
+
+    `extra_ns`: by layer, the time of what follows it on its cores.
+    """
+    parts, constants = line_parts(graph, arch.xbar_rows), _constants(graph)
+    views = {node.output for node in graph.nodes if is_view(graph, node, parts)}
+    chains: list[list[TokenLayer]] = [[]]
+    products: list[list[Product]] = []
+    behind: set[str] = set()
+    for node in graph.nodes:
+        if isinstance(node.operator, Dot) and multiplies_tokens(graph, node, parts, views):
+            if node.inputs[0] not in behind:
+                if chains[-1] or not products:
+                    products.append([])
+                    chains.append([])
+                products[-1].append(_product(graph, node, node.operator))
+            behind.add(node.output)
+        elif isinstance(node.operator, Elementwise | Softmax | Rename) and behind & set(node.inputs):
+            behind.add(node.output)
+        elif isinstance(node.operator, Filter) and is_token_layer(graph, node, node.operator, parts, arch):
+            key = filter_key(node)
+            chip = layer_target(graph, node, arch)
+            extra = extra_ns.get(key, 0.0), constants.get(key, 0)
+            tokens = graph.tensors[node.output].image.width
+            chains[-1].append(TokenLayer(key, tokens, node.operator, parts[node.inputs[0]], chip, *extra))
+    found = [Chain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in chains]
+    if not products or any(chain.form is None for chain in found):
+        return None
+    return Stages(tuple(found), tuple(map(tuple, products)))
+
+
+def _constants(graph: Graph) -> dict[str, int]:
+    """Counts by layer the elements of constants that the operators behind it read, such as a bias."""
+    owner: dict[str, str] = {}
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        if isinstance(node.operator, Filter):
+            owner[node.output] = filter_key(node)
+            continue
+        key = next((owner[n] for n in reversed(node.inputs) if n in owner), None)
+        if key is not None:
+            owner[node.output] = key
+            operands = node.operator.operands if isinstance(node.operator, Map) else ()
+            found[key] = found.get(key, 0) + sum(o.pixels.size for o in operands if isinstance(o, Constant))
+    return found
+
+
+def is_token_layer(graph: Graph, node: Node, filter_: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
+    """Tells whether a layer works on each token of a sequence for itself, and can be computed by line."""
+    given, made = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    if filter_.groups > 1 or filter_.key or filter_.relu or not is_pointwise(filter_.window):
+        return False
+    if not (is_tokens(given) and is_tokens(made) and made.rows == 1) or node.inputs[0] not in parts:
+        return False
+    return all(b - a <= arch.xbar_rows for a, b in parts[node.inputs[0]])
+
+
+def _product(graph: Graph, node: Node, operator: Dot) -> Product:
+    channels = graph.tensors[node.inputs[0]].image.channels
+    return Product(node.output, operator.batch, operator.rows, operator.cols, channels)
+
+
+def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice of groups with the least product of interval and latency; None if the cores do not suffice.
+
+    The latency counts with the exponent `knobs.latency`.
+    """
+    ways = [(groups, False) for groups in range(1, len(stages.products) + 1)] + [(len(stages.products), True)]
+    found = (_in_groups(stages, arch, cores, groups, apart, knobs) for groups, apart in ways)
+    fitting = [choice for choice in found if choice is not None]
+    return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)
+
+
+def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, apart: bool, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice with so many groups; None if a group has too few cores for its chains.
+
+    If `apart`, no core of a chain takes part in an attention, so both can work on different samples.
+    """
+    choice = TokenCores(cores=cores)
+    for (first, last), (low, high) in zip(even(len(stages.products), groups), even(cores, groups), strict=True):
+        times = _in_group(choice, stages.group(first, last), range(low, high), arch, apart, knobs)
+        if times is None:
+            return None
+        choice.latency_ns += sum(times)
+        choice.interval_ns = max(choice.interval_ns, *times) if apart else max(choice.interval_ns, sum(times))
+    return choice
+
+
+def _in_group(
+    choice: TokenCores, group: Stages, cores: range, arch: Target, apart: bool, knobs: Knobs
+) -> list[float] | None:
+    """Adds the records of a group. Returns the times of its stages for a sample, or None if it has too few cores.
+
+    The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
+    """
+    shares = _shares_apart(group, len(cores), arch) if apart else _shares(group.chains, len(cores))
+    if shares is None:
+        return None
+    ends = list(accumulate(shares, initial=cores.start))
+    for chain, first, last in zip(group.chains, ends, ends[1:], strict=False):
+        choice.layers |= dict(chain.records(range(first, last), knobs.step_ns))
+    times = [chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True)]
+    before = len(group.chains) - len(group.products)
+    for i, together in enumerate(group.products):
+        senders = range(ends[i + before - 1], ends[i + before]) if i + before else range(0)
+        busy = range(ends[0], ends[-1]) if apart else senders
+        free = [core for core in cores if core not in busy] or cores
+        for product in together:
+            choice.products[product.key] = product.record(free, arch)
+            times.append(product.best(len(free), arch)[0])
+    return times
+
+
+def _shares_apart(group: Stages, cores: int, arch: Target) -> list[int] | None:
+    """Shares cores among chains and attentions that work at the same time: the slowest chain gets more.
+
+    What is left is for the attentions, until they are slower than any chain. Returns None if nothing is left.
+    """
+    shares = [chain.least for chain in group.chains]
+    while sum(shares) < cores:
+        times = [chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True)]
+        left = cores - sum(shares)
+        attention = sum(product.best(left, arch)[0] for together in group.products for product in together)
+        slowest = max(range(len(shares)), key=lambda i: times[i])
+        step = group.chains[slowest].least
+        if times[slowest] <= attention or step >= left:
+            return shares
+        shares[slowest] += step
+    return None
+
+
+def _shares(chains: tuple[Chain, ...], cores: int) -> list[int] | None:
+    """Shares cores among chains that work one after another, in whole copies; None if there are too few.
+
+    The sum of `work / cores` is least if cores grow with the root of the work.
+    """
+    free = cores - sum(chain.least for chain in chains)
+    if free < 0 or not cores:
+        return None
+    roots = [math.sqrt(chain.core_ns(chain.least) * chain.least) for chain in chains]
+    return [
+        chain.best(chain.least + int(free * root / max(sum(roots), 1.0)))
+        for chain, root in zip(chains, roots, strict=True)
+    ]
+
+
+def even(count: int, pieces: int) -> tuple[Range, ...]:
+    """Cuts 0 to `count` into ranges of sizes that differ by at most 1."""
+    return tuple((count * i // pieces, count * (i + 1) // pieces) for i in range(pieces))

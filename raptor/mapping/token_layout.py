@@ -1,0 +1,334 @@
+"""Lays sequences out for streaming: a token is a pixel with all its channels, and a sequence is a line of tokens.
+
+The front end takes axis 1 of every tensor for the channels, as ONNX does for images. In a sequence [1, N, D] these are
+the tokens: then a mean over D is a pool along a line, and elements move before every product. Here such tensors get the
+layout that the products want, moves that follow one another become one, and sums over D become a `ChannelSum`. Nothing
+is computed otherwise. A tensor [H, N, d] of the heads of an attention is an image of H lines.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.frontend.building import smallest
+from raptor.frontend.moves import move
+from raptor.graph.ir import (
+    ChannelSum,
+    Constant,
+    Dot,
+    Elementwise,
+    Filter,
+    Graph,
+    Map,
+    Move,
+    Node,
+    Operator,
+    Pool,
+    Rename,
+    Softmax,
+    Tensor,
+)
+from raptor.graph.window import Window, input_pixels
+from raptor.target.layout import Image
+
+Ints = npt.NDArray[np.int64]
+
+
+def lay_tokens(graph: Graph) -> Graph:
+    """Returns the graph with its sequences laid out as tokens. A graph without sequences is returned as it is."""
+    layouts = _Layouts(graph)
+    images = layouts.images()
+    if not images:
+        return graph
+    tensors = {n: replace(t, image=images.get(n, t.image)) for n, t in graph.tensors.items()}
+    sums = {name for name in images if layouts.alike.find(name) in layouts.sums}
+    changed = _Changed(graph, tensors, images, sums)
+    nodes = tuple(made for node in graph.nodes for made in changed.nodes(node))
+    return _without_unused(replace(graph, tensors=tensors, nodes=tuple(_composed(nodes, tensors))))
+
+
+def is_tokens(image: Image) -> bool:
+    """Tells whether an image is laid out as lines of tokens, with the channels of a token behind one another."""
+    return len(image.shape) == 3 and image.channel_axis == 2 and image.pixels > 1
+
+
+def is_pointwise(window: object) -> bool:
+    """Tells whether every output pixel reads the input pixel of the same number."""
+    if not isinstance(window, Window) or window.tap_count != 1 or window.transposed:
+        return False
+    return window.in_dims == window.out_dims and not any(window.pads) and set(window.strides) <= {1}
+
+
+@dataclass(slots=True)
+class _Sets:
+    """Disjoint sets of tensors, by name: each set is known by one of its members."""
+
+    parent: dict[str, str] = field(default_factory=dict[str, str])
+
+    def find(self, name: str) -> str:
+        while name in self.parent:
+            name = self.parent[name]
+        return name
+
+    def join(self, a: str, b: str) -> None:
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            self.parent[b] = a
+
+
+@dataclass(slots=True)
+class _Layouts:
+    """Finds the tensors that are sequences, and the images that they get.
+
+    alike: tensors of one layout, because element-wise operators and renames connect them. fixed: sets whose layout an
+    operator needs as it is. odd: sets with an operator for which tokens are no lines. pools: sums over pixels.
+    repeated: a set, and another of one pixel that an element-wise operator repeats for all pixels of the first. sums:
+    the sets that pools make which become sums over channels.
+    """
+
+    graph: Graph
+    alike: _Sets = field(default_factory=_Sets)
+    fixed: set[str] = field(default_factory=set[str])
+    odd: set[str] = field(default_factory=set[str])
+    pools: list[Node] = field(default_factory=list[Node])
+    repeated: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    sums: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Elementwise | Rename | Softmax):
+                for name in node.inputs:
+                    if isinstance(node.operator, Rename) or self.image(name) == self.image(node.output):
+                        self.alike.join(node.output, name)
+        for node in self.graph.nodes:
+            self.bind(node)
+
+    def image(self, name: str) -> Image:
+        return self.graph.tensors[name].image
+
+    def bind(self, node: Node) -> None:
+        """Records what a node asks of the layouts of its operands and its result."""
+        sets = {self.alike.find(name) for name in (*node.inputs, node.output)}
+        match node.operator:
+            case Move() | Rename():
+                pass
+            case Pool(function="sum"):
+                self.pools.append(node)
+            case Filter(window=window) if is_pointwise(window):
+                self.fixed |= sets
+            case Dot() | Softmax() | ChannelSum():
+                self.fixed |= sets
+            case _ if isinstance(node.operator, Elementwise):
+                made = self.alike.find(node.output)
+                self.repeated += ((made, other) for other in sorted(sets - {made}))
+            case _:
+                self.odd |= sets
+
+    def images(self) -> dict[str, Image]:
+        """Returns the new images, by name of the tensor."""
+        channels = self.tokens()
+        lines = self.lines(channels)
+        found: dict[str, Image] = {}
+        for name, tensor in self.graph.tensors.items():
+            key = self.alike.find(name)
+            if key in channels:
+                pixels = tensor.image.elements // channels[key]
+                found[name] = Image((lines[key], pixels // lines[key], channels[key]), 2)
+        return found
+
+    def tokens(self) -> dict[str, int]:
+        """Returns the sets that are laid out as tokens, each with its number of channels."""
+        known = {key: self.image(key).channels for key in self.fixed - self.odd if _is_last(self.image(key))}
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Move) and len(node.inputs) == 1 and self.is_same_order(node):
+                keys = [self.alike.find(n) for n in (node.inputs[0], node.output)]
+                for key, other in (keys, keys[::-1]):
+                    if other in known and key not in self.fixed | self.odd | known.keys():
+                        known[key] = known[other]
+        return self.with_sums(known)
+
+    def is_same_order(self, node: Node) -> bool:
+        """Tells whether a move keeps the elements in C order, so that it only changes the layout."""
+        assert isinstance(node.operator, Move)
+        given, made = self.image(node.inputs[0]), self.image(node.output)
+        if given.elements != made.elements:
+            return False
+        return np.array_equal(_positions(given)[node.operator.sources.reshape(-1)], _positions(made))
+
+    def with_sums(self, known: dict[str, int]) -> dict[str, int]:
+        """Adds the sets of sums over the channels of tokens.
+
+        Sets of another layout than before are left out if a pool reads or makes them that is no such sum, or if
+        something else than such a sum is repeated for their pixels.
+        """
+        pools = [(self.alike.find(node.inputs[0]), self.alike.find(node.output), node) for node in self.pools]
+        banned = self.fixed | self.odd | known.keys()
+        while True:
+            changed = known.keys() - self.fixed
+            sums = {
+                made
+                for given, made, node in pools
+                if given in changed and made not in banned and self.adds_channels(node, known[given])
+            }
+            pairs = [*((given, made) for given, made, _ in pools), *self.repeated]
+            wrong = {key for pair in pairs if (pair[0] in changed) != (pair[1] in sums) for key in pair}
+            wrong |= {made for _, made in pairs if made in changed}
+            if not wrong & (changed | sums):
+                self.sums = sums
+                return known | dict.fromkeys(sums, 1)
+            known = {key: count for key, count in known.items() if key not in wrong or key in self.fixed}
+            banned |= wrong & sums
+
+    def adds_channels(self, node: Node, channels: int) -> bool:
+        """Tells whether each result of a pool is the sum of `channels` elements that follow one another in C order."""
+        assert isinstance(node.operator, Pool)
+        given, made = self.image(node.inputs[0]), self.image(node.output)
+        read = input_pixels(node.operator.window)
+        if made.elements * channels != given.elements or read.shape[1] != channels or (read < 0).any():
+            return False
+        added = _positions(given).reshape(given.pixels, -1)[read].swapaxes(1, 2).reshape(-1, channels)
+        ordered = np.sort(added[np.argsort(_positions(made))], axis=1)
+        return np.array_equal(ordered.reshape(-1), np.arange(given.elements))
+
+    def lines(self, channels: dict[str, int]) -> dict[str, int]:
+        """Returns the number of lines of each set: that of the heads next to products of computed tensors, else 1."""
+        near = _Sets()
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Filter | Softmax | ChannelSum | Pool):
+                near.join(self.alike.find(node.output), self.alike.find(node.inputs[0]))
+        heads: dict[str, set[int]] = {}
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Dot):
+                for name in (*node.inputs, node.output):
+                    heads.setdefault(near.find(self.alike.find(name)), set()).add(node.operator.batch)
+        return {
+            key: max(heads.get(near.find(key), {1})) if len(heads.get(near.find(key), {1})) == 1 else 1
+            for key in channels
+        }
+
+
+def _is_last(image: Image) -> bool:
+    """Tells whether the channels are the last dimension that is larger than 1, and there are several pixels."""
+    behind = image.shape[image.channel_axis + 1 :]
+    return image.pixels > 1 and all(n == 1 for n in behind)
+
+
+def _positions(image: Image) -> Ints:
+    """Returns for each element, counted pixel by pixel, its position in C order."""
+    return image.to_pixels(np.arange(image.elements).reshape(image.shape)).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """Makes the nodes of the new graph.
+
+    `graph`: the old one. `tensors`: the new tensors. `images`: the images that changed. `sums`: the tensors that are
+    sums over channels now.
+    """
+
+    graph: Graph
+    tensors: dict[str, Tensor]
+    images: dict[str, Image]
+    sums: set[str]
+
+    def nodes(self, node: Node) -> Iterator[Node]:
+        """Yields the node for the new images of its operands and its result; before it, moves that repeat sums."""
+        if not any(name in self.images for name in (*node.inputs, node.output)):
+            yield node
+            return
+        if isinstance(node.operator, Elementwise):
+            image, names = self.tensors[node.output].image, list(node.inputs)
+            for i, name in enumerate(names):
+                if name in self.sums and self.tensors[name].image != image:
+                    names[i] = f"{node.output}.repeated{i}"
+                    self.tensors[names[i]] = replace(self.tensors[node.output], name=names[i], in_model=False)
+                    sources = np.repeat(np.arange(image.pixels)[:, None], image.channels, axis=1)
+                    yield Node(node.name, node.op_type, Move(sources), (name,), names[i])
+            node = replace(node, inputs=tuple(names))
+        yield replace(node, operator=self.operator(node))
+
+    def operator(self, node: Node) -> Operator:
+        """Returns the operator for the new layouts."""
+        match node.operator:
+            case Move() as operator:
+                return self.moved(node, operator)
+            case Map() as operator:
+                operands = tuple(self.constant(node, o) if isinstance(o, Constant) else o for o in operator.operands)
+                return replace(operator, operands=operands)
+            case Pool() if node.output in self.sums:
+                return ChannelSum(1.0)
+            case Filter() as operator if node.output in self.images:
+                image = self.tensors[node.output].image
+                return replace(operator, window=Window.point((image.rows, image.width)))
+            case _:
+                return node.operator
+
+    def moved(self, node: Node, operator: Move) -> Move:
+        """Returns the same move between the new layouts."""
+        given = [self.graph.tensors[n].image for n in node.inputs]
+        firsts = np.cumsum([0, *(image.elements for image in given)])
+        place = np.concatenate([*(_positions(i) + f for i, f in zip(given, firsts, strict=False)), [-1]])
+        wanted = np.empty(operator.sources.size, np.int64)
+        wanted[_positions(self.graph.tensors[node.output].image)] = place[operator.sources.reshape(-1)]
+        return move([self.tensors[n].image for n in node.inputs], wanted, self.tensors[node.output].image)
+
+    def constant(self, node: Node, constant: Constant) -> Constant:
+        """Returns a constant operand for the new layout of the result."""
+        if constant.pixels.size == 1:
+            return constant
+        old, new = (tensors[node.output].image for tensors in (self.graph.tensors, self.tensors))
+        full = np.broadcast_to(constant.pixels, (old.rows, old.width, old.channels))
+        return Constant(smallest(new.to_pixels(old.from_pixels(full).reshape(new.shape))))
+
+
+def _composed(nodes: tuple[Node, ...], tensors: dict[str, Tensor]) -> Iterator[Node]:
+    """Yields the nodes; of moves that follow one another, the last one reads what the first one reads.
+
+    A move that leaves all elements in place becomes a rename.
+    """
+    known: dict[str, tuple[tuple[str, ...], Ints]] = {}
+    for node in nodes:
+        if not isinstance(node.operator, Move | Rename):
+            yield node
+            continue
+        made = tensors[node.output].image
+        sources = node.operator.sources if isinstance(node.operator, Move) else np.arange(made.elements)
+        inputs, sources = _through(node.inputs, sources.reshape(-1), tensors, known)
+        known[node.output] = inputs, sources
+        given = tensors[inputs[0]].image
+        if len(inputs) == 1 and given == made and np.array_equal(sources, np.arange(made.elements)):
+            yield replace(node, operator=Rename(), inputs=inputs)
+        elif isinstance(node.operator, Rename):
+            yield node
+        else:
+            yield replace(node, operator=Move(sources.reshape(made.pixels, made.channels)), inputs=inputs)
+
+
+def _through(
+    names: tuple[str, ...], sources: Ints, tensors: dict[str, Tensor], known: dict[str, tuple[tuple[str, ...], Ints]]
+) -> tuple[tuple[str, ...], Ints]:
+    """Returns the tensors from which a move takes its elements in the end, and the elements."""
+    inputs: list[str] = []
+    places: list[Ints] = []
+    first = 0
+    for name in names:
+        own, place = known.get(name, ((name,), np.arange(tensors[name].image.elements)))
+        places.append(np.where(place < 0, -1, place + first))
+        inputs += own
+        first += sum(tensors[n].image.elements for n in own)
+    return tuple(inputs), np.concatenate([*places, [-1]])[sources]
+
+
+def _without_unused(graph: Graph) -> Graph:
+    """Returns the graph without moves and renames that nothing reads."""
+    used = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if node.output in used or not isinstance(node.operator, Move | Rename):
+            used.update(node.inputs)
+            kept.append(node)
+    defined = {*graph.inputs, *(node.output for node in kept)}
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in defined}
+    return replace(graph, nodes=tuple(kept[::-1]), tensors=tensors)

@@ -1,0 +1,375 @@
+"""Graph to SpatialIR by token: sequences stream as lines of tokens, attention runs on cores of its own.
+
+A move between such tensors is a view: nothing is moved until an operation on some core asks for elements of the result.
+Then those tiles of the operands that hold them are copied there, and put into order.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import ChannelSum, Dot, Elementwise, Filter, Move, Node, Pool, Rename, Softmax, Stencil
+from raptor.graph.window import Table, Window
+from raptor.mapping.decision import LineUnfolding, filter_key
+from raptor.mapping.streaming import Parts, Range, is_view, multiplies_tokens
+from raptor.mapping.token_layout import is_pointwise, is_tokens
+from raptor.spatial.ir import BodyOp, Compute, Copy, Part, ProductUse, ViewUse
+from raptor.spatial.line_grid import Cell, Grid, Made, cell_name
+from raptor.spatial.line_pools import is_global
+from raptor.spatial.lower_lines import LineLowering
+from raptor.spatial.lower_tiles import repeat_op, whole_tile
+from raptor.spatial.operations import Dot as DotTile
+from raptor.spatial.operations import Move as MoveTile
+from raptor.spatial.operations import Softmax as SoftmaxTile
+from raptor.spatial.runs import find_runs
+from raptor.spatial.tiles import Tile
+from raptor.target.layout import Image, Region
+
+Ints = npt.NDArray[np.int64]
+Segments = list[tuple[Range, int]]
+"""Pixels of a line and their core, from left to right."""
+
+
+@dataclass(slots=True)
+class TokenLowering(LineLowering):
+    """Lowers operators of sequences token by token, all others as `LineLowering`.
+
+    views: moves of which only what is asked for exists, by name of the result. shown: the regions that were made. seen:
+    tiles of views so far, by name. products: products that were lowered, by name of the result.
+    readers: the nodes that read each tensor. born: order in which the tensors were made, by name of their first tile.
+    """
+
+    views: dict[str, Node] = field(default_factory=dict[str, Node])
+    shown: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
+    seen: dict[str, Tile] = field(default_factory=dict[str, Tile])
+    products: dict[str, ProductUse] = field(default_factory=dict[str, ProductUse])
+    readers: dict[str, list[Node]] = field(default_factory=dict[str, list[Node]])
+    born: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __post_init__(self) -> None:
+        LineLowering.__post_init__(self)
+        for node in self.graph.nodes:
+            for name in node.inputs:
+                self.readers.setdefault(name, []).append(node)
+
+    def lower(self, node: Node) -> None:
+        match node.operator:
+            case Move() if is_view(self.graph, node, self.parts_of):
+                self.views[node.output] = node
+            case ChannelSum() as operator if self.sums_tokens(node):
+                self.sum_tokens(node, operator)
+            case Softmax() if node.output in self.parts_of and node.inputs[0] in self.parts_of:
+                self.softmax_tokens(node)
+            case Dot() if multiplies_tokens(self.graph, node, self.parts_of, self.views):
+                self.dot_tokens(node)
+            case Pool(window=window) | Stencil(window=window) if self.moves_over_tokens(node, window):
+                self.lower_by_tile(node)
+            case _:
+                self.make_views(node)
+                LineLowering.lower(self, node)
+
+    def finish(self) -> None:
+        for name in self.graph.outputs:
+            self.parts(name)
+        LineLowering.finish(self)
+
+    @property
+    def view_uses(self) -> dict[str, ViewUse]:
+        made = {op.result.name for placed in self.computes for op in placed.compute.body}
+        found: dict[str, ViewUse] = {}
+        for name, parts in self.shown.items():
+            node, kept = self.views[name], tuple(part for part in parts if part.tile.name in made)
+            assert isinstance(node.operator, Move)
+            found[name] = ViewUse(node.name, self.image(name), node.inputs, node.operator.sources, kept)
+        return found
+
+    @property
+    def product_uses(self) -> dict[str, ProductUse]:
+        return self.products
+
+    # Views
+
+    def image(self, name: str) -> Image:
+        return self.graph.tensors[name].image
+
+    def is_open(self, name: str) -> bool:
+        """True if a tensor is a view that has not been made whole."""
+        return name in self.views and name not in self.tensors
+
+    def make_views(self, node: Node) -> None:
+        """Makes the views whole that a node reads, unless it can ask for parts of them."""
+        for name in node.inputs:
+            if self.is_open(name) and (not isinstance(node.operator, Elementwise) or self.lead(node) is None):
+                self.parts(name)
+
+    def grid(self, name: str) -> Grid:
+        if self.is_open(name):
+            self.make_whole(name)
+        return LineLowering.grid(self, name)
+
+    def parts(self, name: str):
+        if self.is_open(name):
+            self.make_whole(name)
+        return LineLowering.parts(self, name)
+
+    def make_whole(self, name: str) -> None:
+        """Makes all elements of a view: where its readers want them if that is known, else where its operands are."""
+        node, image = self.views[name], self.image(name)
+        if name not in self.parts_of:
+            core = self.owners(name, 0)[0][1]
+            made = [(r, self.gathered_view(name, f"{name}.{i}", r, core)) for i, r in self.regions(image)]
+            self.bind(name, node.name, made)
+            return
+        wanted = self.wanted(name)
+        cells: Made = {}
+        for y in range(image.rows):
+            for cols, core in wanted or self.owners(name, y):
+                for p, part in enumerate(self.parts_of[name]):
+                    tile = self.gathered_view(name, cell_name(name, y, p, cols), Region(part, (y, y + 1), cols), core)
+                    cells.setdefault((y, p), []).append(Cell(cols, tile))
+        self.bind_made(node, self.parts_of[name], cells)
+
+    def wanted(self, name: str) -> Segments | None:
+        """Returns the pixels and cores at which the next layer by line reads a tensor, perhaps through others.
+
+        None if there is no such layer, or if it reads other pixels.
+        """
+        for node in self.readers.get(name, ()):
+            if isinstance(node.operator, Filter) and is_pointwise(node.operator.window):
+                chosen = self.decision.layers[filter_key(node)]
+                if isinstance(chosen, LineUnfolding) and node.inputs[0] == name:
+                    return [(cols, chosen.core(s, 0, 0)) for s, cols in enumerate(chosen.grid.cols)]
+            if isinstance(node.operator, Elementwise | Rename | ChannelSum):
+                found = self.wanted(node.output)
+                if found is not None:
+                    return found
+        return None
+
+    def owners(self, name: str, y: int) -> Segments:
+        """Returns the pixels of a line of a view by the core that holds their first element."""
+        node, image = self.views[name], self.image(name)
+        operator = node.operator
+        assert isinstance(operator, Move)
+        first = operator.sources.reshape(image.rows, image.width, -1)[y, :, 0]
+        found = [(self.owner(node, int(element)), x) for x, element in enumerate(first)]
+        runs = [(core, [x for _, x in run]) for core, run in groupby(found, key=lambda pair: pair[0])]
+        return [((xs[0], xs[-1] + 1), core) for core, xs in runs]
+
+    def owner(self, node: Node, element: int) -> int:
+        """Returns the core that holds an element of the operands of a move; 0 for zeros and for global memory."""
+        for name in node.inputs:
+            image = self.image(name)
+            if 0 <= element < image.elements:
+                pixel, channel = divmod(element, image.channels)
+                y, x = divmod(pixel, image.width)
+                p = next(i for i, part in enumerate(self.grid(name).parts) if channel < part[1])
+                cell = next(c for c in self.grid(name).lines[y][p] if x < c.cols[1])
+                return self.residency.core_of(cell.tile) or 0
+            element -= image.elements
+        return 0
+
+    def view(self, node: Node, name: str, y: int, part: Range, cols: Range, core: int) -> Tile:
+        """Returns a tile on a core with channels and pixels of a line of a tensor that may be a view."""
+        if not self.is_open(name):
+            parts = self.as_parts(name, (part,)) if part == (0, self.image(name).channels) else name
+            p = self.grid(parts).parts.index(part)
+            return LineLowering.line_on(self, node, parts, y, p, cols, core, exact=True).tile
+        stem = f"{name}.r{y}.c{part[0]}-{part[1]}.x{cols[0]}-{cols[1]}@{core}"
+        if stem not in self.seen:
+            self.seen[stem] = self.gathered_view(name, stem, Region(part, (y, y + 1), cols), core)
+        return self.seen[stem]
+
+    def gathered_view(self, name: str, stem: str, region: Region, core: int) -> Tile:
+        """Emits the elements of a region of a view on a core, as a tile called `stem`."""
+        node, image = self.views[name], self.image(name)
+        operator = node.operator
+        assert isinstance(operator, Move)
+        wanted = operator.sources.reshape(image.rows, image.width, image.channels)[region.index()].reshape(-1)
+        sources: list[Tile] = []
+        where, offset = np.full(len(wanted), -1), np.zeros(len(wanted), np.int64)
+        first = 0
+        for operand in node.inputs:
+            for chosen, tile, at in self.pieces(node, operand, wanted - first, core):
+                where[chosen], offset[chosen] = len(sources), at
+                sources.append(tile)
+            first += self.image(operand).elements
+        tile = Tile(stem, region.row_count, region.width(image), region.channel_count, self.element(name))
+        runs = find_runs(where, offset)
+        same = whole_tile(runs, sources, tile)
+        self.shown.setdefault(name, []).append(Part(region, same or tile))
+        if same is not None:
+            return same
+        op = MoveTile(tile, tuple(sources), runs)
+        position = region.rows[0] / image.rows
+        self.emit(Compute(node.name, node.op_type, name, (), (op,), (tile,)), core, position)
+        return tile
+
+    def pieces(self, node: Node, name: str, wanted: Ints, core: int) -> Iterator[tuple[Ints, Tile, Ints]]:
+        """Yields the tiles on a core that hold some elements of a tensor, copied there if need be.
+
+        wanted: numbers of elements; some lie outside the tensor. With each tile come the indices in `wanted` of the
+        elements that it holds, and their places in the tile.
+        """
+        image, parts = self.image(name), self.grid(name).parts
+        inside = np.flatnonzero((wanted >= 0) & (wanted < image.elements))
+        pixel, channel = np.divmod(wanted[inside], image.channels)
+        y, x = np.divmod(pixel, image.width)
+        p = np.searchsorted([stop for _, stop in parts], channel, side="right")
+        lines = y * len(parts) + p
+        numbers: list[int] = np.unique(lines).tolist()
+        for line in numbers:
+            own = np.flatnonzero(lines == line)
+            cols = int(x[own].min()), int(x[own].max()) + 1
+            low, first = parts[line % len(parts)][0], int(channel[own].min())
+            asked = first - low, int(channel[own].max()) + 1 - low
+            cell, at = self.slice_on(node, name, divmod(line, len(parts)), asked, cols, core)
+            yield inside[own], cell.tile, (x[own] - cell.cols[0]) * cell.tile.channels + channel[own] - low - at
+
+    def slice_on(
+        self, node: Node, name: str, line: tuple[int, int], channels: Range, cols: Range, core: int
+    ) -> tuple[Cell, int]:
+        """Returns a cell on a core with channels of a line, counted from the first of their range, and its first one.
+
+        line: number of the line and of the channel range. Where the cells of the line are, the channels are cut out of
+        each, so that no others have to travel. A cell that is on the core already is taken as it is.
+        """
+        (y, p), grid = line, self.grid(name)
+        own = [cell for cell in grid.lines[y][p] if cell.cols[0] < cols[1] and cols[0] < cell.cols[1]]
+        cores = {self.residency.core_of(cell.tile) for cell in own}
+        whole = channels == (0, own[0].tile.channels)
+        if whole or None in cores or cores == {core}:
+            return self.line_on(node, name, y, p, cols, core), 0
+        sliced = f"{name}.{channels[0]}-{channels[1]}"
+        place = (sliced, y, p, core)
+        found = self.residency.find(place, (), cols, exact=False)
+        if found is None:
+            found = self.residency.copied(
+                place, Cell(cols, self.assembled(node, sliced, (y, p), channels, own, cols, core))
+            )
+        return found, channels[0]
+
+    def assembled(
+        self, node: Node, name: str, line: tuple[int, int], channels: Range, cells: list[Cell], cols: Range, core: int
+    ) -> Tile:
+        """Emits copies of some channels of cells, side by side as one tile `name` on a core. Returns the tile."""
+        (y, p), width = line, channels[1] - channels[0]
+        stem = f"{cell_name(name, y, p, cols)}-{cols[1]}@{core}"
+        tile = Tile(stem, 1, cols[1] - cols[0], width, cells[0].tile.element)
+        sources = [self.cut_channels(node, cell_name(name, y, p, c.cols), c.tile, channels) for c in cells]
+        for cell, source in zip(cells, sources, strict=True):
+            low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])
+            at = (low - cell.cols[0]) * width, (low - cols[0]) * width
+            op = Copy(tile, source, *at, (high - low) * width)
+            self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, 0.0)
+        return tile
+
+    def cut_channels(self, node: Node, stem: str, tile: Tile, channels: Range) -> Tile:
+        """Returns some channels of a tile as a tile called `stem` on its core; makes it at the first call."""
+        if stem not in self.seen:
+            made = replace(tile, name=stem, channels=channels[1] - channels[0])
+            pixel = np.arange(tile.pixels)
+            first = pixel * tile.channels + channels[0]
+            runs = np.stack(np.broadcast_arrays(pixel * made.channels, 0, first, 1, made.channels), axis=1)
+            self.emit_token(node, MoveTile(made, (tile,), runs), self.residency.core_of(tile), 0.0)
+            self.seen[stem] = made
+        return self.seen[stem]
+
+    def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
+        if self.is_open(name) and self.same_pixels(name, node.output):
+            return self.view(node, name, y, parts[p], cell.cols, core or 0)
+        return LineLowering.operand(self, node, name, y, p, cell, core, parts)
+
+    def bind_grid(self, name: str, node: str, grid: Grid) -> None:
+        self.born.setdefault(grid.lines[0][0][0].tile.name, len(self.born))
+        LineLowering.bind_grid(self, name, node, grid)
+
+    def lead(self, node: Node) -> str | None:
+        """Returns the operand of tokens that was made last: the others wait for it. Else as in `LineLowering`."""
+        if not is_tokens(self.image(node.output)):
+            return LineLowering.lead(self, node)
+        firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
+        there = [n for n in firsts if self.same_pixels(n, node.output)]
+        made = {n: (self.residency.core_of(firsts[n]) is not None, self.born.get(firsts[n].name, 0)) for n in there}
+        return max(there, key=lambda n: made[n], default=None)
+
+    # Operators of tokens
+
+    def moves_over_tokens(self, node: Node, window: Window | Table) -> bool:
+        """True if a window moves over tokens, which are lines of another form than its dimensions."""
+        return any(is_tokens(self.image(n)) for n in (*node.inputs, node.output)) and not (
+            isinstance(window, Window) and is_global(window)
+        )
+
+    def sums_tokens(self, node: Node) -> bool:
+        """True if operand and result are lines, and the pixels of a line are cut alike for all channel ranges."""
+        (name,) = node.inputs
+        if node.output not in self.parts_of or name not in self.parts_of or not self.same_pixels(name, node.output):
+            return False
+        if len(self.parts_of[node.output]) > 1 and self.parts_of[node.output] != self.parts_of[name]:
+            return False
+        return all(
+            [cell.cols for cell in cells] == [cell.cols for cell in line[0]]
+            for line in self.grid(name).lines
+            for cells in line
+        )
+
+    def sum_tokens(self, node: Node, operator: ChannelSum) -> None:
+        """Emits the sums over the channels of each pixel, on the cores that hold them."""
+        image, parts = self.image(node.output), self.parts_of[node.output]
+        made: Made = {}
+        for y, line in enumerate(self.grid(node.inputs[0]).lines):
+            for cells in zip(*line, strict=True):
+                cols, stem = cells[0].cols, f"{cell_name(node.output, y, 0, cells[0].cols)}.sum"
+                total = self.summed(node, stem, [cell.tile for cell in cells], operator.factor, y / image.rows)
+                if image.channels == 1:
+                    made.setdefault((y, 0), []).append(Cell(cols, total))
+                    continue
+                for p, (low, high) in enumerate(parts):
+                    stem = cell_name(node.output, y, p, cols)
+                    tile = Tile(stem, 1, cols[1] - cols[0], high - low, self.element(node.output))
+                    core = self.residency.core_of(cells[min(p, len(cells) - 1)].tile)
+                    self.emit_token(node, repeat_op(tile, total), core, y / image.rows)
+                    made.setdefault((y, p), []).append(Cell(cols, tile))
+        self.bind_made(node, parts, made)
+
+    def softmax_tokens(self, node: Node) -> None:
+        """Emits a softmax, on the cores that hold the operand."""
+        (name,), parts = node.inputs, self.parts_of[node.output]
+        made: Made = {}
+        for y, _, cell in self.grids[self.as_parts(name, parts)].cells():
+            shape = 1, cell.tile.width, cell.tile.channels
+            tile = Tile(cell_name(node.output, y, 0, cell.cols), *shape, self.element(node.output))
+            self.emit_token(node, SoftmaxTile(tile, cell.tile), self.residency.core_of(cell.tile), 0.0)
+            made.setdefault((y, 0), []).append(Cell(cell.cols, tile))
+        self.bind_made(node, parts, made)
+
+    def dot_tokens(self, node: Node) -> None:
+        """Emits a product of two computed tensors: each core takes some pixels of the first, and all of the second."""
+        (left, right), image = node.inputs, self.image(node.output)
+        channels, cols = self.image(left).channels, self.image(right).width
+        made: Made = {}
+        self.products[node.output] = ProductUse(left, right, cols)
+        for y, pixels, core in self.product_places(node):
+            given = self.view(node, left, y, (0, channels), pixels, core)
+            other = self.view(node, right, y, (0, channels), (0, cols), core)
+            shape = 1, pixels[1] - pixels[0], image.channels
+            tile = Tile(cell_name(node.output, y, 0, pixels), *shape, self.element(node.output))
+            self.emit_token(node, DotTile(tile, given, other, 1, cols, 0), core, y / image.rows)
+            made.setdefault((y, 0), []).append(Cell(pixels, tile))
+        self.bind_made(node, self.parts_of[node.output], made)
+
+    def product_places(self, node: Node) -> Iterable[tuple[int, Range, int]]:
+        """Yields line, pixels and core of each part of a product: as decided, or where the first operand is."""
+        chosen, left = self.flow.products.get(node.output), node.inputs[0]
+        if chosen is not None:
+            yield from ((y, cols, core) for rows, cols, core in chosen.places() for y in range(*rows))
+            return
+        for y, line in enumerate(self.grid(left).lines):
+            yield from ((y, cell.cols, self.residency.core_of(cell.tile) or 0) for cell in line[0])
+
+    def emit_token(self, node: Node, op: BodyOp, core: int | None, position: float) -> None:
+        """Emits a compute of one operation."""
+        self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (op.result,)), core, position)

@@ -1,0 +1,56 @@
+"""Sequences laid out as tokens: other images, the same values."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from raptor.graph.evaluate import evaluate
+from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
+from raptor.mapping.token_layout import is_tokens, lay_tokens
+from tests.pipeline import passes
+
+SMALL: dict[str, dict[str, Any]] = {
+    "bert_tiny": {"tokens": 6, "dim": 16, "depth": 1},
+    "vit_tiny": {"image_size": 32, "dim": 24, "depth": 1, "classes": 10},
+    "lstm": {"steps": 3, "features": 4, "hidden": 5},
+}
+
+
+def imported(name: str) -> Graph:
+    return passes(models.build(name, **SMALL[name]), mapping="raptor", cores=200).graph
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_values_stay(name: str):
+    graph = imported(name)
+    laid = lay_tokens(graph)
+    laid.verify()
+    given = {n: np.random.default_rng(0).standard_normal(graph.tensors[n].shape) for n in graph.inputs}
+    before, after = evaluate(graph, given), evaluate(laid, given)
+    assert before.keys() & after.keys() >= set(graph.outputs)
+    for tensor in before.keys() & after.keys():
+        np.testing.assert_allclose(after[tensor], before[tensor], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "vit_tiny"])
+def test_means_of_tokens_are_sums_over_channels(name: str):
+    laid = lay_tokens(imported(name))
+    assert any(isinstance(node.operator, ChannelSum) for node in laid.nodes)
+    assert not any(isinstance(node.operator, Pool) for node in laid.nodes)
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "vit_tiny"])
+def test_nothing_moves_between_a_layer_and_an_attention_but_a_choice_of_channels(name: str):
+    laid = lay_tokens(imported(name))
+    made = {node.output: node for node in laid.nodes}
+    for node in (node for node in laid.nodes if isinstance(node.operator, Dot)):
+        for operand in node.inputs:
+            before = made[operand]
+            assert not isinstance(before.operator, Move) or is_tokens(laid.tensors[before.inputs[0]].image)
+
+
+def test_a_graph_of_images_is_returned_as_it_is():
+    graph = passes(models.build("lenet5"), mapping="raptor").graph
+    assert lay_tokens(graph) is graph
