@@ -165,7 +165,10 @@ class _Orders:
             sources = sources[:, order]
         sizes = {(i.rows, i.width) for i in (*images, self.graph.tensors[node.output].image)}
         if len(sizes) == 1 and np.array_equal(_side_by_side(images), sources):
-            return Concat() if len(images) > 1 else Rename()
+            if len(images) > 1:
+                return Concat()
+            if images[0].has_layout_of(self.graph.tensors[node.output].image):
+                return Rename()
         return Move(np.ascontiguousarray(sources))
 
     def stored(self, names: Sequence[str], images: Sequence[Image]) -> list[Indices]:

@@ -120,7 +120,7 @@ class TokenLowering(LineLowering):
         node, image = self.views[name], self.image(name)
         if name not in self.parts_of:
             core = self.owners(name, 0)[0][1]
-            made = [(r, self.gathered_view(name, f"{name}.{i}", r, core)) for i, r in self.regions(image)]
+            made = [(r, self.gathered_view(name, f"{name}.{i}", r, core, whole=True)) for i, r in self.regions(image)]
             self.bind(name, node.name, made)
             return
         wanted = self.wanted(name)
@@ -128,7 +128,8 @@ class TokenLowering(LineLowering):
         for y in range(image.rows):
             for cols, core in wanted or self.owners(name, y):
                 for p, part in enumerate(self.parts_of[name]):
-                    tile = self.gathered_view(name, cell_name(name, y, p, cols), Region(part, (y, y + 1), cols), core)
+                    region = Region(part, (y, y + 1), cols)
+                    tile = self.gathered_view(name, cell_name(name, y, p, cols), region, core, whole=True)
                     cells.setdefault((y, p), []).append(Cell(cols, tile))
         self.bind_made(node, self.parts_of[name], cells)
 
@@ -182,8 +183,11 @@ class TokenLowering(LineLowering):
             self.seen[stem] = self.gathered_view(name, stem, Region(part, (y, y + 1), cols), core)
         return self.seen[stem]
 
-    def gathered_view(self, name: str, stem: str, region: Region, core: int) -> Tile:
-        """Emits the elements of a region of a view on a core, as a tile called `stem`."""
+    def gathered_view(self, name: str, stem: str, region: Region, core: int, *, whole: bool = False) -> Tile:
+        """Emits the elements of a region of a view on a core, as a tile called `stem`, or returns one that has them.
+
+        With `whole`, one compute makes the tile, as it must be for a part of a tensor.
+        """
         node, image = self.views[name], self.image(name)
         operator = node.operator
         assert isinstance(operator, Move)
@@ -199,6 +203,8 @@ class TokenLowering(LineLowering):
         tile = Tile(stem, region.row_count, region.width(image), region.channel_count, self.element(name))
         runs = find_runs(where, offset)
         same = whole_tile(runs, sources, tile)
+        if whole and same is not None and self.residency.is_copy(same):
+            same = None
         self.shown.setdefault(name, []).append(Part(region, same or tile))
         if same is not None:
             return same

@@ -19,11 +19,13 @@ class Residency:
     """Remembers the core of each tile, and the copies of pixels of each line, so that nothing is copied twice.
 
     homes: by name of a tile, the core that computed it or that it was copied to. Model inputs and constants have none:
-    they are in global memory. copies: the copies of parts of a line that a core has.
+    they are in global memory. copies, copy_names: the copies of parts of a line that a core has,
+    and the names of their tiles.
     """
 
     homes: dict[str, int] = field(default_factory=dict[str, int])
     copies: dict[LinePlace, list[Cell]] = field(default_factory=dict[LinePlace, list[Cell]])
+    copy_names: set[str] = field(default_factory=set[str])
 
     def core_of(self, tile: Tile) -> int | None:
         """Returns the core that holds the tile; None if it is in global memory."""
@@ -47,7 +49,12 @@ class Residency:
         copied = (cell for cell in self.copies.get(place, ()) if cell.holds(cols, exact=exact))
         return next(own, None) or next(copied, None)
 
+    def is_copy(self, tile: Tile) -> bool:
+        """Tells whether a tile is a copy of parts of a line, which several computes may fill."""
+        return tile.name in self.copy_names
+
     def copied(self, place: LinePlace, cell: Cell) -> Cell:
         """Remembers a copy, and returns it."""
         self.copies.setdefault(place, []).append(cell)
+        self.copy_names.add(cell.tile.name)
         return cell
