@@ -34,7 +34,7 @@ def test_compile_and_validate(printed: Any) -> None:
     text = printed("01_compile_and_validate.py")
     errors = [float(line.split()[-1]) for line in text.splitlines() if re.match(r"\w+ +1x", line)]
     assert len(errors) == 12
-    assert max(errors) < 1e-5
+    assert max(errors) < 1e-4  # the tolerance of `validate`
     assert "verdict: pass" in text
 
 

@@ -219,7 +219,7 @@ def test_what_binds(explained: Mapping[str, Explanation]):
     assert found.bounds.node == found.layers[0].node == "conv1"
     assert 0.5 < conv1 < found.bounds.node_share < 1.1 * conv1
     assert found.binds.startswith(f"Core 0 ({found.bounds.node_share:.0%} of it for conv1) binds: it works 100%")
-    assert explained["rows"].binds.startswith("Waiting binds: no part is full; the port of global memory, the fullest,")
+    assert explained["rows"].binds.startswith("The port of global memory binds: it is busy ")
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)

@@ -13,6 +13,7 @@ from raptor.graph.ir import Graph
 from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import Decision
 from raptor.spatial import Partition
+from raptor.spatial.orders import Aim
 from raptor.target.arch import Target
 from tests.pipeline import Recorder, conv_model, passes
 
@@ -24,7 +25,7 @@ def test_every_pass_finds_what_it_takes():
     for step in pipeline.PREPARATION:
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])
-    known.add(Decision)
+    known |= {Decision, Aim}
     for step in pipeline.LOWERING:
         assert set(pipeline.takes(step)) <= known
         known.add(get_type_hints(step)["return"])

@@ -27,15 +27,16 @@ CHIP = {"xbar": 16, "xbars_per_core": 24, "cores": 40}
 
 
 def every_kind() -> onnx.ModelProto:
-    """A layer by line, one in matrices by groups, one on the vector unit, a fully connected one."""
+    """A layer by line, one in matrices with its activation, one on the vector unit, a fully connected one."""
     nodes = [
-        node("Conv", "x w", "line", name="by_line", pads=[1, 1, 1, 1]),
-        node("Conv", "line g", "groups", name="by_groups", group=2),
-        node("Conv", "groups d", "depthwise", name="by_channel", group=20, pads=[1, 0, 0, 1]),
+        node("Conv", "x g", "whole", name="folded"),
+        node("Relu", "whole", "folded"),
+        node("Conv", "folded w", "line", name="by_line", pads=[1, 1, 1, 1]),
+        node("Conv", "line d", "depthwise", name="by_channel", group=20, pads=[1, 0, 0, 1]),
         node("Flatten", "depthwise", "flat"),
         node("Gemm", "flat m", "y"),
     ]
-    constants = {"w": random(20, 3, 3, 3), "g": random(20, 10, 3, 1), "d": random(20, 1, 2, 2), "m": random(480, 36)}
+    constants = {"w": random(20, 20, 3, 3), "g": random(20, 3, 1, 1), "d": random(20, 1, 2, 2), "m": random(720, 36)}
     return make_model(nodes, {"x": (1, 3, 6, 6)}, {"y": 2}, constants)
 
 
@@ -58,7 +59,7 @@ def stored(model: onnx.ModelProto, strategy: str, tmp_path_factory: pytest.TempP
 
 def test_the_model_has_layers_of_every_kind(model: onnx.ModelProto):
     decided = {name: layer.kind for name, layer in passes(model, mapping="rows", **CHIP).decision.layers.items()}
-    assert decided == {"line": "line", "groups": "kernel", "depthwise": "vector", "y": "fully_connected"}
+    assert decided == {"folded": "kernel", "line": "line", "depthwise": "vector", "y": "fully_connected"}
 
 
 # The text

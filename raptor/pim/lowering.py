@@ -248,7 +248,8 @@ class _Lowering:
         """Returns the places where the parts of a tensor can be seen."""
         spots = (ir.Spot(p.region, *self.made[p.tile.name]) for p in tensor.parts)
         element = tensor.parts[0].tile.element
-        return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots), element, tensor.coding)
+        coding = tensor.coding and tensor.coding.seen_as(tensor.shape, tensor.image.shape)
+        return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots), element, coding)
 
 
 def _buffer(tile: Tile) -> ir.Buffer:

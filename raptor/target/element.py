@@ -1,6 +1,8 @@
 """The type of an element: what one number in a memory of the chip is."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -81,3 +83,11 @@ class Coding:
     axis: int | None = None
     low: int | None = None
     high: int | None = None
+
+    def seen_as(self, shape: Sequence[int], other: Sequence[int]) -> "Coding":
+        """Returns the coding of the same elements in another shape; `axis` is one of its dimensions, too."""
+        if self.axis is None or tuple(shape) == tuple(other):
+            return self
+        place = math.prod(shape[: self.axis]), shape[self.axis]
+        axis = next(k for k, size in enumerate(other) if (math.prod(other[:k]), size) == place)
+        return replace(self, axis=axis)
