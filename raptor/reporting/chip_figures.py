@@ -181,7 +181,7 @@ def mix_by_part(parts: Sequence[Part]) -> Figure:
     layout = {
         "barmode": "stack",
         "xaxis": axis("instructions"),
-        "yaxis": axis("", autorange="reversed", type="category", dtick=1),
+        "yaxis": axis("", autorange="reversed", type="category", dtick=1, tickfont={"size": 11}),
         "updatemenus": stack_buttons(),
         "legend": {"traceorder": "normal"},
         "bargap": 0.15,
