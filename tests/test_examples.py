@@ -54,6 +54,7 @@ def test_find_the_bottleneck(printed: Any) -> None:
     assert after < before / 10
 
 
+@pytest.mark.slow
 def test_compare_mappings(printed: Any) -> None:
     head, *lines = (line.split() for line in printed("04_compare_mappings.py").splitlines())
     assert head[:2] == ["model", "mapping"]

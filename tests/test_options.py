@@ -3,7 +3,7 @@
 Every command runs with one option, with another, and with both, in the same states of a folder. With both, something
 must differ from each alone (exit status, standard output, files, what the engine was told), or the command must end
 with status 2 and a sentence. A new option without a value here fails the test of completeness. Pairs of options of the
-commands that take long are a third of all in the default suite, and all of them in the slow one.
+commands that take long are a sixth of all in the default suite, and all of them in the slow one.
 """
 
 import hashlib
@@ -349,7 +349,7 @@ def test_every_option_acts_or_is_refused_beside_others(
 ):
     """One test per command, not per option, so that two options are run together only once."""
     runner = Runner(name, folder, tmp_path, monkeypatch)
-    share = 3 if name in LONG else 1
+    share = 6 if name in LONG else 1
     assert [fault for option in runner.command.options for fault in faults(runner, option, share)] == []
 
 

@@ -53,7 +53,10 @@ TOLERANCE = dict.fromkeys(models.MODELS, 1e-5) | {
 LIGHT_TOLERANCE = dict.fromkeys(LIGHT, 1e-5) | {"resnet50": 5e-5}
 
 
-@pytest.mark.parametrize("name", list(models.MODELS))
+SLOW = ("densenet121",)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in models.MODELS])
 def test_small_model(name: str) -> None:
     check(models.build(name, seed=0, **small_options(name)), TOLERANCE[name])
 
