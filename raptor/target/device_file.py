@@ -1,4 +1,4 @@
-"""The device file: time and energy of writing a crossbar, and the writes that a cell endures.
+"""The device file: cells of a crossbar, its read-out, time and energy of writing it, and the writes that it endures.
 
 It stands beside the architecture file, whose format has no field for them. Numbers of real devices differ by four
 orders of magnitude, and a fast write costs endurance, so a file describes one device of one source.
@@ -16,6 +16,7 @@ from raptor.common import storage
 from raptor.common.arguments import path
 from raptor.common.errors import UserError
 from raptor.common.strict import Schema
+from raptor.target.analog import Cells, ReadOut
 
 _LIMIT_BYTES = 2**16
 Positive = Annotated[float, Field(gt=0, le=1e18)]
@@ -53,7 +54,9 @@ class DeviceFile(Schema):
     source: Annotated[str, Field(min_length=1, max_length=2000)] = Field(
         description="document that has the numbers, and what is assumed"
     )
-    write: WriteCost
+    cells: Cells | None = Field(None, description="null: ideal cells")
+    read_out: ReadOut = Field(ReadOut(), description="left out: offset encoding and ideal converters")
+    write: WriteCost | None = Field(None, description="null: not known; then a write takes no time")
     product: ProductCost | None = Field(None, description="null: as the architecture file says")
     endurance_cycles: Annotated[int, Field(ge=1, le=10**18)] | None = Field(
         None, description="writes that a cell endures; null: not known, or unlimited"
