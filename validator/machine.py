@@ -117,7 +117,7 @@ class Machine:
     which it reads an id; those of the next one of core c are `rows[next_id[c]]`. The local memory of core c has
     `local_size[c]` elements from `local[local_first[c]]` on. `written` is None in a program of floats. `widths`: for
     each core, bits of an input and an output element (0 before the first `setbw`), and 1 after `setfp`; only used with
-    integers. `products`, `crossbars`: as in `Program`; `work` is the space for products on `crossbars`, and counts them.
+    integers. `products`, `crossbars`: as in `Program`; `work`: space for products on `crossbars`.
     """
 
     words: npt.NDArray[np.int32]

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
+import raptor.cli.accuracy
 import raptor.cli.arch
 import raptor.cli.explain
 import raptor.cli.inspection
@@ -333,6 +334,7 @@ def models_command(
 
 app.command("quantize")(raptor.cli.quantise.command)
 app.command("validate")(validator.cli.command)
+app.command("accuracy")(raptor.cli.accuracy.command)
 app.command("run")(raptor.cli.run.command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)

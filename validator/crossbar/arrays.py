@@ -91,6 +91,11 @@ class Crossbars:
         found = [_with_rows(a, rows, self.setup, self.codes) if a.use.layer == layer else a for a in self.arrays]
         return Crossbars(self.setup, self.codes, tuple(found))
 
+    def with_ideal_converters(self) -> "Crossbars":
+        """Returns the chip with converters that hand on each sum as it is."""
+        found = [replace(a, ranges=fixed_ranges(None, self.codes, 0.0, a.factor.shape)) for a in self.arrays]
+        return Crossbars(self.setup, self.codes, tuple(found))
+
     def with_ranges(self, lowest: Sequence[Floats], highest: Sequence[Floats]) -> "Crossbars":
         """Returns the chip with converters whose ranges reach over the sums seen, by what shares a range."""
         assert self.setup.adc is not None  # only converters are calibrated

@@ -1,8 +1,8 @@
 """Random numbers that are functions of what they are for, so that no order of execution matters.
 
-A key is mixed from the seed of the chip, a purpose, an array group and further numbers; the n-th number of a key is made
-from the key and n (SplitMix64, Steele et al. 2014). Normal numbers are the inverse of the normal distribution (Acklam's
-approximation, relative error 1.2e-9).
+A key is mixed from the seed of the chip, a purpose, an array group and further numbers; the n-th number of a key is
+made from the key and n (SplitMix64, Steele et al. 2014). Normal numbers come from the inverse of the distribution
+function (Acklam's approximation, relative error 1.2e-9).
 """
 
 # Kernels are untyped for numba's sake.
@@ -23,6 +23,13 @@ _M1, _M2 = _U(0xBF58476D1CE4E5B9), _U(0x94D049BB133111EB)
 _SHIFTS = _U(30), _U(27), _U(31), _U(11)
 _TAIL = 0.02425
 """Probability of a tail, where another approximation holds."""
+_A = -39.69683028665376, 220.9460984245205, -275.9285104469687, 138.3577518672690, -30.66479806614716, 2.506628277459239
+_B = -54.47609879822406, 161.5858368580409, -155.6989798598866, 66.80131188771972, -13.28068155288572
+_C = (
+    *(-7.784894002430293e-3, -0.3223964580411365, -2.400758277161838),
+    *(-2.549732539343734, 4.374664141464968, 2.938163982698783),
+)
+_D = 7.784695709041462e-3, 0.3224671290700398, 2.445134137142996, 3.754408661907416
 
 
 @bare_helper
@@ -47,18 +54,14 @@ def normal(key, number):
     q = min(p, 1.0 - p)
     if q < _TAIL:
         r = np.sqrt(-2.0 * np.log(q))
-        x = ((((-7.784894002430293e-03 * r - 3.223964580411365e-01) * r - 2.400758277161838) * r - 2.549732539343734) * r
-             + 4.374664141464968) * r + 2.938163982698783  # fmt: skip
-        x /= (((7.784695709041462e-03 * r + 3.224671290700398e-01) * r + 2.445134137142996) * r
-              + 3.754408661907416) * r + 1.0  # fmt: skip
+        x = (((_C[0] * r + _C[1]) * r + _C[2]) * r + _C[3]) * r + _C[4]
+        x = (x * r + _C[5]) / ((((_D[0] * r + _D[1]) * r + _D[2]) * r + _D[3]) * r + 1.0)
         return x if p < 0.5 else -x
     q = p - 0.5
     r = q * q
-    x = ((((-3.969683028665376e01 * r + 2.209460984245205e02) * r - 2.759285104469687e02) * r + 1.383577518672690e02) * r
-         - 3.066479806614716e01) * r + 2.506628277459239  # fmt: skip
-    y = ((((-5.447609879822406e01 * r + 1.615858368580409e02) * r - 1.556989798598866e02) * r + 6.680131188771972e01) * r
-         - 1.328068155288572e01) * r + 1.0  # fmt: skip
-    return x * q / y
+    x = (((_A[0] * r + _A[1]) * r + _A[2]) * r + _A[3]) * r + _A[4]
+    y = (((_B[0] * r + _B[1]) * r + _B[2]) * r + _B[3]) * r + _B[4]
+    return (x * r + _A[5]) * q / (y * r + 1.0)
 
 
 @bare_kernel

@@ -1,6 +1,6 @@
 """Input codings: how signed inputs become steps of digits, which DACs put on the rows one after another.
 
-A step is a digit of a number that is not negative: (source >> shift) & mask. The result of a step counts `factor` times.
+A step is a digit of a number that is not negative: (source >> shift) & mask. Its product counts `factor` times.
 """
 
 from collections.abc import Callable

@@ -48,8 +48,7 @@ def analog_product(g, x, bits, tables, work, found):
 
     Returns -1, or the first element of `x` that the encoding cannot drive.
     """
-    _kind, arrays, _steps, counts, _raised = tables[0]
-    at = arrays[g]
+    kind, at = tables[0][0], tables[0][1][g]
     rows, doubled = at[ROWS], at[DOUBLED] == 1
     x64 = work[2]
     for r in range(rows):
@@ -64,7 +63,7 @@ def analog_product(g, x, bits, tables, work, found):
     _begin(at, tables, width, total)
     for start in range(0, at[DRIVEN], at[ONCE]):
         n = min(at[ONCE], at[DRIVEN] - start)
-        if _kind == SLICED:
+        if kind == SLICED:
             _sliced_part(at, start, n, width, tables, work, total)
         else:
             _noisy_part(g, at, start, n, width, tables, work, total)
@@ -206,18 +205,21 @@ def _noisy_part(g, at, start, n, width, tables, work, total):
         for t in range(count):
             digit = np.float32(digits[t * n + i])
             if digit != np.float32(0):
-                to = _U(t * entries)
-                for m in range(_U(entries)):
-                    sums[to + m] += digit * levels[first + m]
+                _add_row(digit, levels, first, _U(entries), sums, _U(t * entries))
                 if noisy:
-                    for m in range(_U(entries)):
-                        spread[to + m] += digit * digit * variance[first + m]
+                    _add_row(digit * digit, variance, first, _U(entries), spread, _U(t * entries))
     key = mixed(mixed(mixed(tables[5][g], work[1][0]), work[0][g]), start)
     for t in range(count):
         factor = np.float64(steps[t][FACTOR])
         for j in range(at[PLANES]):
             _convert_floats(at, t, j, key, factor, tables, work, total)
         _add_digits(at, factor * np.float64(entered[t]), tables, total)
+
+
+@bare_helper
+def _add_row(digit, cells, first, count, sums, to):
+    for m in range(count):
+        sums[to + m] += digit * cells[first + m]
 
 
 @bare_helper

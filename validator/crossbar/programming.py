@@ -11,6 +11,7 @@ from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile
 from raptor.target.isa import OPCODE, Records
 from raptor.target.opcode_tables import SETS_WIDTH
 from validator.crossbar.arrays import Crossbars, Use, build
+from validator.crossbar.proof import with_lossless_rows
 from validator.crossbar.setup import Setup
 from validator.program import Program
 
@@ -31,7 +32,8 @@ def with_crossbars(program: Program, setup: Setup) -> Program:
 def chip_for(program: Program, setup: Setup) -> Crossbars:
     """Programs the crossbars of a program."""
     uses = uses_of(program)
-    return build([program.weights.matrix(use.core, use.group) for use in uses], uses, setup)
+    chip = build([program.weights.matrix(use.core, use.group) for use in uses], uses, setup)
+    return with_lossless_rows(chip) if setup.lossless_rows else chip
 
 
 def arch_of(program: Program) -> ArchFile:

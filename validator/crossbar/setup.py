@@ -13,8 +13,9 @@ class Setup:
     """How the crossbars of a chip compute.
 
     `sliced`: slices, steps and converters, all cells as they should be. `noisy`: with the errors of `cells` and of the
-    converters. `rows_at_once`: rows driven at the same time. `seconds`: time since programming. `seed`: of the chip. `compensation`: what shares a factor against drift. `cut`: weights are
-    cut to this share of the largest of their matrix.
+    converters. `rows_at_once`: rows driven at the same time. `seconds`: time since programming. `seed`: of the chip.
+    `compensation`: what shares a factor against drift. `cut`: weights are cut to this share of the largest of their
+    matrix. `lossless_rows`: each layer drives fewer rows at once if its converters would lose something.
     """
 
     kind: Literal["sliced", "noisy"]
@@ -30,6 +31,7 @@ class Setup:
     seed: int = 0
     compensation: Compensation = "none"
     cut: float = 1.0
+    lossless_rows: bool = False
 
     @property
     def is_signed(self) -> bool:

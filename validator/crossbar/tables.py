@@ -69,9 +69,7 @@ def reading_key(seed: int, array: Array) -> np.uint64:
 def work_for(tables: tuple[Any, ...], *, sample: int = 0, watch: bool = False) -> tuple[Any, ...]:
     """Returns the work space of a run. `watch`: it also keeps the lowest and the highest sum of each converter."""
     shapes = tables[0][1]
-    driven, cols, planes = (
-        int(shapes[:, k].max(initial=1)) for k in (kernels.DRIVEN, kernels.COLS, kernels.PLANES)
-    )
+    driven, cols, planes = (int(shapes[:, k].max(initial=1)) for k in (kernels.DRIVEN, kernels.COLS, kernels.PLANES))
     most_steps = int(tables[0][3].max(initial=1))
     entries = most_steps * cols * planes if tables[0][0] == kernels.NOISY else 0
     watched = tables[2][0].size if watch else 0
@@ -97,14 +95,12 @@ def _shapes(arrays: tuple[Array, ...], cells: list[Any]) -> Any:
     for a, held in zip(arrays, cells, strict=True):
         planes, sides = len(a.planes.bits), 1 if a.planes.minus is None else 2
         rows.append((a.rows, a.driven, a.cols, planes, sides, a.rows_at_once, int(a.planes.doubled), *firsts))
-        firsts = [
-            f + more for f, more in zip(firsts, (held.size, planes, planes * a.cols, a.cols), strict=True)
-        ]
+        firsts = [f + more for f, more in zip(firsts, (held.size, planes, planes * a.cols, a.cols), strict=True)]
     return np.array(rows, np.int64).reshape(len(rows), 11)
 
 
 def _steps(chip: Crossbars) -> tuple[Any, Any, Any]:
-    """Returns the steps of inputs by their bits (0: those of doubled rows), their number, and what inputs are raised by."""
+    """Returns the steps by the bits of inputs (0: doubled rows), their number, and what inputs are raised by."""
     setup = chip.setup
     table = np.zeros((MOST_INPUT_BITS + 1, _MOST_STEPS, 4), np.int64)
     counts = np.zeros(MOST_INPUT_BITS + 1, np.int64)

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from raptor.common.jit import bare_kernel
+from raptor.common.jit import bare_helper, bare_kernel
 
 Floats = npt.NDArray[np.float64]
 _MOST_ROUNDS = 500
 _NEAR = 1e-9
 """Change of a voltage of 1 below which it counts as found."""
+_DIVERGED = 1e6
 
 
 def seen_conductances(cells: Floats, wire_siemens: float) -> Floats:
@@ -42,38 +43,55 @@ def seen_conductances(cells: Floats, wire_siemens: float) -> Floats:
 @bare_kernel
 def _solve(cells: Any, ohm: float, found: Any, state: Any) -> bool:
     """Computes the currents of all columns for a voltage of 1 on each row alone, by repeated substitution."""
-    rows, cols = cells.shape
     along, down = state[0], state[1]  # voltages at the two ends of each cell
-    for driven in range(rows):
-        for r in range(rows):
-            for c in range(cols):
-                along[r, c], down[r, c] = (1.0 if r == driven else 0.0), 0.0
+    for driven in range(len(cells)):
+        along[:], down[:] = 0.0, 0.0
+        along[driven] = 1.0
         change, rounds = 1.0, 0
         while change > _NEAR:
             rounds += 1
-            if rounds > _MOST_ROUNDS or change > 1e6:
+            change = max(
+                _along_rows(cells, ohm, along, down, driven), _down_columns(cells, ohm, along, down, found[driven])
+            )
+            if rounds > _MOST_ROUNDS or not change < _DIVERGED:
                 return False
-            change = 0.0
-            for r in range(rows):
-                total = 0.0
-                for c in range(cols):
-                    total += cells[r, c] * (along[r, c] - down[r, c])
-                voltage = 1.0 if r == driven else 0.0
-                for c in range(cols):
-                    voltage -= ohm * total
-                    total -= cells[r, c] * (along[r, c] - down[r, c])
-                    change = max(change, abs(voltage - along[r, c]))
-                    along[r, c] = voltage
-            for c in range(cols):
-                total = 0.0
-                for r in range(rows):
-                    total += cells[r, c] * (along[r, c] - down[r, c])
-                found[driven, c] = total
-                voltage = 0.0
-                for k in range(rows):
-                    r = rows - 1 - k
-                    voltage += ohm * total
-                    total -= cells[r, c] * (along[r, c] - down[r, c])
-                    change = max(change, abs(voltage - down[r, c]))
-                    down[r, c] = voltage
     return True
+
+
+@bare_helper
+def _along_rows(cells, ohm, along, down, driven):
+    """Lets the currents of each row drop its voltages; returns the largest change."""
+    change = 0.0
+    for r in range(len(cells)):
+        current = _current(cells[r], along[r], down[r])
+        voltage = 1.0 if r == driven else 0.0
+        for c in range(cells.shape[1]):
+            voltage -= ohm * current
+            current -= cells[r, c] * (along[r, c] - down[r, c])
+            change = max(change, abs(voltage - along[r, c]))
+            along[r, c] = voltage
+    return change
+
+
+@bare_helper
+def _down_columns(cells, ohm, along, down, found):
+    """Lets the currents of each column raise its voltages; `found` gets those currents."""
+    change = 0.0
+    for c in range(cells.shape[1]):
+        current = _current(cells[:, c], along[:, c], down[:, c])
+        found[c], voltage = current, 0.0
+        for k in range(len(cells)):
+            r = len(cells) - 1 - k
+            voltage += ohm * current
+            current -= cells[r, c] * (along[r, c] - down[r, c])
+            change = max(change, abs(voltage - down[r, c]))
+            down[r, c] = voltage
+    return change
+
+
+@bare_helper
+def _current(cells, along, down):
+    total = 0.0
+    for k in range(len(cells)):
+        total += cells[k] * (along[k] - down[k])
+    return total
