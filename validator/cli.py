@@ -1,14 +1,18 @@
 """Command `raptor validate OUT`, also `python -m validator OUT`."""
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raptor.common.errors import RaptorError, UserError
 from raptor.common.together import refuse_given
-from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
+from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, CrossbarKind, Engine, Schedule
+
+if TYPE_CHECKING:
+    from validator.program import Program
 
 
 def command(
@@ -52,6 +56,17 @@ def command(
             show_default="the engine",
         ),
     ] = None,
+    crossbar: Annotated[
+        CrossbarKind | None,
+        typer.Option(help="How crossbars compute; sliced and noisy are for integers.", show_default="exactly"),
+    ] = None,
+    cells: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|PRESET", help="Device file of the crossbars.", show_default="ideal"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="A setting of the crossbars: adc_bits=8.")
+    ] = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
     ] = None,
@@ -81,6 +96,8 @@ def command(
     if device is not None:
         refuse_given(context, {"engine"}, "not with --device, beside which the engine is the reference")
 
+    programmed = _programmed(context, crossbar, cells, settings or ())
+
     if junit is not None:
         storage.check_no_terminal("--junit", junit)
         arguments.new_file("junit", junit)
@@ -106,6 +123,7 @@ def command(
                 check_hashes=not no_hash,
                 max_steps=max_steps,
                 write=crossbars,
+                crossbars=programmed,
             )
     except RaptorError as e:
         verdict = "deadlock" if isinstance(e, DeadlockError) else "bad input"
@@ -118,6 +136,20 @@ def command(
         for line in (crossbars or ()) if not quiet else ():
             console.print(line)
     raise typer.Exit(0 if report.verdict == "pass" else 1)
+
+
+def _programmed(
+    context: typer.Context, crossbar: CrossbarKind | None, cells: str | None, settings: Sequence[str]
+) -> "Callable[[Program], Program] | None":
+    """Returns what gives a program the crossbars of the command line; None if they are exact."""
+    if crossbar not in ("sliced", "noisy"):
+        refuse_given(context, {"cells", "settings"}, "only with --crossbar sliced or noisy")
+    if crossbar is None:
+        return None
+    from validator.crossbar.choice import chosen
+
+    refuse_given(context, {"device"}, "not with --crossbar: a device has crossbars of its own")
+    return chosen(crossbar, cells, settings)
 
 
 def _open(context: typer.Context, device: str) -> AbstractContextManager[Any]:

@@ -14,8 +14,10 @@ from raptor.common.errors import UserError
 from raptor.target.device_file import DeviceFile
 from validator.accuracy.data import Data, read_data
 from validator.accuracy.report import AccuracyReport, ChipResult, LayerNoise, Point, described
-from validator.accuracy.running import Tick, by_onnxruntime, calibrated, default_workers, scores, tensors
+from validator.accuracy.running import Tick, by_onnxruntime, default_workers, scores, tensors
 from validator.accuracy.statistics import of_mean, of_share, snr_db
+from validator.crossbar.calibration import calibrated
+from validator.crossbar.choice import exact_kind
 from validator.crossbar.programming import arch_of, with_crossbars
 from validator.crossbar.proof import prove
 from validator.crossbar.settings import changed, setup_for
@@ -57,7 +59,7 @@ def accuracy(
     one_segment(out, "accuracy")
     start = perf_counter()
     program = load(out)
-    kind = _kind(program, crossbar)
+    kind = exact_kind(program, crossbar)
     setup = None if kind in ("ideal", "integer") else setup_for(kind, arch_of(program), device, settings or {})
     _check(kind, setup, settings or {}, sweep or {}, chips)
     read = None if data is None else read_data(data, program.memory.inputs, samples)
@@ -65,14 +67,6 @@ def accuracy(
     loaded = perf_counter()
     found = task.report(kind, chips, sweep or {})
     return replace(found, seconds={"load": loaded - start, "measure": perf_counter() - loaded})
-
-
-def _kind(program: Program, crossbar: CrossbarKind | None) -> CrossbarKind:
-    exact: CrossbarKind = "integer" if program.has_integers else "ideal"
-    if crossbar in ("ideal", "integer") and crossbar != exact:
-        numbers = "integers" if program.has_integers else "float32 numbers"
-        raise UserError(f"--crossbar {crossbar}: the program has {numbers}; take {exact}")
-    return crossbar or exact
 
 
 def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: Sweep, chips: int) -> None:
@@ -137,7 +131,8 @@ class _Task:
         made = with_crossbars(self.program, setup)
         if setup.adc is None or setup.adc.range != "calibrated" or self.data is None:
             return made
-        return calibrated(made, self.data, self.calibration, self.workers)
+        numbers = range(min(self.calibration, self.data.count))
+        return calibrated(made, map(self.data.sample, numbers))
 
     def _points(self, sweep: Sweep, chips: int) -> Iterator[Point]:
         for values in product(*sweep.values()) if sweep else ():

@@ -56,7 +56,7 @@ class Point:
 class AccuracyReport:
     """Result of a measurement as JSON; `version` changes with its fields.
 
-    `reference`: onnxruntime with optimisations off, on the same samples. `chips`: the chips measured, one after another.
+    `reference`: onnxruntime with optimisations off, on the same samples. `chips`: the chips, one after another.
     `layers`: noise of the first chip. `converters`: what they lose for some input, as the weights prove.
     """
 

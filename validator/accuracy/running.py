@@ -6,8 +6,6 @@ time for the elements of the instructions and little to decode them, so a pass o
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +16,11 @@ from raptor.common.threads import Threads
 from raptor.output import files
 from validator.accuracy.data import Data
 from validator.constants import constant_inputs
-from validator.crossbar.arrays import Crossbars
 from validator.program import Program
-from validator.run import execute, prepare, run
+from validator.run import run
 from validator.session import session
 
 Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
 Tick = Callable[[], None]
 """Called after each sample, for a progress bar."""
 
@@ -67,36 +63,6 @@ _KINDS: dict[str, Any] = {
 def tensors(program: Program, data: Data, numbers: Iterable[int], workers: int) -> list[dict[str, Array]]:
     """Returns the tensors of layers.json for each of some samples."""
     return [*_each(lambda n: run(program, data.sample(n), sample=n, probes=True).probes, numbers, workers)]
-
-
-def calibrated(program: Program, data: Data, count: int, workers: int) -> Program:
-    """Returns the program with converters whose ranges reach over the sums of the first samples.
-
-    The sums are those of this chip, with its noise, before any converter.
-    """
-    chip = program.crossbars
-    assert chip is not None  # the caller has programmed it
-    ideal = replace(program, crossbars=chip.with_ideal_converters())
-    seen = [*_each(partial(_seen, ideal, data), range(min(count, data.count)), workers)]
-    low, high = (np.where(np.isfinite(s), s, 0.0) for s in _extremes(seen))
-    return replace(program, crossbars=chip.with_ranges(_by_array(chip, low), _by_array(chip, high)))
-
-
-def _seen(program: Program, data: Data, number: int) -> tuple[Floats, Floats]:
-    """Returns the lowest and the highest sum of each converter for a sample."""
-    state = prepare(program, data.sample(number), sample=number, watch=True)
-    execute(state, engine="numba", schedule="block")
-    return state.work[7], state.work[8]
-
-
-def _extremes(seen: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    return np.min([low for low, _ in seen], axis=0), np.max([high for _, high in seen], axis=0)
-
-
-def _by_array(chip: Crossbars, values: Floats) -> list[Floats]:
-    ends = np.cumsum([a.factor.size for a in chip.arrays])
-    parts = np.split(values, ends[:-1])
-    return [part.reshape(a.factor.shape) for part, a in zip(parts, chip.arrays, strict=True)]
 
 
 def _each(one: Callable[[int], Any], numbers: Iterable[int], workers: int) -> Iterable[Any]:

@@ -29,13 +29,13 @@ def of_share(right: int, count: int) -> Interval:
 
 
 def of_mean(values: Sequence[float]) -> Interval | None:
-    """Returns Student's interval of a mean: what other chips would give. None for a single value."""
+    """Returns Student's interval of a mean of shares: what other chips would give. None for a single value."""
     if len(values) < 2:
         return None
     quantile = (*_T, *_T_MORE)[len(values) - 2] if len(values) <= 31 else _Z
     half = quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     mean = float(np.mean(values))
-    return Interval(mean - half, mean + half)
+    return Interval(max(0.0, mean - half), min(1.0, mean + half))
 
 
 def snr_db(signal: float, noise: float) -> float:
