@@ -19,6 +19,7 @@ from raptor.output.compile_report import CompileReport
 from raptor.quantise import QuantisationReport
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
 from raptor.target.arch import ArchFile
+from validator.accuracy.report import AccuracyReport
 from validator.checks.findings_text import Findings
 
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -34,6 +35,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
 """Schemas by name of the file in an output directory."""
 
 COMMANDS: dict[str, type] = {
+    "accuracy": AccuracyReport,
     "arch show": ShownChip,
     "check": Findings,
     "compare": ComparisonNumbers,

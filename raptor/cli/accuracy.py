@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from raptor.cli import completion
 from raptor.common.errors import UserError
 from raptor.common.together import refuse_given
 from validator.options import CrossbarKind
@@ -28,7 +29,13 @@ def command(
         CrossbarKind | None, typer.Option(help="How crossbars compute.", show_default="exactly")
     ] = None,
     cells: Annotated[
-        str | None, typer.Option(metavar="FILE|PRESET", help="Device file.", show_default="ideal cells and converters")
+        str | None,
+        typer.Option(
+            metavar="FILE|PRESET",
+            help="Device file.",
+            show_default="ideal cells and converters",
+            autocompletion=completion.devices,
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="A setting, such as adc_bits=8.")

@@ -63,7 +63,6 @@ def progress(
 def plots(report: AccuracyReport) -> bytes:
     """Returns a page with a plot of accuracy over the first setting of the sweep, a line for each of the others."""
     import plotly.graph_objects as go
-    import plotly.io
 
     measured = report.sweep[0].top1 is not None
     across, *others = report.sweep[0].settings
@@ -77,8 +76,8 @@ def plots(report: AccuracyReport) -> bytes:
         "title": {"text": f"{report.model}, {report.crossbar} crossbars, {report.samples} samples"},
         "legend": {"title": {"text": ""}},
     }
-    figure = go.Figure(data=traces, layout=layout)
-    page: Any = plotly.io.to_html(figure, include_plotlyjs=True, full_html=True, div_id="accuracy")
+    figure: Any = go.Figure(data=traces, layout=layout)
+    page = figure.to_html(include_plotlyjs=True, full_html=True, div_id="accuracy")
     return str(page).encode()
 
 

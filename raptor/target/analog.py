@@ -1,14 +1,14 @@
-"""What a device file says of values: the cells of a crossbar, and how products are read out of it.
+"""Parts of the device file about values: the cells of a crossbar, and how products are read out of it.
 
 Conductances are in the unit of the file. `off` and `on` are those of the lowest and the highest level of a cell; the
 levels between are equally far apart. A part that a file leaves out is ideal.
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raptor.common.strict import Items, Pair, Schema
 
@@ -31,8 +31,8 @@ class Spread(Schema):
     """Standard deviation of a conductance g: a polynomial, plus A (1 - exp(-g / B)); a negative one counts as 0."""
 
     polynomial: Items[Number] = Field(default=(), description="coefficients of 1, g, g^2, ...")
-    saturation: Pair[Number, Positive] | None = Field(None, description="A and B; null: none")
-    after_s: NonNegative = Field(0.0, description="time since programming from which on it holds")
+    saturation: Pair[Number, Positive] | None = Field(default=None, description="A and B; null: none")
+    after_s: NonNegative = Field(default=0.0, description="time since programming from which on it holds")
 
     def std(self, g: Floats) -> Floats:
         """Returns the standard deviation at each conductance."""
@@ -80,18 +80,30 @@ class Drift(Schema):
 class Cells(Schema):
     """Cells of a crossbar. A value that is left out is ideal."""
 
-    unit: Literal["uS", "nA"] = Field("uS", description="unit of conductances; nA: the current at the read voltage")
+    unit: Literal["uS", "nA"] = Field(
+        default="uS", description="unit of conductances; nA: the current at the read voltage"
+    )
     off: NonNegative = Field(description="conductance of level 0")
     on: Positive = Field(description="conductance of the highest level")
     programming: Items[Spread] = Field(
         default=(), description="errors of a cell after a time; the last of them that has begun holds"
     )
-    read: Spread | None = Field(None, description="noise of each read; null: none")
-    flicker: Flicker | None = Field(None, description="1/f noise of each read; null: none")
-    drift: Drift | None = Field(None, description="null: none")
-    stuck_off: Fraction = Field(0.0, description="share of cells that stay at `off`")
-    stuck_on: Fraction = Field(0.0, description="share of cells that stay at `on`")
-    wire_ohm: NonNegative = Field(0.0, description="resistance of a wire from one cell to the next; needs uS")
+    read: Spread | None = Field(default=None, description="noise of each read; null: none")
+    flicker: Flicker | None = Field(default=None, description="1/f noise of each read; null: none")
+    drift: Drift | None = Field(default=None, description="null: none")
+    stuck_off: Fraction = Field(default=0.0, description="share of cells that stay at `off`")
+    stuck_on: Fraction = Field(default=0.0, description="share of cells that stay at `on`")
+    wire_ohm: NonNegative = Field(default=0.0, description="resistance of a wire from one cell to the next; needs uS")
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.off >= self.on:
+            raise ValueError(f"off {self.off:g} is not below on {self.on:g}")
+        if self.wire_ohm and self.unit != "uS":
+            raise ValueError("wire_ohm needs conductances in uS")
+        if self.stuck_off + self.stuck_on > 1:
+            raise ValueError("more than all cells are stuck")
+        return self
 
 
 class Adc(Schema):
@@ -103,18 +115,20 @@ class Adc(Schema):
 
     bits: Annotated[int, Field(ge=1, le=MOST_ADC_BITS)]
     range: AdcRange = "full"
-    scope: AdcScope = Field("layer", description="what shares a calibrated range")
-    noise_lsb: NonNegative = Field(0.0, description="standard deviation of a conversion, in steps of the converter")
+    scope: AdcScope = Field(default="layer", description="what shares a calibrated range")
+    noise_lsb: NonNegative = Field(
+        default=0.0, description="standard deviation of a conversion, in steps of the converter"
+    )
 
 
 class ReadOut(Schema):
-    """How weights stand in cells, inputs on rows, and how sums are converted."""
+    """Weights in cells, inputs on rows, and the conversion of sums."""
 
-    encoding: Encoding = Field("offset", description="weights as levels of cells")
-    inputs: InputCoding = Field("twos_complement", description="signed inputs as unsigned steps of DACs")
-    cell_bits: Bits | None = Field(None, description="bits of a cell; null: as the architecture file says")
-    dac_bits: Bits | None = Field(None, description="bits of a step; null: as the architecture file says")
+    encoding: Encoding = Field(default="offset", description="weights as levels of cells")
+    inputs: InputCoding = Field(default="twos_complement", description="signed inputs as unsigned steps of DACs")
+    cell_bits: Bits | None = Field(default=None, description="bits of a cell; null: as the architecture file says")
+    dac_bits: Bits | None = Field(default=None, description="bits of a step; null: as the architecture file says")
     rows_at_once: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
-        None, description="rows driven at the same time; null: the DACs of the architecture file"
+        default=None, description="rows driven at the same time; null: the DACs of the architecture file"
     )
-    adc: Adc | None = Field(None, description="null: ideal converters")
+    adc: Adc | None = Field(default=None, description="null: ideal converters")

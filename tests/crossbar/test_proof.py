@@ -1,4 +1,4 @@
-"""What converters lose is known before: never denied where a run shows it, and never claimed for nothing."""
+"""Proofs of what converters lose: never denied where a run shows it, and never claimed for nothing."""
 
 import numpy as np
 import pytest

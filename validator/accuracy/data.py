@@ -52,9 +52,8 @@ def read_data(path: Path, places: Sequence[TensorPlace], most: int | None = None
     counts = {name: len(values) for name, values in inputs.items()}
     counts |= {} if labels is None else {LABELS: len(labels)}
     if len(set(counts.values())) != 1 or not next(iter(counts.values())):
-        _refuse(
-            path, "as many samples in each array expected, found " + ", ".join(f"{n} {c}" for n, c in counts.items())
-        )
+        told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+        _refuse(path, f"all arrays need as many samples, at least one, found {told}")
     return Data(inputs, None if labels is None else _labels(path, labels))
 
 
@@ -128,9 +127,7 @@ def _shaped(path: Path, place: TensorPlace, array: Array) -> Array:
 
 def _labels(path: Path, labels: Array) -> npt.NDArray[np.int64]:
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any():
-        _refuse(
-            path, f"labels {LABELS}: expected one class number for each sample, found {labels.dtype} {labels.shape}"
-        )
+        _refuse(path, f"labels {LABELS}: expected a class number for each sample, found {labels.dtype} {labels.shape}")
     return labels.astype(np.int64)
 
 

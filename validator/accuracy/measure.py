@@ -13,7 +13,7 @@ import numpy.typing as npt
 from raptor.common.errors import UserError
 from raptor.target.device_file import DeviceFile
 from validator.accuracy.data import Data, read_data
-from validator.accuracy.report import AccuracyReport, ChipResult, LayerNoise, Point, described
+from validator.accuracy.report import AccuracyReport, ChipResult, LayerNoise, Point, described, mean_of
 from validator.accuracy.running import Tick, by_onnxruntime, default_workers, scores, tensors
 from validator.accuracy.statistics import of_mean, of_share, snr_db
 from validator.crossbar.calibration import calibrated
@@ -110,6 +110,10 @@ class _Task:
             crossbar=kind,
             settings=described(self.setup),
             samples=0 if self.data is None else self.data.count,
+            top1=mean_of(r.top1 for r in results),
+            top5=mean_of(r.top5 for r in results),
+            agreement=mean_of(r.agreement for r in results),
+            top1_of_chips=of_mean([r.top1 for r in results if r.top1 is not None]),
             reference=None if self.golden is None else self._counted(self.golden, self.golden, None),
             chips=tuple(results),
             layers=self._noise(first) if self.data and chip else (),
@@ -144,7 +148,7 @@ class _Task:
             top1 = [r.top1 for r in found if r.top1 is not None]
             yield Point(
                 given,
-                float(np.mean(top1)) if top1 else None,
+                mean_of(top1),
                 of_mean(top1) or (found[0].top1_interval if top1 else None),
                 float(np.mean([r.agreement for r in found])),
                 tuple(found),

@@ -26,10 +26,10 @@ class Programmed:
     variance: Floats | None
 
 
-def program(levels: npt.NDArray[np.integer], setup: Setup, cells: Cells, place: tuple[int, int]) -> Programmed:
-    """Returns cells [planes, rows, cols] that should hold `levels`. `place`: array group and side of a pair."""
+def program(levels: npt.NDArray[np.integer], setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Programmed:
+    """Returns cells [planes, rows, cols] that should hold `levels`. `place`: core, array group, and side of a pair."""
     step = (cells.on - cells.off) / ((1 << setup.cell_bits) - 1)
-    target = cells.off + step * levels
+    target = cells.off + step * levels.astype(np.float64)
     held = _stuck(_drifted(_written(target, setup, cells, place), target, setup, cells, place), setup, cells, place)
     variance = _read_variance(held, setup, cells)
     if cells.wire_ohm:
@@ -37,7 +37,7 @@ def program(levels: npt.NDArray[np.integer], setup: Setup, cells: Cells, place: 
     return Programmed((held - cells.off) / step, None if variance is None else variance / step**2)
 
 
-def _written(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int]) -> Floats:
+def _written(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
     spread = _spread_after(cells, setup.seconds)
     if spread is None:
         return target
@@ -51,7 +51,7 @@ def _spread_after(cells: Cells, seconds: float) -> Spread | None:
     return max(begun, key=lambda s: s.after_s) if begun else None
 
 
-def _drifted(held: Floats, target: Floats, setup: Setup, cells: Cells, place: tuple[int, int]) -> Floats:
+def _drifted(held: Floats, target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
     drift = cells.drift
     if drift is None or setup.seconds <= drift.t0_s:
         return held
@@ -61,7 +61,7 @@ def _drifted(held: Floats, target: Floats, setup: Setup, cells: Cells, place: tu
     return held * (setup.seconds / drift.t0_s) ** -nu
 
 
-def _stuck(held: Floats, setup: Setup, cells: Cells, place: tuple[int, int]) -> Floats:
+def _stuck(held: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
     if not cells.stuck_off and not cells.stuck_on:
         return held
     drawn = chance.uniforms(chance.key_of(setup.seed, chance.STUCK, *place), held.size).reshape(held.shape)

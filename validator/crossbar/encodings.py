@@ -50,7 +50,7 @@ def _offset(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     """Adds 2^(bits - 1) to each weight, so that none is negative."""
     half = 1 << weight_bits - 1
     levels, bits, powers = _sliced(w + half, weight_bits, cell_bits)
-    return Planes(levels, None, bits, _for_columns(powers, w), np.full(w.shape[1], -half))
+    return Planes(levels, None, bits, _for_columns(powers, w), _for_each(w, -half))
 
 
 def _flipped(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
@@ -67,13 +67,13 @@ def _differential(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     """Stores positive and negative weights in columns of their own, each with its conversions."""
     plus, minus, bits, powers = _by_sign(w, weight_bits, cell_bits)
     factor = np.concatenate([_for_columns(powers, w), -_for_columns(powers, w)])
-    return Planes(np.concatenate([plus, minus]), None, bits * 2, factor, np.zeros(w.shape[1], np.int64))
+    return Planes(np.concatenate([plus, minus]), None, bits * 2, factor, _for_each(w, 0))
 
 
 def _differential_analog(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     """Stores positive and negative weights in pairs of cells; the converter sees the difference of their currents."""
     plus, minus, bits, powers = _by_sign(w, weight_bits, cell_bits)
-    return Planes(plus, minus, bits, _for_columns(powers, w), np.zeros(w.shape[1], np.int64))
+    return Planes(plus, minus, bits, _for_columns(powers, w), _for_each(w, 0))
 
 
 def _twos_complement(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
@@ -81,19 +81,18 @@ def _twos_complement(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     sign = (w < 0).astype(np.int64)[None]
     powers = [-(1 << weight_bits - 1)]
     if weight_bits == 1:
-        return Planes(sign, None, (1,), _for_columns(powers, w), np.zeros(w.shape[1], np.int64))
+        return Planes(sign, None, (1,), _for_columns(powers, w), _for_each(w, 0))
     levels, bits, low = _sliced(w & (1 << weight_bits - 1) - 1, weight_bits - 1, cell_bits)
     factor = _for_columns([*low, *powers], w)
-    return Planes(np.concatenate([levels, sign]), None, (*bits, 1), factor, np.zeros(w.shape[1], np.int64))
+    return Planes(np.concatenate([levels, sign]), None, (*bits, 1), factor, _for_each(w, 0))
 
 
 def _xnor(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
     """Stores weights of 1 and -1 in two cells, of which the input's sign drives one: 2 x (equal signs) - inputs."""
     if not (np.abs(w) == 1).all():
         raise UserError("encoding xnor: for weights of 1 and -1 only; take another encoding, or a binary network")
-    levels = np.empty((1, 2 * len(w), w.shape[1]), np.int64)
-    levels[0, 0::2], levels[0, 1::2] = w > 0, w < 0
-    return Planes(levels, None, (1,), np.full((1, w.shape[1]), 2), np.full(w.shape[1], -1), doubled=True)
+    levels = np.stack([w > 0, w < 0], axis=1).reshape(1, 2 * len(w), -1).astype(np.int64)
+    return Planes(levels, None, (1,), _for_columns([2], w), _for_each(w, -1), doubled=True)
 
 
 def _sliced(levels: Ints, bits: int, cell_bits: int) -> tuple[Ints, tuple[int, ...], list[int]]:
@@ -109,6 +108,10 @@ def _by_sign(w: Ints, weight_bits: int, cell_bits: int) -> tuple[Ints, Ints, tup
     bits = max(1, weight_bits if w.min() == -(1 << weight_bits - 1) else weight_bits - 1)
     plus, widths, powers = _sliced(np.maximum(w, 0), bits, cell_bits)
     return plus, _sliced(np.maximum(-w, 0), bits, cell_bits)[0], widths, powers
+
+
+def _for_each(w: Ints, value: int) -> Ints:
+    return np.array([value] * w.shape[1], np.int64)
 
 
 def _for_columns(powers: list[int], w: Ints) -> Ints:

@@ -32,7 +32,10 @@ _ONE = _U(1)
 _BITS, _RAISED, _POSITIVE = int(Source.BITS), int(Source.RAISED), int(Source.POSITIVE)
 
 
-@intrinsic
+_intrinsic: Any = intrinsic
+
+
+@_intrinsic
 def _count(typingctx: Any, word: Any) -> Any:  # pyright: ignore[reportUnusedParameter] numba calls it so
     """Counts the bits of a word that are 1: an instruction of the processor."""
 

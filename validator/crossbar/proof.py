@@ -1,4 +1,4 @@
-"""What converters lose, known from the weights alone, before anything runs.
+"""Proofs of what converters lose, from the weights alone, before anything runs.
 
 The largest sum of a column is reached if all its rows get the largest digit, so the bound is tight: if the converter is
 said to lose something, there is an input for which it does. It holds for cells without errors.
@@ -20,7 +20,7 @@ _NEAR = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class LayerProof:
-    """What the converters of a layer lose.
+    """Losses of the converters of a layer.
 
     `columns`: columns of cells; `losing`: those for which an input exists that the converters do not keep exactly.
     `largest`: the largest sum of a column. `needed_bits`: of a converter whose codes are levels, to lose nothing.
@@ -45,8 +45,8 @@ class LayerProof:
 def bounds(array: Array, most_digit: int) -> tuple[Floats, Floats]:
     """Returns the lowest and the highest sum of each converter, [parts, planes, cols]."""
     found = [_extremes(part, start, doubled=array.planes.doubled) for start, part in _parts(array)]
-    low, high = (np.stack([pair[k] for pair in found]) * float(most_digit) for k in (0, 1))
-    return low, high
+    low, high = zip(*found, strict=True)
+    return np.stack(low) * float(most_digit), np.stack(high) * float(most_digit)
 
 
 def losing(chip: Crossbars, array: Array) -> npt.NDArray[np.bool_]:
@@ -81,8 +81,9 @@ def _extremes(net: npt.NDArray[np.int64], start: int, *, doubled: bool) -> tuple
         cut = start % 2
         pairs = net[:, cut : cut + (net.shape[1] - cut) // 2 * 2]
         rest = [net[:, :cut], net[:, cut + pairs.shape[1] :]]
-        highest = np.maximum(pairs[:, 0::2], pairs[:, 1::2]).sum(axis=1) + sum(r.sum(axis=1) for r in rest)
-        return np.zeros(highest.shape), highest.astype(np.float64)
+        total = np.maximum(pairs[:, 0::2], pairs[:, 1::2]).sum(axis=1) + sum(r.sum(axis=1) for r in rest)
+        highest: Floats = total.astype(np.float64)
+        return np.zeros_like(highest), highest
     low, high = np.minimum(net, 0).sum(axis=1), np.maximum(net, 0).sum(axis=1)
     return low.astype(np.float64), high.astype(np.float64)
 

@@ -142,16 +142,18 @@ def setup_for(
         adc=read_out.adc,
         cells=device.cells if device else None,
     )
-    _check_names(given)
     return changed(setup, given)
 
 
 def changed(setup: Setup, given: Mapping[str, str]) -> Setup:
     """Returns a setup with other settings. Raises `UserError` for those that are not allowed, or have no effect."""
+    _check_names(given)
     for name in (name for name in SETTINGS if name in given):
         if setup.kind == "sliced" and name in _NOISES:
             raise UserError(f"{name}={given[name]}: a sliced crossbar has no noise; take --crossbar noisy")
         setup = SETTINGS[name].apply(setup, SETTINGS[name].parse(name, given[name]))
+    if setup.is_signed and setup.adc is not None and setup.adc.bits < 2:
+        raise UserError(f"adc_bits={setup.adc.bits}: converters of differences need at least 2 bits, one is the sign")
     return setup
 
 

@@ -10,7 +10,7 @@ Compensation = Literal["none", "chip", "layer", "column"]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the crossbars of a chip compute.
+    """Settings of the crossbars of a chip.
 
     `sliced`: slices, steps and converters, all cells as they should be. `noisy`: with the errors of `cells` and of the
     converters. `rows_at_once`: rows driven at the same time. `seconds`: time since programming. `seed`: of the chip.
