@@ -6,8 +6,8 @@ its arrays and objects are those of `raptor.common.strict`, and a field `kind` t
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
+from itertools import cycle, groupby
 from operator import itemgetter
 from typing import Annotated, Literal
 
@@ -89,12 +89,19 @@ class KernelUnfolding(Known):
 class FullyConnected(Known):
     """A layer of one output pixel, with matrices of several output tiles (`raptor.mapping.fully_connected`).
 
-    `cores`: the core of each matrix. All cores multiply at once; then each output tile is added up on one of them.
+    `cores`: the core of each matrix. All cores multiply at once; then each output tile is added up on one of them. The
+    steps of a recurrent layer may have several copies of the matrices: then the cores of each copy follow one another.
     """
 
     matrices: Items[Matrix]
     cores: Items[int]
     kind: Literal["fully_connected"] = "fully_connected"
+
+    def of_step(self, step: int, steps: int) -> "FullyConnected":
+        """Returns the record of one of so many steps: neighbouring steps share a copy."""
+        count = len(self.matrices)
+        first = step * (len(self.cores) // count) // steps * count
+        return replace(self, cores=self.cores[first : first + count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +248,7 @@ def _layer_lines(layer: Layer) -> Iterator[str]:
         case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
             runs = [
                 (core, [m for _, m in run])
-                for core, run in groupby(zip(cores, matrices, strict=True), key=itemgetter(0))
+                for core, run in groupby(zip(cores, cycle(matrices), strict=False), key=itemgetter(0))
             ]
             how = "fully connected, " if isinstance(layer, FullyConnected) else ""
             yield f"{how}{len(matrices)} matrices, {', '.join(f'core {core}: {len(run)}' for core, run in runs)}"
