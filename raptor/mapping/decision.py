@@ -163,7 +163,9 @@ class ByLine(Known):
     taken, 0 for the first, which finds an idle chip. `loaders`: for a model input, ranges of columns and the core that
     loads each for all others; an input without loaders is loaded by every core that needs it. `products`: cores of
     products of two computed tensors; without a record, such a product runs where its first operand is. If not
-    `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this.
+    `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this. If it
+    `makes_constants`, a core with free crossbars makes its constants by a product, where that takes less time than to
+    load them.
     """
 
     xbar: Pair[int, int]
@@ -172,6 +174,7 @@ class ByLine(Known):
     streamed: bool = True
     products: Named[DotGrid] = field(default_factory=dict[str, DotGrid])
     sample: int = 0
+    makes_constants: bool = False
     kind: Literal["line"] = "line"
 
 
@@ -229,7 +232,8 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
         return
     order = "streamed" if flow.streamed else "layer by layer"
     patience = f"patience = {flow.patience_ns:.17g} ns, order of sample {flow.sample}"
-    yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}"
+    constants = ", constants by products" if flow.makes_constants else ""
+    yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}{constants}"
     for name, parts in flow.loaders.items():
         loaders = ", ".join(f"columns {_range(cols)}: core {core}" for cols, core in parts)
         yield f"  %{name}: loaded, {loaders}"

@@ -37,7 +37,7 @@ class Shared(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class LastLayers(Generic[T]):
-    """What is shared.
+    """A model whose last layers may share cores.
 
     plans: of each layer by line and each input, from the first to the last layer. lines: output lines of each layer.
     place: puts the last layers on cores numbered from 0, with a limit for the crossbars of a core, and returns them

@@ -193,7 +193,9 @@ def _numbered(
         loaders |= dict.fromkeys(sorted(wide), first_tokens)
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     patience_ns = knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
-    return {**lines, **in_chains, **whole}, ByLine(xbar, patience_ns, loaders, products=products)
+    return {**lines, **in_chains, **whole}, ByLine(
+        xbar, patience_ns, loaders, products=products, makes_constants=bool(tokens.layers)
+    )
 
 
 def _moved(layer: T, first: int) -> T:
