@@ -242,8 +242,8 @@ def _of_rounds(found: Cut, parts: Sequence[Segment | Compiled], request: Request
         if isinstance(part, Segment):
             segments.append(_contents(part, None))
             continue
-        for program, waits in zip(part.programs, waits_of(part), strict=True):
-            rounds.append(Round(files.segment_name(len(segments) + len(rounds), "chip"), program, waits))
+        for number, (program, waits) in enumerate(zip(part.programs, waits_of(part), strict=True), len(segments)):
+            rounds.append(Round(files.segment_name(number, "chip"), program, waits))
         programs = (*part.programs, *[None] * (len(part.cut.segments) - len(part.programs)))
         segments += map(_contents, part.cut.segments, programs)
     programs = [s.artifacts.report for s in segments if s.artifacts]

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
 
 from raptor.common.errors import CapacityError, UserError
 from raptor.common.spelling import option
@@ -89,7 +91,12 @@ def planned(job: Job) -> Planned:
         ranges = _ranges(units, job)
     memory = job.arch.memory
     limit = memory.size_bytes if memory.size_given else None
-    found = Memory(lambda cut: waiting_bytes(units, cut, job.arch), limit)
+
+    @cache
+    def needed(first: int, last: int) -> int:
+        return sum(_size_bytes(units, name, job.arch) for name in units.waiting(first, last))
+
+    found = Memory(needed, limit)
     return Planned(ranges, tuple(split), set(units.cuts), found, job.wanted.batch)
 
 
@@ -105,11 +112,6 @@ def _known_as(units: Units, original: Units) -> Units:
 
 def _ranges(units: Units, job: Job) -> Ranges:
     return Ranges(units, job.arch, job.wanted.device, job.strategy, job.requantising, job.wanted.goal)
-
-
-def waiting_bytes(units: Units, cut: int, arch: Target) -> int:
-    """Returns the bytes of global memory of the tensors of a sample that wait at a cut."""
-    return sum(_size_bytes(units, name, arch) for name in units.crossing(cut))
 
 
 def _size_bytes(units: Units, name: str, arch: Target) -> int:
@@ -235,9 +237,8 @@ def waits_of(done: Compiled) -> Iterator[dict[str, int]]:
     """Yields the tensors in global memory during each round: for it, made by it, and for later rounds."""
     units, arch = done.planned.ranges.units, done.planned.ranges.arch
     cuts = (0, *done.plan.cuts, len(units.nodes))
-    for segment, a, b in zip(done.cut.segments, cuts, cuts[1:], strict=False):
-        names = dict.fromkeys((*units.crossing(a), *segment.makes, *units.crossing(b)))
-        yield {name: _size_bytes(units, name, arch) for name in names}
+    for a, b in pairwise(cuts):
+        yield {name: _size_bytes(units, name, arch) for name in units.waiting(a, b)}
 
 
 def in_words(job: Job) -> str:

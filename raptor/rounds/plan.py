@@ -38,18 +38,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Global memory that waiting tensors take: bytes of a sample at each cut, and the limit; None for no limit."""
+    """Global memory that waiting tensors take: bytes of a sample during a round, and the limit; None for no limit."""
 
-    crossing_bytes: Callable[[int], int]
+    needed: Callable[[int, int], int]
     limit_bytes: int | None
 
     def fits(self, first: int, last: int, batch: int) -> bool:
         """Tells whether the tensors that a round reads, makes and passes by fit for a batch."""
         return self.limit_bytes is None or batch * self.needed(first, last) <= self.limit_bytes
-
-    def needed(self, first: int, last: int) -> int:
-        """Returns the bytes of a sample during a round."""
-        return self.crossing_bytes(first) + self.crossing_bytes(last)
 
 
 def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory) -> Plan:

@@ -4,6 +4,7 @@ Slices by outputs read the whole input, and their results are put side by side. 
 which are added. Both are ONNX nodes, so that everything behind this knows nothing of it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,16 +90,39 @@ class Slicer:
         assert sizes is not None
         nodes: list[NodeProto] = []
         columns = list(_even(sizes[1], parts))
-        names = [f"{node.output[0]}/part{k}" if len(columns) > 1 else node.output[0] for k in range(len(columns))]
-        for name, cols in zip(names, columns, strict=True):
-            nodes += self._summed(node, form, name, cols, tuple(_even(sizes[0], sums)))
-        if len(names) > 1:
-            joined = helper.make_node("Concat", names, [node.output[0]], name=f"{node.name}/parts", axis=form.axis)
-            nodes.append(joined)
-        at = list(self.proto.graph.node).index(node)
+        behind = self._behind(node) if len(columns) > 1 else []
+        ends = [node, *behind]
+        for k, cols in enumerate(columns):
+            names = [f"{end.output[0]}/part{k}" if len(columns) > 1 else end.output[0] for end in ends]
+            nodes += self._summed(node, form, names[0], cols, tuple(_even(sizes[0], sums)))
+            nodes += (_renamed(n, [given], made) for n, given, made in zip(behind, names, names[1:], strict=False))
+        if len(columns) > 1:
+            whole = ends[-1].output[0]
+            parts_of = [f"{whole}/part{k}" for k in range(len(columns))]
+            nodes.append(helper.make_node("Concat", parts_of, [whole], name=f"{node.name}/parts", axis=form.axis))
         kept = list(self.proto.graph.node)
+        at = kept.index(node)
         del self.proto.graph.node[:]
-        self.proto.graph.node.extend([*kept[:at], *nodes, *kept[at + 1 :]])
+        self.proto.graph.node.extend([*kept[:at], *nodes, *(n for n in kept[at + 1 :] if n not in behind)])
+
+    def _behind(self, node: NodeProto) -> list[NodeProto]:
+        """Returns the nodes behind a layer that work on each element alike, up to its quantised result, if it has one.
+
+        Sliced with the layer, they let integers wait between rounds, and not the floats from which these are rounded.
+        """
+        known, outputs = self._initializers(), {v.name for v in self.proto.graph.output}
+        found: list[NodeProto] = []
+        while True:
+            made = (found or [node])[-1].output[0]
+            readers = [n for n in self.proto.graph.node if made in n.input]
+            if len(readers) != 1 or made in outputs or readers[0].op_type not in ("Relu", "Clip", "QuantizeLinear"):
+                return []
+            others = [name for name in readers[0].input[1:] if name]
+            if not all(name in known and math.prod(known[name].dims) == 1 for name in others):
+                return []
+            found.append(readers[0])
+            if readers[0].op_type == "QuantizeLinear":
+                return found
 
     def _summed(
         self, node: NodeProto, form: _Form, name: str, cols: Range, rows: Sequence[Range]
@@ -110,11 +134,11 @@ class Slicer:
         for k, part in enumerate(rows):
             given, found = f"{name}/in{k}", f"{name}/sum{k}"
             ends = [self._add(np.array([v], np.int64)) for v in (*part, form.axis)]
-            yield helper.make_node("Slice", [node.input[0], *ends], [given], name=f"{node.name}/in{k}")
+            yield helper.make_node("Slice", [node.input[0], *ends], [given], name=f"{node.name}/{given}")
             yield self._piece(node, form, given, found, cols, part)
             if k:
                 added = name if k + 1 == len(rows) else f"{name}/added{k}"
-                yield helper.make_node("Add", [total, found], [added], name=f"{node.name}/added{k}")
+                yield helper.make_node("Add", [total, found], [added], name=f"{node.name}/{added}")
                 found = added
             total = found
 
@@ -188,6 +212,16 @@ class Slicer:
         name = f"raptor/slice{self.made}"
         self.proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
+
+
+def _renamed(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
+    """Returns a copy of a node with other first inputs and another result, which names it."""
+    copied = NodeProto()
+    copied.CopyFrom(node)
+    copied.input[: len(inputs)] = inputs
+    copied.output[:] = [output]
+    copied.name = f"{node.name}/{output}"
+    return copied
 
 
 def _even(count: int, parts: int) -> Iterator[Range]:

@@ -54,6 +54,12 @@ class Units:
         made = (o for unit in self.nodes[:cut] for i in unit for o in flow.nodes[i].output if o)
         return tuple(name for name in (*inputs, *made) if not behind.isdisjoint(flow.readers.get(name, ())))
 
+    def waiting(self, first: int, last: int) -> tuple[str, ...]:
+        """Returns the tensors in memory while some units run: for them, made by them, and for those behind."""
+        outputs, flow = {v.name for v in self.asked.proto.graph.output}, self.cutter.flow
+        made = (o for unit in self.nodes[first:last] for i in unit for o in flow.nodes[i].output if o in outputs)
+        return tuple(dict.fromkeys((*self.crossing(first), *made, *self.crossing(last))))
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a tensor at a cut."""
         shape = self.cutter.types.shape(name)
