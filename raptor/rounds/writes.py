@@ -1,4 +1,4 @@
-"""What is written before each round: the matrices that the crossbars do not hold yet."""
+"""Writes of each round: the matrices that the crossbars do not hold yet."""
 
 from collections.abc import Iterator, Sequence
 

@@ -157,7 +157,7 @@ def test_rounds_beside_the_host(tmp_path: Path):
 def test_a_layer_that_alone_is_too_large_is_sliced(
     tmp_path: Path, inputs: int, outputs: int, op: str, attributes: dict[str, Any]
 ):
-    """By outputs, or by inputs with partial sums: the chip has 12 crossbars of 16x16."""
+    """Slices have fewer outputs, or fewer inputs with partial sums: the chip has 12 crossbars of 16x16."""
     _, artifacts = in_rounds(dense(inputs, outputs, op, **attributes), tmp_path / "out")
     assert artifacts.rounds is not None
     assert artifacts.rounds.split == ("dense",)

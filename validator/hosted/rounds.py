@@ -16,7 +16,7 @@ from raptor.target.device_file import DeviceFile
 from validator.program import Program
 
 _Held = dict[tuple[int, int], tuple[str, int]]
-"""By core and crossbar: the digest of the matrix that it holds, and which part of it."""
+"""Content of each crossbar, by core and number: the digest of a matrix, and the number of its part."""
 
 
 def read_rounds(folder: Path, listed: Segments) -> Rounds | None:
