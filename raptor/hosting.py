@@ -273,8 +273,8 @@ def _with_rounds(error: CapacityError, source: "str | Path | onnx.ModelProto", r
     if error.resource != "cores" or request.choice.strategy not in STRATEGIES:
         return error
     found = in_words(_job(source, request.fixed, request, Wanted(1, load_device(DEFAULT_DEVICE))))
-    more = {"where": error.where, "levers": error.levers, "without": found}
-    return CapacityError(error.resource, error.needed, error.available, **more)
+    sizes = error.resource, error.needed, error.available
+    return CapacityError(*sizes, where=error.where, levers=error.levers, without=found)
 
 
 def _check_one_mapping(found: Cut, choice: Choice) -> None:

@@ -61,7 +61,7 @@ class CapacityError(UserError):
     def __init__(
         self, resource: str, needed: int, available: int, *, where: str, levers: Sequence[str], without: str = ""
     ) -> None:
-        """Takes `levers`: complete suggestions, such as `--cores 12`; and one that does `without` more of the resource."""
+        """Takes `levers`: complete suggestions, such as `--cores 12`; and one that does `without` more of it."""
         self.resource, self.needed, self.available = resource, needed, available
         self.where, self.levers, self.without = where, tuple(levers), without
         ways = " or ".join((*levers, without) if without else levers)
