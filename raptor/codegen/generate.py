@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -64,4 +65,10 @@ def first_widths(body: Virtual, arch: Target) -> int:
 
 def operation_name(operation: Operation[Buffer]) -> str:
     """Returns the name of an operation for people, such as `apply filters`."""
-    return re.sub("(?<!^)(?=[A-Z])", " ", type(operation).__name__).lower()
+    return _spoken(type(operation).__name__)
+
+
+@cache
+def _spoken(name: str) -> str:
+    """Returns the name of a class as words."""
+    return re.sub("(?<!^)(?=[A-Z])", " ", name).lower()

@@ -178,8 +178,8 @@ def _layers(
     """Makes the report of each node, in the order of the model. Nodes of one name are one layer."""
     cores: defaultdict[str, set[int]] = defaultdict(set)
     for core in program.cores.values():
-        for step in core.steps:
-            cores[step.node].add(core.core)
+        for node in {step.node for step in core.steps}:
+            cores[node].add(core.core)
     held: defaultdict[str, list[Matrix | LineMatrix]] = defaultdict(list)
     for core in program.cores.values():
         for group in core.groups:
@@ -268,13 +268,14 @@ def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:
 
 def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:
     """Counts the instructions of each node by opcode, [256]."""
-    counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(256, np.int64))
+    number = {name: k for k, name in enumerate({s.node: None for c in program.cores.values() for s in c.steps})}
+    counts = np.zeros(256 * len(number), np.int64)
     for i, core in program.cores.items():
         stream = streams.cores[i]
-        ends = stream.step_ends
-        for k, step in enumerate(core.steps):
-            counts[step.node] += _count(stream.records[ends[k] : ends[k + 1]])
-    return counts
+        node = np.repeat(np.array([number[step.node] for step in core.steps], np.int64), np.diff(stream.step_ends))
+        opcode = stream.records["opcode"][stream.step_ends[0] :]
+        counts += np.bincount(256 * node + opcode, minlength=len(counts))
+    return defaultdict(lambda: np.zeros(256, np.int64), zip(number, counts.reshape(-1, 256), strict=True))
 
 
 def _count(records: isa.Records) -> np.ndarray:

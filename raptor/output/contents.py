@@ -143,18 +143,19 @@ def steps(program: PimProgram, streams: Streams) -> files.Steps:
     """Makes the node and operation that each instruction serves; the prologue of a core belongs to its first step."""
     steps = {i: core.steps for i, core in program.cores.items() if core.steps}
     nodes = {name: k for k, name in enumerate(dict.fromkeys(s.node for core in steps.values() for s in core))}
-    kinds = dict.fromkeys(codegen.operation_name(s.operation) for core in steps.values() for s in core)
-    operations = {name: k for k, name in enumerate(kinds)}
+    kinds = {type(s.operation): s.operation for core in steps.values() for s in core}
+    operations = {kind: k for k, kind in enumerate(kinds)}
     cores = (
         files.CoreSteps(
             core=i,
-            ends=tuple(map(int, streams.cores[i].step_ends[1:])),
+            ends=tuple(streams.cores[i].step_ends[1:].tolist()),
             nodes=tuple(nodes[s.node] for s in core),
-            operations=tuple(operations[codegen.operation_name(s.operation)] for s in core),
+            operations=tuple(operations[type(s.operation)] for s in core),
         )
         for i, core in steps.items()
     )
-    return files.Steps(nodes=tuple(nodes), operations=tuple(operations), cores=tuple(cores))
+    names = tuple(codegen.operation_name(operation) for operation in kinds.values())
+    return files.Steps(nodes=tuple(nodes), operations=names, cores=tuple(cores))
 
 
 def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Numbers]]:
