@@ -178,8 +178,8 @@ def _layers(
     """Makes the report of each node, in the order of the model. Nodes of one name are one layer."""
     cores: defaultdict[str, set[int]] = defaultdict(set)
     for core in program.cores.values():
-        for node in {step.node for step in core.steps}:
-            cores[node].add(core.core)
+        for node in np.unique(core.steps.node).tolist():
+            cores[core.steps.nodes[node]].add(core.core)
     held: defaultdict[str, list[Matrix | LineMatrix]] = defaultdict(list)
     for core in program.cores.values():
         for group in core.groups:
@@ -268,14 +268,15 @@ def _unfolding(matrices: Sequence[Matrix | LineMatrix]) -> str:
 
 def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np.ndarray]:
     """Counts the instructions of each node by opcode, [256]."""
-    number = {name: k for k, name in enumerate({s.node: None for c in program.cores.values() for s in c.steps})}
-    counts = np.zeros(256 * len(number), np.int64)
+    counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(256, np.int64))
     for i, core in program.cores.items():
-        stream = streams.cores[i]
-        node = np.repeat(np.array([number[step.node] for step in core.steps], np.int64), np.diff(stream.step_ends))
+        stream, steps = streams.cores[i], core.steps
+        node = np.repeat(steps.node, np.diff(stream.step_ends))
         opcode = stream.records["opcode"][stream.step_ends[0] :]
-        counts += np.bincount(256 * node + opcode, minlength=len(counts))
-    return defaultdict(lambda: np.zeros(256, np.int64), zip(number, counts.reshape(-1, 256), strict=True))
+        found = np.bincount(256 * node + opcode, minlength=256 * len(steps.nodes)).reshape(-1, 256)
+        for k in np.unique(steps.node).tolist():
+            counts[steps.nodes[k]] += found[k]
+    return counts
 
 
 def _count(records: isa.Records) -> np.ndarray:

@@ -49,7 +49,7 @@ class Lists:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataflow:
-    """What the operations of a graph read and make.
+    """Columns of what the operations of a graph read and make.
 
     tiles: all tiles, numbered as they occur first; constants are not among them unless an operation reads them as
     tiles. constants: all constants, in the same way. forms: an operation of each form, with its compute. (For each

@@ -208,7 +208,7 @@ class SpatialGraph:
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """What the operations read and make, as columns."""
+        """The columns of what its operations read and make."""
         return Dataflow.of(self.computes)
 
     def __str__(self) -> str:

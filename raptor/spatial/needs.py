@@ -1,4 +1,4 @@
-"""What each compute needs before it can start: which computes come first, and what is fetched from other cores."""
+"""The needs of computes before they can start: what comes first, and what is fetched from other cores."""
 
 from dataclasses import dataclass
 

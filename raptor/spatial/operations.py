@@ -65,13 +65,21 @@ class Operation(Generic[V]):
 
     @property
     def parameters(self) -> tuple[Hashable, ...]:
-        """All that the operation does, besides the values on which it does it: see `form`."""
+        """Returns what the operation does, besides the values on which it does it: see `form`."""
         raise NotImplementedError
 
     @property
     def form(self) -> Hashable:
-        """A key that two operations share if they do the same on other values of the same shapes and types."""
-        return type(self), tuple([_shape(value) for value in (*self.results, *self.operands)]), self.parameters
+        """A key that two operations share if they do the same on other values, of the same shapes and types.
+
+        Constants stand where constants stand, and operands that are one value are one value in both.
+        """
+        operands = self.operands
+        shapes = tuple([_shape(value) for value in (*self.results, *operands)])
+        if len(operands) < 2 or len({value.name for value in operands}) == len(operands):
+            return type(self), shapes, self.parameters
+        first = {value.name: i for i, value in reversed(list(enumerate(operands)))}
+        return type(self), shapes, self.parameters, tuple([first[value.name] for value in operands])
 
     @property
     def mnemonic(self) -> str:
@@ -95,9 +103,13 @@ class Operation(Generic[V]):
         return f" {{{inside}}}" if inside else ""
 
 
-def _shape(value: Value) -> tuple[int, int, int, ElementType | None]:
-    """Returns the shape of a value, and the type of its elements; None for that of most values, which hashes faster."""
-    return value.rows, value.width, value.channels, None if value.element is MODELLED else value.element
+def _shape(value: Value) -> tuple[int, int, int, ElementType | None, bool]:
+    """Returns what a form tells of a value: its shape, the type of its elements, and if it is a constant.
+
+    The type is None for that of most values, which hashes faster.
+    """
+    element = None if value.element is MODELLED else value.element
+    return value.rows, value.width, value.channels, element, isinstance(value, ConstantTile)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -91,7 +91,7 @@ class Problem:
         position = np.array(placed.positions[chosen], np.float64)
         needs = Needs.of(graph.dataflow.part(together), core)
         user, tiles = needs.fetch_user, graph.dataflow.tiles
-        rows = zip(needs.fetch_tile.tolist(), core[user].tolist(), user.tolist(), strict=True)
+        rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
         fetched = tuple(Fetch(tiles[t], c, graph.computes[together.start + i].node) for t, c, i in rows)
         stored = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
         outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
@@ -154,7 +154,7 @@ class Problem:
         step, kind, elements = self.exchanged()
         busy_ns = self.each(kind, elements, global_port_ns)
         rest_ns = self.each(kind, elements, load_ns, self.core[step]) - busy_ns
-        return tuple(np.bincount(step, of, len(self.core)) for of in (busy_ns, rest_ns))
+        return _summed(step, busy_ns, len(self.core)), _summed(step, rest_ns, len(self.core))
 
     def exchanged(self) -> "tuple[Ints, Ints, Ints]":
         """Returns what steps load and store: number of the step, of the type of its elements, and their number.
@@ -206,7 +206,12 @@ class Problem:
         """Estimates the time of each step on its core in ns, without transfers."""
         flow = self.needs.flow
         of_form = np.array([self.costs.op_ns(op, compute) for op, compute in flow.forms])
-        return np.bincount(flow.op_compute, of_form[flow.op_form], len(self.core))
+        return _summed(flow.op_compute, of_form[flow.op_form], len(self.core))
+
+
+def _summed(step: "Ints", times_ns: Floats, count: int) -> Floats:
+    """Returns the sum of the times of each of `count` steps."""
+    return np.bincount(step, times_ns, count).astype(np.float64)
 
 
 def _contents(flow: Dataflow) -> "Ints":
