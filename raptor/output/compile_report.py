@@ -242,8 +242,8 @@ def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> i
     match layer:
         case LineUnfolding(grid):
             return len(grid.cols) * (1 + max((m.copy for m in matrices if isinstance(m, LineMatrix)), default=0))
-        case KernelUnfolding() | FullyConnected():
-            return 1
+        case KernelUnfolding(steps, cores) | FullyConnected(steps, cores):
+            return len(cores) // max(1, len(steps))
         case OnVectorUnit():
             return 0
 

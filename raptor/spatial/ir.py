@@ -188,8 +188,8 @@ class SpatialGraph:
     tensors: by name. filters: by key of the layer in the decision. filter_of: by name of a tensor that a filter
     computes. take_of: by name of a tensor of rows of a table. move_of: by name of a tensor that is a rearrangement.
     views: by name of a tensor of which only regions exist. product_of: by name of a tensor that is computed line by
-    line as a product of two others. literals: the tiles that are constants, by name. numbers: the kind of program, as
-    in `Graph`.
+    line as a product of two others. literals: the tiles that are constants, by name. made: the constants that are made
+    by products, by name of the tile that repeats each. numbers: the kind of program, as in `Graph`.
     """
 
     name: str
@@ -205,6 +205,7 @@ class SpatialGraph:
     computes: tuple[Compute, ...]
     views: Mapping[str, ViewUse] = field(default_factory=dict[str, ViewUse])
     product_of: Mapping[str, ProductUse] = field(default_factory=dict[str, ProductUse])
+    made: Mapping[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
 
     @cached_property
     def dataflow(self) -> Dataflow:
