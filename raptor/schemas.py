@@ -19,6 +19,7 @@ from raptor.output.compile_report import CompileReport
 from raptor.quantise import QuantisationReport
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
 from raptor.target.arch import ArchFile
+from raptor.target.device_file import DeviceFile
 from validator.accuracy.report import AccuracyReport
 from validator.checks.findings_text import Findings
 
@@ -31,6 +32,8 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     files.MAPPING: MappingFile,
     files.REPORT: CompileReport,
     files.MANIFEST: files.Manifest,
+    files.ROUNDS: files.Rounds,
+    files.DEVICE: DeviceFile,
 }
 """Schemas by name of the file in an output directory."""
 

@@ -9,6 +9,7 @@ import typer
 
 from raptor.common.errors import RaptorError, UserError
 from raptor.common.together import refuse_given
+from validator.cli_options import Cells, Crossbar, CrossbarSettings, Device, Inputs, Out
 from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, CrossbarKind, Engine, Schedule
 
 if TYPE_CHECKING:
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
 
 def command(
     context: typer.Context,
-    out: Annotated[Path, typer.Argument(help="Output directory of the compiler.")],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="[NAME=]FILE", help="A .npy, .npz or .pb file; else random numbers."),
-    ] = None,
+    out: Out,
+    inputs: Inputs = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the first random input; later ones use the next seeds.")
     ] = 0,
@@ -48,25 +46,10 @@ def command(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="File for JUnit's XML: a test case for each tensor.")
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[:ADDRESS]",
-            help="Where crossbars multiply: numpy, integer, socket:PATH; then the engine is the reference.",
-            show_default="the engine",
-        ),
-    ] = None,
-    crossbar: Annotated[
-        CrossbarKind | None,
-        typer.Option(help="How crossbars compute; sliced and noisy are for integers.", show_default="exactly"),
-    ] = None,
-    cells: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|PRESET", help="Device file of the crossbars.", show_default="ideal"),
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="A setting of the crossbars: adc_bits=8.")
-    ] = None,
+    device: Device = None,
+    crossbar: Crossbar = None,
+    cells: Cells = None,
+    settings: CrossbarSettings = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
     ] = None,

@@ -171,7 +171,7 @@ def show_devices() -> None:
             "ideal" if cells is None else f"{cells.off:g} to {cells.on:g} {cells.unit}",
             device.read_out.encoding,
             "ideal" if adc is None else f"{adc.bits} bits, {adc.range}",
-            "not known" if device.write is None else f"{device.write.ns:g} ns a {device.write.unit}",
+            "not known" if not device.write.ns else f"{device.write.ns:g} ns a {device.write.unit}",
         )
     Console().print(table)
 

@@ -63,12 +63,11 @@ def command(
     from raptor.common.options import SCHEME
     from raptor.common.together import refuse_given
     from raptor.quantise import quantize
-    from raptor.quantise.quantisation import check_target
 
     if data is not None:
         refuse_given(context, {"seed"}, "not with --data, which gives the samples")
     target = output or Path(f"{model.stem}-quantised.onnx")
-    check_target(target, force=force)
+    storage.check_replaceable("-o", target, force=force)
     with Console(stderr=True).status("quantising ..."):
         found = quantize(
             model,

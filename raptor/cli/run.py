@@ -9,27 +9,18 @@ import typer
 
 from raptor.common.errors import UserError
 from raptor.common.together import refuse_given
+from validator.cli_options import Device, Inputs, Out
 
 
 def command(
     context: typer.Context,
-    out: Annotated[Path, typer.Argument(help="Output directory of the compiler.", show_default=False)],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="[NAME=]FILE", help="A .npy, .npz or .pb file; else random numbers."),
-    ] = None,
+    out: Out,
+    inputs: Inputs = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="File to write: .npy for one output, .npz for all by name.")
     ] = Path("outputs.npz"),
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[:ADDRESS]",
-            help="Where crossbars multiply: numpy, integer, socket:PATH.",
-            show_default="the compiled engine",
-        ),
-    ] = None,
+    device: Device = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -45,14 +36,13 @@ def command(
     from raptor.common import storage
     from raptor.common.console import Console
     from raptor.device.programs import Chips
-    from validator.any_program import load_any, read_inputs, run_any
+    from validator.any_program import load_any, read_inputs, run_any, shapes
 
-    storage.check_no_terminal("--output", output)
     if inputs:
         refuse_given(context, {"seed"}, "not with --input, which gives the numbers")
-    if output.exists() and not force:
-        raise UserError(f"--output {output}: exists; --force replaces it")
+    storage.check_replaceable("--output", output, force=force)
     program = load_any(out)
+    _check_format(output, len(shapes(program)[1]))
     with nullcontext() if device is None else Chips(device) as chips:
         placed = program if chips is None else program.on_device(chips)
         found = run_any(placed, read_inputs(placed, inputs or (), seed))
@@ -63,15 +53,19 @@ def command(
                 console.print(line)
 
 
+def _check_format(path: Path, outputs: int) -> None:
+    """Raises `UserError` for a name that says neither one output nor all. Before the run, which may take long."""
+    if path.suffix != ".npz" and (path.suffix != ".npy" or outputs > 1):
+        raise UserError(f"--output {path}: expected a .npz file{', or .npy' if outputs == 1 else ''}")
+
+
 def _content(path: Path, found: Mapping[str, Any]) -> bytes:
-    """Returns arrays as numpy writes them. Raises `UserError` for a name that says neither one nor all."""
+    """Returns arrays as numpy writes them."""
     import numpy as np
 
     stream = BytesIO()
     if path.suffix == ".npz":
         np.savez(stream, **found)
-    elif path.suffix == ".npy" and len(found) == 1:
-        np.save(stream, next(iter(found.values())), allow_pickle=False)
     else:
-        raise UserError(f"--output {path}: expected a .npz file{', or .npy' if len(found) == 1 else ''}")
+        np.save(stream, next(iter(found.values())), allow_pickle=False)
     return stream.getvalue()

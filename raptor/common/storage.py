@@ -14,6 +14,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from raptor.common.errors import UserError
+from raptor.common.spelling import option as spelled
 from raptor.common.strict import faults
 
 T = TypeVar("T", bound=BaseModel)
@@ -109,6 +110,13 @@ def write_for(option: str, path: Path, content: bytes) -> None:
     """Writes `content` as a whole file, see `whole`."""
     with whole(option, path) as stream:
         stream.write(content)
+
+
+def check_replaceable(named: str, path: Path, *, force: bool) -> None:
+    """Raises `UserError` if the file of an option is there and may not be replaced, or is `-`."""
+    check_no_terminal(named, path)
+    if path.exists() and not force:
+        raise UserError(f"{named} {path}: exists; {spelled('force', True)} replaces it")
 
 
 def check_no_terminal(option: str, path: Path) -> None:

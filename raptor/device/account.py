@@ -9,10 +9,8 @@ import numpy as np
 from raptor.device.back_end import DeviceInfo
 from raptor.device.errors import WornError
 from raptor.target.arch import Target
-from raptor.target.device_file import DeviceFile, WriteCost
+from raptor.target.device_file import DeviceFile
 from raptor.target.timing import mvmul_ns
-
-_FREE = WriteCost.model_construct(unit="row", ns=0.0, verify_pulses=1.0, pj_per_cell=None, at_once=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +44,8 @@ class Costs:
     target: Target
     cells_per_weight: int
 
-    @property
-    def write(self) -> WriteCost:
-        """Cost of a write; if the device file does not know it, a write takes no time."""
-        return self.device.write or _FREE
-
     def write_ns(self, rows: int, weights: int) -> float:
-        return self.write.time_ns(rows, weights * self.cells_per_weight)
+        return self.device.write.time_ns(rows, weights * self.cells_per_weight)
 
     @property
     def product_ns(self) -> float:
@@ -76,7 +69,7 @@ class Ledger:
         self._free_ns = [0.0] * info.crossbars
         self._wear: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
         # A place in the heap is a writer, and its value the time from which it is free.
-        self._writers = [0.0] * min(costs.write.at_once or 0, info.crossbars)
+        self._writers = [0.0] * min(costs.device.write.at_once or 0, info.crossbars)
         heapify(self._writers)
         self._writes = self._cells = self._worst = self._products = 0
         self._busy_ns = self._pj_product = 0.0
@@ -115,7 +108,7 @@ class Ledger:
         """Returns the sums so far."""
         with self._lock:
             time_ns = max(self._free_ns)
-            pj = self._costs.write.pj_per_cell
+            pj = self._costs.device.write.pj_per_cell
             cells = self._info.crossbars * self._info.xbar[0] * self._info.xbar[1] * self._info.cells_per_weight
             return Account(
                 self._writes,
@@ -140,7 +133,7 @@ class Ledger:
 
     def _touched(self, rows: int, cols: int) -> int:
         """Returns the weights whose cells a write sets: also those beside the matrix if the unit is larger."""
-        unit = self._costs.write.unit
+        unit = self._costs.device.write.unit
         return {
             "cell": rows * cols,
             "row": rows * self._info.xbar[1],
@@ -151,7 +144,7 @@ class Ledger:
         """Counts a write of rows, and returns the largest count. Every write sets column 0, so rows are enough."""
         if crossbar not in self._wear:
             self._wear[crossbar] = np.zeros(self._info.xbar[0], np.int64)
-        whole = self._costs.write.unit == "crossbar"
+        whole = self._costs.device.write.unit == "crossbar"
         part = self._wear[crossbar][slice(None) if whole else slice(row, row + rows)]
         worst, endurance = int(part.max()) + 1, self._costs.device.endurance_cycles
         if self._refuse_worn and endurance is not None and worst > endurance:

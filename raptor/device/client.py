@@ -35,6 +35,7 @@ from raptor.device.protocol import (
     from_bytes,
     most_bytes,
     parse_address,
+    read_exactly,
     read_frame,
     to_bytes,
 )
@@ -87,14 +88,11 @@ class _Reader:
     idle: Callable[[], None] = lambda: None
 
     def read(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            self._await()
-            part = self.link.recv(min(count - len(parts), 2**20))
-            if not part:
-                raise BrokenError("the driver is gone")
-            parts += part
-        return bytes(parts)
+        return read_exactly(self._receive, count, "the driver")
+
+    def _receive(self, count: int) -> bytes:
+        self._await()
+        return self.link.recv(count)
 
     def _await(self) -> None:
         poll = select.poll()

@@ -50,6 +50,11 @@ class Node:
             raise DeviceError("the graph does not run yet: it begins at the end of its with statement")
         return self._future
 
+    @property
+    def is_running(self) -> bool:
+        """True once the graph has issued the node."""
+        return self._future is not None
+
     def run_as(self, future: AnyFuture) -> None:
         """Notes the future of the value."""
         self._future = future
@@ -177,7 +182,7 @@ class Graph:
                 handle.write(_given(placed.op.matrix))
             placed.op.run_as(handle.matmat(_given(placed.op.vectors)))
         for node in self.nodes:
-            if isinstance(node, Host) and not _runs(node):
+            if isinstance(node, Host) and not node.is_running:
                 node.run_as(self._on_host(node))
 
     def _on_host(self, node: Host) -> AnyFuture:
@@ -211,16 +216,12 @@ def _given(value: Any) -> Any:
     return value.future if isinstance(value, Node) else value
 
 
-def _runs(node: Node) -> bool:
-    return node._future is not None  # pyright: ignore[reportPrivateUsage] of a class of this file
-
-
 def _before(op: Node) -> Iterator[Host]:
     """Yields the functions of the host that a product needs and that do not run yet, operands first."""
     for operand in op.operands:
-        if not _runs(operand):
+        if not operand.is_running:
             yield from _before(operand)
-            if isinstance(operand, Host) and not _runs(operand):
+            if isinstance(operand, Host) and not operand.is_running:
                 yield operand
 
 

@@ -1,7 +1,7 @@
 """Opens devices. Back ends are found by name, as entry points of the group `raptor.devices`."""
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from raptor.device.account import Costs
 from raptor.device.back_end import BackEnd, DeviceInfo
 from raptor.device.device import Device
 from raptor.device.errors import DeviceError
+from raptor.device.plugins import load, plugins
 from raptor.target import arch as architectures
 from raptor.target.arch import Target
 from raptor.target.device_file import load_device
@@ -72,25 +73,17 @@ def back_ends() -> Mapping[str, Factory]:
 
     ours: dict[str, Factory] = {"numpy": NumpyCrossbars, "integer": IntegerCrossbars}
     ours |= {ANALOG: _analog, "socket": open_socket}
-    found = {point.name: point for point in entry_points(group=GROUP)}
-    return ours | {name: _loaded(name, point) for name, point in found.items() if name not in ours}
+    return {name: _late(point) for name, point in plugins(GROUP).items()} | ours
+
+
+def _late(point: EntryPoint) -> Factory:
+    return lambda *args, **options: load("back end", point)(*args, **options)
 
 
 def _analog(*args: Any, **options: Any) -> BackEnd:
     from raptor.device.analog import AnalogCrossbars  # it imports numba
 
     return AnalogCrossbars(*args, **options)
-
-
-def _loaded(name: str, point: Any) -> Factory:
-    def make(*args: Any, **options: Any) -> BackEnd:
-        try:
-            factory = point.load()
-        except Exception as e:  # whatever another package raises when it is imported
-            raise DeviceError(f"back end {name!r}: {point.value} cannot be loaded: {e}") from e
-        return factory(*args, **options)
-
-    return make
 
 
 def _make(name: str, wished: DeviceInfo, options: Mapping[str, Any]) -> BackEnd:

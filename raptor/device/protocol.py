@@ -20,12 +20,25 @@ VERSION = 1
 MOST_VECTORS = 1024
 """Most vectors of a product in one message."""
 _MOST_HEADER_BYTES = 2**16
+_MOST_PART_BYTES = 2**20
+"""Memory is taken in such steps, as bytes arrive: a length that is only claimed costs nothing."""
 _LENGTHS = struct.Struct("<II")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 class BrokenError(Exception):
     """The other side broke the protocol, or is gone."""
+
+
+def read_exactly(receive: Callable[[int], bytes], count: int, other: str) -> bytes:
+    """Reads `count` bytes. `receive` returns at most so many, and none if the `other` side is gone: `BrokenError`."""
+    found = bytearray()
+    while len(found) < count:
+        part = receive(min(count - len(found), _MOST_PART_BYTES))
+        if not part:
+            raise BrokenError(f"{other} is gone")
+        found += part
+    return bytes(found)
 
 
 class _Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):

@@ -7,13 +7,12 @@ writes a matrix once for all products that can run while it is there; OCC's inte
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
-from typing import Any
 
 from raptor.common.arguments import fault
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.device.graph import Graph, Host, Node, Placed, Product, Schedule, ends
+from raptor.device.plugins import load, plugins
 
 GROUP = "raptor.schedulers"
 """Group of entry points in which packages name schedulers of their own."""
@@ -64,12 +63,12 @@ def find_schedule(schedule: str | Schedule) -> Schedule:
         if not callable(schedule):
             raise fault("schedule", schedule, "the name of a scheduler, or a function")
         return schedule
-    found: dict[str, Any] = {point.name: point for point in entry_points(group=GROUP)}
     if schedule in SCHEDULES:
         return SCHEDULES[schedule]
+    found = plugins(GROUP)
     if schedule not in found:
         raise UserError(f"{option('schedule', schedule)}: expected one of: {', '.join([*SCHEDULES, *found])}")
-    return found[schedule].load()
+    return load("scheduler", found[schedule])
 
 
 def awaited(graph: Graph, placed: Sequence[Placed]) -> list[Placed]:

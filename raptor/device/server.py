@@ -42,6 +42,7 @@ from raptor.device.protocol import (
     from_bytes,
     most_bytes,
     parse_address,
+    read_exactly,
     read_frame,
     to_bytes,
 )
@@ -104,13 +105,7 @@ class _Session:
             self._link.sendall(self._answer(message, content))
 
     def _read(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            part = self._link.recv(count - len(parts))
-            if not part:
-                raise BrokenError("the program is gone")
-            parts += part
-        return bytes(parts)
+        return read_exactly(self._link.recv, count, "the program")
 
     def _answer(self, message: Message, content: bytes) -> bytes:
         if isinstance(message, Ping):

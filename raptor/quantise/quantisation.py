@@ -7,9 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from raptor.common import arguments, storage
-from raptor.common.errors import UserError
 from raptor.common.options import Scheme
-from raptor.common.spelling import option
 from raptor.common.strict import Items, Schema
 
 _NO_NOISE = "; null: no difference, or all floats are 0"
@@ -70,13 +68,6 @@ class Quantisation:
         `force`: replace an existing file. Raises `UserError` if the file may not be replaced or cannot be written.
         """
         target = arguments.path("path", path, expected="the path of a file")
-        check_target(target, force=arguments.flag("force", force))
+        storage.check_replaceable("-o", target, force=arguments.flag("force", force))
         storage.write_for("-o", target, self.onnx_bytes)
         return target
-
-
-def check_target(path: Path, *, force: bool) -> None:
-    """Raises `UserError` if the file is there and may not be replaced."""
-    storage.check_no_terminal("-o", path)
-    if path.exists() and not force:
-        raise UserError(f"-o {path}: exists; {option('force', True)} replaces it")

@@ -146,7 +146,7 @@ def test_a_product_takes_what_the_architecture_says():
 
 def test_presets():
     assert {"pcm-occ", "reram-puma", "reram-verify", "sram"} < set(device_presets())
-    times = {name: d.write.time_ns(128, 128 * 128) for name in device_presets() if (d := load_device(name)).write}
+    times = {name: d.write.time_ns(128, 128 * 128) for name in device_presets() if (d := load_device(name)).write.ns}
     assert times["reram-puma"] == 10970
     assert times["reram-verify"] == pytest.approx(1.09e6, rel=1e-3)
 

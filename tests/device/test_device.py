@@ -321,7 +321,7 @@ def test_a_back_end_and_a_scheduler_of_another_package(tmp_path: Path, monkeypat
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: my-board\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text(
         "[raptor.devices]\nboard = my_board:Board\nbroken = my_board:nothing\n"
-        "[raptor.schedulers]\nfirst = my_board:first\n"
+        "[raptor.schedulers]\nfirst = my_board:first\nbroken = my_board:nothing\n"
     )
     (tmp_path / "my_board.py").write_text(
         "from raptor.device.ideal import NumpyCrossbars\n"
@@ -337,6 +337,9 @@ def test_a_back_end_and_a_scheduler_of_another_package(tmp_path: Path, monkeypat
         assert graph.products[0].result().tolist() == [[1, 1, 1, 1]]
     with pytest.raises(DeviceError, match="back end 'broken': my_board:nothing cannot be loaded"):
         raptor.device.open("broken")
+    message = "scheduler 'broken': my_board:nothing cannot be loaded"
+    with small() as device, pytest.raises(DeviceError, match=message):
+        device.graph("broken")
 
 
 def test_a_failed_future_fails_what_reads_it():

@@ -23,7 +23,7 @@ _MOST_BITS = 52
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Use of an array group by a program: widths of its weights and inputs in bits, and the layer that it belongs to."""
+    """Use of an array group by a program: bits of its weights and inputs, and the layer that it belongs to."""
 
     core: int
     group: int

@@ -17,7 +17,7 @@ MOST_INPUT_BITS = 32
 
 
 class Source(IntEnum):
-    """What a digit is cut from: the bits of x in two's complement, x + 2^(bits - 1), or the part of x of one sign."""
+    """Source of the digits: the bits of x in two's complement, x + 2^(bits - 1), or the part of x of one sign."""
 
     BITS = 0
     RAISED = 1
