@@ -475,6 +475,19 @@ class CutAlternative(Schema):
     batch_ns: Annotated[float, Field(gt=0)] | None
 
 
+class RoundCut(Schema):
+    """A place where the model is cut: before the ONNX node `before`.
+
+    `waiting_bytes`: tensors of a sample that wait there. `apart_ns`, `joined_ns`: estimated time of a batch for the
+    rounds on both sides, and for one round in their place; null if that does not fit the chip.
+    """
+
+    before: str
+    waiting_bytes: Address
+    apart_ns: Annotated[float, Field(gt=0)]
+    joined_ns: Annotated[float, Field(gt=0)] | None
+
+
 class Rounds(Schema):
     """`rounds.json`: segments whose weights are on the chip one after another, as they do not fit all at once.
 
@@ -490,6 +503,7 @@ class Rounds(Schema):
     rounds: Items[Round]
     split: Items[str] = Field(description="layers that are too large for the chip and were cut into parts")
     estimated_ns: Annotated[float, Field(ge=0)] = Field(description="time of a batch by which the cuts were chosen")
+    cuts: Items[RoundCut]
     alternatives: Items[CutAlternative]
 
     @property

@@ -193,6 +193,7 @@ def rounds_of(found: Sequence[Round], done: Sequence[Compiled], arch: Target, wa
         rounds=tuple(_round(one, writes, arch, wanted) for one, writes in zip(found, written, strict=True)),
         split=tuple(name for one in done for name in one.planned.split),
         estimated_ns=sum(one.plan.batch_ns for one in done),
+        cuts=tuple(cut for one in done for cut in _cuts(one)),
         alternatives=tuple(map(_alternative, zip(*(one.plan.alternatives for one in done), strict=True))),
     )
 
@@ -221,6 +222,18 @@ def _memory_bytes(one: Round, arch: Target, batch: int) -> int:
             "global_memory_config.memory_size"
         )
     return needed
+
+
+def _cuts(done: Compiled) -> Iterator[files.RoundCut]:
+    """Yields where a model is cut, and why."""
+    units, arch = done.planned.ranges.units, done.planned.ranges.arch
+    for reason in done.plan.reasons:
+        yield files.RoundCut(
+            before=units.name(reason.cut),
+            waiting_bytes=sum(_size_bytes(units, name, arch) for name in units.crossing(reason.cut)),
+            apart_ns=reason.apart_ns,
+            joined_ns=reason.joined_ns,
+        )
 
 
 def _alternative(each: tuple[Alternative, ...]) -> files.CutAlternative:

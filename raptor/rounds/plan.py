@@ -1,7 +1,7 @@
 """The plan of rounds: where the model is cut, how many cores each round uses, and what the alternatives cost."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,12 +23,22 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """Reason of a cut: the estimated time of a batch with it, and without it; None if that does not fit the chip."""
+
+    cut: int
+    apart_ns: float
+    joined_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """The chosen cuts and the way of each round. `batch_ns`: estimated time of a batch."""
+    """The chosen cuts with their reasons, and the way of each round. `batch_ns`: estimated time of a batch."""
 
     cuts: tuple[int, ...]
     ways: tuple[Way, ...]
     batch: int
+    reasons: tuple[Reason, ...]
     alternatives: tuple[Alternative, ...]
 
     @property
@@ -65,7 +75,16 @@ def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memor
     ways = _ways(ranges, found[0], count, batch)
     ends = ("longest rounds first", first_fit), ("one layer a round", one_by_one)
     others = tuple(_alternative(name, method(count, cuts, cost), ranges, count, batch) for name, method in ends)
-    return Plan(found[0], ways, batch, others)
+    return Plan(found[0], ways, batch, tuple(_reasons(ranges, found[0], ways, batch)), others)
+
+
+def _reasons(ranges: Ranges, cuts: tuple[int, ...], ways: tuple[Way, ...], batch: int) -> Iterator[Reason]:
+    """Yields why each cut is there."""
+    ends = (0, *cuts, len(ranges.units.nodes))
+    for k, cut in enumerate(cuts):
+        joined = ranges.way(ends[k], ends[k + 2], batch)
+        apart_ns = ways[k].batch_ns(batch) + ways[k + 1].batch_ns(batch)
+        yield Reason(cut, apart_ns, None if joined is None else joined.batch_ns(batch))
 
 
 def _ways(ranges: Ranges, cuts: tuple[int, ...], count: int, batch: int) -> tuple[Way, ...]:

@@ -67,7 +67,7 @@ def check(seed: int) -> bool:
 
 
 def test_the_best_of_all_cuts():
-    assert sum(check(seed) for seed in range(12)) >= 6
+    assert sum(check(seed) for seed in range(4)) >= 2
 
 
 @pytest.mark.slow

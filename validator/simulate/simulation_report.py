@@ -153,7 +153,8 @@ def _reloading_rows(found: Reloading) -> Iterator[tuple[str, str]]:
     mean, worst = number_text(found.writes_per_cell, 3), number_text(found.worst_per_sample, 3)
     yield "writes", f"{mean} of a cell (mean), {worst} of the worst cell, a sample"
     rate = f"{number_text(found.rate_per_s, 4)} samples/s"
-    life = "not known: the device file has no endurance" if found.years is None else _years_text(found.years)
+    unknown = "no cell is written again" if found.endurance_cycles else "not known: the device file has no endurance"
+    life = unknown if found.years is None else years_text(found.years)
     yield "lifetime", f"{life}, at {rate}"
     if found.batch_for_tenth is not None:
         yield "writing a tenth", f"from a batch of {found.batch_for_tenth:,}"
@@ -164,7 +165,7 @@ def _reloading_rows(found: Reloading) -> Iterator[tuple[str, str]]:
         yield "each round" if k == 0 else "", f"{one.path}: writes {written}, runs {runs} on {one.cores} cores"
 
 
-def _years_text(years: float) -> str:
+def years_text(years: float) -> str:
     """Writes a lifetime in a unit in which it is easy to read."""
     for unit, scale in (("years", 1.0), ("days", 365.25), ("hours", 365.25 * 24)):
         if years * scale >= 1:
