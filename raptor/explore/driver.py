@@ -1,0 +1,162 @@
+"""Runs a study: proposes a batch, evaluates what is not known yet, writes the trials, and so on.
+
+The database is the only state. A study that was stopped at any moment goes on with the open batch: the same points are
+proposed again, and those whose results were ready are not evaluated again.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sql
+
+from raptor import __version__
+from raptor.common.errors import UserError
+from raptor.explore import workers
+from raptor.explore.dashboard import Mirror
+from raptor.explore.evaluation import Job, Record
+from raptor.explore.points import digest_of, options_of
+from raptor.explore.proposing import Proposal, Proposer
+from raptor.explore.store import Entry, Store
+from raptor.explore.study import Model, Study
+from raptor.explore.trials import Outcome, Trial, outcome
+from validator.simulate.builtin import MODEL_VERSION
+
+VERSION = f"{__version__}, cycle model {MODEL_VERSION}"
+"""Results of one version are comparable, and used again."""
+_PATIENCE_S = 600.0
+"""Longest time to wait for a server that does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """State of a study for whoever watches: outcomes so far, of `count` trials; evaluations and answers from store."""
+
+    outcomes: Sequence[Outcome]
+    count: int
+    evaluated: int
+    known: int
+
+
+Watch = Callable[[Progress], None]
+
+
+def run(study: Study, watch: Watch = lambda _: None) -> list[Outcome]:
+    """Runs a study to its end, from where it is. Returns the outcomes of all its trials.
+
+    Raises `UserError` if another process runs it, or the study of this name is another one.
+    """
+    opened = _executor(study)
+    with opened as executor:
+        results: dict[str, Record] = {}
+        start = time.monotonic()
+        while True:
+            try:
+                return _Driver(study, executor, results, watch).run()
+            except sql.exc.OperationalError as e:
+                if study.storage.startswith("sqlite") or time.monotonic() - start > _PATIENCE_S:
+                    raise UserError(f"study.storage: {str(e.orig).splitlines()[0]}") from e
+                time.sleep(1)  # the server is restarted, say; what it has not got is in `results`
+
+
+def _executor(study: Study) -> AbstractContextManager[Executor]:
+    settings = study.file.run
+    return workers.cluster(settings.scheduler) if settings.scheduler else workers.local(settings.workers)
+
+
+class _Driver:
+    """One connection to the database. `results`: all that this process has got, also what is not written yet."""
+
+    def __init__(self, study: Study, executor: Executor, results: dict[str, Record], watch: Watch) -> None:
+        self._study, self._executor, self._results, self._watch = study, executor, results, watch
+        self._outcomes: list[Outcome] = []
+        self._evaluated = self._known = 0
+
+    def run(self) -> list[Outcome]:
+        store = Store(self._study.storage)
+        try:
+            with store.driving(self._study.name):
+                return self._run(store)
+        finally:
+            store.close()
+
+    def _run(self, store: Store) -> list[Outcome]:
+        study = self._study
+        store.begin(study.name, VERSION, study.settings)
+        self._outcomes = stored_outcomes(store, study)
+        proposer, mirror = Proposer(study, self._outcomes), Mirror(study)
+        mirror.follow(self._outcomes)
+        self._tell()
+        settings = study.file.study
+        while len(self._outcomes) < settings.trials:
+            batch = proposer.propose(min(settings.batch, settings.trials - len(self._outcomes)))
+            if not batch:
+                break
+            outcomes = self._evaluate(store, batch)
+            store.add_trials(study.name, [o.trial for o in outcomes])
+            proposer.tell(outcomes)
+            self._outcomes += outcomes
+            mirror.follow(self._outcomes)
+            self._tell()
+        return self._outcomes
+
+    def _tell(self) -> None:
+        settings = self._study.file.study
+        self._watch(Progress(self._outcomes, settings.trials, self._evaluated, self._known))
+
+    def _evaluate(self, store: Store, batch: Sequence[Proposal]) -> list[Outcome]:
+        """Returns the outcomes of a batch. Equal jobs are evaluated once, and those with a stored result not at all."""
+        wanted = [[(model, job_of(self._study, model, p.point)) for model in self._study.models] for p in batch]
+        digests = [[digest(model, job) for model, job in jobs] for jobs in wanted]
+        jobs = {d: pair for ds, pairs in zip(digests, wanted, strict=True) for d, pair in zip(ds, pairs, strict=True)}
+        stored = store.results(jobs)
+        for d in self._results.keys() & jobs.keys() - stored.keys():
+            self._write(store, d, *jobs[d])
+        self._results |= stored
+        missing = [d for d in jobs if d not in self._results]
+        self._known += sum(map(len, digests)) - len(missing)
+
+        def done(index: int, record: Record) -> None:
+            d = missing[index]
+            self._results[d] = record
+            self._write(store, d, *jobs[d])
+            self._evaluated += 1
+            self._tell()
+
+        limits = workers.Limits(self._study.file.run.timeout_s, self._study.file.run.memory_mb)
+        workers.evaluate_all(self._executor, [jobs[d][1] for d in missing], limits, done)
+        trials = [Trial(p.number, dict(p.point), ds, dict(p.notes)) for p, ds in zip(batch, digests, strict=True)]
+        return [outcome(self._study, t, [self._results[d] for d in t.digests]) for t in trials]
+
+    def _write(self, store: Store, d: str, model: Model, job: Job) -> None:
+        store.add_result(Entry(d, model.sha256, job.options, self._results[d]), VERSION)
+
+
+def job_of(study: Study, model: Model, point: Mapping[str, Any]) -> Job:
+    """Returns the job of a model at a point."""
+    common = study.file.options
+    if study.file.study.mapping == "fixed":
+        fields = {name.removeprefix("fields."): value for name, value in point.items()}
+        return Job(str(model.path), options_of(common, {}), study.is_steady, fields)
+    return Job(str(model.path), options_of(common, point), study.is_steady)
+
+
+def digest(model: Model, job: Job) -> str:
+    """Returns the key of a result: all that it depends on."""
+    return digest_of(VERSION, model.sha256, job.options, job.is_steady, job.fields)
+
+
+def stored_outcomes(store: Store, study: Study) -> list[Outcome]:
+    """Returns the outcomes of all trials in the database."""
+    trials = store.trials(study.name)
+    records = store.results(d for trial in trials for d in trial.digests)
+    return [outcome(study, trial, [records[d] for d in trial.digests]) for trial in trials]
+
+
+def shortened(study: Study, trials: int) -> Study:
+    """Returns the study with another number of trials."""
+    part = study.file.study.model_copy(update={"trials": trials})
+    return replace(study, file=study.file.model_copy(update={"study": part}))
