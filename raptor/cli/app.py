@@ -14,6 +14,7 @@ from typer.main import get_command
 
 import raptor.cli.arch
 import raptor.cli.explain
+import raptor.cli.explore
 import raptor.cli.inspection
 import raptor.cli.quantise
 import raptor.cli.report
@@ -345,6 +346,7 @@ app.command("compare")(raptor.cli.report.compare_command)
 app.command("inspect")(raptor.cli.inspection.command)
 app.command("explain")(raptor.cli.explain.command)
 app.add_typer(raptor.cli.arch.app, name="arch")
+app.add_typer(raptor.cli.explore.app, name="explore")
 
 
 @app.command("help")

@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import sqlalchemy as sql
+from sqlalchemy.exc import OperationalError
 
 from raptor import __version__
 from raptor.common.errors import UserError
+from raptor.common.spelling import option
 from raptor.explore import workers
 from raptor.explore.dashboard import Mirror
 from raptor.explore.evaluation import Job, Record
@@ -33,10 +34,14 @@ _PATIENCE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """State of a study for whoever watches: outcomes so far, of `count` trials; evaluations and answers from store."""
+    """State of a study for whoever watches: outcomes so far, of `count` trials; `before`: those of earlier runs.
+
+    `evaluated`, `known`: number of evaluations, and of answers from the database.
+    """
 
     outcomes: Sequence[Outcome]
     count: int
+    before: int
     evaluated: int
     known: int
 
@@ -56,7 +61,7 @@ def run(study: Study, watch: Watch = lambda _: None) -> list[Outcome]:
         while True:
             try:
                 return _Driver(study, executor, results, watch).run()
-            except sql.exc.OperationalError as e:
+            except OperationalError as e:
                 if study.storage.startswith("sqlite") or time.monotonic() - start > _PATIENCE_S:
                     raise UserError(f"study.storage: {str(e.orig).splitlines()[0]}") from e
                 time.sleep(1)  # the server is restarted, say; what it has not got is in `results`
@@ -73,7 +78,7 @@ class _Driver:
     def __init__(self, study: Study, executor: Executor, results: dict[str, Record], watch: Watch) -> None:
         self._study, self._executor, self._results, self._watch = study, executor, results, watch
         self._outcomes: list[Outcome] = []
-        self._evaluated = self._known = 0
+        self._before = self._evaluated = self._known = 0
 
     def run(self) -> list[Outcome]:
         store = Store(self._study.storage)
@@ -87,6 +92,7 @@ class _Driver:
         study = self._study
         store.begin(study.name, VERSION, study.settings)
         self._outcomes = stored_outcomes(store, study)
+        self._before = len(self._outcomes)
         proposer, mirror = Proposer(study, self._outcomes), Mirror(study)
         mirror.follow(self._outcomes)
         self._tell()
@@ -105,7 +111,7 @@ class _Driver:
 
     def _tell(self) -> None:
         settings = self._study.file.study
-        self._watch(Progress(self._outcomes, settings.trials, self._evaluated, self._known))
+        self._watch(Progress(self._outcomes, settings.trials, self._before, self._evaluated, self._known))
 
     def _evaluate(self, store: Store, batch: Sequence[Proposal]) -> list[Outcome]:
         """Returns the outcomes of a batch. Equal jobs are evaluated once, and those with a stored result not at all."""
@@ -156,7 +162,25 @@ def stored_outcomes(store: Store, study: Study) -> list[Outcome]:
     return [outcome(study, trial, [records[d] for d in trial.digests]) for trial in trials]
 
 
-def shortened(study: Study, trials: int) -> Study:
-    """Returns the study with another number of trials."""
-    part = study.file.study.model_copy(update={"trials": trials})
-    return replace(study, file=study.file.model_copy(update={"study": part}))
+def read_outcomes(study: Study) -> list[Outcome]:
+    """Returns the outcomes of a study so far, also while it runs. Raises `UserError` if it was not begun."""
+    store = Store(study.storage)
+    try:
+        found = stored_outcomes(store, study)
+    finally:
+        store.close()
+    if not found:
+        raise UserError(f"study {study.name}: no trials yet; raptor explore run begins it")
+    return found
+
+
+def adapted(study: Study, workers: int | None, trials: int | None) -> Study:
+    """Returns the study with another number of workers and of trials, where they are given."""
+    file = study.file
+    if workers is not None:
+        if file.run.scheduler:
+            raise UserError(f"{option('workers', workers)}: not with run.scheduler, which has workers of its own")
+        file = file.model_copy(update={"run": file.run.model_copy(update={"workers": workers})})
+    if trials is not None:
+        file = file.model_copy(update={"study": file.study.model_copy(update={"trials": trials})})
+    return replace(study, file=file)

@@ -99,7 +99,7 @@ def _figures(job: Job) -> dict[str, float]:
 def _chip(job: Job) -> Target:
     """Returns the chip that is simulated."""
     given = job.options
-    sizes = {name: given.get(name) for name in ("xbar", "cores", "xbars_per_core", "cell_bits")}
+    sizes: dict[str, Any] = {name: given.get(name) for name in ("xbar", "cores", "xbars_per_core", "cell_bits")}
     fields = {**given.get("fields", {}), **(job.fields or {})}
     return architectures.load(given.get("arch"), **sizes, element_bits=given.get("bits", 8), fields=fields)
 

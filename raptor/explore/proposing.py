@@ -7,7 +7,7 @@ does not matter how many workers there are, nor where a study was stopped and we
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -99,7 +99,7 @@ class Proposer:
         return frozen(self._study, self._kinds, outcome, outcome.trial.notes)
 
 
-def directions(study: Study) -> list[str]:
+def directions(study: Study) -> list[Literal["minimize", "maximize"]]:
     """Returns Optuna's names of the directions."""
     return ["minimize" if d == "min" else "maximize" for d in study.objectives.values()]
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sql
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from raptor.common.errors import UserError
 from raptor.explore.evaluation import Record
@@ -144,9 +145,9 @@ def _engine(url: str) -> Engine:
             return engine
     except ImportError as e:
         raise UserError(f"study.storage: {e}; pip install 'raptor[cluster]'") from e
-    except sql.exc.OperationalError as e:
+    except OperationalError as e:
         raise UserError(f"study.storage: {shown(url)}: {str(e.orig).splitlines()[0]}") from e
-    except sql.exc.DatabaseError as e:
+    except DatabaseError as e:
         raise UserError(f"study.storage: {shown(url)}: not a database: {e.orig}") from e
 
 

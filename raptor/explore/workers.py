@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from raptor.explore.evaluation import Job, Record
 
 ATTEMPTS = 3
 """Times that a job is tried whose process dies: once could be somebody else's fault."""
+WORKER = ("-m", "raptor.explore.worker")
 _PART_BYTES = 2**16
 
 
@@ -41,7 +42,7 @@ class _Process:
         self.memory_mb = memory_mb
         # NOTE: each evaluation is one thread; several workers would otherwise fight over the cores.
         env = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "raptor.explore.worker", str(memory_mb)]
+        command = [sys.executable, *WORKER, str(memory_mb)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, bufsize=0
         )
@@ -139,7 +140,7 @@ def cluster(address: str) -> Generator[Executor]:
     with client:
         if not client.scheduler_info()["workers"]:
             client.wait_for_workers(1, timeout=60)
-        yield client.get_executor(pure=False)
+        yield cast(Any, client).get_executor(pure=False)  # its types are not complete
 
 
 def evaluate_all(executor: Executor, jobs: Sequence[Job], limits: Limits, done: Callable[[int, Record], None]) -> None:
