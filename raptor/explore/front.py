@@ -47,7 +47,7 @@ def hypervolumes(study: Study, outcomes: Sequence[Outcome]) -> Floats:
     found = np.zeros(len(outcomes))
     if reference is None:
         return found
-    best = costs(study, [o for o in outcomes if o.is_feasible]).min(axis=0)
+    best: Floats = costs(study, [o for o in outcomes if o.is_feasible]).min(axis=0)
     box = float(np.prod(reference - best)) or 1.0
     shown: Floats = np.empty((0, reference.size))
     volume = 0.0

@@ -1,4 +1,4 @@
-"""How much each parameter of a study matters for each objective: functional ANOVA (Hutter et al., ICML 2014)."""
+"""Importance of each parameter of a study for each objective: functional ANOVA (Hutter et al., ICML 2014)."""
 
 import math
 import warnings
@@ -45,4 +45,5 @@ def _shares(study: optuna.Study, objective: int, names: list[str]) -> Mapping[st
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it notes what the caller cannot change
         evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
-        return get_param_importances(study, evaluator=evaluator, params=names, target=value)
+        found = get_param_importances(study, evaluator=evaluator, params=names, target=value)
+    return {name: float(share) for name, share in found.items()}

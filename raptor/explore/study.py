@@ -134,12 +134,12 @@ class Study:
 
     @property
     def is_steady(self) -> bool:
-        """Whether a figure that the study names needs the steady state."""
+        """Tells whether a figure that the study names needs the steady state."""
         return any(METRICS[name].is_steady for name in (*self.objectives, *self.file.constraints))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides the trials of the study, as JSON. More `trials` only make it longer."""
+        """Settings that decide the trials of the study, as JSON. More `trials` only make it longer."""
         study = self.file.study
         return {
             "models": [m.sha256 for m in self.models],

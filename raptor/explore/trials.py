@@ -23,7 +23,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a trial.
+    """Outcome of a trial.
 
     `figures`: of all models together. `records`: of each model. `excess`: by how much each limit is broken, at most 0
     if it holds. Without figures, `state` and `reason` say why.
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether there are figures and every limit holds."""
+        """Tells whether there are figures and every limit holds."""
         return self.has_figures and all(value <= 0 for value in self.excess.values())
 
 

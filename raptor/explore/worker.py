@@ -18,7 +18,7 @@ def main(memory_mb: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which then stops this process
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print to standard output would break the answers
-    _limit(memory_mb * 2**20)
+    limit(memory_mb * 2**20)
     from raptor.explore.evaluation import Job, evaluate
 
     for line in sys.stdin.buffer:
@@ -27,7 +27,7 @@ def main(memory_mb: int) -> None:
         answers.flush()
 
 
-def _limit(size_bytes: int) -> None:
+def limit(size_bytes: int) -> None:
     """Limits the memory of this process; beyond it, `MemoryError` is raised or the process dies."""
     if sys.platform != "linux":
         return

@@ -20,6 +20,8 @@ from raptor.explore.evaluation import Job, Record
 ATTEMPTS = 3
 """Times that a job is tried whose process dies: once could be somebody else's fault."""
 WORKER = ("-m", "raptor.explore.worker")
+CONNECT_S = 10
+"""Longest time to wait for the scheduler of a cluster."""
 _PART_BYTES = 2**16
 
 
@@ -134,7 +136,7 @@ def cluster(address: str) -> Generator[Executor]:
     except ImportError as e:
         raise UserError("run.scheduler: needs Dask: pip install 'raptor[cluster]'") from e
     try:
-        client = Client(address, timeout=10)
+        client = Client(address, timeout=CONNECT_S)
     except (OSError, ValueError) as e:
         raise UserError(f"run.scheduler: {address}: no scheduler of Dask answers: {e}") from e
     with client:
