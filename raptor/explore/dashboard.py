@@ -18,9 +18,9 @@ class Mirror:
 
     def __init__(self, study: Study) -> None:
         self._study, self._kinds = study, distributions(study.space)
-        storage = optuna.storages.RDBStorage(study.storage, engine_kwargs={"pool_pre_ping": True})
+        self._storage = optuna.storages.RDBStorage(study.storage, engine_kwargs={"pool_pre_ping": True})
         self._copy = optuna.create_study(
-            storage=storage, study_name=study.name, directions=directions(study), load_if_exists=True
+            storage=self._storage, study_name=study.name, directions=directions(study), load_if_exists=True
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -32,3 +32,8 @@ class Mirror:
         for outcome in outcomes[self._count :]:
             self._copy.add_trial(frozen(self._study, self._kinds, outcome, {}))
             self._count += 1
+
+    def close(self) -> None:
+        """Closes the connections to the database."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()

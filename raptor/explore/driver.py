@@ -7,10 +7,11 @@ proposed again, and those whose results were ready are not evaluated again.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import OperationalError
 
 from raptor import __version__
@@ -21,15 +22,15 @@ from raptor.explore.dashboard import Mirror
 from raptor.explore.evaluation import Job, Record
 from raptor.explore.points import digest_of, options_of
 from raptor.explore.proposing import Proposal, Proposer
-from raptor.explore.store import Entry, Store
+from raptor.explore.store import Entry, Store, UnreachableError, shown
 from raptor.explore.study import Model, Study
 from raptor.explore.trials import Outcome, Trial, outcome
 from validator.simulate.builtin import MODEL_VERSION
 
 VERSION = f"{__version__}, cycle model {MODEL_VERSION}"
 """Results of one version are comparable, and used again."""
-_PATIENCE_S = 600.0
-"""Longest time to wait for a server that does not answer."""
+_TRIES = 600
+"""Most times, a second apart, that a server is asked which answered before and does not now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +55,18 @@ def run(study: Study, watch: Watch = lambda _: None) -> list[Outcome]:
 
     Raises `UserError` if another process runs it, or the study of this name is another one.
     """
-    opened = _executor(study)
-    with opened as executor:
-        results: dict[str, Record] = {}
-        start = time.monotonic()
+    results: dict[str, Record] = {}
+    Store(study.storage).close()  # a wrong address is told at once
+    with _executor(study) as executor:
+        tries = known = 0
         while True:
             try:
                 return _Driver(study, executor, results, watch).run()
-            except OperationalError as e:
-                if study.storage.startswith("sqlite") or time.monotonic() - start > _PATIENCE_S:
-                    raise UserError(f"study.storage: {str(e.orig).splitlines()[0]}") from e
+            except (OperationalError, StorageInternalError, UnreachableError) as e:
+                tries = tries + 1 if len(results) == known else 1
+                known = len(results)
+                if study.storage.startswith("sqlite") or tries > _TRIES:
+                    raise UserError(f"study.storage: {shown(study.storage)}: {e}") from e
                 time.sleep(1)  # the server is restarted, say; what it has not got is in `results`
 
 
@@ -93,10 +96,14 @@ class _Driver:
         store.begin(study.name, VERSION, study.settings)
         self._outcomes = stored_outcomes(store, study)
         self._before = len(self._outcomes)
-        proposer, mirror = Proposer(study, self._outcomes), Mirror(study)
+        with closing(Mirror(study)) as mirror:
+            return self._batches(store, mirror)
+
+    def _batches(self, store: Store, mirror: Mirror) -> list[Outcome]:
+        study, settings = self._study, self._study.file.study
+        proposer = Proposer(study, self._outcomes)
         mirror.follow(self._outcomes)
         self._tell()
-        settings = study.file.study
         while len(self._outcomes) < settings.trials:
             batch = proposer.propose(min(settings.batch, settings.trials - len(self._outcomes)))
             if not batch:

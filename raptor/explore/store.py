@@ -59,6 +59,10 @@ class Entry:
     record: Record
 
 
+class UnreachableError(UserError):
+    """The database does not answer."""
+
+
 class Store:
     """A database. Only `driving` lets a process write trials of a study."""
 
@@ -138,7 +142,7 @@ def _rows(link: Connection, digests: Sequence[str]) -> Iterator[Any]:
 
 
 def _engine(url: str) -> Engine:
-    """Connects. Raises `UserError` for a database that does not answer, or a driver that is not installed."""
+    """Connects. Raises `UnreachableError`, or `UserError` for a driver that is not installed."""
     try:
         engine = sql.create_engine(url, pool_pre_ping=True)
         with engine.connect():
@@ -146,9 +150,14 @@ def _engine(url: str) -> Engine:
     except ImportError as e:
         raise UserError(f"study.storage: {e}; pip install 'raptor[cluster]'") from e
     except OperationalError as e:
-        raise UserError(f"study.storage: {shown(url)}: {str(e.orig).splitlines()[0]}") from e
+        raise unreachable(url, e) from e
     except DatabaseError as e:
         raise UserError(f"study.storage: {shown(url)}: not a database: {e.orig}") from e
+
+
+def unreachable(url: str, error: OperationalError) -> UnreachableError:
+    """Returns the error that says so to the user."""
+    return UnreachableError(f"study.storage: {shown(url)}: {str(error.orig).splitlines()[0]}")
 
 
 def shown(url: str) -> str:
