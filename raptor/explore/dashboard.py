@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import optuna
 
 from raptor.explore.proposing import directions, distributions, frozen
+from raptor.explore.store import hasten
 from raptor.explore.study import Study
 from raptor.explore.trials import Outcome
 
@@ -19,6 +20,7 @@ class Mirror:
     def __init__(self, study: Study) -> None:
         self._study, self._kinds = study, distributions(study.space)
         self._storage = optuna.storages.RDBStorage(study.storage, engine_kwargs={"pool_pre_ping": True})
+        hasten(self._storage.engine)
         self._copy = optuna.create_study(
             storage=self._storage, study_name=study.name, directions=directions(study), load_if_exists=True
         )

@@ -14,9 +14,9 @@ from raptor.explore.trials import Outcome
 
 FEWEST = 10
 """Fewest trials with figures from which anything can be said."""
-_MOST = 1000
+_MOST = 400
 """Most trials that are used, evenly spread: the forests grow slowly."""
-_TREES = 32
+_TREES = 16
 
 
 def importances(study: Study, outcomes: Sequence[Outcome]) -> Mapping[str, Mapping[str, float]]:

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raptor.explore.points import Parameter, Value, digest_of, grid
 from raptor.explore.study import Study
-from raptor.explore.trials import Outcome
+from raptor.explore.trials import Note, Outcome
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -42,7 +42,18 @@ class Proposal:
 
     number: int
     point: Mapping[str, Value]
-    notes: Mapping[str, Any]
+    notes: Mapping[str, Note]
+
+
+class _Nsga2(NSGAIISampler):
+    """NSGA-II in a space that is known. Optuna's own looks for it in all trials, again for each new one."""
+
+    def __init__(self, kinds: Mapping[str, BaseDistribution], seed: int, population_size: int) -> None:
+        super().__init__(seed=seed, population_size=population_size)
+        self._kinds = {name: kind for name, kind in sorted(kinds.items()) if not kind.single()}
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._kinds
 
 
 class Proposer:
@@ -67,7 +78,7 @@ class Proposer:
             for k in range(count):
                 self._ask(first + k)
         known = self._optuna.get_trials(deepcopy=False)
-        return [Proposal(t.number, t.params, dict(known[t.number].system_attrs)) for t in self._asked]
+        return [Proposal(t.number, t.params, _notes(known[t.number])) for t in self._asked]
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
         """Takes the outcomes of all points that were proposed last."""
@@ -91,12 +102,17 @@ class Proposer:
             case "tpe":
                 return TPESampler(seed=seed)
             case "nsga2":
-                return NSGAIISampler(seed=seed, population_size=max(2, settings.batch))
+                return _Nsga2(self._kinds, seed, max(2, settings.batch))
             case _:
                 return RandomSampler(seed=seed)
 
     def _frozen(self, outcome: Outcome) -> FrozenTrial:
         return frozen(self._study, self._kinds, outcome, outcome.trial.notes)
+
+
+def _notes(trial: FrozenTrial) -> dict[str, Note]:
+    """Returns what a sampler notes about a trial: for NSGA-II, its generation."""
+    return {name: note for name, note in trial.system_attrs.items() if isinstance(note, Note)}
 
 
 def directions(study: Study) -> list[Literal["minimize", "maximize"]]:

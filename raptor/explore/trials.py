@@ -11,6 +11,8 @@ from raptor.explore.metrics import METRICS, Limit
 from raptor.explore.points import Value
 from raptor.explore.study import Study
 
+Note = bool | int | float | str
+
 
 class Trial(msgspec.Struct, frozen=True):
     """A point that was tried. `digests`: of the result of each model. `notes`: what the sampler keeps about it."""
@@ -18,7 +20,7 @@ class Trial(msgspec.Struct, frozen=True):
     number: int
     point: dict[str, Value]
     digests: list[str]
-    notes: dict[str, int | float | str | bool] = {}
+    notes: dict[str, Note] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,8 @@ def test_results_are_used_again(whole: Study, tmp_path: Path):
 
 def test_a_grid_ends_by_itself(tmp_path: Path):
     study = small(tmp_path, 'trials = 99\nbatch = 3\nsampler = "grid"', "\ncores = [2, 4]\ncell_bits = [2, 4, 8]\n")
-    found = run(study)
+    assert run(study) == read_outcomes(study)
+    found = read_outcomes(study)
     assert [tuple(o.trial.point.values()) for o in found] == [(c, b) for c in (2, 4) for b in (2, 4, 8)]
 
 
@@ -197,7 +198,7 @@ def test_kills(victim: str, tmp_path: Path):
         process = subprocess.Popen(raptor("run", path, "-q"))
         try:
             while process.poll() is None:
-                time.sleep(rng.uniform(0.2, 3.0))
+                time.sleep(rng.uniform(0.2, 3.0) + (4 if victim == "worker" else 0))
                 if kills < 20 and process.poll() is None:
                     kills += _kill(process.pid, victim)
         finally:
