@@ -6,7 +6,7 @@ The checks build on each other, so the first fault is the one to report: `next(f
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import cycle, groupby, pairwise
 
 from raptor.common.options import STRATEGY
 from raptor.graph.ir import Filter, Graph, Node
@@ -23,6 +23,7 @@ from raptor.mapping.decision import (
     Matrix,
     OnVectorUnit,
     Range,
+    filter_key,
     layer_nodes,
 )
 from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, is_mean, use_vector_unit
@@ -123,7 +124,7 @@ def _place(decision: Decision, layer: Layer, node: Node, graph: Graph) -> Iterat
     if isinstance(layer, FullyConnected | LineUnfolding) and not by_line:
         yield f"kind: {layer.kind}, but flow is by {decision.flow.kind}"
     if isinstance(layer, FullyConnected) and not is_dense(operator):
-        yield "kind: fully_connected, but it has several output pixels, groups, or shares crossbars"
+        yield "kind: fully_connected, but it has several output pixels, or groups"
 
 
 def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
@@ -133,36 +134,40 @@ def _layer(chip: _Chip, layer: Layer, node: Node) -> Iterator[str]:
         case KernelUnfolding():
             yield from _matrices(layer, tuple(kernel_unfolding(node.operator, chip.arch, chip.tile)))
         case FullyConnected():
-            yield from _fully_connected(chip, layer, node.operator)
+            yield from _fully_connected(chip, layer, node, node.operator)
         case LineUnfolding():
             yield from _line(chip, layer, node, node.operator)
         case OnVectorUnit():
             pass
 
 
-def _matrices(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix]) -> Iterator[str]:
+def _matrices(layer: KernelUnfolding | FullyConnected, wanted: Sequence[Matrix], copies: int = 1) -> Iterator[str]:
     """Yields what is wrong with matrices: `wanted` follows from the layer and its kind; their cores are a choice."""
     if len(layer.matrices) != len(wanted):
         yield f"matrices: {len(layer.matrices)}, expected {len(wanted)}"
     for i, (given, other) in enumerate(zip(layer.matrices, wanted, strict=False)):
         if given != other:
             yield f"matrices[{i}]: {given}, expected {other}"
-    if len(layer.cores) != len(layer.matrices):
-        yield f"cores: {len(layer.cores)} for {len(layer.matrices)} matrices"
+    if len(layer.cores) != len(wanted) * copies:
+        yield f"cores: {len(layer.cores)} for {copies} x {len(layer.matrices)} matrices"
 
 
-def _fully_connected(chip: _Chip, layer: FullyConnected, filter_: Filter) -> Iterator[str]:
+def _fully_connected(chip: _Chip, layer: FullyConnected, node: Node, filter_: Filter) -> Iterator[str]:
     """Yields what is wrong with a fully connected layer: the width of its matrices, the matrices, their cores."""
     outs = filter_.weights.shape[2]
     width = layer.matrices[0].cols[1] if layer.matrices else 0
     if not 0 < width <= outs or (width < outs and width % chip.tile):
         yield f"matrices: the first has outputs 0:{width}, expected whole tiles of {chip.tile}, at most {outs}"
         return
-    yield from _matrices(layer, tuple(dense_matrices(filter_, chip.arch, chip.tile, -(-width // chip.tile))))
-    for cols, placed in groupby(zip(layer.matrices, layer.cores, strict=True), key=lambda pair: pair[0].cols):
-        runs = [core for core, _ in groupby(core for _, core in placed)]
-        if len(set(runs)) < len(runs):
-            yield f"cores: matrices of outputs {cols[0]}:{cols[1]} come back to a core"
+    steps = sum(isinstance(n.operator, Filter) and filter_key(n) == filter_key(node) for n in chip.graph.nodes)
+    copies = min(max(1, len(layer.cores) // len(layer.matrices)), steps)
+    yield from _matrices(layer, tuple(dense_matrices(filter_, chip.arch, chip.tile, -(-width // chip.tile))), copies)
+    for step in range(steps):
+        placed = zip(layer.matrices, layer.of_step(step, steps).cores, strict=False)
+        for cols, group in groupby(placed, key=lambda pair: pair[0].cols):
+            runs = [core for core, _ in groupby(core for _, core in group)]
+            if len(set(runs)) < len(runs):
+                yield f"cores: matrices of outputs {cols[0]}:{cols[1]} come back to a core"
 
 
 def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
@@ -261,7 +266,7 @@ def _xbars(chip: _Chip, layer: Layer, node: Node) -> Counter[int]:
     found: Counter[int] = Counter()
     match layer:
         case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
-            for matrix, core in zip(matrices, cores, strict=True):
+            for matrix, core in zip(cycle(matrices), cores, strict=False):
                 found[core] += matrix.xbars
         case LineUnfolding():
             assert isinstance(node.operator, Filter)

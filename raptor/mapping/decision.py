@@ -6,8 +6,8 @@ its arrays and objects are those of `raptor.common.strict`, and a field `kind` t
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
+from itertools import cycle, groupby
 from operator import itemgetter
 from typing import Annotated, Literal
 
@@ -89,12 +89,19 @@ class KernelUnfolding(Known):
 class FullyConnected(Known):
     """A layer of one output pixel, with matrices of several output tiles (`raptor.mapping.fully_connected`).
 
-    `cores`: the core of each matrix. All cores multiply at once; then each output tile is added up on one of them.
+    `cores`: the core of each matrix. All cores multiply at once; then each output tile is added up on one of them. The
+    steps of a recurrent layer may have several copies of the matrices: then the cores of each copy follow one another.
     """
 
     matrices: Items[Matrix]
     cores: Items[int]
     kind: Literal["fully_connected"] = "fully_connected"
+
+    def of_step(self, step: int, steps: int) -> "FullyConnected":
+        """Returns the record of one of so many steps: neighbouring steps share a copy."""
+        count = len(self.matrices)
+        first = step * (len(self.cores) // count) // steps * count
+        return replace(self, cores=self.cores[first : first + count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +163,9 @@ class ByLine(Known):
     taken, 0 for the first, which finds an idle chip. `loaders`: for a model input, ranges of columns and the core that
     loads each for all others; an input without loaders is loaded by every core that needs it. `products`: cores of
     products of two computed tensors; without a record, such a product runs where its first operand is. If not
-    `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this.
+    `streamed`, a core passes nothing on before it has done all of a layer; streaming is measured against this. If it
+    `makes_constants`, a core with free crossbars makes its constants by a product, where that takes less time than to
+    load them.
     """
 
     xbar: Pair[int, int]
@@ -165,6 +174,7 @@ class ByLine(Known):
     streamed: bool = True
     products: Named[DotGrid] = field(default_factory=dict[str, DotGrid])
     sample: int = 0
+    makes_constants: bool = False
     kind: Literal["line"] = "line"
 
 
@@ -222,7 +232,8 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
         return
     order = "streamed" if flow.streamed else "layer by layer"
     patience = f"patience = {flow.patience_ns:.17g} ns, order of sample {flow.sample}"
-    yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}"
+    constants = ", constants by products" if flow.makes_constants else ""
+    yield f"by line, xbar = {flow.xbar[0]}x{flow.xbar[1]}, {patience}, {order}{constants}"
     for name, parts in flow.loaders.items():
         loaders = ", ".join(f"columns {_range(cols)}: core {core}" for cols, core in parts)
         yield f"  %{name}: loaded, {loaders}"
@@ -241,7 +252,7 @@ def _layer_lines(layer: Layer) -> Iterator[str]:
         case KernelUnfolding(matrices, cores) | FullyConnected(matrices, cores):
             runs = [
                 (core, [m for _, m in run])
-                for core, run in groupby(zip(cores, matrices, strict=True), key=itemgetter(0))
+                for core, run in groupby(zip(cores, cycle(matrices), strict=False), key=itemgetter(0))
             ]
             how = "fully connected, " if isinstance(layer, FullyConnected) else ""
             yield f"{how}{len(matrices)} matrices, {', '.join(f'core {core}: {len(run)}' for core, run in runs)}"

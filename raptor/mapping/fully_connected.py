@@ -21,10 +21,10 @@ from raptor.target.timing import message_ns, mvmul_ns, vector_ns
 def is_dense(filter_: Filter) -> bool:
     """Tells whether a layer has one output pixel that reads an input, and can have matrices of several output tiles.
 
-    It must have no groups, share no crossbars with other layers, and have no ReLU folded into it.
+    It must have no groups and no ReLU folded into it.
     """
     window = filter_.window
-    alone = window.out_pixels == 1 and filter_.groups == 1 and not filter_.key and not filter_.relu
+    alone = window.out_pixels == 1 and filter_.groups == 1 and not filter_.relu
     return alone and len(_taps(filter_)) > 0
 
 

@@ -5,7 +5,7 @@ takes longest gets its next faster grid of cores, as long as cores are left.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
@@ -33,6 +33,7 @@ from raptor.mapping.following import NOTHING, Following, following
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
 from raptor.mapping.knobs import DEFAULT, INPUT_READERS, MESSAGE_NS, SENDINGS, Knobs
+from raptor.mapping.last_layers import LastLayers
 from raptor.mapping.line_unfolding import (
     BandShape,
     Block,
@@ -53,6 +54,7 @@ from raptor.mapping.plans import (
     pareto,
     share_cores,
 )
+from raptor.mapping.recurrent import Steps, Whole, recurrent_steps
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.signals import lift_signals
 from raptor.mapping.streaming import (
@@ -70,6 +72,7 @@ from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import (
     MESH_FLIT_NS,
     Target,
+    Widths,
     memory_flit_ns,
     typical_flit_ns,
 )
@@ -83,11 +86,24 @@ from raptor.target.timing import (
     vector_element_ns,
 )
 
-T = TypeVar("T", LineUnfolding, KernelUnfolding, FullyConnected, KernelUnfolding | FullyConnected)
+T = TypeVar("T", LineUnfolding, KernelUnfolding, FullyConnected, Whole)
+
+WORTH_SHARING = 1 / 16
+"""Part of the cores above which the last layers share theirs with other layers: with fewer there is little to gain."""
 
 
-def layer_plans(graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = ()) -> dict[str, list[Plan]]:
-    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none."""
+KnownPlans = dict[tuple[Filter, Parts, Widths, Knobs], tuple[Following, list[Plan]]]
+"""Plans of layers on one kind of core, with the work that follows each: parts of a graph have most in common."""
+
+
+def layer_plans(
+    graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = (), known: KnownPlans | None = None
+) -> dict[str, list[Plan]]:
+    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none.
+
+    `known`: plans that were made before; those that are made now are added.
+    """
+    known = {} if known is None else known
     parts = line_parts(graph, arch.xbar_rows)
     after = following(graph, arch)
     found: dict[str, list[Plan]] = {}
@@ -97,20 +113,23 @@ def layer_plans(graph: Graph, arch: Target, knobs: Knobs, without: Container[str
         if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch):
             chip = layer_target(graph, node, arch)
             more = after.get(filter_key(node), NOTHING)
-            plans = list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
-            if plans:
-                found[filter_key(node)] = plans
+            place = node.operator, parts[node.inputs[0]], chip.widths, knobs
+            if place not in known or known[place][0] != more:
+                known[place] = more, list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
+            if known[place][1]:
+                found[filter_key(node)] = known[place][1]
     return found
 
 
-def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
+def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: KnownPlans | None = None) -> Decision:
     """Returns the decision of `rows`; on a chip too small for any layer by line, that of the reference strategy.
 
-    Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
+    `known`: see `layer_plans`. Raises `CapacityError` if even the fewest cores that hold all layers are more than the
+    chip has.
     """
     vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
     on_crossbars = join_views(lift_signals(lay_tokens(as_stencils(graph, vector))))
-    found = _map_lines(on_crossbars, arch, knobs)
+    found = _map_lines(on_crossbars, arch, knobs, known)
     if found is None:
         return map_raptor(graph, arch)
     layers, flow = found
@@ -118,7 +137,9 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
     return Decision("rows", tile, flow, {key: (layers | vector)[key] for key in filters_of(graph)})
 
 
-def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Layer], ByLine] | None:
+def _map_lines(
+    graph: Graph, arch: Target, knobs: Knobs, known: KnownPlans | None
+) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small."""
     parts = line_parts(graph, arch.xbar_rows)
     read = {name for node in graph.nodes for name in node.inputs}
@@ -128,8 +149,8 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Laye
     tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs)
     if tokens is not None:
         return tokens
-    layers = layer_plans(graph, arch, knobs)
-    fitting = _fit(graph, arch, layers, inputs, knobs.share)
+    layers = layer_plans(graph, arch, knobs, known=known)
+    fitting = _fit(graph, arch, layers, inputs, after, knobs.share)
     if fitting is None:
         return None
     whole, placed = fitting
@@ -147,7 +168,7 @@ def _beside_tokens(
     others = layer_plans(graph, arch, knobs, stages.keys)
     tokens = {name for name in inputs if is_tokens(graph.tensors[name].image)}
     fronts = {k: pareto(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
-    whole, used = _place_whole(graph, others.keys() | stages.keys, arch, apart=True)
+    whole, used = _place_whole(graph, _not_by_line(graph, others.keys() | stages.keys), arch, apart=True)
     at = dict.fromkeys(fronts, 0)
     while True:
         taken = sum(fronts[key][i].cores for key, i in at.items())
@@ -160,7 +181,8 @@ def _beside_tokens(
             break
         at[max(slow, key=lambda k: fronts[k][at[k]].core_ns)] += 1
     placed = in_order({key: fronts[key][i] for key, i in at.items()})
-    return _numbered(graph, arch, knobs, others, inputs, whole, placed, choice)
+    behind = _moved_all(whole, _first_free(placed) + choice.cores)
+    return _numbered(graph, arch, knobs, others, inputs, behind, placed, choice)
 
 
 def _numbered(
@@ -169,18 +191,17 @@ def _numbered(
     knobs: Knobs,
     layers: dict[str, list[Plan]],
     inputs: dict[str, list[Plan]],
-    whole: dict[str, KernelUnfolding | FullyConnected],
+    whole: dict[str, Whole],
     placed: dict[str, Placed],
     tokens: TokenCores,
 ) -> tuple[dict[str, Layer], ByLine]:
-    """Returns all layers and the flow, with the cores of `placed` first, then those of `tokens`, then `whole`."""
+    """Returns all layers and the flow. Cores are those of `placed` and `whole`; those of `tokens` follow `placed`."""
     lines = {key: LineUnfolding(placed[key].plan.grid, placed[key].cores) for key in layers}
     loading_of = ((n, placed[n]) for n in inputs if n in placed and placed[n].cores)
     loaders = {n: tuple(zip(p.plan.grid.cols, p.cores, strict=True)) for n, p in loading_of}
-    first = 1 + max((core for p in placed.values() for core in p.cores), default=-1)
+    first = _first_free(placed)
     in_chains = {key: _moved(layer, first) for key, layer in tokens.layers.items()}
     products = {key: replace(grid, cores=tuple(c + first for c in grid.cores)) for key, grid in tokens.products.items()}
-    moved = {key: _moved(layer, first + tokens.cores) for key, layer in whole.items()}
     begin = next(iter(in_chains.values()), None)
     if begin is not None:
         first_tokens = tuple((cols, begin.core(s, 0, 0)) for s, cols in enumerate(begin.grid.cols))
@@ -188,7 +209,9 @@ def _numbered(
         loaders |= dict.fromkeys(sorted(wide), first_tokens)
     xbar = arch.xbar_rows, arch.outputs_per_xbar
     patience_ns = knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
-    return {**lines, **in_chains, **moved}, ByLine(xbar, patience_ns, loaders, products=products)
+    return {**lines, **in_chains, **whole}, ByLine(
+        xbar, patience_ns, loaders, products=products, makes_constants=bool(tokens.layers)
+    )
 
 
 def _moved(layer: T, first: int) -> T:
@@ -196,9 +219,27 @@ def _moved(layer: T, first: int) -> T:
     return replace(layer, cores=tuple(core + first for core in layer.cores))
 
 
+def _moved_all(layers: dict[str, Whole], first: int) -> dict[str, Whole]:
+    return {key: _moved(layer, first) for key, layer in layers.items()}
+
+
+def _slowest_ns(placed: dict[str, Placed]) -> float:
+    return max((p.plan.core_ns for p in placed.values()), default=0.0)
+
+
+def _first_free(placed: dict[str, Placed]) -> int:
+    """Returns the number of the first core behind those of all plans."""
+    return 1 + max((core for p in placed.values() for core in p.cores), default=-1)
+
+
 def _fit(
-    graph: Graph, arch: Target, layers: dict[str, list[Plan]], inputs: dict[str, list[Plan]], share: float
-) -> tuple[dict[str, KernelUnfolding | FullyConnected], dict[str, Placed]] | None:
+    graph: Graph,
+    arch: Target,
+    layers: dict[str, list[Plan]],
+    inputs: dict[str, list[Plan]],
+    after_ns: Mapping[str, float],
+    share: float,
+) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
     """Returns the layers that are not computed by line, and a plan with cores for each of the others.
 
     Layers have cores of their own if there are enough; if not, first distant layers that are not computed by line share
@@ -207,20 +248,84 @@ def _fit(
     """
     fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
     while True:
-        whole, used = _place_whole(graph, layers, arch, apart=True)
+        others = _not_by_line(graph, layers)
+        whole, used = _place_whole(graph, others, arch, apart=True)
         placed = choose(fronts, arch.usable_cores, used, share)
         if placed is not None:
-            return whole, placed
-        whole, used = _place_whole(graph, layers, arch, apart=False)
+            steps = list(recurrent_steps(graph, whole, others, after_ns, arch))
+            if steps:
+                copied, placed = _copy_steps(steps, fronts, arch.usable_cores, used, placed, share)
+                return _moved_all(whole | copied, _first_free(placed)), placed
+            shared = _share_last(graph, arch, layers, inputs, share)
+            return shared or (_moved_all(whole, _first_free(placed)), placed)
+        whole, used = _place_whole(graph, others, arch, apart=False)
         placed = choose(fronts, arch.usable_cores, used, share)
         if placed is None and used < arch.usable_cores:
             single = {k: [_without_copies(p) for p in plans] for k, plans in (layers | inputs).items()}
             placed = share_cores(single, arch.usable_cores - used, arch.xbars_per_core)
         if placed is not None:
-            return whole, placed
+            return _moved_all(whole, _first_free(placed)), placed
         if not layers:
             return None
         del fronts[layers.popitem()[0]]
+
+
+def _copy_steps(
+    steps: Sequence[Steps],
+    fronts: dict[str, list[Plan]],
+    cores: int,
+    used: int,
+    placed: dict[str, Placed],
+    share: float,
+) -> tuple[dict[str, Whole], dict[str, Placed]]:
+    """Copies the slowest recurrent layer as long as no layer by line becomes slower than it was.
+
+    cores, used, share: as for `choose`. Returns the recurrent layers, and the plans of the others.
+    """
+    copies = [1] * len(steps)
+    while True:
+        slowest = max(range(len(steps)), key=lambda i: steps[i].core_ns(copies[i]))
+        more = steps[slowest].more(copies[slowest])
+        if more is None:
+            break
+        tried = [more if i == slowest else count for i, count in enumerate(copies)]
+        taken = sum((count - 1) * len(found.cores) for count, found in zip(tried, steps, strict=True))
+        fewer = choose(fronts, cores, used + taken, share)
+        if fewer is None or _slowest_ns(fewer) > max(_slowest_ns(placed), steps[slowest].core_ns(copies[slowest])):
+            break
+        copies, placed = tried, fewer
+    layers: dict[str, Whole] = {}
+    for count, found in zip(copies, steps, strict=True):
+        layers |= found.copied(count, used)
+        used += (count - 1) * len(found.cores)
+    return layers, placed
+
+
+def _share_last(
+    graph: Graph, arch: Target, layers: dict[str, list[Plan]], inputs: dict[str, list[Plan]], share: float
+) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
+    """Returns what `_fit` returns, with cores shared by the last layers; None if these need few cores of their own."""
+    others, order = _not_by_line(graph, layers), list(filters_of(graph))
+    behind = order.index(list(layers)[-1]) if layers else -1
+    last = {key: run for key, run in others.items() if order.index(key) > behind}
+    before = {key: run for key, run in others.items() if key not in last}
+
+    def place(limit: int) -> tuple[dict[str, Whole], int]:
+        return _place_whole(graph, last, arch.with_xbars_per_core(limit), apart=True)
+
+    if place(arch.xbars_per_core)[1] < WORTH_SHARING * arch.usable_cores:
+        return None
+    whole, used = _place_whole(graph, before, arch, apart=True)
+    filters = filters_of(graph)
+    lines = {key: filters[key].window.out_dims[0] for key in layers}
+    least = max(-(-tile_of(graph, arch) // arch.outputs_of(filters[key].weight_bits)) for key in last)
+    shared = LastLayers(
+        layers | inputs, lines, place, least, arch.usable_cores - used, arch.xbars_per_core, share
+    ).best()
+    if shared is None:
+        return None
+    moved = _moved_all(shared.last, shared.first)
+    return moved | _moved_all(whole, shared.end), shared.placed
 
 
 def _without_copies(plan: Plan) -> Plan:
@@ -292,6 +397,20 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
                     copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
                     grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies)
                     yield Plan(grid, xbars, core_ns)
+
+
+def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
+    """Returns the working time of the busiest core of a grid for a sample, as the plan of that grid has it."""
+    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
+    extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
+    phases = _phases(operator.window, grid.height)
+    most = {r: min(grid.pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
+    blocks = {r: [line_blocks(operator.window, c, most[r], grid.outputs) for c in grid.cols] for r in parts}
+    return max(
+        _Cost(operator.window, arch, phases, grid.outs, n, extra, 1.0).core_ns(blocks, group, grid.cols, len(grid.ins))
+        for group, n in _shares(operator, grid.ins, grid.outs, outs)
+    )
 
 
 def _grids(operator: Filter, ins: Parts, outs: Parts) -> Iterator[tuple[tuple[Parts, ...], tuple[Parts, ...]]]:
@@ -472,24 +591,39 @@ def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
         yield tuple(parts[a:b] for a, b in pieces)
 
 
-def _place_whole(
-    graph: Graph, by_line: Container[str], arch: Target, *, apart: bool
-) -> tuple[dict[str, KernelUnfolding | FullyConnected], int]:
-    """Puts layers that are not computed `by_line` on cores, one after another from core 0.
+def _not_by_line(graph: Graph, by_line: Container[str]) -> dict[str, int]:
+    """Returns the layers that are not computed `by_line`, each with a number that is equal for neighbours.
 
-    If `apart`, only neighbours share a core, not layers with a layer by line in between: a core is occupied from its
-    first work of a sample to its last, and can begin the next sample only then. Returns the layers, and the number of
-    cores that they take.
+    A layer by line lies between layers with different numbers, or only one of them is recurrent: its steps take long.
     """
-    layers: dict[str, KernelUnfolding | FullyConnected] = {}
-    core, free, tile = -1, 0, tile_of(graph, arch)
+    found: dict[str, int] = {}
+    number, recurrent = 0, False
     for key, filter_ in filters_of(graph).items():
-        if key in by_line:
-            free = 0 if apart else free
-            continue
-        wide, chip = is_dense(filter_), layer_target(graph, layer_nodes(graph)[key], arch)
+        if key in by_line or recurrent != bool(filter_.key):
+            number, recurrent = number + 1, bool(filter_.key)
+        if key not in by_line:
+            found[key] = number
+    return found
+
+
+def _place_whole(graph: Graph, layers: Mapping[str, int], arch: Target, *, apart: bool) -> tuple[dict[str, Whole], int]:
+    """Puts layers that are not computed by line on cores, one after another from core 0.
+
+    `layers`: see `_not_by_line`. If `apart`, only neighbours share a core, not layers with a layer by line in between:
+    a core is occupied from its first work of a sample to its last, and can begin the next sample only then. Returns the
+    layers, and the number of cores that they take.
+    """
+    found: dict[str, Whole] = {}
+    core, free, tile = -1, 0, tile_of(graph, arch)
+    filters, nodes = filters_of(graph), layer_nodes(graph)
+    numbers = [*layers.values()]
+    for i, key in enumerate(layers):
+        if apart and i and numbers[i] != numbers[i - 1]:
+            free = 0
+        filter_ = filters[key]
+        wide, chip = is_dense(filter_), layer_target(graph, nodes[key], arch)
         matrices = dense_unfolding(filter_, chip, tile, core, free) if wide else kernel_unfolding(filter_, chip, tile)
         matrices = tuple(matrices)
         cores, (core, free) = fill_cores(matrices, core, free, arch)
-        layers[key] = FullyConnected(matrices, cores) if wide else KernelUnfolding(matrices, cores)
-    return layers, core + 1
+        found[key] = FullyConnected(matrices, cores) if wide else KernelUnfolding(matrices, cores)
+    return found, core + 1

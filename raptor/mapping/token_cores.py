@@ -141,8 +141,24 @@ class Chain:
         assert self.form is not None
         (together, pixels), copies = self.form, self.copies(cores)
         share = 1 / (copies * together)
-        loaded = copies * sum(global_port_ns(layer.arch, layer.constants) for layer in self.layers)
-        return loaded + sum(layer.core_ns(together, pixels, -(-layer.tokens // copies), share) for layer in self.layers)
+        constants = min(copies * self.loading_ns, self.making_ns)
+        return constants + sum(
+            layer.core_ns(together, pixels, -(-layer.tokens // copies), share) for layer in self.layers
+        )
+
+    @cached_property
+    def loading_ns(self) -> float:
+        """The time that the port of global memory is busy with the constants of one copy."""
+        return sum(global_port_ns(layer.arch, layer.constants) for layer in self.layers)
+
+    @cached_property
+    def making_ns(self) -> float:
+        """The time of a core to make its constants by a product; infinite without crossbars for it."""
+        assert self.form is not None
+        (together, pixels), arch = self.form, self.layers[0].arch
+        needed = -(-sum(layer.constants for layer in self.layers) // (together * arch.outputs_per_xbar))
+        used = sum(layer.xbars(together, pixels) for layer in self.layers)
+        return mvmul_ns(arch, needed) + ISSUE_NS if used + needed <= self.xbars_per_core else math.inf
 
     def best(self, cores: int) -> int:
         """Returns the number of cores, at most `cores`, with which the chain is fastest; the least of equal ones."""
@@ -265,7 +281,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
 
 
 def _constants(graph: Graph) -> dict[str, int]:
-    """Counts by layer the elements of constants that the operators behind it read, such as a bias."""
+    """Counts by layer the elements of constants that the operators behind it read for every token, such as a bias."""
     owner: dict[str, str] = {}
     found: dict[str, int] = {}
     for node in graph.nodes:
@@ -276,7 +292,8 @@ def _constants(graph: Graph) -> dict[str, int]:
         if key is not None:
             owner[node.output] = key
             operands = node.operator.operands if isinstance(node.operator, Map) else ()
-            found[key] = found.get(key, 0) + sum(o.pixels.size for o in operands if isinstance(o, Constant))
+            short = (o.pixels for o in operands if isinstance(o, Constant) and o.pixels.shape[:2] == (1, 1))
+            found[key] = found.get(key, 0) + sum(pixels.size for pixels in short)
     return found
 
 
@@ -293,6 +310,13 @@ def is_token_layer(graph: Graph, node: Node, filter_: Filter, parts: Mapping[str
 def _product(graph: Graph, node: Node, operator: Dot) -> Product:
     channels = graph.tensors[node.inputs[0]].image.channels
     return Product(node.output, operator.batch, operator.rows, operator.cols, channels)
+
+
+def dot_ns(graph: Graph, node: Node, grid: DotGrid, arch: Target) -> float:
+    """Returns the working time of the busiest core of a product of two computed tensors."""
+    assert isinstance(node.operator, Dot)
+    heads, queries = (max(b - a for a, b in ranges) for ranges in (grid.rows, grid.cols))
+    return _product(graph, node, node.operator).core_ns(heads, queries, arch)
 
 
 def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:

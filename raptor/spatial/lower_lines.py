@@ -46,6 +46,7 @@ from raptor.spatial.lower_tiles import Placed, TileLowering, op_of, stencil_op
 from raptor.spatial.operations import Move as MoveTile
 from raptor.spatial.operations import Pool as PoolTile
 from raptor.spatial.operations import Stencil as StencilTile
+from raptor.spatial.operations import Vector
 from raptor.spatial.tiles import Tile
 from raptor.target.layout import Region
 from raptor.target.timing import pixels_together
@@ -57,14 +58,28 @@ Ints = npt.NDArray[np.int64]
 class LineLowering(TileLowering):
     """Lowers nodes by line if that works, else by tile.
 
-    parts_of: channel ranges of each streamed tensor. grids: the tensors that exist as lines so far.
+    parts_of: channel ranges of each streamed tensor. grids: the tensors that exist as lines so far. steps: the results
+    of the nodes of each layer, by its key; those of a recurrent layer are several.
     """
 
     parts_of: dict[str, Parts] = field(default_factory=dict[str, Parts])
     grids: dict[str, Grid] = field(default_factory=dict[str, Grid])
+    steps: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def __post_init__(self) -> None:
         self.parts_of = line_parts(self.graph, self.flow.xbar[0])
+        for node in self.graph.nodes:
+            if isinstance(node.operator, Filter):
+                self.steps.setdefault(filter_key(node), []).append(node.output)
+
+    def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
+        """Appends a compute. Without a core, a vector of one pixel is made where its last operand is made.
+
+        The other operands wait for that one: in a recurrent layer, the parts of the input for the state.
+        """
+        if core is None and isinstance(compute.body[0], Vector) and compute.body[0].result.pixels == 1:
+            core = self.residency.core_of_last(compute.inputs)
+        TileLowering.emit(self, compute, core, position)
 
     @property
     def flow(self) -> ByLine:
@@ -256,7 +271,8 @@ class LineLowering(TileLowering):
             case LineUnfolding() as chosen:
                 self.filter_lines(node, operator, chosen)
             case FullyConnected() as chosen:
-                self.dense(node, operator, chosen)
+                steps = self.steps[filter_key(node)]
+                self.dense(node, operator, chosen.of_step(steps.index(node.output), len(steps)))
             case _:
                 self.lower_by_tile(node)
 

@@ -6,6 +6,7 @@ from raptor.spatial.ir import FilterUse, MoveUse, SpatialGraph, TakeUse
 from raptor.spatial.lower_pixels import PixelLowering
 from raptor.spatial.lower_tiles import TileLowering
 from raptor.spatial.lower_tokens import TokenLowering
+from raptor.spatial.make_constants import make_constants
 from raptor.spatial.placed import Partition
 from raptor.target.arch import Target
 
@@ -42,7 +43,8 @@ def partition(graph: Graph, decision: Decision, arch: Target) -> Partition:
         views,
         lowering.product_uses,
     )
-    return Partition(cut, tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
+    cores, positions = (tuple(p.core for p in lowering.computes), tuple(p.position for p in lowering.computes))
+    return make_constants(Partition(cut, cores, positions), decision, arch)
 
 
 def _lowering(graph: Graph, decision: Decision, arch: Target) -> TileLowering:

@@ -19,11 +19,12 @@ class Residency:
     """Remembers the core of each tile, and the copies of pixels of each line, so that nothing is copied twice.
 
     homes: by name of a tile, the core that computed it or that it was copied to. Model inputs and constants have none:
-    they are in global memory. copies, copy_names: the copies of parts of a line that a core has,
-    and the names of their tiles.
+    they are in global memory. turns: a number by name of a tile, higher for later ones. copies, copy_names: the copies
+    of parts of a line that a core has, and the names of their tiles.
     """
 
     homes: dict[str, int] = field(default_factory=dict[str, int])
+    turns: dict[str, int] = field(default_factory=dict[str, int])
     copies: dict[LinePlace, list[Cell]] = field(default_factory=dict[LinePlace, list[Cell]])
     copy_names: set[str] = field(default_factory=set[str])
 
@@ -35,10 +36,16 @@ class Residency:
         """Returns the core for work without matrices: that of the first operand that is on a core, else core 0."""
         return next((self.homes[t.name] for t in operands if t.name in self.homes), 0)
 
+    def core_of_last(self, operands: Iterable[Tile]) -> int:
+        """Returns the core of the operand that was made last, else core 0."""
+        made = [t.name for t in operands if t.name in self.homes]
+        return self.homes[max(made, key=self.turns.__getitem__)] if made else 0
+
     def add(self, tiles: Iterable[Tile], core: int) -> None:
         """Remembers that tiles are on a core."""
         for tile in tiles:
             self.homes[tile.name] = core
+            self.turns[tile.name] = len(self.turns)
 
     def find(self, place: LinePlace, line: Iterable[Cell], cols: Range, *, exact: bool) -> Cell | None:
         """Returns a cell on the core that holds pixels `cols` of a line, or None.

@@ -97,14 +97,16 @@ class _Inputs:
 class _Layer:
     """A layer to check.
 
-    matrices: one entry for each product. terms: for each tile computed, the products that its elements add: rows of
-    element, number of the product, output channel; sorted by element.
+    makers: the compute of each tile of its products and sums, with the operation. matrices: one entry for each product.
+    terms: for each tile that the result needs, the products that its elements add: rows of element, number of the
+    product, output channel; sorted by element. Steps of a recurrent layer are checked one by one.
     """
 
     operator: Filter
     tensor: TensorParts
     inputs: _Inputs
     copies: _Copies
+    makers: dict[str, tuple[Compute, BodyOp]] = field(default_factory=dict[str, tuple[Compute, BodyOp]])
     matrices: list[Matrix] = field(default_factory=list[Matrix])
     terms: dict[str, Ints] = field(default_factory=dict[str, Ints])
 
@@ -112,15 +114,8 @@ class _Layer:
         return VerifyError(f"spatial: {self.tensor.node}: {what}")
 
     def check(self, computes: list[Compute]) -> None:
-        """Follows the products of the layer, then checks each part of the output."""
-        for compute in computes:
-            for op in compute.body:
-                if isinstance(op, ApplyLine):
-                    self.terms[op.result.name] = self.products(op, compute)
-                elif isinstance(op, Overlap):
-                    runs: list[list[int]] = op.runs.tolist()
-                    moved = [_moved(self.terms_of(op.sources[s]), at, first, n) for at, s, first, n in runs]
-                    self.terms[op.result.name] = _joined(moved)
+        """Follows the products of the layer from each part of the output, and checks the part."""
+        self.makers = {op.result.name: (compute, op) for compute in computes for op in compute.body}
         for part in self.tensor.parts:
             self.check_part(part)
 
@@ -144,10 +139,20 @@ class _Layer:
 
     def terms_of(self, tile: Tile) -> Ints:
         """Returns the terms of a tile that is computed or copied."""
-        if tile.name in self.terms:
-            return self.terms[tile.name]
+        if tile.name not in self.terms:
+            self.terms[tile.name] = self.followed(tile)
+        return self.terms[tile.name]
+
+    def followed(self, tile: Tile) -> Ints:
+        """Returns the terms of a tile, by the operation that makes it."""
+        compute, op = self.makers.get(tile.name, (None, None))
+        if compute is not None and isinstance(op, ApplyLine):
+            return self.products(op, compute)
+        if isinstance(op, Overlap):
+            runs: list[list[int]] = op.runs.tolist()
+            return _joined([_moved(self.terms_of(op.sources[s]), at, first, n) for at, s, first, n in runs])
         copied = self.copies.copied.get(tile.name, ())
-        return _joined([_moved(self.terms_of(op.source), op.at, op.first, op.elements) for op in copied])
+        return _joined([_moved(self.terms_of(c.source), c.at, c.first, c.elements) for c in copied])
 
     def check_part(self, part: Part) -> None:
         """Checks that each channel of a tile adds each input of each kernel position once."""

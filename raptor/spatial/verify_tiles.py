@@ -12,6 +12,7 @@ from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Overlap, Vector
 from raptor.spatial.tiles import Tile
+from raptor.spatial.verify_constants import verify_constants
 from raptor.spatial.verify_fully_connected import verify_dense
 from raptor.spatial.verify_lines import verify_lines
 from raptor.spatial.verify_moves import verify_moves
@@ -30,6 +31,7 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     given = [p.tile for tensor in graph.tensors.values() for p in tensor.parts]
     inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
     known: dict[str, Tile] = {t.name: t for t in given if t.name in inputs or t.name in graph.literals}
+    known |= {n: Tile(n, t.rows, t.width, t.channels, t.element) for n, t in graph.literals.items() if n not in known}
     sums: dict[Tile, Counter[_Product]] = {}
     for compute in graph.computes:
         bits = graph.filters[compute.layer].weight_bits if compute.matrices else 0
@@ -50,6 +52,7 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     verify_lines(graph)
     verify_dense(graph)
     verify_takes(graph)
+    verify_constants(graph)
     verify_views(graph)
     verify_products(graph)
     verify_moves(graph)

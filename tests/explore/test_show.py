@@ -42,7 +42,7 @@ def test_run_and_show(path: Path, capsys: pytest.CaptureFixture[str]):
     folder = path.parent
     options = ["--html", folder / "s.html", "--csv", folder / "s.csv", "--json", folder / "s.json"]
     assert status("show", path, *options, "--parquet", folder / "s.parquet") == 0
-    assert "points on the front" in capsys.readouterr().out
+    assert " on the front" in capsys.readouterr().out
     page = (folder / "s.html").read_text()
     assert "<title>RAPTOR study: small</title>" in page
     assert "http://" not in page.replace("http://www.w3.org", "")[: page.index("plotly.js")]

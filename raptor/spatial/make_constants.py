@@ -1,0 +1,162 @@
+"""Cores that make their constants by a product, and do not load them: all loads pass through one port.
+
+A core with enough free crossbars holds its constants as the only row of a matrix. Multiplied by 1, they are all there
+at once, for the time of one product. Then each is copied to a place of its own, as often as its readers need it side by
+side. The port would be busy with the constants of one core after another.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import Filter
+from raptor.graph.window import Window
+from raptor.mapping.decision import ByLine, Decision, Matrix
+from raptor.spatial.ir import BodyOp, Compute
+from raptor.spatial.operations import ApplyLine, Move, Vector
+from raptor.spatial.placed import Partition
+from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.target.arch import Target
+from raptor.target.element import MODELLED
+from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
+
+ONE = "constant.one"
+"""Name of the number 1 by which matrices of constants are multiplied."""
+
+
+@dataclass(slots=True)
+class _Constants:
+    """Constants of a core. first: number of the compute that reads one first. users: the operands, one for each use."""
+
+    core: int
+    first: int
+    users: list[tuple[ConstantTile, int]] = field(default_factory=list[tuple[ConstantTile, int]])
+    """Each constant, and the number of elements for which its reader repeats it."""
+
+    @property
+    def key(self) -> str:
+        return f"constants@{self.core}"
+
+    def values(self) -> dict[bytes, ConstantTile]:
+        """Returns the different constants by their bytes."""
+        return {tile.values.tobytes(): tile for tile, _ in self.users}
+
+    def is_worth_it(self, free: int, arch: Target) -> bool:
+        """Tells whether the crossbars suffice, and the product takes less time than the loads."""
+        different = self.values().values()
+        xbars = -(-sum(tile.elements for tile in different) // arch.outputs_per_xbar)
+        product = mvmul_ns(arch, xbars) + load_ns(arch, 1) + 2 * ISSUE_NS
+        return xbars <= free and product < sum(load_ns(arch, tile.elements) + ISSUE_NS for tile in different)
+
+
+def make_constants(partition: Partition, decision: Decision, arch: Target) -> Partition:
+    """Returns the partition with products that make constants, if the decision wants them."""
+    if not isinstance(decision.flow, ByLine) or not decision.flow.makes_constants:
+        return partition
+    used = _used_xbars(partition)
+    found = {
+        c.first: c for c in _constants_of(partition).values() if c.is_worth_it(arch.xbars_per_core - used[c.core], arch)
+    }
+    return _with_products(partition, found, arch) if found else partition
+
+
+def _used_xbars(partition: Partition) -> defaultdict[int, int]:
+    """Counts the crossbars of the matrices on each core."""
+    held = {
+        (core, compute.layer, matrix): matrix.xbars
+        for compute, core in zip(partition.graph.computes, partition.cores, strict=True)
+        for matrix in compute.matrices
+    }
+    used: defaultdict[int, int] = defaultdict(int)
+    for (core, _, _), xbars in held.items():
+        used[core] += xbars
+    return used
+
+
+def _constants_of(partition: Partition) -> dict[int, _Constants]:
+    """Returns the constants that element-wise functions read on each core."""
+    found: dict[int, _Constants] = {}
+    for i, (compute, core) in enumerate(zip(partition.graph.computes, partition.cores, strict=True)):
+        for op in compute.body:
+            for tile in _short_constants(op):
+                found.setdefault(core, _Constants(core, i)).users.append((tile, _row_elements(tile, op.result)))
+    return found
+
+
+def _short_constants(op: BodyOp) -> Iterator[ConstantTile]:
+    """Yields the constant operands that are a pixel or a number. Longer ones are read once, so nothing is saved."""
+    if isinstance(op, Vector):
+        yield from (t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1 and t.element == MODELLED)
+
+
+def _row_elements(tile: ConstantTile, result: Tile) -> int:
+    """Returns the number of elements for which a function needs a constant: those of a row of the result."""
+    return max(tile.elements, result.width * result.channels)
+
+
+def _with_products(partition: Partition, found: dict[int, _Constants], arch: Target) -> Partition:
+    """Returns the partition with the product of each core before the first compute that reads one of its constants."""
+    graph = partition.graph
+    computes: list[Compute] = []
+    cores: list[int] = []
+    positions: list[float] = []
+    filters: dict[str, Filter] = {}
+    known: dict[str, ConstantTile] = {}
+    made: dict[tuple[int, bytes, int], Tile] = {}
+    for i, (compute, core) in enumerate(zip(graph.computes, partition.cores, strict=True)):
+        if i in found:
+            product, filters[found[i].key], tiles = _product(found[i], compute, arch)
+            made |= {(core, *key): tile for key, tile in tiles.items()}
+            values = found[i].values()
+            known |= {tile.name: values[key] for (key, _), tile in tiles.items()}
+            computes.append(product)
+            cores.append(core)
+            positions.append(0.0)
+        computes.append(replace(compute, body=tuple(_reading(op, core, made) for op in compute.body)))
+        cores.append(core)
+        positions.append(partition.positions[i])
+    literals = {**graph.literals, ONE: ConstantTile.of(ONE, np.ones((1, 1, 1)))}
+    filters = {**graph.filters, **filters}
+    changed = replace(graph, computes=tuple(computes), filters=filters, literals=literals, made=known)
+    return Partition(changed, tuple(cores), tuple(positions))
+
+
+def _product(
+    constants: _Constants, reader: Compute, arch: Target
+) -> tuple[Compute, Filter, dict[tuple[bytes, int], Tile]]:
+    """Returns the compute that makes the constants of a core, its weights, and the tile of each constant and length."""
+    values = constants.values()
+    starts = dict(zip(values, np.cumsum([0, *(t.elements for t in values.values())]).tolist(), strict=False))
+    row = np.concatenate([tile.values for tile in values.values()])
+    together = Tile(constants.key, 1, 1, row.size)
+    matrix = Matrix(0, (0, 1), (0, row.size), -(-row.size // arch.outputs_per_xbar))
+    tiles: dict[tuple[bytes, int], Tile] = {}
+    body: list[BodyOp] = [ApplyLine(together, (Tile(ONE, 1, 1, 1),), np.zeros((1, 4), np.int64))]
+    for tile, elements in constants.users:
+        key = tile.values.tobytes(), elements
+        if key not in tiles:
+            tiles[key] = Tile(f"{constants.key}.{len(tiles)}", 1, 1, elements)
+            body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile.elements, elements)))
+    product = Compute(reader.node, reader.op_type, constants.key, (matrix,), tuple(body), tuple(tiles.values()))
+    return product, Filter(row.reshape(1, 1, -1), Window.point((1,))), tiles
+
+
+def _runs(first: int, count: int, elements: int) -> npt.NDArray[np.int64]:
+    """Returns the runs (see `Move`) that fill so many elements with those from `first` on, `count` at a time."""
+    if count == 1:
+        return np.array([[0, 0, first, 0, elements]])
+    at = np.arange(0, elements, count)
+    return np.stack(np.broadcast_arrays(at, 0, first, 1, count), axis=1)
+
+
+def _reading(op: BodyOp, core: int, made: dict[tuple[int, bytes, int], Tile]) -> BodyOp:
+    """Returns the operation with the tiles that were made in place of its constants."""
+    short = list(_short_constants(op))
+    if not short:
+        return op
+    assert isinstance(op, Vector)
+    known = {id(t): made.get((core, t.values.tobytes(), _row_elements(t, op.result))) for t in short}
+    return replace(op, sources=tuple(known.get(id(t)) or t for t in op.sources))

@@ -1,0 +1,53 @@
+"""Checks constants that are made by products: each tile repeats the constant that it stands for."""
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import VerifyError
+from raptor.spatial.ir import Compute, SpatialGraph
+from raptor.spatial.operations import ApplyLine, Move
+from raptor.spatial.tiles import Tile
+
+Floats = npt.NDArray[np.float32]
+
+
+def verify_constants(graph: SpatialGraph) -> None:
+    """Follows each such tile to the row of a matrix. Raises `VerifyError` that names the ONNX node and the tile."""
+    if not graph.made:
+        return
+    products: dict[str, Floats] = {}
+    found: dict[str, tuple[str, Floats | None]] = {}
+    for compute in graph.computes:
+        for op in compute.body:
+            if isinstance(op, ApplyLine) and compute.layer in graph.filters:
+                row = _row(graph, compute, op)
+                if row is not None:
+                    products[op.result.name] = row
+            elif isinstance(op, Move) and op.result.name in graph.made:
+                found[op.result.name] = compute.node, _moved(op, products)
+    for name, constant in graph.made.items():
+        node, values = found.get(name, ("", None))
+        if values is None or not np.array_equal(values, np.resize(constant.values, len(values))):
+            raise VerifyError(f"spatial: {node}: %{name} is not the constant that it stands for")
+
+
+def _row(graph: SpatialGraph, compute: Compute, op: ApplyLine[Tile]) -> Floats | None:
+    """Returns what a product makes if it multiplies one number that is 1 with a row; None for another product."""
+    one = graph.literals.get(op.lines[0].name)
+    if one is None or one.values.tolist() != [1.0] or op.products.tolist() != [[0, 0, 0, 0]]:
+        return None
+    values = compute.matrices[0].values(graph.filters[compute.layer])
+    return values[0] if values.shape == (1, op.result.elements) else None
+
+
+def _moved(op: Move[Tile], products: dict[str, Floats]) -> Floats | None:
+    """Returns the elements that a move makes of a product; None if it moves others, or leaves some out."""
+    row = products.get(op.sources[0].name)
+    values = np.full(op.result.elements, np.nan, np.float32)
+    runs: list[list[int]] = op.runs.tolist()
+    for at, source, first, stride, count in runs:
+        index = first + np.arange(count) * stride
+        if row is None or source != 0 or index.max() >= len(row) or at + count > len(values):
+            return None
+        values[at : at + count] = row[index]
+    return values

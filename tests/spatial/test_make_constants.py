@@ -1,0 +1,87 @@
+"""Constants of tokens are made by a product on each core: they are right, and mistakes are refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from raptor.common.errors import VerifyError
+from raptor.mapping.decision import ByLine, Matrix
+from raptor.pim.ir import Load
+from raptor.spatial import verify
+from raptor.spatial.ir import SpatialGraph
+from raptor.spatial.operations import ApplyLine, Move
+from tests.pipeline import Passes, check, line_flow, passes
+from tests.spatial.test_verify_lines import plus
+
+CHIP = {"xbar": 64, "xbars_per_core": 24, "cores": 40}
+MODEL = models.build("bert_tiny", seed=0, depth=1, dim=64, heads=2, tokens=16)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Passes:
+    return passes(MODEL, **CHIP, mapping="rows")
+
+
+def products(graph: SpatialGraph) -> list[int]:
+    """The numbers of the computes that make constants."""
+    return [i for i, c in enumerate(graph.computes) if c.layer.startswith("constants@")]
+
+
+def test_cores_load_one_number_in_place_of_their_constants(compiled: Passes):
+    assert line_flow(compiled.decision).makes_constants
+    made = {compiled.partition.cores[i] for i in products(compiled.spatial)}
+    assert len(made) > 10
+    assert all(isinstance(m, Matrix) for i in products(compiled.spatial) for m in compiled.spatial.computes[i].matrices)
+    loads = [s.operation for c in compiled.program.cores.values() for s in c.steps if isinstance(s.operation, Load)]
+    assert sum(load.result.name == "constant.one" for load in loads) == len(made)
+
+
+def test_the_program_is_right():
+    check(MODEL, tolerance=1e-4, **CHIP)
+
+
+def test_without_free_crossbars_constants_are_loaded():
+    tight = passes(MODEL, **CHIP | {"xbars_per_core": 6}, mapping="rows")
+    flow = tight.decision.flow
+    if isinstance(flow, ByLine) and flow.makes_constants:
+        assert len(products(tight.spatial)) < len(set(tight.partition.cores))
+
+
+def _matrix(change: Callable[[Any], Any]) -> Callable[[SpatialGraph, int], SpatialGraph]:
+    def changed(graph: SpatialGraph, i: int) -> SpatialGraph:
+        key = graph.computes[i].layer
+        layer = graph.filters[key]
+        return replace(graph, filters={**graph.filters, key: replace(layer, weights=change(layer.weights))})
+
+    return changed
+
+
+def _op(kind: type[Any], change: Callable[[Any], Any]) -> Callable[[SpatialGraph, int], SpatialGraph]:
+    def changed(graph: SpatialGraph, i: int) -> SpatialGraph:
+        compute = graph.computes[i]
+        at = next(k for k, op in enumerate(compute.body) if isinstance(op, kind))
+        body = (*compute.body[:at], change(compute.body[at]), *compute.body[at + 1 :])
+        return replace(graph, computes=(*graph.computes[:i], replace(compute, body=body), *graph.computes[i + 1 :]))
+
+    return changed
+
+
+MISTAKES: dict[str, tuple[Callable[[SpatialGraph, int], SpatialGraph], str]] = {
+    "another value": (_matrix(lambda weights: weights + np.float32(1)), "not the constant"),
+    "constants in another order": (_matrix(lambda weights: np.roll(weights, 1)), "not the constant"),
+    "another constant": (_op(Move, lambda op: replace(op, runs=plus(op.runs, 0, 2, 1))), "not the constant"),
+    "a part left out": (_op(Move, lambda op: replace(op, runs=plus(op.runs, 0, 4, -1))), "not covered exactly"),
+    "another place": (_op(ApplyLine, lambda op: replace(op, products=plus(op.products, 0, 3, 1))), "at 1, not 0"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake(compiled: Passes, mistake: str):
+    graph = compiled.spatial
+    change, message = MISTAKES[mistake]
+    with pytest.raises(VerifyError, match=message):
+        verify(change(graph, products(graph)[0]), compiled.arch)
