@@ -70,7 +70,7 @@ def main() -> None:
         print(f"{given.sampler}: {per_trial_ms:.1f} ms a trial at {given.trials} trials")
         begin = time.perf_counter()
         outcomes = driver.read_outcomes(study)
-        rows = tables.rows(study, outcomes)
+        rows = tables.rows(tables.report(study, outcomes))
         page = study_page(study, outcomes, rows)
         print(f"page: {len(page.encode()) / 1e6:.1f} MB in {time.perf_counter() - begin:.1f} s")
 

@@ -105,7 +105,8 @@ def show_command(
         raise UserError("--csv - and --json -: only one of them can have the terminal; give the other a file")
     found = read_study(study)
     outcomes = read_outcomes(found)
-    rows = tables.rows(found, outcomes)
+    report = tables.report(found, outcomes)
+    rows = tables.rows(report)
     if html is not None:
         from raptor.explore.page import study_page
 
@@ -113,7 +114,7 @@ def show_command(
     if csv is not None:
         storage.print_or_write("--csv", csv, tables.to_csv(rows))
     if json is not None:
-        storage.print_or_write("--json", json, tables.to_json(found, rows))
+        storage.print_or_write("--json", json, storage.to_json(report))
     if parquet is not None:
         with storage.whole("--parquet", parquet) as stream:
             tables.write_parquet(rows, stream)

@@ -75,7 +75,8 @@ def show_front(study: Study, outcomes: Sequence[Outcome], console: Console) -> N
     best = front(study, outcomes)
     states = {state: sum(o.state == state for o in outcomes) for state in sorted({o.state for o in outcomes})}
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
-    console.print(f"{len(outcomes)} trials ({counts or 'none yet'}), {len(best)} point{'' if len(best) == 1 else 's'} on the front")
+    points = "1 point" if len(best) == 1 else f"{len(best)} points"
+    console.print(f"{len(outcomes)} trials ({counts or 'none yet'}), {points} on the front")
     if not best:
         for reason in list(dict.fromkeys(o.reason or _broken(o) for o in outcomes))[:5]:
             console.print(reason, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -57,11 +57,10 @@ def _compact(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _column(values: list[Any]) -> dict[str, Any]:
-    shown = ["; ".join(cast(list[str], v)) if isinstance(v, list) else v for v in values]
-    if all(v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in shown):
-        return {"numbers": [v if v is None or isinstance(v, int) else float(f"{v:.6g}") for v in shown]}
-    texts = {text: k for k, text in enumerate(dict.fromkeys(_text(v) for v in shown))}
-    return {"texts": list(texts), "index": [texts[_text(v)] for v in shown]}
+    if all(v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in values):
+        return {"numbers": [v if v is None or isinstance(v, int) else float(f"{v:.6g}") for v in values]}
+    texts = {text: k for k, text in enumerate(dict.fromkeys(_text(v) for v in values))}
+    return {"texts": list(texts), "index": [texts[_text(v)] for v in values]}
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Results of a study as tables: CSV, JSON, Parquet. Sorted by point, so that equal studies have equal tables."""
+"""Results of a study as a report and as tables: CSV, Parquet."""
 
 import csv
 import io
@@ -6,35 +6,53 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, BinaryIO, cast
 
-import orjson
-
 from raptor.common.errors import UserError
 from raptor.explore.driver import job_of
 from raptor.explore.front import front
 from raptor.explore.points import command, digest_of
+from raptor.explore.report import PointReport, StudyReport
 from raptor.explore.study import Study
 from raptor.explore.trials import Outcome
 
 Row = dict[str, Any]
 
 
-def rows(study: Study, outcomes: Sequence[Outcome]) -> list[Row]:
-    """Returns a row for each point: parameters, state, figures of all models and of each, limits, commands."""
+def report(study: Study, outcomes: Sequence[Outcome]) -> StudyReport:
+    """Returns all points of a study, sorted by point, so that equal studies have equal reports."""
     best = {digest_of(o.trial.point) for o in front(study, outcomes)}
     by_point = {digest_of(o.trial.point): o for o in reversed(outcomes)}
-    return [_row(study, by_point[key], key, on_front=key in best) for key in sorted(by_point)]
+    points = tuple(_point(study, by_point[key], key, on_front=key in best) for key in sorted(by_point))
+    return StudyReport(study=study.name, settings=study.settings, results=points)
 
 
-def _row(study: Study, found: Outcome, key: str, *, on_front: bool) -> Row:
-    row: Row = {"point": key[:12], "trial": found.trial.number}
-    row |= found.trial.point
-    row |= {"state": found.state, "feasible": found.is_feasible, "front": on_front, "reason": found.reason}
-    row |= found.figures
-    if len(study.models) > 1:
-        for model, record in zip(study.models, found.records, strict=True):
-            row |= {f"{name} of {model.name}": value for name, value in record.figures.items()}
+def _point(study: Study, found: Outcome, key: str, *, on_front: bool) -> PointReport:
     jobs = [(model.name, job_of(study, model, found.trial.point)) for model in study.models]
-    return row | {"commands": [command(name, job.options) for name, job in jobs]}
+    return PointReport(
+        point=key[:12],
+        trial=found.trial.number,
+        parameters=found.trial.point,
+        state=found.state,
+        feasible=found.is_feasible,
+        front=on_front,
+        reason=found.reason,
+        figures=found.figures,
+        models={m.name: record.figures for m, record in zip(study.models, found.records, strict=True)},
+        commands=tuple(command(name, job.options) for name, job in jobs),
+    )
+
+
+def rows(found: StudyReport) -> list[Row]:
+    """Returns a flat row for each point; with several models, their figures are columns of their own."""
+    return [_row(point) for point in found.results]
+
+
+def _row(point: PointReport) -> Row:
+    row: Row = {"point": point.point, "trial": point.trial, **point.parameters}
+    row |= {"state": point.state, "feasible": point.feasible, "front": point.front, "reason": point.reason}
+    row |= point.figures
+    if len(point.models) > 1:
+        row |= {f"{name} of {model}": value for model, of in point.models.items() for name, value in of.items()}
+    return row | {"commands": "; ".join(point.commands)}
 
 
 def to_csv(found: Sequence[Row]) -> bytes:
@@ -42,14 +60,8 @@ def to_csv(found: Sequence[Row]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(found), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**row, "commands": "; ".join(row["commands"])} for row in found)
+    writer.writerows(found)
     return text.getvalue().encode()
-
-
-def to_json(study: Study, found: Sequence[Row]) -> bytes:
-    """Writes an object with the settings of the study and all rows."""
-    value = {"version": 1, "study": study.name, "settings": study.settings, "results": list(found)}
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def write_parquet(found: Sequence[Row], stream: BinaryIO) -> None:

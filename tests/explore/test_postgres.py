@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.explore import tables
 from raptor.explore.driver import Progress, read_outcomes, run
@@ -89,7 +90,7 @@ def place() -> Generator[Path]:
 def test_a_server_that_is_stopped_in_the_middle(place: Path, tmp_path: Path):
     expected = small(tmp_path / "a", SETTINGS)
     run(expected)
-    wanted = tables.to_json(expected, tables.rows(expected, read_outcomes(expected)))
+    wanted = storage.to_json(tables.report(expected, read_outcomes(expected)))
     with server(place) as found:
         study = small(tmp_path / "b", f'{SETTINGS}\nstorage = "{found.url}"')
         stops: list[threading.Thread] = []
@@ -103,7 +104,7 @@ def test_a_server_that_is_stopped_in_the_middle(place: Path, tmp_path: Path):
 
         run(study, watch)
         assert len(stops) == 2
-        assert tables.to_json(study, tables.rows(study, read_outcomes(study))) == wanted
+        assert storage.to_json(tables.report(study, read_outcomes(study))) == wanted
         store = Store(found.url)
         with store.driving(study.name), pytest.raises(UserError, match="is being run by another raptor"):
             run(study)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.explore import tables, workers
 from raptor.explore.driver import Progress, adapted, read_outcomes, run
@@ -27,7 +28,7 @@ LIMITS = workers.Limits(60, 4000)
 
 
 def table(study: Study) -> bytes:
-    return tables.to_json(study, tables.rows(study, read_outcomes(study)))
+    return storage.to_json(tables.report(study, read_outcomes(study)))
 
 
 @pytest.fixture(scope="module")

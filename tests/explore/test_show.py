@@ -14,7 +14,7 @@ from raptor.explore.evaluation import Record
 from raptor.explore.importance import importances
 from raptor.explore.page import study_page
 from raptor.explore.study import Study, read_study
-from raptor.explore.tables import rows
+from raptor.explore.tables import report, rows
 from raptor.explore.trials import Outcome, Trial, outcome
 from tests.explore.small import small, write
 
@@ -59,9 +59,9 @@ def test_the_command_of_a_point_compiles_it(path: Path, tmp_path: Path, monkeypa
     study = read_study(path)
     from raptor.explore.driver import read_outcomes
 
-    row = next(r for r in rows(study, read_outcomes(study)) if r["front"])
+    row = next(r for r in rows(report(study, read_outcomes(study))) if r["front"])
     with pytest.raises(SystemExit) as ended:
-        app.main([*shlex.split(row["commands"][0])[1:], "-q", "-o", str(tmp_path / "out")])
+        app.main([*shlex.split(row["commands"])[1:], "-q", "-o", str(tmp_path / "out")])
     assert ended.value.code == 0
     assert raptor.load(tmp_path / "out").simulate().latency_ns == row["latency_ns"]
 
@@ -115,8 +115,8 @@ def test_pages_of_little(tmp_path: Path):
         Trial(0, {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}, ["0"]),
         [Record("infeasible", {}, "<script>too small</script>")],
     )
-    page = study_page(study, [refused], rows(study, [refused]))
+    page = study_page(study, [refused], rows(report(study, [refused])))
     assert "No trial has figures yet." in page
     assert "<script>too small" not in page
     one = made_up(study, 1)
-    assert "Importance of parameters: from 10 trials" in study_page(study, one, rows(study, one))
+    assert "Importance of parameters: from 10 trials" in study_page(study, one, rows(report(study, one)))
