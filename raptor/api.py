@@ -225,6 +225,7 @@ def compile(
     chips: int | None = None,
     link: str | None = None,
     arch: str | Path | None = None,
+    fields: Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
@@ -232,6 +233,7 @@ def compile(
     optimize: Goal | None = None,
     effort: int | None = None,
     emit_mapping: str | Path | None = None,
+    knobs: Mapping[str, float] | None = None,
     base_isa: bool = False,
     requant: Requant | None = None,
     host: bool = False,
@@ -245,7 +247,8 @@ def compile(
     """Compiles an ONNX model.
 
     Chip: `arch` is an architecture file or preset; the other sizes override its fields. `xbar` is rows and columns of a
-    crossbar (one number for a square; `"128x256"` works, too). `bits` is the width of activations and weights.
+    crossbar (one number for a square; `"128x256"` works, too). `bits` is the width of activations and weights. `fields`
+    are other fields of the architecture by name, such as {"rob_size": 4} or {"matrix_config.adc_count": 16}.
 
     Chips: `chips` of them are in a row, each with `cores` cores, and `link` says what a flit costs from one to the
     next: a preset (`board-ht`, `package-ucie`), or ns and pJ, such as `5:13000` (docs/rounds.md).
@@ -257,8 +260,9 @@ def compile(
     reference) or `pixelwise` (a second reference, for small images). It may also be the path of a stored mapping for
     the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
     `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings (4 by default)
-    are tried in the built-in simulator instead, and the best is used. `base_isa` refuses nodes that need instructions
-    that pimsim-nn does not have.
+    are tried in the built-in simulator instead, and the best is used. `knobs` are numbers of the strategy `rows` that
+    differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa` refuses nodes that need
+    instructions that pimsim-nn does not have.
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
     one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).
@@ -278,6 +282,7 @@ def compile(
     from raptor.frontend.fixed import Fixed
     from raptor.frontend.segments import Wishes
     from raptor.hosting import Request, compile_any
+    from raptor.mapping.knobs import changed, parse_knobs
     from raptor.search import EFFORT
 
     fewest_writes = optimize is not None and GOAL.parse(optimize) == "writes"
@@ -287,6 +292,8 @@ def compile(
         )
     if optimize is not None and mapping is not None and not fewest_writes:
         raise UserError(f"{option('mapping')}: not with {option('optimize')}, which searches for the mapping")
+    if knobs and (optimize is not None or mapping not in (None, "rows")):
+        raise UserError(f"{option('knobs')}: only with the mapping rows, whose numbers they are")
     if effort is not None and (optimize is None or fewest_writes):
         raise UserError(f"{option('effort')}: only with {option('optimize')}, which it belongs to")
     bits = arguments.whole("bits", bits, 1, MOST_BITS)
@@ -297,8 +304,12 @@ def compile(
         xbars_per_core=xbars_per_core,
         cell_bits=cell_bits,
         element_bits=bits,
+<<<<<<< HEAD
         chips=chips,
         link=link,
+=======
+        fields=parse_named("fields", fields),
+>>>>>>> 7967f5ec8b7c58b474fc31df2d069d0c7b052e81
     )
     bound, sizes, fixed = parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants)
     choice = Choice(
@@ -306,6 +317,7 @@ def compile(
         None if optimize is None or fewest_writes else OBJECTIVE.parse(optimize),
         arguments.whole_or_none("effort", effort, 1) or EFFORT,
         arguments.new_file("emit_mapping", emit_mapping),
+        parse_knobs(knobs),
     )
     base_isa = arguments.flag("base_isa", base_isa)
     wishes = Wishes(
@@ -325,6 +337,8 @@ def compile(
         "isa": "base" if base_isa else "extended",
         **({"chips": chip.chips} if chip.chips > 1 else {}),
     } | ({"optimize": choice.optimize, "effort": choice.effort} if choice.optimize else {})
+    options |= {"fields": parse_named("fields", fields)} if fields else {}
+    options |= {"knobs": changed(choice.knobs)} if knobs else {}
     chosen = None if requant is None else REQUANT.parse(requant)
     request = Request(chip, Fixed(bound, sizes, fixed), base_isa, chosen, choice, options)
     with without_collector():

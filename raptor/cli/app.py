@@ -15,6 +15,7 @@ from typer.main import get_command
 import raptor.cli.accuracy
 import raptor.cli.arch
 import raptor.cli.explain
+import raptor.cli.explore
 import raptor.cli.inspection
 import raptor.cli.quantise
 import raptor.cli.report
@@ -182,6 +183,7 @@ def compile_command(
         typer.Option(metavar="PRESET|NS:PJ", help="Cost of a flit from chip to chip: board-ht, package-ucie, 5:13000."),
     ] = None,
     arch: model_options.Arch = None,
+    field: model_options.Field = None,
     shape: model_options.Shape = None,
     dim: model_options.Dim = None,
     constant: model_options.Set = None,
@@ -221,6 +223,7 @@ def compile_command(
         int | None, typer.Option(min=1, help="Mappings that --optimize tries at most.", show_default="4")
     ] = None,
     emit_mapping: Annotated[Path | None, typer.Option(help="Also write the mapping to this file.")] = None,
+    knob: model_options.Knob = None,
     isa: model_options.InstructionSet = "extended",
     requant: Annotated[
         str | None,
@@ -292,6 +295,7 @@ def compile_command(
                 chips=chips,
                 link=link,
                 arch=arch,
+                fields=model_options.read_fields(field or ()),
                 shapes=model_options.read_shapes(shape or ()),
                 dims=model_options.read_dims(dim or ()),
                 constants=model_options.read_constants(constant or ()),
@@ -299,6 +303,7 @@ def compile_command(
                 optimize=None if optimize is None else GOAL.parse(optimize),
                 effort=effort,
                 emit_mapping=emit_mapping,
+                knobs=model_options.read_knobs(knob or ()),
                 base_isa=base_isa,
                 requant=None if requant is None else REQUANT.parse(requant),
                 host=host,
@@ -367,6 +372,7 @@ app.command("compare")(raptor.cli.report.compare_command)
 app.command("inspect")(raptor.cli.inspection.command)
 app.command("explain")(raptor.cli.explain.command)
 app.add_typer(raptor.cli.arch.app, name="arch")
+app.add_typer(raptor.cli.explore.app, name="explore")
 
 
 @app.command("help")
