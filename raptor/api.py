@@ -304,12 +304,9 @@ def compile(
         xbars_per_core=xbars_per_core,
         cell_bits=cell_bits,
         element_bits=bits,
-<<<<<<< HEAD
         chips=chips,
         link=link,
-=======
         fields=parse_named("fields", fields),
->>>>>>> 7967f5ec8b7c58b474fc31df2d069d0c7b052e81
     )
     bound, sizes, fixed = parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants)
     choice = Choice(

@@ -16,13 +16,9 @@ from raptor.common.arguments import whole_or_none
 from raptor.common.errors import UserError
 from raptor.common.options import MOST_BITS, parse_xbar
 from raptor.common.spelling import option
-<<<<<<< HEAD
+from raptor.target.arch.fields import set_fields
 from raptor.target.arch.links import linked_layout, linked_table, parse_link
 from raptor.target.arch.network import write_mesh
-=======
-from raptor.target.arch.fields import set_fields
-from raptor.target.arch.network import mesh_layout, write_mesh
->>>>>>> 7967f5ec8b7c58b474fc31df2d069d0c7b052e81
 from raptor.target.arch.pimsim import presets, read_arch, target_of
 from raptor.target.arch.schema import NETWORK_FILE, ArchFile, field_model
 from raptor.target.arch.table import LIMIT_BYTES, parse_table
@@ -42,30 +38,19 @@ def load(
     xbars_per_core: int | None = None,
     cell_bits: int | None = None,
     element_bits: int = 8,
-<<<<<<< HEAD
     chips: int | None = None,
     link: str | None = None,
-=======
     fields: Mapping[str, Any] | None = None,
->>>>>>> 7967f5ec8b7c58b474fc31df2d069d0c7b052e81
     network: bool = True,
 ) -> Target:
     """Reads an architecture file or preset (`bench` if `source` is None) and overrides its sizes.
 
     The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
     laid out again, as square as possible. With smaller crossbars, the numbers of DACs and ADCs are lowered to fit;
-<<<<<<< HEAD
     otherwise the simulator would compute wrong times. With `chips`, `cores` counts those of one chip, and `link` says
-    what a flit costs from chip to chip (`raptor.target.arch.links`). If not `network`, no table is read, because only
-    sizes are needed.
-
-    Raises `UserError` for a file or network table that cannot be read or does not follow the schema, and for sizes that
-    make no sense.
-=======
-    otherwise the simulator would compute wrong times. `fields` are other fields of the file by name
+    what a flit costs from chip to chip (`raptor.target.arch.links`). `fields` are other fields of the file by name
     (`raptor.target.arch.fields`). If not `network`, no table is read, because only sizes are needed. Raises `UserError`
     for a file or network table that cannot be read or does not follow the schema, and for sizes that make no sense.
->>>>>>> 7967f5ec8b7c58b474fc31df2d069d0c7b052e81
     """
     source = "bench" if source is None else check_source(source)
     size = parse_xbar(xbar)
