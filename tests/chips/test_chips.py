@@ -93,7 +93,7 @@ def test_a_link_that_is_used_too_much_gives_no_time(out: Path, capsys: pytest.Ca
 
 
 def test_a_file_with_chips(tmp_path: Path):
-    """What --chips writes can be given with --arch, and its own table is used as it is."""
+    """The file that --chips makes can be given with --arch, and its table is used as it is."""
     raptor.compile(chain(2), **SMALL, cores=4, chips=2, link="9:10").save(tmp_path / "out")
     again = load(tmp_path / "out" / "arch.json")
     assert again.chips == 2
