@@ -5,7 +5,7 @@ do the same as others, on other tiles (the same body on another line of an image
 What depends on the form alone, such as a cost, is found once for each form.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,8 @@ class Dataflow:
     """Columns of what the operations of a graph read and make.
 
     tiles: all tiles, numbered as they occur first; constants are not among them unless an operation reads them as
-    tiles. constants: all constants, in the same way. forms: an operation of each form, with its compute. (For each
+    tiles. number: by name of a tile. odd: operations with a tile that is not equal to the first one of its name.
+    constants: all constants, numbered in the same way. forms: an operation of each form, with its compute. (For each
     layer and tuple of matrices, an operation with matrices has a form of its own.)
 
     types: the types of elements; tile_type, tile_elements: type and number of the elements of each tile. op_compute,
@@ -62,6 +63,8 @@ class Dataflow:
     """
 
     tiles: tuple[Tile, ...]
+    number: Mapping[str, int]
+    odd: tuple[tuple[int, Tile], ...]
     constants: tuple[ConstantTile, ...]
     forms: "tuple[tuple[BodyOp, Compute], ...]"
     types: tuple[ElementType, ...]
@@ -85,9 +88,13 @@ class Dataflow:
             found.add(number, compute)
         return found.dataflow()
 
-    def is_form(self, kind: type) -> Bools:
-        """Tells for each operation whether it is of this class."""
-        return np.array([isinstance(op, kind) for op, _ in self.forms], np.bool_)[self.op_form]
+    def is_form(self, *kinds: type) -> Bools:
+        """Tells for each operation whether it is of one of these classes."""
+        return np.array([isinstance(op, kinds) for op, _ in self.forms], np.bool_)[self.op_form]
+
+    def node(self, op: int, computes: "Sequence[Compute]") -> str:
+        """Returns the ONNX node of an operation of these computes."""
+        return computes[int(self.op_compute[op])].node
 
     def part(self, computes: range) -> "Dataflow":
         """Returns the dataflow of neighbouring computes, numbered from 0. Tiles and forms keep their numbers."""
@@ -127,6 +134,7 @@ class _Collector:
 
     tiles: list[Tile] = field(default_factory=list[Tile])
     constants: list[ConstantTile] = field(default_factory=list[ConstantTile])
+    odd: list[tuple[int, Tile]] = field(default_factory=list[tuple[int, Tile]])
     forms: "list[tuple[BodyOp, Compute]]" = field(default_factory=list)
     ops: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     reads: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -139,11 +147,9 @@ class _Collector:
     def add(self, number: int, compute: "Compute") -> None:
         """Adds a compute."""
         for op in compute.body:
-            reads = op.reads
-            self.reads += [(len(self.ops), self.tile(tile)) for tile in reads]
-            self.uses += [
-                (len(self.ops), self.constant(tile)) for tile in op.operands if isinstance(tile, ConstantTile)
-            ]
+            this = len(self.ops)
+            self.reads += [(this, self.tile(tile)) for tile in op.reads]
+            self.uses += [(this, self.constant(tile)) for tile in op.operands if isinstance(tile, ConstantTile)]
             self.ops.append((number, self.form(op, compute), self.tile(op.result)))
         self.results += [(number, self.tile(tile)) for tile in compute.results]
 
@@ -152,6 +158,8 @@ class _Collector:
         number = self.tile_of.setdefault(tile.name, len(self.tiles))
         if number == len(self.tiles):
             self.tiles.append(tile)
+        elif self.tiles[number] is not tile and self.tiles[number] != tile:
+            self.odd.append((len(self.ops), tile))
         return number
 
     def form(self, op: "BodyOp", compute: "Compute") -> int:
@@ -179,7 +187,8 @@ class _Collector:
         for constant in self.constants:
             types.setdefault(constant.element, len(types))
         elements = np.array([tile.elements for tile in self.tiles], np.int64)
-        tiles = tuple(self.tiles), tuple(self.constants), forms, tuple(types), tile_type, elements
+        named = tuple(self.tiles), self.tile_of, tuple(self.odd)
+        tiles = *named, tuple(self.constants), forms, tuple(types), tile_type, elements
         return Dataflow(*tiles, *ops, *reads, *uses, *results)
 
 
