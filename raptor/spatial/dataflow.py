@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from raptor.spatial.operations import Operation, pattern, shape_of
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.element import ElementType
 
@@ -130,46 +131,62 @@ class Dataflow:
 
 @dataclass(slots=True)
 class _Collector:
-    """The columns so far, as lists, and the numbers of tiles, forms and constants."""
+    """The columns so far, as lists, and the numbers of tiles, forms and constants.
+
+    shapes: number of each shape of a value. tile_shape: that of each tile. op_reads, op_uses: how many tiles and
+    constants each operation has.
+    """
 
     tiles: list[Tile] = field(default_factory=list[Tile])
-    constants: list[ConstantTile] = field(default_factory=list[ConstantTile])
-    odd: list[tuple[int, Tile]] = field(default_factory=list[tuple[int, Tile]])
-    forms: "list[tuple[BodyOp, Compute]]" = field(default_factory=list)
-    ops: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    reads: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    uses: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    results: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     tile_of: dict[str, int] = field(default_factory=dict[str, int])
-    form_of: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    tile_shape: list[int] = field(default_factory=list[int])
+    shapes: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    odd: list[tuple[int, Tile]] = field(default_factory=list[tuple[int, Tile]])
+    constants: list[ConstantTile] = field(default_factory=list[ConstantTile])
     constant_of: dict[str, int] = field(default_factory=dict[str, int])
+    forms: "list[tuple[BodyOp, Compute]]" = field(default_factory=list)
+    form_of: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    ops: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    read: list[int] = field(default_factory=list[int])
+    op_reads: list[int] = field(default_factory=list[int])
+    used: list[int] = field(default_factory=list[int])
+    op_uses: list[int] = field(default_factory=list[int])
+    results: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def add(self, number: int, compute: "Compute") -> None:
         """Adds a compute."""
         for op in compute.body:
-            this = len(self.ops)
-            self.reads += [(this, self.tile(tile)) for tile in op.reads]
-            self.uses += [(this, self.constant(tile)) for tile in op.operands if isinstance(tile, ConstantTile)]
-            self.ops.append((number, self.form(op, compute), self.tile(op.result)))
+            reads, uses, names, shapes = len(self.read), len(self.used), [], []
+            keeps = type(op).reads is Operation.reads  # constants are read like other tiles
+            for value in op.operands:
+                names.append(value.name)
+                constant = isinstance(value, ConstantTile)
+                if constant:
+                    self.used.append(self.constant(value))
+                if keeps or not constant:
+                    self.read.append(self.tile(value))
+                shapes.append(self.shape(value) if constant else self.tile_shape[self.read[-1]])
+            result = self.tile(op.result)
+            key = type(op), self.tile_shape[result], tuple(shapes), op.parameters, pattern(names)
+            self.ops.append((number, self.form(key, op, compute), result))
+            self.op_reads.append(len(self.read) - reads)
+            self.op_uses.append(len(self.used) - uses)
         self.results += [(number, self.tile(tile)) for tile in compute.results]
 
     def tile(self, tile: Tile) -> int:
         """Returns the number of a tile; names are unique."""
-        number = self.tile_of.setdefault(tile.name, len(self.tiles))
-        if number == len(self.tiles):
+        number = self.tile_of.get(tile.name)
+        if number is None:
+            number = self.tile_of[tile.name] = len(self.tiles)
             self.tiles.append(tile)
+            self.tile_shape.append(self.shape(tile))
         elif self.tiles[number] is not tile and self.tiles[number] != tile:
             self.odd.append((len(self.ops), tile))
         return number
 
-    def form(self, op: "BodyOp", compute: "Compute") -> int:
-        """Returns the number of the form of an operation."""
-        # NOTE: computes of a core share their tuple of matrices, so its identity will do, and hashes faster.
-        key = (op.form, compute.layer, id(compute.matrices)) if compute.matrices else op.form
-        number = self.form_of.setdefault(key, len(self.forms))
-        if number == len(self.forms):
-            self.forms.append((op, compute))
-        return number
+    def shape(self, value: Tile) -> int:
+        """Returns the number of the shape of a value; see `shape_of`."""
+        return self.shapes.setdefault(shape_of(value), len(self.shapes))
 
     def constant(self, tile: ConstantTile) -> int:
         """Returns the number of a constant."""
@@ -178,20 +195,29 @@ class _Collector:
             self.constants.append(tile)
         return number
 
+    def form(self, key: Hashable, op: "BodyOp", compute: "Compute") -> int:
+        """Returns the number of the form of an operation. `key`: what operations of one form have in common."""
+        if compute.matrices:
+            # NOTE: computes of a core share their tuple of matrices, so its identity will do, and hashes faster.
+            key = key, compute.layer, id(compute.matrices)
+        number = self.form_of.setdefault(key, len(self.forms))
+        if number == len(self.forms):
+            self.forms.append((op, compute))
+        return number
+
     def dataflow(self) -> Dataflow:
         """Returns the columns."""
-        forms, ops = tuple(self.forms), _columns(self.ops, 3)
-        reads, uses, results = (_columns(rows, 2) for rows in (self.reads, self.uses, self.results))
-        types: dict[ElementType, int] = {}
-        tile_type = np.array([types.setdefault(tile.element, len(types)) for tile in self.tiles], np.int64)
-        for constant in self.constants:
-            types.setdefault(constant.element, len(types))
-        elements = np.array([tile.elements for tile in self.tiles], np.int64)
+        count, elements = np.arange(len(self.ops)), np.array([tile.elements for tile in self.tiles], np.int64)
+        types = {value.element: 0 for value in (*self.tiles, *self.constants)}
+        types = {element: i for i, element in enumerate(types)}
+        tile_type = np.array([types[tile.element] for tile in self.tiles], np.int64)
         named = tuple(self.tiles), self.tile_of, tuple(self.odd)
-        tiles = *named, tuple(self.constants), forms, tuple(types), tile_type, elements
-        return Dataflow(*tiles, *ops, *reads, *uses, *results)
+        tiles = *named, tuple(self.constants), tuple(self.forms), tuple(types), tile_type, elements
+        reads = np.repeat(count, self.op_reads), np.array(self.read, np.int64)
+        uses = np.repeat(count, self.op_uses), np.array(self.used, np.int64)
+        return Dataflow(*tiles, *_columns(self.ops, 3), *reads, *uses, *_columns(self.results, 2))
 
 
-def _columns(rows: list[tuple[int, ...]] | list[tuple[int, int]] | list[tuple[int, int, int]], width: int) -> Ints:
+def _columns(rows: list[tuple[int, int]] | list[tuple[int, int, int]], width: int) -> Ints:
     """Returns the columns of a table, each contiguous."""
     return np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, width).T)

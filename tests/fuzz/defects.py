@@ -177,7 +177,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     # Files
     Defect(CONTENTS, "cols=p.region.cols, address=at)", "cols=p.region.cols, address=at + 1)"),
     Defect(CONTENTS, "tuple(g.matrix.xbars for g in core.groups) for i, core", "tuple(1 for g in core.groups) for i, core"),
-    Defect(CONTENTS, "pc=int(stream.step_ends[spot.step])", "pc=int(stream.step_ends[spot.step - 1])"),
+    Defect(CONTENTS, "step_ends[step[own]]", "step_ends[step[own] - 1]"),
     # One pixel, pools, shared cores, places
     Defect(DENSE, "ends[i], i * width) for i", "ends[0], i * width) for i"),
     Defect(DENSE, "source.first + size - elements, start, elements)", "source.first, start, elements)"),
