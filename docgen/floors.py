@@ -23,6 +23,7 @@ FLOORS = (
     ("pipeline",),
     ("search",),
     ("compiler", "analysis", "device"),
+    ("rounds",),
     ("hosting",),
     ("api",),
     ("reporting", "backend", "session"),
@@ -34,7 +35,7 @@ FLOORS = (
 """Packages and modules of `raptor`, from the ground up."""
 
 _GAP = 50
-SHOWN = 18
+SHOWN = 19
 """Number of floors that are drawn; above are only `python -m raptor` and the printing of schemas."""
 
 

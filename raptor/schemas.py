@@ -19,6 +19,8 @@ from raptor.output.compile_report import CompileReport
 from raptor.quantise import QuantisationReport
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
 from raptor.target.arch import ArchFile
+from raptor.target.device_file import DeviceFile
+from validator.accuracy.report import AccuracyReport
 from validator.checks.findings_text import Findings
 
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -30,10 +32,13 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     files.MAPPING: MappingFile,
     files.REPORT: CompileReport,
     files.MANIFEST: files.Manifest,
+    files.ROUNDS: files.Rounds,
+    files.DEVICE: DeviceFile,
 }
 """Schemas by name of the file in an output directory."""
 
 COMMANDS: dict[str, type] = {
+    "accuracy": AccuracyReport,
     "arch show": ShownChip,
     "check": Findings,
     "compare": ComparisonNumbers,

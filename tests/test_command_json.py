@@ -25,8 +25,9 @@ from validator.simulate import simulation_report as simulated
 from validator.validation_report import ValidationReport, to_json
 
 SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
-WALL_TIMES = {"simulate", "validate"}
+WALL_TIMES = {"accuracy", "simulate", "validate"}
 RUNS = {
+    "accuracy": ("out", "--data", "data.npz"),
     "arch show": ("isaac",),
     "check": ("out",),
     "compare": ("out", "out"),
@@ -46,6 +47,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = conv_model((1, 5, 4, 4), 4, pads=(1, 1, 1, 1), bias=True, relu=True)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     raptor.compile(folder / "model.onnx", xbar=8, cores=8).save(folder / "out")
+    np.savez(folder / "data.npz", x=np.random.default_rng(0).random((3, 1, 5, 4, 4), np.float32), y=np.arange(3))
     return folder
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
+import raptor.cli.accuracy
 import raptor.cli.arch
 import raptor.cli.explain
 import raptor.cli.inspection
@@ -31,7 +32,9 @@ from raptor.common.errors import (
 )
 from raptor.common.limits import check_memory
 from raptor.common.options import (
+    DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
+    GOAL,
     ISA,
     OBJECTIVE,
     REQUANT,
@@ -203,7 +206,7 @@ def compile_command(
         str | None,
         typer.Option(
             metavar="GOAL",
-            help=f"Search instead: {OBJECTIVE}, by the built-in simulator.",
+            help=f"Search instead: {OBJECTIVE}, by the built-in simulator; or writes, of rounds.",
             autocompletion=completion.objectives,
         ),
     ] = None,
@@ -225,6 +228,16 @@ def compile_command(
     host: model_options.Host = False,
     host_ops: model_options.HostOps = None,
     host_nodes: model_options.HostNodes = None,
+    rounds: Annotated[
+        bool, typer.Option("--rounds", help="Cut a model that is too large into rounds, each written before it runs.")
+    ] = False,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples for which a round is written, with --rounds.", show_default="1")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|PRESET", help="Device file with the costs of writing.", show_default=DEFAULT_DEVICE),
+    ] = None,
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
     stop_after: Annotated[
         str | None,
@@ -274,7 +287,7 @@ def compile_command(
                 dims=model_options.read_dims(dim or ()),
                 constants=model_options.read_constants(constant or ()),
                 mapping=mapping,
-                optimize=None if optimize is None else OBJECTIVE.parse(optimize),
+                optimize=None if optimize is None else GOAL.parse(optimize),
                 effort=effort,
                 emit_mapping=emit_mapping,
                 base_isa=base_isa,
@@ -282,6 +295,9 @@ def compile_command(
                 host=host,
                 host_ops=model_options.read_names(host_ops or ()),
                 host_nodes=model_options.read_names(host_nodes or ()),
+                rounds=rounds,
+                batch=batch,
+                device=device,
                 driver=driver,
             )
         except Stopped as stopped:
@@ -333,6 +349,7 @@ def models_command(
 
 app.command("quantize")(raptor.cli.quantise.command)
 app.command("validate")(validator.cli.command)
+app.command("accuracy")(raptor.cli.accuracy.command)
 app.command("run")(raptor.cli.run.command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)

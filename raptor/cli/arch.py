@@ -66,6 +66,27 @@ def check_command(
     raise typer.Exit(0 if is_clean(findings) else 1)
 
 
+@app.command("device")
+def device_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Device file or preset; without it, all presets.", autocompletion=completion.devices),
+    ] = None,
+) -> None:
+    """List the presets of device files, or check and show one: cells, read-out, writes, and what is ideal.
+
+    Exit status: 0 done, 2 a file that cannot be read or has mistakes.
+
+    Example: raptor arch device reram-wan2022
+    """
+    from raptor.cli.arch_view import show_device, show_devices
+
+    if name is None:
+        show_devices()
+    else:
+        show_device(name)
+
+
 @app.command("new")
 def new_command(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path("arch.json"),

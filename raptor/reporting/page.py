@@ -8,6 +8,7 @@ import orjson
 
 from raptor.reporting import (
     chip_figures,
+    rounds,
     summary,
     tables,
     text,
@@ -35,6 +36,7 @@ def report_page(facts: Facts) -> str:
         slowest=_slowest(facts),
         bin=_time(found.timeline.bin_ns) if found.timeline else "",
         not_modelled=summary.NOT_MODELLED,
+        rounds=rounds.round_table(found.reloading, facts.segments) if found.reloading and facts.segments else None,
         segments=tables.segment_table(facts.segments) if facts.segments else None,
         on_host=tables.host_table(facts.segments) if facts.segments else None,
         layers=tables.layer_table(facts),
@@ -69,6 +71,8 @@ def _figures(facts: Facts) -> list[Figure]:
         chip_figures.mix_by_part(parts),
         chip_figures.mix_by_core(found),
     ]
+    if found.reloading is not None:
+        figures.append(rounds.line(found.reloading))
     if found.timeline is not None:
         figures += [time.chip_load(found, found.timeline), time.timeline(found, found.timeline)]
     if found.local_memory is not None:
