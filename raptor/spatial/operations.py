@@ -65,8 +65,8 @@ class Operation(Generic[V]):
 
     @property
     def parameters(self) -> tuple[Hashable, ...]:
-        """Returns what the operation does, besides the values on which it does it: see `form`."""
-        raise NotImplementedError
+        """Returns all fields that are no values, in a form that can be compared: see `form`."""
+        return ()
 
     @property
     def form(self) -> Hashable:
@@ -384,10 +384,6 @@ class Average(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return (self.input,)
 
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return ()
-
     def map_operands(self, f: Callable[[V], W]) -> "Average[W]":
         return Average(f(self.result), f(self.input))
 
@@ -461,10 +457,6 @@ class Softmax(OneResult[V]):
     @property
     def operands(self) -> tuple[V, ...]:
         return (self.input,)
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return ()
 
     def map_operands(self, f: Callable[[V], W]) -> "Softmax[W]":
         return Softmax(f(self.result), f(self.input))
