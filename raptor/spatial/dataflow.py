@@ -156,7 +156,8 @@ class _Collector:
     def add(self, number: int, compute: "Compute") -> None:
         """Adds a compute."""
         for op in compute.body:
-            reads, uses, names, shapes = len(self.read), len(self.used), [], []
+            reads, uses = len(self.read), len(self.used)
+            names, shapes = list[str](), list[int]()
             keeps = type(op).reads is Operation.reads  # constants are read like other tiles
             for value in op.operands:
                 names.append(value.name)
@@ -211,11 +212,27 @@ class _Collector:
         types = {value.element: 0 for value in (*self.tiles, *self.constants)}
         types = {element: i for i, element in enumerate(types)}
         tile_type = np.array([types[tile.element] for tile in self.tiles], np.int64)
-        named = tuple(self.tiles), self.tile_of, tuple(self.odd)
-        tiles = *named, tuple(self.constants), tuple(self.forms), tuple(types), tile_type, elements
-        reads = np.repeat(count, self.op_reads), np.array(self.read, np.int64)
-        uses = np.repeat(count, self.op_uses), np.array(self.used, np.int64)
-        return Dataflow(*tiles, *_columns(self.ops, 3), *reads, *uses, *_columns(self.results, 2))
+        op_compute, op_form, op_result = _columns(self.ops, 3)
+        result_compute, result_tile = _columns(self.results, 2)
+        return Dataflow(
+            tiles=tuple(self.tiles),
+            number=self.tile_of,
+            odd=tuple(self.odd),
+            constants=tuple(self.constants),
+            forms=tuple(self.forms),
+            types=tuple(types),
+            tile_type=tile_type,
+            tile_elements=elements,
+            op_compute=op_compute,
+            op_form=op_form,
+            op_result=op_result,
+            read_op=np.repeat(count, self.op_reads),
+            read_tile=np.array(self.read, np.int64),
+            use_op=np.repeat(count, self.op_uses),
+            use_constant=np.array(self.used, np.int64),
+            result_compute=result_compute,
+            result_tile=result_tile,
+        )
 
 
 def _columns(rows: list[tuple[int, int]] | list[tuple[int, int, int]], width: int) -> Ints:

@@ -97,7 +97,7 @@ def _best_swap(
 
 
 @helper
-def _move(sums: Any, apart: Any, first: Any, peers: Any, weights: Any, core: int, source: int, to: int) -> None:
+def _move(sums: Any, apart: Any, first: Any, peers: Any, weights: Any, core: int, source: Any, to: int) -> None:
     """Updates `sums[peer, line]` of the peers of a core that moves from line `source` (-1: from nowhere) to another.
 
     A line is a row or a column.
