@@ -1,9 +1,9 @@
 """Makes crosssim.json with CrossSim: `python make_vectors.py PATH_OF_CROSS_SIM > crosssim.json`.
 
 CrossSim (https://github.com/sandialabs/cross-sim, BSD-3) is no dependency: it needs numpy and scipy in an environment
-of its own. The vectors were made with commit 0a2eb1eda183326ef4d98d792995c721105d3726. Inputs have 7 bits and no sign, in
-steps of one bit; each step and slice has its conversion. Ranges are odd numbers of levels, so that no sum lies between
-two codes.
+of its own. The vectors were made with commit 0a2eb1eda183326ef4d98d792995c721105d3726. Inputs have 7 bits and no sign,
+in steps of one bit; each step and slice has its conversion. Ranges are odd numbers of levels, so that no sum lies
+between two codes.
 """
 
 import json
