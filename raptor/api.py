@@ -223,6 +223,7 @@ def compile(
     bits: int = 8,
     cell_bits: int | None = None,
     arch: str | Path | None = None,
+    fields: Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
@@ -230,6 +231,7 @@ def compile(
     optimize: Goal | None = None,
     effort: int | None = None,
     emit_mapping: str | Path | None = None,
+    knobs: Mapping[str, float] | None = None,
     base_isa: bool = False,
     requant: Requant | None = None,
     host: bool = False,
@@ -243,7 +245,8 @@ def compile(
     """Compiles an ONNX model.
 
     Chip: `arch` is an architecture file or preset; the other sizes override its fields. `xbar` is rows and columns of a
-    crossbar (one number for a square; `"128x256"` works, too). `bits` is the width of activations and weights.
+    crossbar (one number for a square; `"128x256"` works, too). `bits` is the width of activations and weights. `fields`
+    are other fields of the architecture by name, such as {"rob_size": 4} or {"matrix_config.adc_count": 16}.
 
     Model: `shapes` gives the shapes of whole inputs, `dims` the sizes of dimensions with names ({"H": 48}), and
     `constants` makes small inputs constants ({"sr": 16000}).
@@ -252,8 +255,9 @@ def compile(
     reference) or `pixelwise` (a second reference, for small images). It may also be the path of a stored mapping for
     the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
     `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings (4 by default)
-    are tried in the built-in simulator instead, and the best is used. `base_isa` refuses nodes that need instructions
-    that pimsim-nn does not have.
+    are tried in the built-in simulator instead, and the best is used. `knobs` are numbers of the strategy `rows` that
+    differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa` refuses nodes that need
+    instructions that pimsim-nn does not have.
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
     one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).
@@ -273,6 +277,7 @@ def compile(
     from raptor.frontend.fixed import Fixed
     from raptor.frontend.segments import Wishes
     from raptor.hosting import Request, compile_any
+    from raptor.mapping.knobs import changed, parse_knobs
     from raptor.search import EFFORT
 
     fewest_writes = optimize is not None and GOAL.parse(optimize) == "writes"
@@ -282,11 +287,19 @@ def compile(
         )
     if optimize is not None and mapping is not None and not fewest_writes:
         raise UserError(f"{option('mapping')}: not with {option('optimize')}, which searches for the mapping")
+    if knobs and (optimize is not None or mapping not in (None, "rows")):
+        raise UserError(f"{option('knobs')}: only with the mapping rows, whose numbers they are")
     if effort is not None and (optimize is None or fewest_writes):
         raise UserError(f"{option('effort')}: only with {option('optimize')}, which it belongs to")
     bits = arguments.whole("bits", bits, 1, MOST_BITS)
     chip = architectures.load(
-        arch, xbar=xbar, cores=cores, xbars_per_core=xbars_per_core, cell_bits=cell_bits, element_bits=bits
+        arch,
+        xbar=xbar,
+        cores=cores,
+        xbars_per_core=xbars_per_core,
+        cell_bits=cell_bits,
+        element_bits=bits,
+        fields=parse_named("fields", fields),
     )
     bound, sizes, fixed = parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants)
     choice = Choice(
@@ -294,6 +307,7 @@ def compile(
         None if optimize is None or fewest_writes else OBJECTIVE.parse(optimize),
         arguments.whole_or_none("effort", effort, 1) or EFFORT,
         arguments.new_file("emit_mapping", emit_mapping),
+        parse_knobs(knobs),
     )
     base_isa = arguments.flag("base_isa", base_isa)
     wishes = Wishes(
@@ -312,6 +326,8 @@ def compile(
         "mapping": choice.strategy,
         "isa": "base" if base_isa else "extended",
     } | ({"optimize": choice.optimize, "effort": choice.effort} if choice.optimize else {})
+    options |= {"fields": parse_named("fields", fields)} if fields else {}
+    options |= {"knobs": changed(choice.knobs)} if knobs else {}
     chosen = None if requant is None else REQUANT.parse(requant)
     request = Request(chip, Fixed(bound, sizes, fixed), base_isa, chosen, choice, options)
     with without_collector():

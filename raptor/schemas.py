@@ -13,6 +13,7 @@ import validator.validation_report
 from raptor.analysis.explain import Explanation
 from raptor.analysis.inspection import Inspection
 from raptor.cli.arch_view import ShownChip
+from raptor.explore.report import StudyReport
 from raptor.mapping.file import MappingFile
 from raptor.output import files
 from raptor.output.compile_report import CompileReport
@@ -43,6 +44,7 @@ COMMANDS: dict[str, type] = {
     "check": Findings,
     "compare": ComparisonNumbers,
     "explain": Explanation,
+    "explore show": StudyReport,
     "inspect": Inspection,
     "quantize": QuantisationReport,
     "report": ReportNumbers,

@@ -15,6 +15,7 @@ from typer.main import get_command
 import raptor.cli.accuracy
 import raptor.cli.arch
 import raptor.cli.explain
+import raptor.cli.explore
 import raptor.cli.inspection
 import raptor.cli.quantise
 import raptor.cli.report
@@ -175,6 +176,7 @@ def compile_command(
     bits: model_options.Bits = 8,
     cell_bits: model_options.CellBits = None,
     arch: model_options.Arch = None,
+    field: model_options.Field = None,
     shape: model_options.Shape = None,
     dim: model_options.Dim = None,
     constant: model_options.Set = None,
@@ -214,6 +216,7 @@ def compile_command(
         int | None, typer.Option(min=1, help="Mappings that --optimize tries at most.", show_default="4")
     ] = None,
     emit_mapping: Annotated[Path | None, typer.Option(help="Also write the mapping to this file.")] = None,
+    knob: model_options.Knob = None,
     isa: model_options.InstructionSet = "extended",
     requant: Annotated[
         str | None,
@@ -283,6 +286,7 @@ def compile_command(
                 bits=bits,
                 cell_bits=cell_bits,
                 arch=arch,
+                fields=model_options.read_fields(field or ()),
                 shapes=model_options.read_shapes(shape or ()),
                 dims=model_options.read_dims(dim or ()),
                 constants=model_options.read_constants(constant or ()),
@@ -290,6 +294,7 @@ def compile_command(
                 optimize=None if optimize is None else GOAL.parse(optimize),
                 effort=effort,
                 emit_mapping=emit_mapping,
+                knobs=model_options.read_knobs(knob or ()),
                 base_isa=base_isa,
                 requant=None if requant is None else REQUANT.parse(requant),
                 host=host,
@@ -358,6 +363,7 @@ app.command("compare")(raptor.cli.report.compare_command)
 app.command("inspect")(raptor.cli.inspection.command)
 app.command("explain")(raptor.cli.explain.command)
 app.add_typer(raptor.cli.arch.app, name="arch")
+app.add_typer(raptor.cli.explore.app, name="explore")
 
 
 @app.command("help")

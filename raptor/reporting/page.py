@@ -100,7 +100,7 @@ def render(template: str, figures: Sequence[Figure], **values: Any) -> str:
         css=_file("page.css"),
         js=_file("page.js"),
         plotly=_plotly() if figures else "",
-        data=_script_json({f.id: f.as_json() for f in figures}),
+        data=script_json({f.id: f.as_json() for f in figures}),
         drawn={f.id: f for f in figures},
         **values,
     )
@@ -115,6 +115,6 @@ def _plotly() -> str:
     return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
 
 
-def _script_json(value: object) -> str:
+def script_json(value: object) -> str:
     """Writes JSON that cannot end the script around it."""
     return orjson.dumps(value).decode().replace("<", "\\u003c")
