@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
@@ -24,7 +24,6 @@ from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import Target
 from raptor.target.timing import (
     ISSUE_NS,
-    copy_ns,
     global_port_ns,
     message_element_ns,
     mvmul_ns,
@@ -34,6 +33,10 @@ from raptor.target.timing import (
 
 MOST_TOGETHER = 32
 """Largest number of cores that hold a chain together. With more, the layers of a chain get cores of their own."""
+
+
+WAITING = 2
+"""Factor on the time of an attention whose cores also send its keys and values: a guess, measured on BERT-tiny only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,20 +203,31 @@ class Product:
         """
         scores = self.keys * (vector_ns(arch, self.channels, 2) + ISSUE_NS)
         means = self.channels * (vector_ns(arch, self.keys, 2) + ISSUE_NS)
-        moved = 2 * self.keys * (self.channels * message_element_ns(arch) + copy_ns(arch, self.channels))
+        moved = 2 * self.keys * self.channels * message_element_ns(arch)
         turned = self.channels * vector_ns(arch, self.keys, 1)
         return heads * (queries * (scores + means + vector_ns(arch, self.keys, 2)) + moved + turned + MESSAGE_NS)
 
-    def best(self, cores: int, arch: Target) -> tuple[float, tuple[int, int]]:
-        """Returns the least working time of so many cores, and the numbers of ranges of heads and queries."""
-        found = (
-            (self.core_ns(-(-self.heads // h), -(-self.queries // q), arch), (h, q)) for h, q in self.splits(cores)
-        )
+    def sending_ns(self, heads: int, receivers: int, senders: int, arch: Target) -> float:
+        """Returns the time in which each sender of keys and values sends its part of `heads` heads to all receivers."""
+        each = -(-self.keys // max(1, senders)) * heads * self.channels
+        return 2 * receivers * (MESSAGE_NS + each * message_element_ns(arch))
+
+    def best(self, cores: int, senders: int, arch: Target) -> tuple[float, tuple[int, int]]:
+        """Returns the least time on at most so many cores, and the numbers of ranges of heads and queries.
+
+        With more cores, each computes less, but there is more to send.
+        """
+        found: list[tuple[float, tuple[int, int]]] = []
+        for heads, most in self.splits(cores):
+            each = -(-self.heads // heads)
+            for queries in {-(-self.queries // n) for n in range(-(-self.queries // most), self.queries + 1)}:
+                work = self.core_ns(each, -(-self.queries // queries), arch)
+                found.append((work + self.sending_ns(each, heads * queries, senders, arch), (heads, queries)))
         return min(found)
 
-    def record(self, cores: Sequence[int], arch: Target) -> DotGrid:
+    def record(self, cores: Sequence[int], senders: int, arch: Target) -> DotGrid:
         """Returns the record for some of these cores."""
-        _, (heads, queries) = self.best(len(cores), arch)
+        _, (heads, queries) = self.best(len(cores), senders, arch)
         return DotGrid(even(self.heads, heads), even(self.queries, queries), tuple(cores[: heads * queries]))
 
 
@@ -329,59 +343,113 @@ def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, apart: boo
     If `apart`, no core of a chain takes part in an attention, so both can work on different samples.
     """
     choice = TokenCores(cores=cores)
+    senders = 1
     for (first, last), (low, high) in zip(even(len(stages.products), groups), even(cores, groups), strict=True):
-        times = _in_group(choice, stages.group(first, last), range(low, high), arch, apart, knobs)
-        if times is None:
+        group, own = stages.group(first, last), range(low, high)
+        found = (_in_group(group, packed, own, arch, apart, senders) for packed in packings(group.chains))
+        fitting = [way for way in found if way is not None]
+        if not fitting:
             return None
-        choice.latency_ns += sum(times)
-        choice.interval_ns = max(choice.interval_ns, *times) if apart else max(choice.interval_ns, sum(times))
+        best = min(fitting, key=lambda way: max(way.times_ns) if apart else sum(way.times_ns))
+        for chain, place in best.chains:
+            choice.layers |= dict(chain.records(place, knobs.step_ns))
+        choice.products |= best.products
+        senders = best.senders
+        choice.latency_ns += sum(best.times_ns)
+        choice.interval_ns = max(choice.interval_ns, max(best.times_ns) if apart else sum(best.times_ns))
     return choice
 
 
+@dataclass(slots=True)
+class _Group:
+    """Cores of a group: its chains with their cores, its products, and the times of all of them for a sample.
+
+    senders: number of cores that make keys and values for the next group.
+    """
+
+    chains: list[tuple[Chain, range]]
+    senders: int
+    products: dict[str, DotGrid] = field(default_factory=dict[str, DotGrid])
+    times_ns: list[float] = field(default_factory=list[float])
+
+
 def _in_group(
-    choice: TokenCores, group: Stages, cores: range, arch: Target, apart: bool, knobs: Knobs
-) -> list[float] | None:
-    """Adds the records of a group. Returns the times of its stages for a sample, or None if it has too few cores.
+    group: Stages, chains: Sequence[Chain], cores: range, arch: Target, apart: bool, given: int
+) -> _Group | None:
+    """Returns the cores of a group whose layers are in these `chains`; None if it has too few cores.
+
+    given: number of cores of the group before that make keys and values for the first attention.
 
     The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
     """
-    shares = _shares_apart(group, len(cores), arch) if apart else _shares(group.chains, len(cores))
+    shares = _shares_apart(chains, group.products, len(cores), arch) if apart else _shares(chains, len(cores))
     if shares is None:
         return None
     ends = list(accumulate(shares, initial=cores.start))
-    for chain, first, last in zip(group.chains, ends, ends[1:], strict=False):
-        choice.layers |= dict(chain.records(range(first, last), knobs.step_ns))
-    times = [chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True)]
-    before = len(group.chains) - len(group.products)
-    for i, together in enumerate(group.products):
-        senders = range(ends[i + before - 1], ends[i + before]) if i + before else range(0)
+    placed = [(chain, range(*place)) for chain, place in zip(chains, pairwise(ends), strict=True)]
+    places = {layer.key: (place, chain.copies(len(place))) for chain, place in placed for layer in chain.layers}
+    makers = [places[chain.layers[-1].key] if chain.layers else (range(0), 1) for chain in group.chains]
+    if len(makers) == len(group.products):
+        makers.insert(0, (range(0), given))
+    found = _Group(placed, makers[-1][1])
+    found.times_ns += (chain.core_ns(share) for chain, share in zip(chains, shares, strict=True))
+    for (senders, copies), together in zip(makers, group.products, strict=False):
         busy = range(ends[0], ends[-1]) if apart else senders
-        free = [core for core in cores if core not in busy] or cores
+        free = [core for core in cores if core not in busy]
         for product in together:
-            choice.products[product.key] = product.record(free, arch)
-            times.append(product.best(len(free), arch)[0])
-    return times
+            found.products[product.key] = product.record(free or cores, copies, arch)
+            time_ns, _ = product.best(len(free or cores), copies, arch)
+            found.times_ns.append(time_ns if free else WAITING * time_ns)
+    return found
 
 
-def _shares_apart(group: Stages, cores: int, arch: Target) -> list[int] | None:
+def packings(chains: Sequence[Chain]) -> Iterator[Sequence[Chain]]:
+    """Yields ways to put the layers of some chains on cores: each chain for itself, and as closely as they fit.
+
+    Then a core may hold the end of one chain and the begin of the next one.
+    """
+    yield chains
+    whole = [chain for chain in chains if chain.layers]
+    if whole:
+        cores = max(chain.least for chain in whole)
+        yield from (_packed(whole, cores, pixels) for pixels in (whole[0].xbar_rows, 1))
+
+
+def _packed(chains: Sequence[Chain], cores: int, pixels: int) -> Sequence[Chain]:
+    """Returns the layers as few chains, in order, if `cores` hold each together, with blocks of so many tokens."""
+    packed: list[list[TokenLayer]] = [[]]
+    used, most = 0, chains[0].xbars_per_core
+    for layer in (layer for chain in chains for layer in chain.layers):
+        xbars = layer.xbars(cores, pixels)
+        if used + xbars > most and packed[-1]:
+            packed.append([])
+            used = 0
+        packed[-1].append(layer)
+        used += xbars
+    return [Chain(tuple(layers), most, chains[0].xbar_rows) for layers in packed]
+
+
+def _shares_apart(
+    chains: Sequence[Chain], products: Sequence[Sequence[Product]], cores: int, arch: Target
+) -> list[int] | None:
     """Shares cores among chains and attentions that work at the same time: the slowest chain gets more.
 
     What is left is for the attentions, until they are slower than any chain. Returns None if nothing is left.
     """
-    shares = [chain.least for chain in group.chains]
+    shares = [chain.least for chain in chains]
     while sum(shares) < cores:
-        times = [chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True)]
+        times = [chain.core_ns(share) for chain, share in zip(chains, shares, strict=True)]
         left = cores - sum(shares)
-        attention = sum(product.best(left, arch)[0] for together in group.products for product in together)
+        attention = sum(product.best(left, max(shares), arch)[0] for together in products for product in together)
         slowest = max(range(len(shares)), key=lambda i: times[i])
-        step = group.chains[slowest].least
+        step = chains[slowest].least
         if times[slowest] <= attention or step >= left:
             return shares
         shares[slowest] += step
     return None
 
 
-def _shares(chains: tuple[Chain, ...], cores: int) -> list[int] | None:
+def _shares(chains: Sequence[Chain], cores: int) -> list[int] | None:
     """Shares cores among chains that work one after another, in whole copies; None if there are too few.
 
     The sum of `work / cores` is least if cores grow with the root of the work.
