@@ -10,7 +10,7 @@ cores work on each attention; many are good for the interval, because more sampl
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 
@@ -93,10 +93,6 @@ class TokenLayer:
         width = max(b - a for a, b in outs)
         return max(sum(xbars for _, xbars in self.blocks(group, width, pixels)) for group in ins)
 
-    def core_ns(self, cores: int, pixels: int, tokens: int, share: float) -> float:
-        """Returns the working time of a core for some tokens. `share`: its part of what follows."""
-        return tokens * self.token_ns(*self.share(cores, pixels), pixels) + self.extra_ns * share
-
     def grid(self, cols: tuple[Range, ...], cores: int, pixels: int, step_ns: float) -> LineGrid:
         """Returns the grid for tokens `cols`, each on `cores` cores."""
         ins, outs = self.share(cores, pixels)
@@ -142,12 +138,20 @@ class Chain:
         if not self.layers:
             return 0.0
         assert self.form is not None
-        (together, pixels), copies = self.form, self.copies(cores)
-        share = 1 / (copies * together)
+        copies = self.copies(cores)
+        share = 1 / (copies * self.form[0])
         constants = min(copies * self.loading_ns, self.making_ns)
+        each = zip(self.layers, self.token_times_ns, strict=True)
         return constants + sum(
-            layer.core_ns(together, pixels, -(-layer.tokens // copies), share) for layer in self.layers
+            -(-layer.tokens // copies) * token_ns + layer.extra_ns * share for layer, token_ns in each
         )
+
+    @cached_property
+    def token_times_ns(self) -> list[float]:
+        """The time of a core for a token, by layer."""
+        assert self.form is not None
+        together, pixels = self.form
+        return [layer.token_ns(*layer.share(together, pixels), pixels) for layer in self.layers]
 
     @cached_property
     def loading_ns(self) -> float:
@@ -182,13 +186,17 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The first product of an attention: keys, heads, queries of a head, keys of a head, channels of each."""
+    """The first product of an attention: its name, heads, queries of a head, keys of a head, channels of each.
+
+    `relays`: tensors of tokens from before it that the layers behind it read.
+    """
 
     key: str
     heads: int
     queries: int
     keys: int
     channels: int
+    relays: tuple[str, ...] = ()
 
     def splits(self, cores: int) -> Iterator[tuple[int, int]]:
         """Yields ways to cut heads and queries for at most so many cores."""
@@ -225,10 +233,11 @@ class Product:
                 found.append((work + self.sending_ns(each, heads * queries, senders, arch), (heads, queries)))
         return min(found)
 
-    def record(self, cores: Sequence[int], senders: int, arch: Target) -> DotGrid:
+    def record(self, cores: Sequence[int], senders: int, arch: Target, *, relaying: bool = False) -> DotGrid:
         """Returns the record for some of these cores."""
         _, (heads, queries) = self.best(len(cores), senders, arch)
-        return DotGrid(even(self.heads, heads), even(self.queries, queries), tuple(cores[: heads * queries]))
+        own, relays = tuple(cores[: heads * queries]), self.relays if relaying else ()
+        return DotGrid(even(self.heads, heads), even(self.queries, queries), own, relays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +281,13 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
     chains: list[list[TokenLayer]] = [[]]
     products: list[list[Product]] = []
     behind: set[str] = set()
+    made: dict[str, int] = {}  # the last chain that a tensor depends on
+    relays: dict[int, dict[str, None]] = {}
     for node in graph.nodes:
+        made[node.output] = max((made[name] for name in node.inputs if name in made), default=0)
+        if isinstance(node.operator, Elementwise):
+            early = (n for n in node.inputs if made.get(n, made[node.output]) < made[node.output])
+            relays.setdefault(made[node.output] - 1, {}).update(dict.fromkeys(early))
         if isinstance(node.operator, Dot) and multiplies_tokens(graph, node, parts, views):
             if node.inputs[0] not in behind:
                 if chains[-1] or not products:
@@ -287,11 +302,15 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
             chip = layer_target(graph, node, arch)
             extra = extra_ns.get(key, 0.0), constants.get(key, 0)
             tokens = graph.tensors[node.output].image.width
+            made[node.output] = len(chains) - 1
             chains[-1].append(TokenLayer(key, tokens, node.operator, parts[node.inputs[0]], chip, *extra))
     found = [Chain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in chains]
     if not products or any(chain.form is None for chain in found):
         return None
-    return Stages(tuple(found), tuple(map(tuple, products)))
+    passing = (
+        (replace(together[0], relays=tuple(relays.get(i, ()))), *together[1:]) for i, together in enumerate(products)
+    )
+    return Stages(tuple(found), tuple(passing))
 
 
 def _constants(graph: Graph) -> dict[str, int]:
@@ -331,32 +350,29 @@ def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -
 
     The latency counts with the exponent `knobs.latency`.
     """
-    ways = [(groups, False) for groups in range(1, len(stages.products) + 1)] + [(len(stages.products), True)]
-    found = (_in_groups(stages, arch, cores, groups, apart, knobs) for groups, apart in ways)
+    found = [_in_groups(stages, arch, cores, groups, knobs) for groups in range(1, len(stages.products) + 1)]
+    found.append(_apart(stages, arch, cores, knobs))
     fitting = [choice for choice in found if choice is not None]
     return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)
 
 
-def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, apart: bool, knobs: Knobs) -> TokenCores | None:
-    """Returns the choice with so many groups; None if a group has too few cores for its chains.
-
-    If `apart`, no core of a chain takes part in an attention, so both can work on different samples.
-    """
+def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice with so many groups; None if a group has too few cores for its chains."""
     choice = TokenCores(cores=cores)
     senders = 1
     for (first, last), (low, high) in zip(even(len(stages.products), groups), even(cores, groups), strict=True):
         group, own = stages.group(first, last), range(low, high)
-        found = (_in_group(group, packed, own, arch, apart, senders) for packed in packings(group.chains))
+        found = (_in_group(group, packed, own, arch, senders) for packed in packings(group.chains))
         fitting = [way for way in found if way is not None]
         if not fitting:
             return None
-        best = min(fitting, key=lambda way: max(way.times_ns) if apart else sum(way.times_ns))
+        best = min(fitting, key=lambda way: sum(way.times_ns))
         for chain, place in best.chains:
             choice.layers |= dict(chain.records(place, knobs.step_ns))
         choice.products |= best.products
         senders = best.senders
         choice.latency_ns += sum(best.times_ns)
-        choice.interval_ns = max(choice.interval_ns, max(best.times_ns) if apart else sum(best.times_ns))
+        choice.interval_ns = max(choice.interval_ns, sum(best.times_ns))
     return choice
 
 
@@ -373,16 +389,14 @@ class _Group:
     times_ns: list[float] = field(default_factory=list[float])
 
 
-def _in_group(
-    group: Stages, chains: Sequence[Chain], cores: range, arch: Target, apart: bool, given: int
-) -> _Group | None:
+def _in_group(group: Stages, chains: Sequence[Chain], cores: range, arch: Target, given: int) -> _Group | None:
     """Returns the cores of a group whose layers are in these `chains`; None if it has too few cores.
 
     given: number of cores of the group before that make keys and values for the first attention.
 
     The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
     """
-    shares = _shares_apart(chains, group.products, len(cores), arch) if apart else _shares(chains, len(cores))
+    shares = _shares(chains, len(cores))
     if shares is None:
         return None
     ends = list(accumulate(shares, initial=cores.start))
@@ -394,8 +408,7 @@ def _in_group(
     found = _Group(placed, makers[-1][1])
     found.times_ns += (chain.core_ns(share) for chain, share in zip(chains, shares, strict=True))
     for (senders, copies), together in zip(makers, group.products, strict=False):
-        busy = range(ends[0], ends[-1]) if apart else senders
-        free = [core for core in cores if core not in busy]
+        free = [core for core in cores if core not in senders]
         for product in together:
             found.products[product.key] = product.record(free or cores, copies, arch)
             time_ns, _ = product.best(len(free or cores), copies, arch)
@@ -429,24 +442,71 @@ def _packed(chains: Sequence[Chain], cores: int, pixels: int) -> Sequence[Chain]
     return [Chain(tuple(layers), most, chains[0].xbar_rows) for layers in packed]
 
 
-def _shares_apart(
-    chains: Sequence[Chain], products: Sequence[Sequence[Product]], cores: int, arch: Target
-) -> list[int] | None:
-    """Shares cores among chains and attentions that work at the same time: the slowest chain gets more.
+@dataclass(slots=True)
+class _Apart:
+    """Chains and attentions with cores of their own: numbers of cores, first of the chains, then of the attentions."""
 
-    What is left is for the attentions, until they are slower than any chain. Returns None if nothing is left.
+    stages: Stages
+    arch: Target
+    chains: list[Chain] = field(init=False)
+    shares: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chains = [chain for chain in self.stages.chains if chain.layers]
+        self.shares = [*(chain.least for chain in self.chains), *(1 for _ in self.stages.products)]
+
+    def senders(self, attention: int) -> int:
+        """Returns the number of cores that make keys and values for an attention."""
+        chain = self.stages.chains[attention]
+        return chain.copies(self.shares[self.chains.index(chain)]) if chain.layers else 1
+
+    def time_ns(self, item: int) -> float:
+        """Returns the time of a chain or an attention for a sample: work, and sending keys and values."""
+        attention = item - len(self.chains)
+        if attention >= 0:
+            products, senders = self.stages.products[attention], self.senders(attention)
+            return sum(product.best(self.shares[item], senders, self.arch)[0] for product in products)
+        chain, sending = self.chains[item], 0.0
+        attention = self.stages.chains.index(chain)
+        if attention < len(self.stages.products):
+            receivers, senders = self.shares[len(self.chains) + attention], self.senders(attention)
+            for product in self.stages.products[attention]:
+                heads = -(-product.heads // receivers)
+                sending += product.sending_ns(heads, receivers, senders, self.arch)
+        return chain.core_ns(self.shares[item]) + sending
+
+    def share(self, cores: int) -> list[float] | None:
+        """Gives the slowest more cores until they are used up. Returns all times; None if there are too few cores."""
+        if sum(self.shares) > cores:
+            return None
+        times = [self.time_ns(item) for item in range(len(self.shares))]
+        while True:
+            slowest = max(range(len(times)), key=times.__getitem__)
+            step = self.chains[slowest].least if slowest < len(self.chains) else 1
+            if sum(self.shares) + step > cores:
+                return times
+            self.shares[slowest] += step
+            times[slowest] = self.time_ns(slowest)
+
+
+def _apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice in which each chain and each attention has cores of its own; None if there are too few.
+
+    They work on different samples at the same time, so the slowest one gets more cores. Values that are needed behind
+    an attention pass through its cores: those that made them begin the next sample.
     """
-    shares = [chain.least for chain in chains]
-    while sum(shares) < cores:
-        times = [chain.core_ns(share) for chain, share in zip(chains, shares, strict=True)]
-        left = cores - sum(shares)
-        attention = sum(product.best(left, max(shares), arch)[0] for together in products for product in together)
-        slowest = max(range(len(shares)), key=lambda i: times[i])
-        step = chains[slowest].least
-        if times[slowest] <= attention or step >= left:
-            return shares
-        shares[slowest] += step
-    return None
+    found = _Apart(stages, arch)
+    times = found.share(cores)
+    if times is None:
+        return None
+    choice = TokenCores(sum(times), max(times), cores)
+    ends = [range(*place) for place in pairwise(accumulate(found.shares, initial=0))]
+    for chain, place in zip(found.chains, ends, strict=False):
+        choice.layers |= dict(chain.records(place, knobs.step_ns))
+    for i, (together, place) in enumerate(zip(stages.products, ends[len(found.chains) :], strict=True)):
+        for product in together:
+            choice.products[product.key] = product.record(place, found.senders(i), arch, relaying=True)
+    return choice
 
 
 def _shares(chains: Sequence[Chain], cores: int) -> list[int] | None:
