@@ -21,11 +21,14 @@ FLOORS = (
     ("output",),
     ("driver",),
     ("pipeline",),
+    ("evaluation",),
     ("search",),
     ("compiler", "analysis", "device"),
+    ("rounds",),
     ("hosting",),
     ("api",),
     ("reporting", "backend", "session"),
+    ("explore",),
     ("frameworks", "torch", "jax"),
     ("cli",),
     ("schemas",),
@@ -34,7 +37,7 @@ FLOORS = (
 """Packages and modules of `raptor`, from the ground up."""
 
 _GAP = 50
-SHOWN = 18
+SHOWN = 19
 """Number of floors that are drawn; above are only `python -m raptor` and the printing of schemas."""
 
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,15 @@ import numpy.typing as npt
 from raptor.common import arguments
 from raptor.common.errors import UserError
 from raptor.common.options import (
+    DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
+    GOAL,
     MOST_BITS,
     OBJECTIVE,
     REQUANT,
     STREAM_FORMAT,
     WEIGHT_FORMAT,
-    Objective,
+    Goal,
     Requant,
     StreamFormat,
     WeightFormat,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from raptor.analysis.explain import Explanation
     from raptor.device import Device
+    from raptor.rounds.compiling import Wanted
     from validator.checks import Finding
     from validator.options import Mode
     from validator.simulate.simulation_report import SimulationReport as Simulation
@@ -150,17 +153,19 @@ class Program:
         mode: "Mode" = "latency",
         samples: int = 16,
         trace_file: str | Path | None = None,
+        rate: float | None = None,
     ) -> "Simulation":
         """Estimates time and energy as pimsim-nn does (docs/simulation.md).
 
         `arch`: an architecture file or preset to run on instead of the chip that the program was compiled for. `mode`:
         `latency` for one sample, or `throughput`, in which each core begins `samples`. `trace_file`: a path for a
-        Chrome trace. Raises `UserError` for bad arguments or files, and `DeadlockError` with every core that waits.
+        Chrome trace. `rate`: samples a second, for the lifetime of a program in rounds. Raises `UserError` for bad
+        arguments or files, and `DeadlockError` with every core that waits.
         """
         require_own("validator")
         from validator.simulate.segments import simulate
 
-        found = simulate(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file)
+        found = simulate(self._directory(), arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)
         return replace(found, program=self._name())
 
     def explain(self) -> "Explanation":
@@ -218,24 +223,30 @@ def compile(
     bits: int = 8,
     cell_bits: int | None = None,
     arch: str | Path | None = None,
+    fields: Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
     mapping: str | Path | None = None,
-    optimize: Objective | None = None,
+    optimize: Goal | None = None,
     effort: int | None = None,
     emit_mapping: str | Path | None = None,
+    knobs: Mapping[str, float] | None = None,
     base_isa: bool = False,
     requant: Requant | None = None,
     host: bool = False,
     host_ops: Sequence[str] = (),
     host_nodes: Sequence[str] = (),
+    rounds: bool = False,
+    batch: int | None = None,
+    device: str | Path | None = None,
     driver: Driver | None = None,
 ) -> Program:
     """Compiles an ONNX model.
 
     Chip: `arch` is an architecture file or preset; the other sizes override its fields. `xbar` is rows and columns of a
-    crossbar (one number for a square; `"128x256"` works, too). `bits` is the width of activations and weights.
+    crossbar (one number for a square; `"128x256"` works, too). `bits` is the width of activations and weights. `fields`
+    are other fields of the architecture by name, such as {"rob_size": 4} or {"matrix_config.adc_count": 16}.
 
     Model: `shapes` gives the shapes of whole inputs, `dims` the sizes of dimensions with names ({"H": 48}), and
     `constants` makes small inputs constants ({"sr": 16000}).
@@ -243,15 +254,21 @@ def compile(
     Mapping: `mapping` is a strategy: `rows` (the default: layers stream line by line over all cores), `raptor` (the
     reference) or `pixelwise` (a second reference, for small images). It may also be the path of a stored mapping for
     the same model and sizes of the chip: `mapping.json` of an output, or a file that `emit_mapping` wrote. With
-    `optimize` (`latency`, `throughput` or `energy`), `effort` mappings (4 by default) are tried in the built-in
-    simulator instead, and the best is used. `base_isa` refuses nodes that need instructions that pimsim-nn does not
-    have.
+    `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings (4 by default)
+    are tried in the built-in simulator instead, and the best is used. `knobs` are numbers of the strategy `rows` that
+    differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa` refuses nodes that need
+    instructions that pimsim-nn does not have.
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
     one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).
 
     Host: `host` runs nodes that the chip cannot compute in onnxruntime, on the host; `host_ops` and `host_nodes` name
     operators and nodes that run there in any case. The program then has segments (docs/host.md).
+
+    Rounds: a model that is larger than the chip is refused, or with `rounds` cut into parts that are written to the
+    crossbars one after another (docs/rounds.md), for `batch` samples (1 by default) at a time. `device` is a device
+    file or preset with the costs of writing (`reram-puma` by default). Cuts and copies of layers are those with the
+    least time of a batch, or, if `optimize` is `writes`, with the fewest written cells.
 
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, and
     `CapacityError` if the chip is too small.
@@ -260,27 +277,43 @@ def compile(
     from raptor.frontend.fixed import Fixed
     from raptor.frontend.segments import Wishes
     from raptor.hosting import Request, compile_any
+    from raptor.mapping.knobs import changed, parse_knobs
     from raptor.search import EFFORT
 
-    if optimize is not None and mapping is not None:
+    fewest_writes = optimize is not None and GOAL.parse(optimize) == "writes"
+    if fewest_writes and not rounds:
+        raise UserError(
+            f"{option('optimize', optimize)}: only with {option('rounds', True)}, which writes for each batch"
+        )
+    if optimize is not None and mapping is not None and not fewest_writes:
         raise UserError(f"{option('mapping')}: not with {option('optimize')}, which searches for the mapping")
-    if effort is not None and optimize is None:
+    if knobs and (optimize is not None or mapping not in (None, "rows")):
+        raise UserError(f"{option('knobs')}: only with the mapping rows, whose numbers they are")
+    if effort is not None and (optimize is None or fewest_writes):
         raise UserError(f"{option('effort')}: only with {option('optimize')}, which it belongs to")
     bits = arguments.whole("bits", bits, 1, MOST_BITS)
     chip = architectures.load(
-        arch, xbar=xbar, cores=cores, xbars_per_core=xbars_per_core, cell_bits=cell_bits, element_bits=bits
+        arch,
+        xbar=xbar,
+        cores=cores,
+        xbars_per_core=xbars_per_core,
+        cell_bits=cell_bits,
+        element_bits=bits,
+        fields=parse_named("fields", fields),
     )
     bound, sizes, fixed = parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants)
     choice = Choice(
         DEFAULT_STRATEGY if mapping is None else parse_mapping(mapping),
-        None if optimize is None else OBJECTIVE.parse(optimize),
+        None if optimize is None or fewest_writes else OBJECTIVE.parse(optimize),
         arguments.whole_or_none("effort", effort, 1) or EFFORT,
         arguments.new_file("emit_mapping", emit_mapping),
+        parse_knobs(knobs),
     )
     base_isa = arguments.flag("base_isa", base_isa)
     wishes = Wishes(
         arguments.flag("host", host), parse_names("host_ops", host_ops), parse_names("host_nodes", host_nodes)
     )
+    reload = _reload(arguments.flag("rounds", rounds), batch, device, "writes" if fewest_writes else "time")
     driver = _driver(driver)
     options = {
         "xbar": [chip.xbar_rows, chip.xbar_cols],
@@ -293,11 +326,29 @@ def compile(
         "mapping": choice.strategy,
         "isa": "base" if base_isa else "extended",
     } | ({"optimize": choice.optimize, "effort": choice.effort} if choice.optimize else {})
+    options |= {"fields": parse_named("fields", fields)} if fields else {}
+    options |= {"knobs": changed(choice.knobs)} if knobs else {}
     chosen = None if requant is None else REQUANT.parse(requant)
     request = Request(chip, Fixed(bound, sizes, fixed), base_isa, chosen, choice, options)
     with without_collector():
-        artifacts = compile_any(model, request, driver, wishes)
+        artifacts = compile_any(model, request, driver, wishes, reload)
     return Program(artifacts.report, artifacts, seconds=driver.seconds)
+
+
+def _reload(wanted: bool, batch: object, device: str | Path | None, goal: Literal["time", "writes"]) -> "Wanted | None":
+    """Returns the rounds that are wanted; None without. Raises `UserError` for options that then have no effect."""
+    from raptor.rounds.compiling import Wanted
+    from raptor.target.device_file import load_device
+
+    if wanted:
+        found = load_device(DEFAULT_DEVICE if device is None else device)
+        if not found.write.ns:
+            raise UserError(f"{option('device', device)}: it does not know what a write takes, which rounds need")
+        return Wanted(arguments.whole_or_none("batch", batch, 1) or 1, found, goal)
+    for keyword, value in (("batch", batch), ("device", device)):
+        if value is not None:
+            raise UserError(f"{option(keyword, value)}: only with {option('rounds', True)}, which it belongs to")
+    return None
 
 
 def _driver(value: object) -> Driver:
@@ -321,6 +372,7 @@ def simulate(
     mode: "Mode" = "latency",
     samples: int = 16,
     trace_file: str | Path | None = None,
+    rate: float | None = None,
 ) -> "Simulation":
     """Simulates a program of any compiler: a directory of streams, or one JSON file (also gzipped).
 
@@ -331,4 +383,4 @@ def simulate(
     require_own("validator")
     from validator.simulate import segments
 
-    return segments.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file)
+    return segments.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file, rate=rate)

@@ -27,6 +27,8 @@ from raptor.graph.ir import (
 from raptor.mapping.choose_recipes import Requantising, flip_notes
 from raptor.mapping.decision import Decision
 from raptor.mapping.file import mapping_file, read_mapping
+from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.mapping.trial import Trial
 from raptor.output import contents, files
@@ -50,13 +52,14 @@ class Choice:
     """The way in which the decision is made.
 
     `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search tries `effort`
-    mappings instead. `emit`: path to which the decision is written.
+    mappings instead. `emit`: path to which the decision is written. `knobs`: numbers of the strategy `rows`.
     """
 
     strategy: str
     optimize: Objective | None = None
     effort: int = EFFORT
     emit: Path | None = None
+    knobs: Knobs = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ def map(graph: Graph, arch: Target, choice: Choice) -> Decided:
     """
     if choice.optimize is not None:
         return Decided(*search(graph, arch, choice.optimize, choice.effort))
+    if choice.knobs != DEFAULT:
+        return Decided(map_rows(graph, arch, choice.knobs), aim=BALANCED)
     if choice.strategy in STRATEGIES:
         return Decided(STRATEGIES[choice.strategy](graph, arch), aim=BALANCED)
     path = Path(choice.strategy)

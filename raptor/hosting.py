@@ -1,6 +1,10 @@
-"""Compiles a model in segments: programs for the chip, which they share, and ONNX models for the host."""
+"""Compiles a model in segments: programs for the chip, and ONNX models for the host.
+
+Segments of the chip share its cores, or take turns on all of them, as rounds.
+"""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +14,7 @@ import numpy as np
 
 from raptor import pipeline
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
-from raptor.common.options import Requant
+from raptor.common.options import DEFAULT_DEVICE, Requant
 from raptor.common.spelling import option
 from raptor.compiler import Choice, check_driver, compile_loaded, compile_model, extension_fault
 from raptor.driver import Driver
@@ -23,9 +27,11 @@ from raptor.graph.macs import count_macs
 from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.strategies import STRATEGIES
 from raptor.output import files
-from raptor.output.compile_report import CompileReport
+from raptor.output.compile_report import CompileReport, CoreReport
 from raptor.output.writer import Artifacts, HostedArtifacts, SegmentArtifacts
+from raptor.rounds.compiling import Compiled, Job, Round, Wanted, compile_rounds, in_words, rounds_of, waits_of
 from raptor.target.arch import Target
+from raptor.target.device_file import DeviceFile, load_device
 
 if TYPE_CHECKING:
     import onnx
@@ -54,18 +60,25 @@ class Request:
 
 
 def compile_any(
-    source: "str | Path | onnx.ModelProto", request: Request, driver: Driver, wishes: Wishes
+    source: "str | Path | onnx.ModelProto",
+    request: Request,
+    driver: Driver,
+    wishes: Wishes,
+    rounds: Wanted | None = None,
 ) -> Artifacts | HostedArtifacts:
     """Compiles a model, in segments where the user wants nodes on the host or the chip cannot compute some.
 
-    A model that the chip computes alone is compiled as without `wishes`.
+    A model that the chip computes alone is compiled as without `wishes`, and one that fits the chip as without
+    `rounds`.
     """
     check_driver(driver, request.arch)
     if not wishes.by_name:
         try:
             return compile_whole(source, request, driver)
-        except CapacityError:
-            raise
+        except CapacityError as error:
+            if rounds is None:
+                raise _with_rounds(error, source, request) from None
+            return _compile_rounds(source, request, driver, rounds)
         except UserError as error:
             if not wishes.needed:
                 raise _advised(error, source, request) from None
@@ -74,7 +87,7 @@ def compile_any(
     alone = _alone(found)
     if alone is not None:
         return _compile_one(alone, request, driver)
-    return _compile_segments(found, request, driver, wishes)
+    return _compile_segments(found, request, driver, wishes, rounds)
 
 
 def _alone(found: Cut) -> Model | None:
@@ -117,29 +130,151 @@ def _advised(error: UserError, source: "str | Path | onnx.ModelProto", request: 
     return UnsupportedError(error.nodes, f"{option('host', True)} {found}")
 
 
-def _compile_segments(found: Cut, request: Request, driver: Driver, wishes: Wishes) -> HostedArtifacts:
+def _compile_segments(
+    found: Cut, request: Request, driver: Driver, wishes: Wishes, rounds: Wanted | None
+) -> HostedArtifacts:
     _check_one_mapping(found, request.choice)
-    chips = iter(_shared(found.on_chip, request))
     options = {**request.options, "host": wishes.needed, "host_ops": list(wishes.ops), "host_nodes": list(wishes.nodes)}
+    request = replace(request, options=options)
+    try:
+        chips = iter(_shared(found.on_chip, request))
+    except CapacityError:
+        if rounds is None:
+            raise
+        return _rounds_beside_host(found, request, driver, rounds)
     segments: list[SegmentArtifacts] = []
     for number, segment in enumerate(found.segments):
         artifacts = None
         if segment.model is not None:
-            one = replace(request, arch=next(chips), options=options)
-            artifacts = _compile_one(segment.model, one, _driver_of(driver, number))
+            artifacts = _compile_one(segment.model, replace(request, arch=next(chips)), _driver_of(driver, number))
         segments.append(_contents(segment, artifacts))
+    report = _combined([s.artifacts.report for s in segments if s.artifacts], found, request)
+    return _hosted(found, (), segments, request, report)
+
+
+def _hosted(
+    found: Cut,
+    inner: Sequence[Cut],
+    segments: Sequence[SegmentArtifacts],
+    request: Request,
+    report: CompileReport,
+    rounds: files.Rounds | None = None,
+    device: DeviceFile | None = None,
+) -> HostedArtifacts:
+    """Makes the contents of all files. `inner`: cuts of segments, whose crossings are added."""
     constants = {files.CONSTANT_INPUTS: {n: v.tolist() for n, v in found.constants.items()}}
+    crossings = {c.name: c for cut in (found, *inner) for c in cut.crossings}
     return HostedArtifacts(
         name=found.name,
-        options={**options, **constants},
+        options={**request.options, **constants},
         inputs=tuple(map(_crossing, found.inputs)),
         outputs=tuple(map(_crossing, found.outputs)),
-        crossings=tuple(map(_crossing, found.crossings)),
+        crossings=tuple(map(_crossing, crossings.values())),
         segments=tuple(segments),
         host_nodes=tuple(files.HostNode(node=n.node, op_type=n.op_type, reason=n.reason) for n in found.host),
-        report=_combined([s.artifacts.report for s in segments if s.artifacts], found, request),
+        report=report,
         onnx_bytes=found.onnx_bytes,
+        rounds=rounds,
+        device=device,
     )
+
+
+# Rounds: all cores for each piece of the model, one piece after another.
+
+
+def _compile_rounds(
+    source: "str | Path | onnx.ModelProto", request: Request, driver: Driver, wanted: Wanted
+) -> HostedArtifacts:
+    """Compiles a model of the chip alone that is too large for it."""
+    _check_rounds(request, driver)
+    request = replace(request, options=_with_batch(request.options, wanted))
+    done = _in_rounds(source, request.fixed, request, driver, wanted, 0)
+    return _of_rounds(done.cut, [done], request, wanted)
+
+
+def _rounds_beside_host(found: Cut, request: Request, driver: Driver, wanted: Wanted) -> HostedArtifacts:
+    """Compiles a model with segments on the host: those of the chip in rounds, each as a model of its own."""
+    _check_rounds(request, driver)
+    request, parts, first = (
+        replace(request, options=_with_batch(request.options, wanted)),
+        list[Segment | Compiled](),
+        0,
+    )
+    for segment in found.segments:
+        if segment.model is None:
+            parts.append(segment)
+            first += 1
+            continue
+        done = _in_rounds(_proto(segment.onnx_bytes), Fixed(), request, driver, wanted, first)
+        parts.append(done)
+        first += len(done.programs)
+    return _of_rounds(found, parts, request, wanted)
+
+
+def _in_rounds(
+    source: "str | Path | onnx.ModelProto", fixed: Fixed, request: Request, driver: Driver, wanted: Wanted, first: int
+) -> Compiled:
+    """Compiles a model in rounds. `first`: the number of its first segment."""
+
+    def one(model: Model, number: int, arch: Target) -> Artifacts:
+        return _compile_one(model, replace(request, arch=arch), _driver_of(driver, first + number))
+
+    job = _job(source, fixed, request, wanted)
+    return driver.timed("cut", compile_rounds, job, one)
+
+
+def _proto(onnx_bytes: bytes) -> "onnx.ModelProto":
+    from onnx import ModelProto
+
+    return ModelProto.FromString(onnx_bytes)
+
+
+def _job(source: "str | Path | onnx.ModelProto", fixed: Fixed, request: Request, wanted: Wanted) -> Job:
+    requantising = Requantising(request.requant or "exact")
+    return Job(source, fixed, request.arch, wanted, request.choice.strategy, requantising, request.refuse)
+
+
+def _of_rounds(found: Cut, parts: Sequence[Segment | Compiled], request: Request, wanted: Wanted) -> HostedArtifacts:
+    """Makes the contents of all files from segments of the host and of models in rounds."""
+    segments, rounds = list[SegmentArtifacts](), list[Round]()
+    done = [part for part in parts if isinstance(part, Compiled)]
+    for part in parts:
+        if isinstance(part, Segment):
+            segments.append(_contents(part, None))
+            continue
+        for number, (program, waits) in enumerate(zip(part.programs, waits_of(part), strict=True), len(segments)):
+            rounds.append(Round(files.segment_name(number, "chip"), program, waits))
+        programs = (*part.programs, *[None] * (len(part.cut.segments) - len(part.programs)))
+        segments += map(_contents, part.cut.segments, programs)
+    programs = [s.artifacts.report for s in segments if s.artifacts]
+    report = _taking_turns(_combined(programs, found, request))
+    listed = rounds_of(rounds, done, request.arch, wanted)
+    return _hosted(found, [one.cut for one in done], segments, request, report, listed, wanted.device)
+
+
+def _check_rounds(request: Request, driver: Driver) -> None:
+    """Raises `UserError` for options that are of one program."""
+    choice = request.choice
+    for keyword, given in (
+        ("mapping", choice.strategy not in STRATEGIES),
+        ("emit_mapping", choice.emit is not None),
+        ("stop_after", driver.stop_after is not None),
+    ):
+        if given:
+            raise UserError(f"{option(keyword)}: of one program, but each round of the model is a program of its own")
+
+
+def _with_batch(options: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    return {**options, "rounds": True, "batch": wanted.batch, "device": wanted.device.name}
+
+
+def _with_rounds(error: CapacityError, source: "str | Path | onnx.ModelProto", request: Request) -> CapacityError:
+    """Returns the error with what rounds would take, if they help."""
+    if error.resource != "cores" or request.choice.strategy not in STRATEGIES:
+        return error
+    found = in_words(_job(source, request.fixed, request, Wanted(1, load_device(DEFAULT_DEVICE))))
+    sizes = error.resource, error.needed, error.available
+    return CapacityError(*sizes, where=error.where, levers=error.levers, without=found)
 
 
 def _check_one_mapping(found: Cut, choice: Choice) -> None:
@@ -246,6 +381,27 @@ def share_out(cores: int, needs: Sequence[int], work: Sequence[int]) -> list[int
     busiest = max(range(len(counts)), key=lambda k: work[k])
     counts[busiest] += cores - sum(counts)
     return counts
+
+
+def _taking_turns(report: CompileReport) -> CompileReport:
+    """Returns the report of programs that use the chip one after another: of a core, the round that needs most."""
+    cores: dict[int, CoreReport] = {}
+    for core in report.cores:
+        known = cores.get(core.core)
+        cores[core.core] = core if known is None else _fuller(known, core)
+    found = tuple(cores[core] for core in sorted(cores))
+    update = {"cores": found, "cores_used": len(found), "xbars_used": sum(core.xbars for core in found)}
+    return report.model_copy(update=update)
+
+
+def _fuller(one: CoreReport, other: CoreReport) -> CoreReport:
+    counts = Counter(one.instructions) + Counter(other.instructions)
+    return CoreReport(
+        core=one.core,
+        xbars=max(one.xbars, other.xbars),
+        local_bytes=max(one.local_bytes, other.local_bytes),
+        instructions=dict(sorted(counts.items())),
+    )
 
 
 def _combined(reports: Sequence[CompileReport], found: Cut, request: Request) -> CompileReport:

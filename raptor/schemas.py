@@ -13,12 +13,15 @@ import validator.validation_report
 from raptor.analysis.explain import Explanation
 from raptor.analysis.inspection import Inspection
 from raptor.cli.arch_view import ShownChip
+from raptor.explore.report import StudyReport
 from raptor.mapping.file import MappingFile
 from raptor.output import files
 from raptor.output.compile_report import CompileReport
 from raptor.quantise import QuantisationReport
 from raptor.reporting.export import ComparisonNumbers, ReportNumbers
 from raptor.target.arch import ArchFile
+from raptor.target.device_file import DeviceFile
+from validator.accuracy.report import AccuracyReport
 from validator.checks.findings_text import Findings
 
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -30,14 +33,18 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     files.MAPPING: MappingFile,
     files.REPORT: CompileReport,
     files.MANIFEST: files.Manifest,
+    files.ROUNDS: files.Rounds,
+    files.DEVICE: DeviceFile,
 }
 """Schemas by name of the file in an output directory."""
 
 COMMANDS: dict[str, type] = {
+    "accuracy": AccuracyReport,
     "arch show": ShownChip,
     "check": Findings,
     "compare": ComparisonNumbers,
     "explain": Explanation,
+    "explore show": StudyReport,
     "inspect": Inspection,
     "quantize": QuantisationReport,
     "report": ReportNumbers,

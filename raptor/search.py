@@ -10,15 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
-
-import numpy as np
 
 from raptor.codegen import Streams
 from raptor.common.errors import CapacityError
 from raptor.common.options import Objective
-from raptor.common.packages import require_own
 from raptor.driver import Driver
+from raptor.evaluation import cost_of
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT, Knobs
@@ -30,7 +27,6 @@ from raptor.pim import PimProgram
 from raptor.pipeline import run
 from raptor.spatial import Schedule
 from raptor.spatial.orders import Aim
-from raptor.target import isa
 from raptor.target.arch import Target
 
 EFFORT = 4
@@ -54,7 +50,7 @@ def search(graph: Graph, arch: Target, objective: Objective, effort: int) -> tup
     with ThreadPoolExecutor(1) as pool:
 
         def simulated(program: PimProgram, streams: Streams) -> Future[float]:
-            return pool.submit(cost_of, program, streams, arch, objective)
+            return pool.submit(figure_of, program, streams, arch, objective)
 
         aim = Aim(objective, PATIENCES, DEPTH)
         begun = [
@@ -111,23 +107,9 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
         yield from [products[0], steps[0], *products[1:], *larger_shares, *steps[1:]]
 
 
-def cost_of(program: PimProgram, streams: Streams, arch: Target, objective: Objective) -> float:
+def figure_of(program: PimProgram, streams: Streams, arch: Target, objective: Objective) -> float:
     """Simulates a program. Returns the latency or interval in ns, or the energy of a sample in steady state in pJ."""
-    require_own("validator")
-    from validator.programs import RawProgram
-    from validator.simulate.builtin import estimate
-
-    count = arch.core_count
-    empty = np.zeros(0, isa.RECORD)
-    cores = program.cores
-    raw = RawProgram(
-        core_cnt=count,
-        groups=tuple(tuple(g.matrix.xbars for g in cores[i].groups) if i in cores else () for i in range(count)),
-        records=tuple(streams.cores[i].records if i in streams.cores else empty for i in range(count)),
-        instantiated=(True,) * count,
-        core_files=("",) * count,
-        folder=Path(),
-        source=Path(),
-    )
-    latency_ns, interval_ns, energy_pj = estimate(raw, arch.file, arch.table, 0 if objective == "latency" else SAMPLES)
-    return {"latency": latency_ns, "throughput": interval_ns, "energy": energy_pj}[objective]
+    records = {i: core.records for i, core in streams.cores.items()}
+    groups = {i: [g.matrix.xbars for g in core.groups] for i, core in program.cores.items()}
+    cost = cost_of(records, groups, arch, 0 if objective == "latency" else SAMPLES)
+    return {"latency": cost.latency_ns, "throughput": cost.interval_ns, "energy": cost.energy_pj}[objective]

@@ -16,6 +16,8 @@ import raptor
 from raptor import schemas
 from raptor.analysis import inspection
 from raptor.cli import app, explain_view
+from raptor.explore import driver
+from raptor.explore.study import read_study
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
 from validator.checks import check
@@ -25,12 +27,19 @@ from validator.simulate import simulation_report as simulated
 from validator.validation_report import ValidationReport, to_json
 
 SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
-WALL_TIMES = {"simulate", "validate"}
+WALL_TIMES = {"accuracy", "simulate", "validate"}
+STUDY = """
+objectives = { latency_ns = "min" }
+study = { name = "shop", models = ["model.onnx"], sampler = "grid", trials = 2 }
+space = { xbar = [8], cores = [1, 8] }
+"""
 RUNS = {
+    "accuracy": ("out", "--data", "data.npz"),
     "arch show": ("isaac",),
     "check": ("out",),
     "compare": ("out", "out"),
     "explain": ("out",),
+    "explore show": ("study.toml",),
     "inspect": ("model.onnx", "--xbar", "8"),
     "quantize": ("model.onnx", "-o", "int8.onnx", "--force"),
     "report": ("out",),
@@ -46,6 +55,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = conv_model((1, 5, 4, 4), 4, pads=(1, 1, 1, 1), bias=True, relu=True)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     raptor.compile(folder / "model.onnx", xbar=8, cores=8).save(folder / "out")
+    np.savez(folder / "data.npz", x=np.random.default_rng(0).random((3, 1, 5, 4, 4), np.float32), y=np.arange(3))
+    (folder / "study.toml").write_text(STUDY)
+    driver.run(read_study(folder / "study.toml"))
     return folder
 
 

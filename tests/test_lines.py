@@ -33,7 +33,7 @@ from raptor.mapping.line_unfolding import (
 )
 from raptor.mapping.rows import layer_plans
 from raptor.pim import PimProgram
-from raptor.search import Objective, cost_of, search
+from raptor.search import Objective, figure_of, search
 from raptor.target import isa
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
@@ -474,7 +474,7 @@ def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     for trial in tried:
         assert trial.decision
         built = pipeline.run(result.graph, trial.decision, result.arch)
-        assert trial.cost == cost_of(built[PimProgram], built[Streams], result.arch, objective)
+        assert trial.cost == figure_of(built[PimProgram], built[Streams], result.arch, objective)
     assert [trial.name for trial in tried[:2]] == ["rows", "raptor"]
     assert best is min(tried, key=lambda trial: trial.cost).decision
     assert best.strategy != "raptor"
@@ -499,7 +499,7 @@ def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
     check(model, mapping=str(path), cores=60)
     by_layer = passes(model, mapping=str(path), cores=60)
     assert count_ops(by_layer.streams)["mvmul"] == count_ops(streamed.streams)["mvmul"]
-    costs = [cost_of(p.program, p.streams, p.arch, "latency") for p in (by_layer, streamed)]
+    costs = [figure_of(p.program, p.streams, p.arch, "latency") for p in (by_layer, streamed)]
     assert costs[0] > costs[1]
     ordered = by_layer.schedule.graph
     layers = [[n for n, _ in groupby(c.node for c in graph.computes)] for graph in (by_layer.spatial, ordered)]

@@ -1,15 +1,19 @@
 """Command `raptor validate OUT`, also `python -m validator OUT`."""
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raptor.common.errors import RaptorError, UserError
 from raptor.common.together import refuse_given
-from validator.cli_options import Device, Inputs, Out
-from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, Engine, Schedule
+from validator.cli_options import Cells, Crossbar, CrossbarSettings, Device, Inputs, Out
+from validator.options import DEFAULT_TOLERANCE, FEWEST_SAMPLES, MOST_SAMPLES, CrossbarKind, Engine, Schedule
+
+if TYPE_CHECKING:
+    from validator.program import Program
 
 
 def command(
@@ -43,6 +47,9 @@ def command(
         Path | None, typer.Option("--junit", metavar="FILE", help="File for JUnit's XML: a test case for each tensor.")
     ] = None,
     device: Device = None,
+    crossbar: Crossbar = None,
+    cells: Cells = None,
+    settings: CrossbarSettings = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after about so many instructions.", show_default="no limit")
     ] = None,
@@ -72,6 +79,8 @@ def command(
     if device is not None:
         refuse_given(context, {"engine"}, "not with --device, beside which the engine is the reference")
 
+    programmed = _programmed(context, crossbar, cells, settings or ())
+
     if junit is not None:
         storage.check_no_terminal("--junit", junit)
         arguments.new_file("junit", junit)
@@ -97,6 +106,7 @@ def command(
                 check_hashes=not no_hash,
                 max_steps=max_steps,
                 write=crossbars,
+                crossbars=programmed,
             )
     except RaptorError as e:
         verdict = "deadlock" if isinstance(e, DeadlockError) else "bad input"
@@ -109,6 +119,20 @@ def command(
         for line in (crossbars or ()) if not quiet else ():
             console.print(line)
     raise typer.Exit(0 if report.verdict == "pass" else 1)
+
+
+def _programmed(
+    context: typer.Context, crossbar: CrossbarKind | None, cells: str | None, settings: Sequence[str]
+) -> "Callable[[Program], Program] | None":
+    """Returns what gives a program the crossbars of the command line; None if they are exact."""
+    if crossbar not in ("sliced", "noisy"):
+        refuse_given(context, {"cells", "settings"}, "only with --crossbar sliced or noisy")
+    if crossbar is None:
+        return None
+    from validator.crossbar.choice import chosen
+
+    refuse_given(context, {"device"}, "not with --crossbar: a device has crossbars of its own")
+    return chosen(crossbar, cells, settings)
 
 
 def _open(context: typer.Context, device: str) -> AbstractContextManager[Any]:

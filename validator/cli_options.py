@@ -5,10 +5,22 @@ from typing import Annotated
 
 import typer
 
+from validator.options import CrossbarKind
+
 Out = Annotated[Path, typer.Argument(help="Output directory of the compiler.", show_default=False)]
 Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="[NAME=]FILE", help="A .npy, .npz or .pb file; else random numbers."),
+]
+Crossbar = Annotated[
+    CrossbarKind | None,
+    typer.Option(help="How crossbars compute; sliced and noisy are for integers.", show_default="exactly"),
+]
+Cells = Annotated[
+    str | None, typer.Option(metavar="FILE|PRESET", help="Device file of the crossbars.", show_default="ideal")
+]
+CrossbarSettings = Annotated[
+    list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="A setting of the crossbars, as adc_bits=8.")
 ]
 Device = Annotated[
     str | None,

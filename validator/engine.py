@@ -3,7 +3,6 @@
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from raptor.target.opcode_tables import RULES
 from validator.machine import Fault, Machine, Stop
@@ -35,13 +34,16 @@ def _planes(machine: Machine, name: Literal["local", "memory"]) -> tuple[Values,
     return (values,) if machine.written is None else (values, getattr(machine.written, name))
 
 
-def _integers(machine: Machine) -> tuple[npt.NDArray[Any], ...] | None:
-    """Returns what `integer_kernels` need: widths, views of local memory, and space for operands and results."""
+def _integers(machine: Machine) -> tuple[Any, ...] | None:
+    """Returns what `integer_kernels` need: widths, views of local memory, space for operands and results, crossbars."""
     if machine.written is None:
         return None
+    from validator.crossbar.tables import exact_tables, tables_of
     from validator.integer_kernels import CHUNK
 
     views = [machine.local.view(kind) for kind in (np.int8, np.int16, np.int32, np.float32)]
     rows, cols = (int(sizes.max(initial=1)) for sizes in (machine.weights.rows, machine.weights.cols))
     chunks = (np.zeros(CHUNK, np.int64), np.zeros(CHUNK, np.int64))
-    return machine.widths, *views, *chunks, np.zeros(rows, np.int32), np.zeros(cols, np.int32), np.zeros(cols, np.int64)
+    space = (np.zeros(rows, np.int32), np.zeros(cols, np.int32), np.zeros(cols, np.int64))
+    tables = exact_tables() if machine.crossbars is None else tables_of(machine.crossbars)
+    return machine.widths, *views, *chunks, *space, tables, machine.work

@@ -4,7 +4,7 @@ Vectors are done in chunks, in 64 bits: operands are loaded to `a` and `b`, resu
 If a check fails, the chunk is done again element by element, which finds the fault that the definition finds first.
 
 `integers`: widths of each core; local memory as int8, int16, int32 and float32; `a`, `b`; the input of a product, its
-sums in 32 bits and in 64.
+sums in 32 bits and in 64; the tables of the crossbars and the space for their products.
 """
 
 # Kernels are untyped for numba's sake; `engine` passes the arrays that `machine` declares.
@@ -17,8 +17,9 @@ from raptor.common.jit import bare_helper, helper
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import IN_INPUTS, IN_PARAMETERS, NO_ACCESS, ONE, PARAMETER_BYTES, TABLE, Rule
 from validator.address_kernels import apart, place
+from validator.crossbar.kernels import EXACT, analog_product
 from validator.float_kernels import binary, unary
-from validator.integer_meanings import FLOAT_BITS, MAX_SHIFT, TABLE_BITS
+from validator.integer_meanings import FLOAT_BITS, MAX_SHIFT, SIGN_BITS, TABLE_BITS
 from validator.machine import Stop
 
 CHUNK = 512
@@ -61,7 +62,11 @@ def integer_product(  # noqa: C901 in one piece, it is compiled faster
             x32[start + i] = a[i]
             largest = max(largest, abs(a[i]))
     n, m, o = _U(rows[g]), _U(cols[g]), _U(offset[g])
-    if largest * _largest_weight(values) * rows[g] < 2147483648:
+    if integers[10][0][0] != EXACT:
+        code = _on_crossbars(g, x32, bits, target_bits, m, t64, integers, fault)
+        if code != _OK:
+            return code
+    elif largest * _largest_weight(values) * rows[g] < 2147483648:
         _product(x32, n, values, o, m, t32)
         for j in range(m):
             t64[j] = t32[j]
@@ -71,6 +76,19 @@ def integer_product(  # noqa: C901 in one piece, it is compiled faster
         for j in range(m):
             t64[j] = max(t64[j], np.int64(0))
     return _store(y, target_bits, np.int64(0), cols[g], t64, memories, integers, fault)
+
+
+@helper
+def _on_crossbars(g, x, bits, target_bits, cols, found, integers, fault):
+    """Computes a product with slices, converters and noise. What leaves the width of the sums saturates."""
+    wrong = analog_product(g, x, bits, integers[10], integers[11], found)
+    if wrong >= 0:
+        fault[3], fault[4], fault[5] = wrong, x[wrong], SIGN_BITS
+        return _OVERFLOW
+    half = np.int64(1) << (target_bits - 1)
+    for j in range(cols):
+        found[j] = min(max(found[j], -half), half - 1)
+    return _OK
 
 
 @bare_helper

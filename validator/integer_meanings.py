@@ -25,6 +25,8 @@ TABLE_BITS = 8
 PARAMETERS = np.dtype([("bias", "<i4"), ("m", "<i4"), ("s", "<i2"), ("z", "<i2"), ("lo", "<i2"), ("hi", "<i2")])
 """The parameters of `vrequant` for an element."""
 MAX_SHIFT = 31
+SIGN_BITS = 2
+"""Bits of the inputs of crossbars whose rows are doubled: -1, 0 and 1."""
 _INT64 = (-(2**63), 2**63 - 1)
 
 
@@ -100,15 +102,33 @@ def _mvmul(core: Core, i: Instruction) -> None:
     source = core.bytes(core.register(i.rs1), matrix.shape[0] * bytes_of(bits))
     target = core.bytes(core.register(i.rd), matrix.shape[1] * bytes_of(target_bits))
     x = [read(core, source.start + k * bytes_of(bits), bits, k) for k in range(len(matrix))]
-    for k, total in enumerate(_product(core, i.c, x)):
+    for k, total in enumerate(_product(core, i.c, x, bits, target_bits)):
         write(core, target.start + k * bytes_of(target_bits), max(total, 0) if i.b else total, target_bits, k)
 
 
-def _product(core: Core, group: int, x: list[int]) -> list[int]:
+def _product(core: Core, group: int, x: list[int], bits: int, target_bits: int) -> list[int]:
+    if core.machine.crossbars is not None:
+        return _on_crossbars(core, group, x, bits, target_bits)
     if core.machine.products is not None:
         return core.machine.products(core.number, group, np.array(x, np.int32)).tolist()
     columns = core.machine.weights.matrix(core.number, group).T.tolist()
     return [sum(a * w for a, w in zip(x, column, strict=True)) for column in columns]
+
+
+def _on_crossbars(core: Core, group: int, x: list[int], bits: int, target_bits: int) -> list[int]:
+    """Computes a product with slices, converters and noise. What leaves the width of the sums saturates."""
+    from validator.crossbar.definition import product
+
+    m, half = core.machine, 1 << target_bits - 1
+    assert m.crossbars is not None  # the caller has asked
+    g = int(m.weights.first[core.number]) + group
+    wrong = [k for k, value in enumerate(x) if abs(value) > 1] if m.crossbars.arrays[g].planes.doubled else []
+    if wrong:
+        raise core.fail(Stop.OVERFLOW, element=wrong[0], value=x[wrong[0]], bits=SIGN_BITS)
+    reads, (sample,) = m.work[:2]
+    found = product(m.crossbars, g, np.array(x, np.int64), bits, int(sample), int(reads[g]))
+    reads[g] += 1
+    return np.clip(found, -half, half - 1).tolist()
 
 
 def _widths(core: Core) -> tuple[int, int, bool]:

@@ -12,6 +12,7 @@ and every other element belongs to the core that stores it first.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ from raptor.target.isa import BY_OPCODE, OPCODE, REGISTER_COUNT
 from validator.errors import Blocked, DeadlockError, IdError, ProgramError
 from validator.lookups import all_row_counts
 from validator.program import Bytes, Indices, Products, Program, Values, Weights
+
+if TYPE_CHECKING:
+    from validator.crossbar.arrays import Crossbars
 
 ALIGNMENT = 4
 """In a program with integers, each local memory starts at a multiple of so many bytes, for aligned access."""
@@ -113,7 +117,7 @@ class Machine:
     which it reads an id; those of the next one of core c are `rows[next_id[c]]`. The local memory of core c has
     `local_size[c]` elements from `local[local_first[c]]` on. `written` is None in a program of floats. `widths`: for
     each core, bits of an input and an output element (0 before the first `setbw`), and 1 after `setfp`; only used with
-    integers. `products`: as in `Program`.
+    integers. `products`, `crossbars`: as in `Program`; `work`: space for products on `crossbars`.
     """
 
     words: npt.NDArray[np.int32]
@@ -134,6 +138,8 @@ class Machine:
     element_bytes: int
     probes: Probes
     products: Products | None = None
+    crossbars: "Crossbars | None" = None
+    work: tuple[Any, ...] = ()
 
     @property
     def core_count(self) -> int:
@@ -145,10 +151,18 @@ class Machine:
         return int((self.pc - self.first[:-1]).sum())
 
 
-def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[int] = ()) -> Machine:
+def create(
+    program: Program,
+    probes: Sequence[ProbeTile] = (),
+    sizes: Sequence[int] = (),
+    *,
+    sample: int = 0,
+    watch: bool = False,
+) -> Machine:
     """Makes a chip with the program's constants in global memory.
 
-    `sizes`: elements (bytes if there are integers) of each tile of `probes`.
+    `sizes`: elements (bytes if there are integers) of each tile of `probes`. `sample`: number of the input, for the
+    noise of crossbars. `watch`: the chip notes the lowest and the highest sum of each converter.
     """
     cores, width = program.core_count, program.memory.element_bytes
     local_size = np.array([size // width for size in program.memory.local_bytes], np.int64)
@@ -187,7 +201,18 @@ def create(program: Program, probes: Sequence[ProbeTile] = (), sizes: Sequence[i
         element_bytes=width,
         probes=_probes(first, probes, sizes, width, captured),
         products=program.products,
+        crossbars=program.crossbars,
+        work=_work(program, sample, watch=watch),
     )
+
+
+def _work(program: Program, sample: int, *, watch: bool) -> tuple[Any, ...]:
+    if not program.has_integers:
+        return ()
+    from validator.crossbar.tables import exact_tables, tables_of, work_for  # they import numba
+
+    chip = program.crossbars
+    return work_for(exact_tables() if chip is None else tables_of(chip), sample=sample, watch=watch)
 
 
 def _empty(program: Program, size: int) -> Values:

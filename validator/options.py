@@ -7,8 +7,10 @@ from raptor.common.arguments import OneOf
 Engine = Literal["numba", "python"]
 Schedule = Literal["block", "round-robin"]
 Mode = Literal["latency", "throughput"]
+CrossbarKind = Literal["ideal", "integer", "sliced", "noisy"]
 ENGINE: OneOf[Engine] = OneOf("engine", get_args(Engine))
 SCHEDULE: OneOf[Schedule] = OneOf("schedule", get_args(Schedule))
+CROSSBAR: OneOf[CrossbarKind] = OneOf("crossbar", get_args(CrossbarKind))
 MODE: OneOf[Mode] = OneOf("mode", get_args(Mode))
 DEFAULT_TOLERANCE = 1e-4
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 100

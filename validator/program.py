@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from raptor.output.files import (
     Memory,
 )
 from raptor.target.isa import Records
+
+if TYPE_CHECKING:
+    from validator.crossbar.arrays import Crossbars
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -66,7 +69,8 @@ class Writer(ABC):
 class Program:
     """All data of the directory that a run needs. `layers` is None if the directory has no layers.json.
 
-    `products`: computes every `mvmul`; None for the engine itself.
+    `products`: computes every `mvmul`; None for the engine itself. `crossbars`: the chip as its cells and converters
+    are, for programs with integers; None for exact products.
     """
 
     folder: Path
@@ -78,6 +82,7 @@ class Program:
     weights: Weights
     constants: Values
     products: Products | None = None
+    crossbars: "Crossbars | None" = None
 
     def on_device(self, write: Writer) -> "Program":
         """Returns the program with its matrices in crossbars outside of the engine, where `write` puts them."""

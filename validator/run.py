@@ -61,14 +61,17 @@ def run(
     schedule: Schedule = "block",
     probes: bool = False,
     max_steps: int = UNLIMITED,
+    sample: int = 0,
 ) -> Result:
     """Executes `program`; with `probes`, also captures the tensors of layers.json.
+
+    `sample`: number of the input; crossbars with noise draw other numbers for another one.
 
     Raises `UserError` for inputs that do not fit, `ProgramError` for an instruction without meaning or after about
     `max_steps` instructions, `DeadlockError` when no core can go on.
     """
     wanted = program.layers.probes if probes and program.layers else ()
-    state = prepare(program, inputs, wanted)
+    state = prepare(program, inputs, wanted, sample=sample)
     try:
         execute(state, engine=engine, schedule=schedule, max_steps=max_steps)
     except IdError as e:
@@ -84,15 +87,17 @@ def run(
     )
 
 
-def prepare(program: Program, inputs: Mapping[str, Array], probes: Sequence[Probe] = ()) -> Machine:
-    """Returns the machine at start: constants and inputs are in global memory."""
+def prepare(
+    program: Program, inputs: Mapping[str, Array], probes: Sequence[Probe] = (), *, sample: int = 0, watch: bool = False
+) -> Machine:
+    """Returns the machine at start: constants and inputs are in global memory. `watch`: as in `machine.create`."""
     tiles = [tile for probe in probes for tile in probe.tiles]
     sizes = [t.region.elements(probe.image) * element_bytes(probe.coding) for probe in probes for t in probe.tiles]
     arrays = named_arrays(program.memory.inputs, inputs)
     for place in program.memory.inputs:
         if place.name not in arrays:
             raise UserError(f"input {place.name!r} is missing")
-    state = machine.create(program, tiles, sizes)
+    state = machine.create(program, tiles, sizes, sample=sample, watch=watch)
     for place in program.memory.inputs:
         _pack(state, place, arrays[place.name])
     return state

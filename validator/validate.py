@@ -1,6 +1,6 @@
 """Executes a compiled model, computes the expected outputs with onnxruntime, and compares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -19,12 +19,12 @@ from raptor.common.arguments import (
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from validator.hosted.judge import validate_hosted
-from validator.hosted.listing import is_hosted
+from validator.hosted.listing import is_hosted, one_segment
 from validator.hosted.load import load_hosted
 from validator.judging import Settings, validate_program
 from validator.load import load
 from validator.options import DEFAULT_TOLERANCE, ENGINE, SCHEDULE, Engine, Schedule
-from validator.program import Writer
+from validator.program import Program, Writer
 from validator.run import UNLIMITED
 from validator.samples import quick_count
 from validator.validation_report import ValidationReport
@@ -48,6 +48,7 @@ def validate(
     check_hashes: bool = True,
     max_steps: int | None = None,
     write: Writer | None = None,
+    crossbars: Callable[[Program], Program] | None = None,
 ) -> ValidationReport:
     """Executes a compiled model and compares it with onnxruntime.
 
@@ -57,7 +58,7 @@ def validate(
     right if float32 cannot be more exact, unless the tolerance is 0. A program of integers alone has no tolerance: each
     integer must be that of the model's definition (`validator.definition`). With `layers`, every tensor of layers.json
     is compared as well. `write` puts the matrices of a program into crossbars outside of the engine, which then is the
-    reference.
+    reference. `crossbars` gives a program of integers the crossbars of a real chip.
     Raises `UserError` for bad input, or after about `max_steps` instructions, and `DeadlockError`.
     """
     seed = whole("seed", seed, 0, MOST_SEED)
@@ -73,12 +74,15 @@ def validate(
         raise UserError(f"{option('samples', samples)}: not with {option('inputs')}, which gives the one input to run")
     settings = Settings(allowed, layers, engine, schedule, limit)
     folder, check_hashes, start = path("out", out), flag("check_hashes", check_hashes), perf_counter()
+    if crossbars is not None:
+        one_segment(folder, option("crossbar"))
     if is_hosted(folder):
         hosted = load_hosted(folder, check_hashes=check_hashes)
         placed = hosted if write is None else hosted.on_device(write)
         return validate_hosted(placed, inputs, seed, samples, settings, perf_counter() - start)
     program = load(folder, check_hashes=check_hashes)
     program = program if write is None else program.on_device(write)
+    program = program if crossbars is None else crossbars(program)
     if program.manifest.numbers == "int":
         _refuse(tolerance)
     loading = perf_counter() - start

@@ -43,18 +43,20 @@ from raptor.target import arch as architectures
 from raptor.target.arch import Target
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import MATRIX, VECTOR
-from validator.hosted.listing import one_segment
+from validator.hosted.listing import chip_folders, has_rounds, one_segment, read_segments
+from validator.hosted.rounds import read_rounds
 from validator.programs import read_program
 from validator.simulate import builtin, cycle_model, layers, simulated_chip
 from validator.simulate.cycle_model import CycleModel, Run
 from validator.simulate.layers import Provenance
+from validator.simulate.segments import simulate
 from validator.simulate.state import Core
 from validator.simulate.what_if import WhatIf, what_if
 from validator.simulate.work import Split, Work, split_of, work_of
 
 Ints = npt.NDArray[np.int64]
 
-VERSION = 3
+VERSION = 4
 SAMPLES = 16
 FULL = 0.9
 """Share of the interval above which a part of the chip is the bottleneck."""
@@ -144,6 +146,20 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Cutting:
+    """Rounds of a program: layers that were `split`, the cuts with their reasons, and what other cuts would take.
+
+    `estimated_ns`: time of a batch of `batch` samples by which the cuts were chosen.
+    """
+
+    batch: int
+    estimated_ns: float
+    split: tuple[str, ...]
+    cuts: tuple[files.RoundCut, ...]
+    alternatives: tuple[files.CutAlternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The result of `explain`. Times are in ns.
 
@@ -151,7 +167,9 @@ class Explanation:
     tensors that are put together from lines or cut into lines, as some operator does not stream. `vector`: the nodes
     for which the vector units work, most work first; only of programs with integers, where rounding the sums of a layer
     (requantisation) is most of it. `what_if`: results with one part of the chip twice as fast, for each part; empty
-    unless asked for.
+    unless asked for. `rounds`: of a program in rounds, where it was cut and why; `layers` are then those of all rounds,
+    `latency_ns` is the time of a batch with writing, `interval_ns` that divided by its samples, and the bounds are
+    those of the round that takes longest.
     """
 
     program: str
@@ -166,6 +184,7 @@ class Explanation:
     whole: tuple[WholeTensor, ...] = ()
     vector: tuple[VectorWork, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
+    rounds: Cutting | None = None
     version: int = VERSION
 
 
@@ -217,6 +236,8 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
     directory is not a whole output, and `DeadlockError` if the program does not end.
     """
     folder, faster = arguments.path("folder", folder), arguments.flag("faster", faster)
+    if has_rounds(folder):
+        return _explain_rounds(folder, faster=faster)
     one_segment(folder, "an explanation")
     report, manifest = read_report(folder)
     for name in (files.ARCH, files.STEPS, files.MODEL):
@@ -243,6 +264,33 @@ def explain(folder: str | Path, *, faster: bool = False) -> Explanation:
         whole=whole_tensors(*decided),
         vector=_vector(done, report) if manifest.numbers != "float" else (),
         what_if=what_if(machine, SAMPLES) if faster else (),
+    )
+
+
+def _explain_rounds(folder: Path, *, faster: bool) -> Explanation:
+    """Explains all rounds, and where the model is cut."""
+    listed = read_segments(folder)
+    rounds, figures = read_rounds(folder, listed), simulate(folder, mode="throughput").reloading
+    assert rounds is not None, "the program has rounds"
+    assert figures is not None, "the program has rounds"
+    parts = [explain(part, faster=faster) for part in chip_folders(folder)]
+    times = [one.write_ns + one.run_ns(figures.batch) for one in figures.rounds]
+    slowest = times.index(max(times))
+    longest, one = parts[slowest], figures.rounds[slowest]
+    share = f"{one.path} takes {times[slowest] / figures.batch_ns:.0%} of a batch"
+    writing = f"{one.write_ns / times[slowest]:.0%} of it is writing" if one.write_ns else "nothing is written for it"
+    return replace(
+        longest,
+        program=str(folder),
+        model=listed.model,
+        latency_ns=figures.batch_ns,
+        interval_ns=figures.sample_ns,
+        binds=f"{share}; {writing}. In it: {longest.binds}",
+        layers=tuple(layer for part in parts for layer in part.layers),
+        warnings=tuple(dict.fromkeys(w for part in parts for w in part.warnings)),
+        whole=tuple(tensor for part in parts for tensor in part.whole),
+        vector=tuple(work for part in parts for work in part.vector),
+        rounds=Cutting(rounds.batch, rounds.estimated_ns, rounds.split, rounds.cuts, rounds.alternatives),
     )
 
 

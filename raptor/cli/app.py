@@ -12,8 +12,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
+import raptor.cli.accuracy
 import raptor.cli.arch
 import raptor.cli.explain
+import raptor.cli.explore
 import raptor.cli.inspection
 import raptor.cli.quantise
 import raptor.cli.report
@@ -31,7 +33,9 @@ from raptor.common.errors import (
 )
 from raptor.common.limits import check_memory
 from raptor.common.options import (
+    DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
+    GOAL,
     ISA,
     OBJECTIVE,
     REQUANT,
@@ -172,6 +176,7 @@ def compile_command(
     bits: model_options.Bits = 8,
     cell_bits: model_options.CellBits = None,
     arch: model_options.Arch = None,
+    field: model_options.Field = None,
     shape: model_options.Shape = None,
     dim: model_options.Dim = None,
     constant: model_options.Set = None,
@@ -203,7 +208,7 @@ def compile_command(
         str | None,
         typer.Option(
             metavar="GOAL",
-            help=f"Search instead: {OBJECTIVE}, by the built-in simulator.",
+            help=f"Search instead: {OBJECTIVE}, by the built-in simulator; or writes, of rounds.",
             autocompletion=completion.objectives,
         ),
     ] = None,
@@ -211,6 +216,7 @@ def compile_command(
         int | None, typer.Option(min=1, help="Mappings that --optimize tries at most.", show_default="4")
     ] = None,
     emit_mapping: Annotated[Path | None, typer.Option(help="Also write the mapping to this file.")] = None,
+    knob: model_options.Knob = None,
     isa: model_options.InstructionSet = "extended",
     requant: Annotated[
         str | None,
@@ -225,6 +231,16 @@ def compile_command(
     host: model_options.Host = False,
     host_ops: model_options.HostOps = None,
     host_nodes: model_options.HostNodes = None,
+    rounds: Annotated[
+        bool, typer.Option("--rounds", help="Cut a model that is too large into rounds, each written before it runs.")
+    ] = False,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples for which a round is written, with --rounds.", show_default="1")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|PRESET", help="Device file with the costs of writing.", show_default=DEFAULT_DEVICE),
+    ] = None,
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
     stop_after: Annotated[
         str | None,
@@ -270,18 +286,23 @@ def compile_command(
                 bits=bits,
                 cell_bits=cell_bits,
                 arch=arch,
+                fields=model_options.read_fields(field or ()),
                 shapes=model_options.read_shapes(shape or ()),
                 dims=model_options.read_dims(dim or ()),
                 constants=model_options.read_constants(constant or ()),
                 mapping=mapping,
-                optimize=None if optimize is None else OBJECTIVE.parse(optimize),
+                optimize=None if optimize is None else GOAL.parse(optimize),
                 effort=effort,
                 emit_mapping=emit_mapping,
+                knobs=model_options.read_knobs(knob or ()),
                 base_isa=base_isa,
                 requant=None if requant is None else REQUANT.parse(requant),
                 host=host,
                 host_ops=model_options.read_names(host_ops or ()),
                 host_nodes=model_options.read_names(host_nodes or ()),
+                rounds=rounds,
+                batch=batch,
+                device=device,
                 driver=driver,
             )
         except Stopped as stopped:
@@ -333,6 +354,7 @@ def models_command(
 
 app.command("quantize")(raptor.cli.quantise.command)
 app.command("validate")(validator.cli.command)
+app.command("accuracy")(raptor.cli.accuracy.command)
 app.command("run")(raptor.cli.run.command)
 app.command("check")(validator.check_cli.command)
 app.command("simulate")(validator.simulate.cli.command)
@@ -341,6 +363,7 @@ app.command("compare")(raptor.cli.report.compare_command)
 app.command("inspect")(raptor.cli.inspection.command)
 app.command("explain")(raptor.cli.explain.command)
 app.add_typer(raptor.cli.arch.app, name="arch")
+app.add_typer(raptor.cli.explore.app, name="explore")
 
 
 @app.command("help")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from raptor.cli import completion
+from raptor.cli.model_options import Field, read_fields
 
 app = typer.Typer(
     name="arch",
@@ -66,6 +67,27 @@ def check_command(
     raise typer.Exit(0 if is_clean(findings) else 1)
 
 
+@app.command("device")
+def device_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Device file or preset; without it, all presets.", autocompletion=completion.devices),
+    ] = None,
+) -> None:
+    """List the presets of device files, or check and show one: cells, read-out, writes, and what is ideal.
+
+    Exit status: 0 done, 2 a file that cannot be read or has mistakes.
+
+    Example: raptor arch device reram-wan2022
+    """
+    from raptor.cli.arch_view import show_device, show_devices
+
+    if name is None:
+        show_devices()
+    else:
+        show_device(name)
+
+
 @app.command("new")
 def new_command(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path("arch.json"),
@@ -81,6 +103,7 @@ def new_command(
         str | None, typer.Option(metavar="N|RxC", help="Crossbar size: 128, or 128x256 (rows x columns).")
     ] = None,
     cell_bits: Annotated[int | None, typer.Option(min=1, help="Bits of a crossbar cell.")] = None,
+    field: Field = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -94,7 +117,13 @@ def new_command(
     from raptor.target import arch as architectures
 
     chip = architectures.load(
-        base, cores=cores, xbars_per_core=xbars_per_core, xbar=xbar, cell_bits=cell_bits, element_bits=1
+        base,
+        cores=cores,
+        xbars_per_core=xbars_per_core,
+        xbar=xbar,
+        cell_bits=cell_bits,
+        element_bits=1,
+        fields=read_fields(field or ()),
     )
     written = write_files(chip, output, force=force)
     if quiet:

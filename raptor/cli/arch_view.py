@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from pydantic import BaseModel, TypeAdapter
@@ -27,6 +27,7 @@ from raptor.target.arch import (
     Target,
 )
 from raptor.target.arch.schema import field_model
+from raptor.target.device_file import device_presets, load_device
 from validator.simulate.simulation_report import energy_text, time_text
 
 
@@ -155,6 +156,52 @@ def _share(part: float, whole: float) -> str:
 
 def _short(value: float) -> float:
     return float(f"{value:.5g}")
+
+
+def show_devices() -> None:
+    """Prints a line for each preset of device files."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("preset", "cells", "encoding", "converters", "writes"):
+        table.add_column(column, overflow="fold")
+    for name in device_presets():
+        device = load_device(name)
+        adc, cells = device.read_out.adc, device.cells
+        table.add_row(
+            name,
+            "ideal" if cells is None else f"{cells.off:g} to {cells.on:g} {cells.unit}",
+            device.read_out.encoding,
+            "ideal" if adc is None else f"{adc.bits} bits, {adc.range}",
+            "not known" if not device.write.ns else f"{device.write.ns:g} ns a {device.write.unit}",
+        )
+    Console().print(table)
+
+
+def show_device(name: str) -> None:
+    """Prints every field of a device file with its meaning, and its source."""
+    device, console = load_device(name), Console()
+    table = Table(box=None, pad_edge=False)
+    for column in ("field", "value", "meaning"):
+        table.add_column(column, no_wrap=column == "field", overflow="fold")
+    _add_device(table, device, "")
+    console.print(table)
+    console.print(f"source: {device.source}", soft_wrap=True)
+
+
+def _add_device(table: Table, value: BaseModel, indent: str) -> None:
+    for name, info in type(value).model_fields.items():
+        inner = getattr(value, name)
+        if name in ("version", "source"):
+            continue
+        if isinstance(inner, BaseModel):
+            table.add_row(Text(f"{indent}{name}", "bold"), "", info.description or "")
+            _add_device(table, inner, indent + "  ")
+        elif isinstance(inner, tuple) and inner and isinstance(inner[0], BaseModel):
+            for part in cast(tuple[BaseModel, ...], inner):
+                table.add_row(Text(f"{indent}{name}", "bold"), "", info.description or "")
+                _add_device(table, part, indent + "  ")
+        else:
+            shown = "none" if inner is None or inner == () else str(cast(object, inner))
+            table.add_row(f"{indent}{name}", shown, info.description or "")
 
 
 def write_files(chip: Target, output: Path, *, force: bool = False) -> Path:

@@ -25,6 +25,13 @@ def models() -> list[str]:
     return list(MODELS)
 
 
+def devices() -> list[str]:
+    """Returns the presets of device files."""
+    from raptor.target.device_file import device_presets
+
+    return list(device_presets())
+
+
 def presets() -> list[str]:
     """Returns the presets; the shell adds files by itself where nothing matches."""
     from raptor.target.arch import presets

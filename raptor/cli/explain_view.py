@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, astuple
 from pathlib import Path
+from typing import Any
 
 import orjson
+from pydantic import BaseModel
 from rich.table import Table
 
-from raptor.analysis.explain import Choice, Explanation, Layer
+from raptor.analysis.explain import Choice, Cutting, Explanation, Layer
 from raptor.common import storage
 from raptor.common.console import Console
 from raptor.common.fitting import Fitted, fit
@@ -34,7 +36,12 @@ _EXPENDABLE_TIMES = ("rest", "memory", "net", "vector", "send", "share")
 
 def write(path: Path, found: Explanation) -> None:
     """Writes an explanation as JSON; `-` is standard output."""
-    storage.print_or_write("--json", path, orjson.dumps(asdict(found), option=orjson.OPT_INDENT_2) + b"\n")
+    text = orjson.dumps(asdict(found), default=_plain_model, option=orjson.OPT_INDENT_2)
+    storage.print_or_write("--json", path, text + b"\n")
+
+
+def _plain_model(value: BaseModel) -> dict[str, Any]:
+    return value.model_dump(mode="json")
 
 
 def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
@@ -45,6 +52,10 @@ def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
     if quiet:
         console.print(found.binds, soft_wrap=True)
         return
+    if found.rounds is not None:
+        for line in _rounds(found.rounds):
+            console.print(line, soft_wrap=True)
+        console.print()
     console.print(f"Layers of {found.model}, strategy {found.strategy}", style="bold")
     names = shorten([layer.node for layer in found.layers], console.width // 3)
     choices = fit(_CHOICES, list(_choices(found, names)), console.width, _EXPENDABLE_CHOICES)
@@ -71,6 +82,20 @@ def show(found: Explanation, console: Console, *, quiet: bool = False) -> None:
         console.print(_what_if(found))
     for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow")
+
+
+def _rounds(found: Cutting) -> Iterator[str]:
+    """Yields where the model is cut into rounds and why, and what other cuts would take."""
+    yield f"Rounds: {len(found.cuts) + 1}, about {_time(found.estimated_ns)} for a batch of {found.batch:,}"
+    for name in found.split:
+        yield f"- {name}: split, as the layer alone is too large"
+    for cut in found.cuts:
+        joined = "does not fit the chip" if cut.joined_ns is None else f"takes about {_time(cut.joined_ns)}"
+        apart = f"the rounds on both sides take about {_time(cut.apart_ns)}"
+        yield f"- cut before {cut.before}: {apart}; one round {joined}; {cut.waiting_bytes:,} bytes of a sample wait"
+    for other in found.alternatives:
+        takes = "does not fit" if other.batch_ns is None else f"about {_time(other.batch_ns)} ({other.rounds} rounds)"
+        yield f"- {other.name}: {takes}"
 
 
 def _print_table(fitted: Fitted, legend: str, console: Console) -> None:

@@ -1,8 +1,9 @@
 """Options about the model and the crossbar, shared by `compile` and `inspect`."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -45,6 +46,16 @@ Set = Annotated[
         help="Makes an input a constant: sr=16000, flag=true, scale=1.5,2. Repeatable.",
     ),
 ]
+Field = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE", help="Field of the architecture: rob_size=4, matrix_config.adc_count=16. Repeatable."
+    ),
+]
+Knob = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=NUMBER", help="Number of the mapping rows: share=0.75, products=2. Repeatable."),
+]
 InstructionSet = Annotated[
     str,
     typer.Option(
@@ -83,6 +94,16 @@ def read_constants(texts: Iterable[str]) -> dict[str, str]:
     return _by_name("--set", map(_parse_constant, texts))
 
 
+def read_fields(texts: Iterable[str]) -> dict[str, Any]:
+    """Parses `rob_size=4`: the name of a field of the architecture and its value, as JSON writes it."""
+    return _by_name("--field", map(_parse_field, texts))
+
+
+def read_knobs(texts: Iterable[str]) -> dict[str, float]:
+    """Parses `share=0.75`: the name of a number of the mapping and its value."""
+    return _by_name("--knob", map(_parse_knob, texts))
+
+
 def _by_name(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     found: dict[str, T] = {}
     for name, value in pairs:
@@ -112,6 +133,28 @@ def _parse_constant(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise UserError(f"--set {text}: expected NAME=VALUE, such as sr=16000")
     return name, value
+
+
+def _parse_field(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        if name:
+            return name, json.loads(value)
+    except (json.JSONDecodeError, RecursionError):
+        pass
+    raise UserError(
+        f"--field {text}: expected NAME=VALUE, such as rob_size=4, xbar_size=[128,128] or pipeline_mode=true"
+    )
+
+
+def _parse_knob(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        if name:
+            return name, float(value)
+    except ValueError:
+        pass
+    raise UserError(f"--knob {text}: expected NAME=NUMBER, such as share=0.75")
 
 
 def _is_size(text: str) -> bool:

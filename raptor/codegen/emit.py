@@ -1,9 +1,7 @@
-"""PimIR to virtual instructions, as columns of arrays: one function for each class of operations."""
+"""Forms of operations to virtual instructions, as columns of arrays: one function for each class of operations."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -14,16 +12,17 @@ from raptor.codegen.emit_integers import bound, lookup, requantise, requantise_a
 from raptor.codegen.emit_rows import load_rows
 from raptor.codegen.registers import (
     NONE,
-    VIRTUAL,
     Ints,
-    Virtual,
+    Symbolic,
     set_operand,
+    symbol,
     virtual,
     width_code,
 )
 from raptor.common.errors import VerifyError
 from raptor.graph.window import input_pixels
-from raptor.pim import ir
+from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
+from raptor.pim.steps import Form
 from raptor.spatial.integer_operations import Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.spatial.operations import (
     UNIT_WEIGHT,
@@ -77,109 +76,75 @@ VECTOR_OPCODE = {
 """Function of a `Vector`, `Pool` or `Stencil` -> name of the instruction."""
 
 
-Batch = tuple[Virtual, Ints | int]
-"""Instructions of several operations, one operation after another; and the number of instructions of each."""
-
-
 @dataclass(frozen=True, slots=True)
 class Emitter:
-    """Emits the instructions of one core. Their addresses and sizes are in bytes."""
+    """Emits the instructions of one form. Sizes are in bytes; the addresses of slots are symbols (`symbol`)."""
 
-    core: ir.CoreProgram
+    form: Form
     target: Target
 
-    def at(self, buffer: ir.Buffer) -> int:
-        """Returns the byte address of a buffer."""
-        return self.core.address(buffer)
+    def at(self, buffer: Buffer) -> int:
+        """Returns the symbol for the byte address of a slot."""
+        return symbol(self.form.slots.index(buffer))
 
-    def size(self, buffer: ir.Buffer) -> int:
+    def size(self, buffer: Buffer) -> int:
         """Returns the bytes of an element of a buffer."""
         return self.target.bytes_of(buffer.element)
 
-    def widths(self, given: ir.Buffer, result: ir.Buffer) -> int:
+    def widths(self, given: Buffer, result: Buffer) -> int:
         """Returns the widths (see `width_code`) of an instruction that reads and writes elements of these buffers."""
         floats = FLOAT32 in (given.element, result.element)
         return width_code(self.target.bits_of(given.element), self.target.bits_of(result.element), floats=floats)
 
-    def sizes(self, buffers: Iterable[ir.Buffer]) -> Ints:
-        """Returns the bytes of an element of each buffer."""
-        return np.array([self.size(buffer) for buffer in buffers], np.intp)
+    def emit(self) -> Symbolic:
+        """Returns the instructions of the form."""
+        operation = self.form.operation
+        return EMIT[type(operation)](self, operation)
 
-    def emit(self, operations: Sequence[Operation[ir.Buffer]]) -> tuple[Virtual, Ints]:
-        """Returns the instructions of operations, in order, and the number of instructions of each.
-
-        Operations of one class are emitted together: most are small, and a short array takes as long as a long one.
-        """
-        kinds: defaultdict[type[Operation[ir.Buffer]], list[int]] = defaultdict(list)
-        for i, operation in enumerate(operations):
-            kinds[type(operation)].append(i)
-        counts = np.zeros(len(operations), np.intp)
-        blocks: list[Virtual] = []
-        for kind, which in kinds.items():
-            block, counts[which] = EMIT[kind](self, [operations[i] for i in which])
-            blocks.append(block)
-        owners = [np.repeat(which, counts[which]) for which in kinds.values()]
-        # NOTE: with the type given numpy does not look for a common one, which takes longer than the copying.
-        order = np.argsort(np.concatenate(owners), kind="stable")
-        return np.concatenate(blocks, dtype=VIRTUAL)[order], counts
-
-    def load(self, op: ir.Load[ir.Buffer]) -> Virtual:
+    def load(self, op: Load[Buffer]) -> Symbolic:
         """Emits a load from global memory."""
         block = virtual("ld", 1)
         set_operand(block, 0, ZERO, 0)
-        self._global(block, 1, op.address)
+        set_operand(block, 1, GLOBAL_HIGH, 0)
+        set_operand(block, 2, GLOBAL_LOW, 0)  # the low word takes the third slot, which is free
         # NOTE: the simulator ignores rd of ld; with the address as offset both readings agree.
-        block["b"] = 1
-        block["c"], block["d"] = self._bytes_of(op.result, op.span)
+        block["b"], block["c"] = 1, self.at(op.result)
         return block
 
-    def load_rows(self, op: ir.LoadRows[ir.Buffer]) -> Virtual:
+    def load_rows(self, op: LoadRows[Buffer]) -> Symbolic:
         """Emits loads of rows of a table."""
         size = op.result.channels * self.size(op.result)
         return load_rows(op, self.at(op.result), size, (ZERO, GLOBAL_HIGH, GLOBAL_LOW))
 
-    def store(self, op: ir.Store[ir.Buffer]) -> Virtual:
+    def store(self, op: Store[Buffer]) -> Symbolic:
         """Emits a store to global memory."""
         # NOTE: the simulator ignores rs1 of st too; rd and the register after it hold the global address.
         block = virtual("st", 1)
-        self._global(block, 0, op.address)
+        set_operand(block, 0, GLOBAL_HIGH, 0)
         set_operand(block, 1, ZERO, 0)
-        block["b"] = 2
-        block["c"], block["d"] = self._bytes_of(op.source, None)
+        set_operand(block, 2, GLOBAL_LOW, 0)
+        block["b"], block["c"] = 2, self.at(op.source)
         return block
 
-    def _global(self, block: Virtual, slot: int, address: int) -> None:
-        """Sets the register pair of a global address; the low word takes the third slot, which is free."""
-        high, low = divmod(address, 2**32)
-        set_operand(block, slot, GLOBAL_HIGH, high)
-        set_operand(block, 2, GLOBAL_LOW, np.uint32(low).astype(np.int32))
+    def send(self, op: Send[Buffer]) -> Symbolic:
+        """Emits a send."""
+        block = virtual("send", 1)
+        set_operand(block, 0, IN, self.at(op.source))
+        set_operand(block, 1, IN, self.at(op.source))
+        return block
 
-    def send(self, ops: Sequence[ir.Send[ir.Buffer]]) -> Batch:
-        block = virtual("send", len(ops))
-        spans = np.array([self._bytes_of(op.source, op.span) for op in ops])
-        set_operand(block, 0, IN, spans[:, 0])
-        set_operand(block, 1, IN, spans[:, 0])
-        block["a"], block["d"] = [op.core for op in ops], spans[:, 1]
-        return block, 1
+    def receive(self, op: Receive[Buffer]) -> Symbolic:
+        """Emits a receive."""
+        block = virtual("recv", 1)
+        set_operand(block, 0, OUT, self.at(op.result))
+        return block
 
-    def receive(self, ops: Sequence[ir.Receive[ir.Buffer]]) -> Batch:
-        block = virtual("recv", len(ops))
-        spans = np.array([self._bytes_of(op.result, op.span) for op in ops])
-        set_operand(block, 0, OUT, spans[:, 0])
-        block["a"], block["d"] = [op.core for op in ops], spans[:, 1]
-        return block, 1
-
-    def _bytes_of(self, buffer: ir.Buffer, span: ir.Span | None) -> tuple[int, int]:
-        """Returns address and size of a span of a buffer, in bytes."""
-        (first, elements), size = ir.span_of(buffer, span), self.size(buffer)
-        return self.at(buffer) + first * size, elements * size
-
-    def apply_filters(self, op: ApplyFilters[ir.Buffer]) -> Virtual:
+    def apply_filters(self, op: ApplyFilters[Buffer]) -> Symbolic:
         """Emits an MVM for each output pixel and each matrix whose input pixel is not padding (thesis, algorithm 4.2).
 
         The first product of a pixel goes straight into the output, the others through the accumulation buffer.
         """
-        inputs = input_pixels(op.window)[:, list(op.taps)]
+        inputs = input_pixels(op.window)[:, list(op.taps)].astype(np.int64)
         pixel, index = np.nonzero(inputs >= 0)
         first = np.append(True, pixel[1:] != pixel[:-1])[: len(pixel)]
         # A product takes one instruction, and one more to add it unless it is the first.
@@ -196,7 +161,7 @@ class Emitter:
         block["value"][product, 1] = in_address
         block["b"][product] = op.relu
         block["c"][product] = np.array(op.weights)[index]
-        block["a"][product] = self.weight_bits(block["c"][product])
+        block["a"][product] = self.weight_bits
         add = product[~first] + 1
         block["opcode"][add] = isa.OPCODE["vvadd"]
         block["widths"][add] = self.widths(op.result, op.result)
@@ -207,12 +172,12 @@ class Emitter:
         untouched = np.flatnonzero((inputs < 0).all(axis=1))
         return np.concatenate([self._zeros(op.result, untouched, op.result.channels), block])
 
-    def weight_bits(self, groups: Ints) -> Ints:
-        """Returns the bits of a weight of each array group."""
-        bits = [group.weight_bits or self.target.widths.weights for group in self.core.groups]
-        return np.array(bits, np.intp)[groups]
+    @property
+    def weight_bits(self) -> int:
+        """Bits of a weight of the matrices."""
+        return self.form.weight_bits or self.target.widths.weights
 
-    def _zeros(self, out: ir.Buffer, pixels: Ints, channels: int) -> Virtual:
+    def _zeros(self, out: Buffer, pixels: Ints, channels: int) -> Symbolic:
         """Emits zeros for pixels that no product or tap reaches."""
         starts, lengths = runs(pixels)
         block = virtual("lldi", len(starts))
@@ -221,76 +186,52 @@ class Emitter:
         block["d"] = lengths * pixel_bytes
         return block
 
-    def apply_line(self, ops: Sequence[ApplyLine[ir.Buffer]]) -> Batch:
+    def apply_line(self, op: ApplyLine[Buffer]) -> Symbolic:
         """Emits one MVM for each product."""
-        counts = np.array([len(op.products) for op in ops])
-        group, line, source, target = np.concatenate([op.products for op in ops]).T
-        out = np.repeat([self.at(op.result) for op in ops], counts)
-        size_in, size_out = (
-            np.repeat(self.sizes(of), counts) for of in ([op.lines[0] for op in ops], [op.result for op in ops])
-        )
+        group, line, source, target = op.products.T
         block = virtual("mvmul", len(group))
-        block["widths"] = np.repeat([self.widths(op.lines[0], op.result) for op in ops], counts)
-        set_operand(block, 0, OUT, out + target * size_out)
-        set_operand(block, 1, IN, self._bases([op.lines for op in ops], counts, line) + source * size_in)
-        block["a"], block["c"] = self.weight_bits(group), group
-        return block, counts
+        block["widths"] = self.widths(op.lines[0], op.result)
+        set_operand(block, 0, OUT, self.at(op.result) + target * self.size(op.result))
+        set_operand(block, 1, IN, self._bases(op.lines, line) + source * self.size(op.lines[0]))
+        block["a"], block["c"] = self.weight_bits, group
+        return block
 
-    def overlap(self, ops: Sequence[Overlap[ir.Buffer]]) -> Batch:
+    def overlap(self, op: Overlap[Buffer]) -> Symbolic:
         """Emits sums of runs.
 
         Elements of one run are copied; of several runs, the first two are added into the result, the others to it.
         """
-        tables = [sums(op.runs.tobytes(), op.result.elements) for op in ops]
-        counts = np.array([len(table) for table in tables])
-        kind, target, elements, left, left_at, right, right_at = np.concatenate(tables).T
-        sources = [op.sources for op in ops]
-        size = np.repeat(self.sizes(op.result for op in ops), counts)
-        out = np.repeat([self.at(op.result) for op in ops], counts) + target * size
+        kind, target, elements, left, left_at, right, right_at = sums(op.runs, op.result.elements).T
+        size = self.size(op.result)
+        out = self.at(op.result) + target * size
         block = virtual("vvadd", len(kind))
-        added = np.repeat([self.widths(op.result, op.result) for op in ops], counts)
-        block["widths"] = np.where(kind <= COPY, 0, added)
+        block["widths"] = np.where(kind <= COPY, 0, self.widths(op.result, op.result))
         block["opcode"] = np.array([isa.OPCODE[name] for name in ("lldi", "lmv", "vvadd", "vvadd")])[kind]
         block["d"] = np.where(kind <= COPY, elements * size, elements)
         set_operand(block, 0, OUT, out)
         more = kind == ADD_MORE
         block["register"][:, 1] = np.where(kind == CLEAR, NONE, np.where(more, OUT, IN))
-        block["value"][:, 1] = np.where(more, out, self._bases(sources, counts, left) + left_at * size)
+        block["value"][:, 1] = np.where(more, out, self._bases(op.sources, left) + left_at * size)
         block["register"][:, 2] = np.where(kind >= ADD_TWO, SCRATCH, NONE)
-        block["value"][:, 2] = self._bases(sources, counts, right) + right_at * size
-        return block, counts
+        block["value"][:, 2] = self._bases(op.sources, right) + right_at * size
+        return block
 
-    def _bases(self, sources: Sequence[Sequence[ir.Buffer]], counts: Ints, index: npt.NDArray[np.integer]) -> Ints:
-        """Returns for each instruction the byte address of source `index` of its operation.
+    def _bases(self, sources: Sequence[Buffer], index: npt.NDArray[np.integer]) -> Ints:
+        """Returns the byte addresses of sources, by number; that of -1 (no source) has no meaning."""
+        return np.array([*map(self.at, sources), 0], np.int64)[index]
 
-        counts: instructions of each operation. An index of -1 means no source: the address has no meaning then.
-        """
-        addresses = np.array([*(self.at(buffer) for of in sources for buffer in of), 0])
-        firsts = np.cumsum([0, *map(len, sources[:-1])])
-        return addresses[np.repeat(firsts, counts) + np.maximum(index, 0)]
-
-    def vector(self, ops: Sequence[Vector[ir.Buffer]]) -> Batch:
+    def vector(self, op: Vector[Buffer]) -> Symbolic:
         """Emits functions of whole buffers: one instruction each time that the shortest operand repeats."""
-        lengths = np.array([min(b.elements for b in (op.result, *op.operands)) for op in ops])
-        counts = np.array([op.result.elements for op in ops]) // lengths
-        owner = np.repeat(np.arange(len(ops)), counts)
-        block = virtual("vvadd", len(owner))
-        block["opcode"] = np.array([isa.OPCODE[VECTOR_OPCODE[op.function]] for op in ops])[owner]
-        block["d"] = lengths[owner]
-        block["widths"] = np.array([self.widths(op.operands[0], op.result) for op in ops])[owner]
-        step = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]) * block["d"]
-        for slot, register in enumerate((OUT, IN, SCRATCH)):
-            used = np.array([slot <= len(op.operands) for op in ops])
-            buffers = [(op.result, *op.operands)[slot] for op in ops if slot <= len(op.operands)]
-            address, advances = np.zeros(len(ops), np.intp), np.zeros(len(ops), np.intp)
-            address[used] = [self.at(buffer) for buffer in buffers]
-            longer = np.array([buffer.elements for buffer in buffers]) > lengths[used]
-            advances[used] = self.sizes(buffers) * longer
-            block["register"][:, slot] = np.where(used, register, NONE)[owner]
-            block["value"][:, slot] = address[owner] + step * advances[owner]
-        return block, counts
+        buffers = op.result, *op.operands
+        length = min(buffer.elements for buffer in buffers)
+        block = virtual(VECTOR_OPCODE[op.function], op.result.elements // length)
+        block["d"], block["widths"] = length, self.widths(op.operands[0], op.result)
+        for slot, (buffer, register) in enumerate(zip(buffers, (OUT, IN, SCRATCH), strict=False)):
+            advance = length * self.size(buffer) if buffer.elements > length else 0
+            set_operand(block, slot, register, self.at(buffer) + np.arange(len(block)) * advance)
+        return block
 
-    def repeat(self, op: ir.Repeat[ir.Buffer]) -> Virtual:
+    def repeat(self, op: Repeat[Buffer]) -> Symbolic:
         """Emits for each row a copy of its piece, then copies of all that the row holds already: each doubles it."""
         rows, size = op.result.rows, self.size(op.result)
         piece, whole = op.source.elements // rows, op.result.elements // rows
@@ -305,7 +246,7 @@ class Emitter:
         block["d"] = np.tile(np.diff(done), rows) * size
         return block
 
-    def pool(self, op: Pool[ir.Buffer]) -> Virtual:
+    def pool(self, op: Pool[Buffer]) -> Symbolic:
         """Emits copies of the pixels with one tap; then tap after tap, over runs of neighbouring pixels.
 
         The second tap is combined with the first, the following taps with the result. Raises `VerifyError` for the
@@ -316,7 +257,7 @@ class Emitter:
         counts = (inputs >= 0).sum(axis=1)
         empty = np.flatnonzero(counts == 0)
         if len(empty) and op.function == "max":
-            raise VerifyError(f"pool into {op.result}: a window of a maximum lies in the padding")
+            raise VerifyError("pool: a window of a maximum lies in the padding")
         tap_numbers = np.arange(op.window.tap_count)
         used = tap_numbers[:, None] < counts
         used[0] = counts == 1
@@ -330,7 +271,7 @@ class Emitter:
         block["d"] = lengths * op.result.channels * np.where(copies, self.size(op.result), 1)
         return np.concatenate([self._zeros(op.result, empty, op.result.channels), block])
 
-    def _pool_runs(self, op: Pool[ir.Buffer], tap: Ints, pixel: Ints, left: Ints, right: Ints) -> Virtual:
+    def _pool_runs(self, op: Pool[Buffer], tap: Ints, pixel: Ints, left: Ints, right: Ints) -> Symbolic:
         """Emits one instruction for each run. `pixel`, `left`, `right`: first pixels of the result and of two operands.
 
         `right` is a pixel of the input; `left` too at the second tap (`tap` 1), later it is a pixel of the result.
@@ -348,7 +289,7 @@ class Emitter:
         block["value"][:, 2] = source
         return block
 
-    def _source(self, op: Pool[ir.Buffer] | Stencil[ir.Buffer], pixel: Ints) -> Ints:
+    def _source(self, op: Pool[Buffer] | Stencil[Buffer], pixel: Ints) -> Ints:
         """Returns the byte addresses of input pixels, each in the last buffer that begins at or before its row."""
         rows = np.array([row for row, _ in op.inputs])
         bases = np.array([self.at(buffer) for _, buffer in op.inputs])
@@ -357,11 +298,11 @@ class Emitter:
         inside = pixel.astype(np.intp) - rows[which] * width
         return bases[which] + inside * op.result.channels * self.size(op.inputs[0][1])
 
-    def gather(self, op: Gather[ir.Buffer]) -> Virtual:
+    def gather(self, op: Gather[Buffer]) -> Symbolic:
         """Emits copies of the pieces: pixel by pixel, or at once if a piece is all channels on both sides."""
         return np.concatenate([self._copy(piece, op.result) for piece in op.pieces])
 
-    def _copy(self, piece: Piece[ir.Buffer], result: ir.Buffer) -> Virtual:
+    def _copy(self, piece: Piece[Buffer], result: Buffer) -> Symbolic:
         whole = piece.channels == result.channels == piece.value.channels
         block = virtual("lmv", 1 if whole else result.pixels)
         pixel = np.arange(len(block))
@@ -373,7 +314,7 @@ class Emitter:
         block["d"] = piece.channels * (result.pixels if whole else 1) * size
         return block
 
-    def stencil(self, op: Stencil[ir.Buffer]) -> Virtual:
+    def stencil(self, op: Stencil[Buffer]) -> Symbolic:
         """Emits, for each output pixel and each tap with a weight, a product with the weight vector and its addition.
 
         The first product goes straight into the output; a weight of one needs no product. With `Stencil.together`, an
@@ -427,14 +368,14 @@ class Emitter:
         return np.concatenate([self._zeros(op.result, np.flatnonzero(~used.any(axis=1)), op.result.channels), block])
 
     @staticmethod
-    def _binary(block: Virtual, at: Ints, function: str, *operands: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
+    def _binary(block: Symbolic, at: Ints, function: str, *operands: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
         """Makes the instructions `at` a vector function of three operands, each given as register and value."""
         block["opcode"][at] = isa.OPCODE[VECTOR_OPCODE[function]]
         for slot, (register, value) in enumerate(operands):
             block["register"][at, slot] = register
             block["value"][at, slot] = value
 
-    def dot(self, op: Dot[ir.Buffer]) -> Virtual:
+    def dot(self, op: Dot[Buffer]) -> Symbolic:
         """Emits one dot product for each element of the result."""
         rows = op.result.pixels // op.batch
         batch, row, col = (a.reshape(-1) for a in np.indices((op.batch, rows, op.result.channels)))
@@ -447,7 +388,7 @@ class Emitter:
         block["d"] = op.left.channels
         return block
 
-    def average(self, op: Average[ir.Buffer]) -> Virtual:
+    def average(self, op: Average[Buffer]) -> Symbolic:
         """Emits one mean for each pixel, of neighbouring elements."""
         block = virtual("vavg", op.result.pixels)
         block["widths"] = self.widths(op.input, op.result)
@@ -458,28 +399,26 @@ class Emitter:
         block["d"] = op.input.channels
         return block
 
-    def move(self, ops: Sequence[Move[ir.Buffer]]) -> Batch:
+    def move(self, op: Move[Buffer]) -> Symbolic:
         """Emits one instruction for each run: copies neighbours, gathers elements a stride apart, or clears."""
-        counts = np.array([len(op.runs) for op in ops])
-        target, source, first, stride, elements = np.concatenate([op.runs for op in ops]).T
-        out = np.repeat([self.at(op.result) for op in ops], counts)
-        size = np.repeat(self.sizes(op.result for op in ops), counts)
+        target, source, first, stride, elements = op.runs.T
+        size = self.size(op.result)
         block = virtual("lmv", len(target))
-        set_operand(block, 0, OUT, out + target * size)
-        set_operand(block, 1, IN, self._bases([op.sources for op in ops], counts, source) + first * size)
+        set_operand(block, 0, OUT, self.at(op.result) + target * size)
+        set_operand(block, 1, IN, self._bases(op.sources, source) + first * size)
         block["d"] = elements * size
         strided = np.flatnonzero((source >= 0) & (stride != 1) & (elements > 1))
         block["opcode"][strided] = isa.OPCODE["vmv"]
         block["register"][strided, 2] = STRIDE
         block["value"][strided, 2] = stride[strided]
         block["d"][strided] = elements[strided]
-        block["widths"][strided] = np.repeat([self.widths(op.result, op.result) for op in ops], counts)[strided]
+        block["widths"][strided] = self.widths(op.result, op.result)
         zeros = np.flatnonzero(source < 0)
         block["opcode"][zeros] = isa.OPCODE["lldi"]
         block["register"][zeros, 1] = NONE
-        return block, counts
+        return block
 
-    def softmax(self, op: Softmax[ir.Buffer]) -> Virtual:
+    def softmax(self, op: Softmax[Buffer]) -> Symbolic:
         """Emits one softmax for each pixel."""
         block = virtual("vsoftmax", op.result.pixels)
         block["widths"] = self.widths(op.input, op.result)
@@ -490,53 +429,41 @@ class Emitter:
         return block
 
 
-def _each(emit: Callable[[Emitter, Any], Virtual]) -> Callable[[Emitter, Sequence[Any]], Batch]:
-    """Makes a function that emits several operations from one that emits a single operation."""
-
-    def batch(emitter: Emitter, ops: Sequence[Any]) -> Batch:
-        blocks = [emit(emitter, op) for op in ops]
-        return np.concatenate(blocks, dtype=VIRTUAL), np.array([len(block) for block in blocks])
-
-    return batch
-
-
-EMIT: dict[type[Operation[ir.Buffer]], Callable[[Emitter, Sequence[Any]], Batch]] = {
-    ir.Load: _each(Emitter.load),
-    ir.LoadRows: _each(Emitter.load_rows),
-    ir.Store: _each(Emitter.store),
-    ir.Send: Emitter.send,
-    ir.Receive: Emitter.receive,
-    ApplyFilters: _each(Emitter.apply_filters),
+EMIT: dict[type[Operation[Buffer]], Callable[[Emitter, Any], Symbolic]] = {
+    Load: Emitter.load,
+    LoadRows: Emitter.load_rows,
+    Store: Emitter.store,
+    Send: Emitter.send,
+    Receive: Emitter.receive,
+    ApplyFilters: Emitter.apply_filters,
     ApplyLine: Emitter.apply_line,
     Overlap: Emitter.overlap,
     Vector: Emitter.vector,
-    ir.Repeat: _each(Emitter.repeat),
-    Pool: _each(Emitter.pool),
-    Stencil: _each(Emitter.stencil),
-    Dot: _each(Emitter.dot),
-    Average: _each(Emitter.average),
-    Gather: _each(Emitter.gather),
+    Repeat: Emitter.repeat,
+    Pool: Emitter.pool,
+    Stencil: Emitter.stencil,
+    Dot: Emitter.dot,
+    Average: Emitter.average,
+    Gather: Emitter.gather,
     Move: Emitter.move,
-    Softmax: _each(Emitter.softmax),
-    Requantise: _each(requantise),
-    RequantiseAtOnce: _each(requantise_at_once),
-    Bound: _each(bound),
-    Lookup: _each(lookup),
+    Softmax: Emitter.softmax,
+    Requantise: requantise,
+    RequantiseAtOnce: requantise_at_once,
+    Bound: bound,
+    Lookup: lookup,
 }
-"""Class of operations -> function that emits them."""
+"""Class of operations -> function that emits a form of it."""
 
 
 CLEAR, COPY, ADD_TWO, ADD_MORE = range(4)
 """Kinds of instruction in a sum: zeros, a copy of one run, the sum of two runs, one more run added."""
 
 
-@lru_cache(maxsize=1024)
-def sums(runs: bytes, elements: int) -> npt.NDArray[np.int64]:
-    """Returns the instructions that add up the runs of an `Overlap` with a result of `elements`.
+def sums(table: npt.NDArray[np.int64], elements: int) -> npt.NDArray[np.int64]:
+    """Returns the instructions that add up the runs (`table`) of an `Overlap` with a result of `elements`.
 
     One row per instruction: kind, first element of the result, elements, and source and first element of two operands.
     """
-    table = np.frombuffer(runs, np.int64).reshape(-1, 4)
     ends = table[:, 0] + table[:, 3]
     cuts = np.unique(np.concatenate([[0, elements], table[:, 0], ends])).tolist()
     first: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Virtual instructions of operations on integers.
+"""Symbolic instructions of operations on integers.
 
 Operations of one layer differ in their addresses only. So a program of instructions is made once, with the number of a
 value in place of each address (`_Template`).
@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from raptor.codegen.registers import NONE, Ints, Virtual, virtual, width_code
+from raptor.codegen.registers import NONE, Ints, Symbolic, virtual, width_code
 from raptor.graph.steps import Recipe
-from raptor.pim.ir import Buffer
+from raptor.pim.operations import Buffer
 from raptor.spatial.integer_operations import WORD, Bound, Lookup, Requantise, RequantiseAtOnce
 from raptor.target import isa
 from raptor.target.element import ElementType, bytes_of
@@ -49,13 +49,13 @@ _NOTHING = _Operand(NONE, -1)
 class _Template:
     """Instructions without addresses. value: [instruction, operand] -> number of a value; -1 for none."""
 
-    block: Virtual
+    block: Symbolic
     value: Ints
 
-    def at(self, addresses: Sequence[int]) -> Virtual:
+    def at(self, addresses: Sequence[int]) -> Symbolic:
         """Returns the instructions for values at these addresses."""
         block = self.block.copy()
-        block["value"] += np.array([*addresses, 0], np.int32)[self.value]
+        block["value"] += np.array([*addresses, 0], np.int64)[self.value]
         return block
 
 
@@ -113,7 +113,7 @@ class _Shape:
         return _Operand(register, 1 + len(self.sources) + self.tables + number)
 
 
-def requantise(emitter: _Places, op: Requantise[Buffer]) -> Virtual:
+def requantise(emitter: _Places, op: Requantise[Buffer]) -> Symbolic:
     """Emits the steps of the recipe, row by row, then the bounds, the last of which also makes integers narrower."""
     shape = _Shape(
         op.result.element,
@@ -200,7 +200,7 @@ class _RowWriter:
         self.writer.add(name, bits, self.shape.row, target, source, _Operand(register, -1, end))
 
 
-def requantise_at_once(emitter: _Places, op: RequantiseAtOnce[Buffer]) -> Virtual:
+def requantise_at_once(emitter: _Places, op: RequantiseAtOnce[Buffer]) -> Symbolic:
     """Emits one instruction for each row."""
     row = op.result.width * op.result.channels
     shape = _Shape(op.result.element, (op.source.element,), (op.source.element.bits,), len(op.tables), row)
@@ -211,7 +211,7 @@ def requantise_at_once(emitter: _Places, op: RequantiseAtOnce[Buffer]) -> Virtua
     return writer.template().at([emitter.at(b) for b in chain(op.results, (op.source,), op.tables)])
 
 
-def bound(emitter: _Places, op: Bound[Buffer]) -> Virtual:
+def bound(emitter: _Places, op: Bound[Buffer]) -> Symbolic:
     """Emits one instruction for each bound; a value without bounds is copied with its own smallest number as bound."""
     given, result, length = op.source.element.bits, op.result.element.bits, op.result.elements
     writer = _Writer()
@@ -228,7 +228,7 @@ def bound(emitter: _Places, op: Bound[Buffer]) -> Virtual:
     return writer.template().at([emitter.at(b) for b in chain(op.results, (op.source,), op.scratch)])
 
 
-def lookup(emitter: _Places, op: Lookup[Buffer]) -> Virtual:
+def lookup(emitter: _Places, op: Lookup[Buffer]) -> Symbolic:
     """Emits one instruction."""
     writer = _Writer()
     bits = op.source.element.bits, op.result.element.bits

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from raptor.codegen.registers import Virtual, named, set_operand, virtual
-from raptor.pim import ir
+from raptor.codegen.registers import Symbolic, named, set_operand, virtual
+from raptor.pim.operations import Buffer, LoadRows
 from raptor.target.isa import OPCODE
 
 # NOTE: a scalar instruction that overwrites its own source is executed more than once in the simulator, so each result
@@ -12,7 +12,7 @@ ID, OFFSET, ROW_HIGH, ROW_LOW = 8, 9, 10, 11
 _SEQUENCE = ("sld", "smuli", "saddi", "ld")
 
 
-def load_rows(op: ir.LoadRows[ir.Buffer], local: int, size: int, registers: tuple[int, int, int]) -> Virtual:
+def load_rows(op: LoadRows[Buffer], local: int, size: int, registers: tuple[int, int, int]) -> Symbolic:
     """Emits four instructions for each pixel: read its id, multiply, add the address of the table, load the row.
 
     local, size: address of the result, and bytes of a pixel. registers: the one that holds 0, and the pair of a global

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raptor.codegen.emit import Emitter
 from raptor.codegen.registers import VIRTUAL, Ints, Registers, Virtual, set_widths, width_code
-from raptor.pim.ir import Buffer, CoreProgram, PimProgram
+from raptor.codegen.skeletons import Skeletons
+from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.pim.operations import Buffer
 from raptor.spatial.operations import Operation
 from raptor.target import isa
 from raptor.target.arch import Target
@@ -41,16 +42,18 @@ def _lines(core: int, stream: Stream) -> Iterator[str]:
 
 def generate(program: PimProgram, arch: Target) -> Streams:
     """Returns the stream of each core, with every operation unrolled into instructions."""
-    return Streams({i: _stream(core, arch) for i, core in program.cores.items()})
+    skeletons = {id(core.steps.forms): core.steps.forms for core in program.cores.values()}
+    known = {key: Skeletons.of(forms, arch) for key, forms in skeletons.items()}
+    return Streams({i: _stream(core, known[id(core.steps.forms)], arch) for i, core in program.cores.items()})
 
 
-def _stream(core: CoreProgram, arch: Target) -> Stream:
-    if not core.steps:
+def _stream(core: CoreProgram, skeletons: Skeletons, arch: Target) -> Stream:
+    if not len(core.steps):
         return Stream(np.zeros(0, isa.RECORD), np.zeros(1, np.intp))
-    body, counts = Emitter(core, arch).emit([step.operation for step in core.steps])
+    body, counts = skeletons.instructions(core, arch)
     widths = first_widths(body, arch)
     records, ends = Registers(widths=widths).materialise(np.concatenate([set_widths(widths), body], dtype=VIRTUAL))
-    return Stream(records, ends[1 + np.cumsum([0, *counts])])
+    return Stream(records, ends[1 + np.concatenate([[0], np.cumsum(counts)])])
 
 
 def first_widths(body: Virtual, arch: Target) -> int:
@@ -62,6 +65,6 @@ def first_widths(body: Virtual, arch: Target) -> int:
     return int(wanted[0]) if len(wanted) else width_code(arch.element_bits, arch.element_bits)
 
 
-def operation_name(operation: Operation[Buffer]) -> str:
-    """Returns the name of an operation for people, such as `apply filters`."""
-    return re.sub("(?<!^)(?=[A-Z])", " ", type(operation).__name__).lower()
+def operation_name(kind: type[Operation[Buffer]]) -> str:
+    """Returns the name of a class of operations for people, such as `apply filters`."""
+    return re.sub("(?<!^)(?=[A-Z])", " ", kind.__name__).lower()

@@ -11,18 +11,14 @@ import numpy.typing as npt
 
 from raptor.target import isa
 
-VIRTUAL = np.dtype(
-    [
-        ("opcode", "u1"),
-        ("register", "u1", (3,)),
-        ("value", "<i4", (3,)),
-        ("widths", "<u4"),
-        ("a", "<i4"),
-        ("b", "<i4"),
-        ("c", "<i4"),
-        ("d", "<i4"),
-    ]
-)
+
+def _instructions(integer: str) -> np.dtype[np.void]:
+    """Returns the type of a virtual instruction whose `value` and `c` are of a type of integers."""
+    operands = [("opcode", "u1"), ("register", "u1", (3,)), ("value", integer, (3,)), ("widths", "<u4")]
+    return np.dtype([*operands, ("a", "<i4"), ("b", "<i4"), ("c", integer), ("d", "<i4")])
+
+
+VIRTUAL = _instructions("<i4")
 """A virtual instruction. `register` and `value`: of the operands rd, rs1, rs2; register `NONE` for an unused operand,
 `named` for one whose value is computed.
 
@@ -30,11 +26,15 @@ widths: the widths that must be set, as `width_code` gives them; 0 for an instru
 a, b, c, d: the other fields, as in `isa.RECORD`.
 """
 
+SYMBOLIC = _instructions("<i8")
+"""A virtual instruction with symbols: `value` and `c` may be an unknown address (`symbol`) plus a number of bytes."""
+
 NONE = 255
 NAMED = 128
 """Added to the number of a register that an instruction names, whatever it holds: it is computed."""
 
 Virtual = npt.NDArray[np.void]
+Symbolic = npt.NDArray[np.void]
 Ints = npt.NDArray[np.intp]
 
 _SLDI, _SETBW, _SETFP = (isa.OPCODE[name] for name in ("sldi", "setbw", "setfp"))
@@ -53,22 +53,37 @@ def named(register: int) -> int:
     return NAMED + register
 
 
-def virtual(name: str, count: int) -> Virtual:
+_FAR = 40
+"""Bits of the number of bytes in a symbol."""
+
+
+def symbol(number: int) -> int:
+    """Returns the symbol of an address: address `number` of those that are not known yet."""
+    return (number + 1) << _FAR
+
+
+def resolved(symbols: Ints) -> tuple[Ints, Ints]:
+    """Returns for each symbol the number of its address, -1 for a plain number, and what is added to it."""
+    number = (symbols + (1 << (_FAR - 1))) >> _FAR
+    return number - 1, symbols - (number << _FAR)
+
+
+def virtual(name: str, count: int) -> Symbolic:
     """Makes `count` instructions of one kind, without operands yet."""
-    block = np.zeros(count, VIRTUAL)
+    block = np.zeros(count, SYMBOLIC)
     block["opcode"] = isa.OPCODE[name]
     block["register"] = NONE
     return block
 
 
-def set_widths(widths: int) -> Virtual:
+def set_widths(widths: int) -> Symbolic:
     """Makes the instruction that sets widths."""
     block = virtual("setfp" if widths >> 16 else "setbw", 1)
     block["b"], block["c"] = widths >> 8 & 255, widths & 255
     return block
 
 
-def set_operand(block: Virtual, slot: int, register: int, value: npt.ArrayLike) -> None:
+def set_operand(block: Symbolic, slot: int, register: int, value: npt.ArrayLike) -> None:
     """Makes `register`, which must hold `value`, operand `slot` (0 rd, 1 rs1, 2 rs2) of every instruction."""
     block["register"][:, slot] = register
     block["value"][:, slot] = value

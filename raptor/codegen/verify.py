@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from raptor.codegen.generate import Stream, Streams
 from raptor.common.errors import VerifyError
-from raptor.pim.ir import CoreProgram, LoadRows, PimProgram
+from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.pim.operations import LoadRows
 from raptor.target import isa
 from raptor.target.arch import Target
 from raptor.target.lookups import NotALookupError, lookups
@@ -151,7 +152,8 @@ def _check_rows(core: int, records: isa.Records, positions: isa.Positions, progr
     ids = values.pair(found.read, "rs1") + records["c"][found.read]
     is_ = np.stack([ids, found.stride, found.base, records["c"][found.load], found.size], axis=1)
     wanted: list[Ints] = []
-    for op in (step.operation for step in program.steps if isinstance(step.operation, LoadRows)):
+    for op in map(program.steps.operation, program.steps.of_class(LoadRows).tolist()):
+        assert isinstance(op, LoadRows)
         size = op.result.channels * arch.bytes_of(op.result.element)
         local = program.address(op.result) + np.arange(len(op.ids)) * size
         same = np.broadcast_to([op.stride, op.table, size], (len(op.ids), 3))

@@ -58,11 +58,14 @@ class IncompleteError(UserError):
 class CapacityError(UserError):
     """The chip is too small. The message says how much is needed, how much there is, and what would help."""
 
-    def __init__(self, resource: str, needed: int, available: int, *, where: str, levers: Sequence[str]) -> None:
-        """Takes `levers`: complete suggestions, such as `--cores 12`."""
+    def __init__(
+        self, resource: str, needed: int, available: int, *, where: str, levers: Sequence[str], without: str = ""
+    ) -> None:
+        """Takes `levers`: complete suggestions, such as `--cores 12`; and one that does `without` more of it."""
         self.resource, self.needed, self.available = resource, needed, available
-        self.where, self.levers = where, tuple(levers)
-        super().__init__(f"{where}: {resource}: need {needed}, have {available}; try {' or '.join(levers)}")
+        self.where, self.levers, self.without = where, tuple(levers), without
+        ways = " or ".join((*levers, without) if without else levers)
+        super().__init__(f"{where}: {resource}: need {needed}, have {available}; try {ways}")
 
 
 @dataclass(frozen=True, slots=True)

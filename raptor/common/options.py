@@ -20,6 +20,9 @@ Requant = Literal["exact", "short", "instruction"]
 Strategy = Literal["rows", "raptor", "pixelwise"]
 Scheme = Literal["s8s8", "u8s8", "pow2"]
 
+Goal = Literal["latency", "throughput", "energy", "writes"]
+
+GOAL: OneOf[Goal] = OneOf("optimize", get_args(Goal))
 OBJECTIVE: OneOf[Objective] = OneOf("optimize", get_args(Objective))
 STREAM_FORMAT: OneOf[StreamFormat] = OneOf("stream_format", get_args(StreamFormat))
 WEIGHT_FORMAT: OneOf[WeightFormat] = OneOf("weight_format", get_args(WeightFormat))
@@ -30,6 +33,9 @@ STRATEGY: OneOf[Strategy] = OneOf("mapping", get_args(Strategy))
 
 DEFAULT_STRATEGY: Strategy = "rows"
 """Default mapping strategy: on the chip hundreds of times faster than the reference, `raptor`."""
+
+DEFAULT_DEVICE = "reram-puma"
+"""Device preset for the writes of rounds where the user names none; every figure names its source."""
 
 MOST_BITS = 32
 _MOST_LINES = 2**16 - 1

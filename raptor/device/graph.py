@@ -52,7 +52,7 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """Whether the graph has issued the node."""
+        """True once the graph has issued the node."""
         return self._future is not None
 
     def run_as(self, future: AnyFuture) -> None:

@@ -22,6 +22,8 @@ GROUP = "raptor.devices"
 DEVICE = "reram-puma"
 """Device file of the modelled costs, unless another is named."""
 CROSSBARS = 64
+ANALOG = "analog"
+"""The back end that also reads the device file for its values."""
 Factory = Callable[..., BackEnd]
 """Makes a back end from the wishes of the caller (a `DeviceInfo`) and the options of its own."""
 
@@ -38,8 +40,9 @@ def open(
 ) -> Device:
     """Opens a device.
 
-    `back_end` is `numpy` (float32), `integer`, `socket` (a driver in another process), or the name of an entry point of
-    the group `raptor.devices`. What follows a colon is its address: `socket:/run/board/socket`.
+    `back_end` is `numpy` (float32), `integer`, `analog` (with the slices, converters and errors of `device`), `socket`
+    (a driver in another process), or the name of an entry point of the group `raptor.devices`. What follows a colon is
+    its address: `socket:/run/board/socket`.
 
     `xbar` is rows and columns of weights of a crossbar (one number for a square), and `crossbars` their number. A
     driver of hardware knows both; then they may only repeat what it says.
@@ -55,6 +58,8 @@ def open(
         options["address"] = address
     file, chip = load_device(device), architectures.load(arch)
     wished = _wished(name, chip, parse_xbar(xbar), whole_or_none("crossbars", crossbars, 1, 2**20))
+    if name == ANALOG:
+        options = {"device_file": file, "arch": chip.file, **options}
     made = _make(name, wished, options)
     _check(made.info, parse_xbar(xbar), crossbars)
     costs = Costs(file, _target(arch, made.info), made.info.cells_per_weight)
@@ -66,12 +71,19 @@ def back_ends() -> Mapping[str, Factory]:
     from raptor.device.client import open_socket
     from raptor.device.ideal import IntegerCrossbars, NumpyCrossbars
 
-    ours: dict[str, Factory] = {"numpy": NumpyCrossbars, "integer": IntegerCrossbars, "socket": open_socket}
+    ours: dict[str, Factory] = {"numpy": NumpyCrossbars, "integer": IntegerCrossbars}
+    ours |= {ANALOG: _analog, "socket": open_socket}
     return {name: _late(point) for name, point in plugins(GROUP).items()} | ours
 
 
 def _late(point: EntryPoint) -> Factory:
     return lambda *args, **options: load("back end", point)(*args, **options)
+
+
+def _analog(*args: Any, **options: Any) -> BackEnd:
+    from raptor.device.analog import AnalogCrossbars  # it imports numba
+
+    return AnalogCrossbars(*args, **options)
 
 
 def _make(name: str, wished: DeviceInfo, options: Mapping[str, Any]) -> BackEnd:
@@ -93,7 +105,7 @@ def _wished(name: str, chip: Target, xbar: tuple[int, int] | None, crossbars: in
         version=__version__,
         xbar=xbar or (chip.xbar_rows, max(1, chip.outputs_per_xbar)),
         crossbars=crossbars or CROSSBARS,
-        dtype="int8" if name == "integer" else "float32",
+        dtype="int8" if name in ("integer", ANALOG) else "float32",
         weight_bits=8,
         cell_bits=min(8, chip.cell_bits),
     )

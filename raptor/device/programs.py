@@ -14,12 +14,13 @@ from raptor.common.errors import CapacityError, UserError
 from raptor.device.back_end import Array, DeviceInfo
 from raptor.device.crossbar import Crossbar
 from raptor.device.device import Device
-from raptor.device.opening import open
+from raptor.device.opening import ANALOG, open
 from raptor.output import files
 from raptor.target import arch as architectures
+from validator.crossbar.programming import uses_of
 from validator.program import Program, Writer
 
-_OURS = ("numpy", "integer")
+_OURS = ("numpy", "integer", "analog")
 """Back ends of this process, which are made as large as the program needs."""
 
 
@@ -39,8 +40,8 @@ class Written:
 class Chips(Writer):
     """Writes programs to a device, each to crossbars of its own. A context manager that closes what it has opened.
 
-    `device`: an open device, or the name of a back end as for `raptor.device.open`. `numpy` and `integer` are opened
-    for each program, as large as it is.
+    `device`: an open device, or the name of a back end as for `raptor.device.open`. `numpy`, `integer` and `analog` are
+    opened for each program, as large as it is.
     """
 
     device: Device | str
@@ -85,8 +86,19 @@ def _fitting(name: str, program: Program) -> Device:
     chip = architectures.load(arch)
     rows, cols = chip.xbar_rows, max(1, chip.outputs_per_xbar)
     needed = sum(-(-width // cols) for _, width in _shapes(program).values())
-    wide: dict[str, Any] = {"weight_bits": 16, "input_bits": 32} if name == "integer" else {}
-    return open(name, xbar=(rows, cols), crossbars=max(1, needed), arch=arch, **wide)
+    return open(name, xbar=(rows, cols), crossbars=max(1, needed), arch=arch, **_widths(name, program))
+
+
+def _widths(name: str, program: Program) -> dict[str, Any]:
+    """Returns the widths of a device of integers for a program."""
+    if name == "integer":
+        return {"weight_bits": 16, "input_bits": 32}
+    if name != ANALOG:
+        return {}
+    uses = uses_of(program)
+    return {
+        f"{kind}_bits": max((getattr(use, f"{kind}_bits") for use in uses), default=8) for kind in ("weight", "input")
+    }
 
 
 def write_program(device: Device, program: Program) -> Written:

@@ -4,7 +4,10 @@ Times and sizes of the hardware are not among them: these come from the target (
 means: compiled for the preset `bench` and run in the built-in simulator (docs/performance.md).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from raptor.common.arguments import by_name, fault, finite
 
 MESSAGE_NS = 120
 """Time of a message in ns without its elements, with the time that one end waits for the other.
@@ -48,3 +51,30 @@ class Knobs:
 
 
 DEFAULT = Knobs()
+
+
+def parse_knobs(given: object) -> Knobs:
+    """Returns the knobs with those that are given by name. Raises `UserError` for other names, and wrong numbers."""
+    if given is None:
+        return DEFAULT
+    names = [field.name for field in fields(Knobs)]
+    expected = f"numbers by name, of: {', '.join(names)}"
+    entries = by_name("knobs", given, expected)
+    for name in entries:
+        if name not in names:
+            raise fault("knobs", name, expected)
+    return replace(DEFAULT, **{name: _number(name, value) for name, value in entries.items()})
+
+
+def _number(name: str, value: object) -> float:
+    """Returns the number of a knob: a share is of 0.01 to 1, an exponent may be 0, all others are above it."""
+    least = {"latency": 0.0, "share": 0.01}.get(name, 1e-3)
+    found = finite("knobs", value, least)
+    if name == "share" and found > 1:
+        raise fault("knobs", value, "a share of the cores, of 0.01 to 1")
+    return found
+
+
+def changed(knobs: Knobs) -> Mapping[str, float]:
+    """Returns the knobs that differ from the defaults, by name."""
+    return {f.name: getattr(knobs, f.name) for f in fields(Knobs) if getattr(knobs, f.name) != getattr(DEFAULT, f.name)}

@@ -92,6 +92,6 @@ class LastLayers(Generic[T]):
         first = 1 + max((core for p in apart.values() for core in p.cores), default=-1)
         moved = {key: Placed(p.plan, tuple(core + first for core in p.cores)) for key, p in together.items()}
         placed = apart | moved
-        slowest = max(p.plan.core_ns for p in placed.values())
+        slowest = max((p.plan.core_ns for p in placed.values()), default=0.0)
         behind = sum(LINES_LATE * p.plan.core_ns / self.lines[key] for key, p in moved.items())
         return Shared(last, first, first + cores, {key: placed[key] for key in fronts}, slowest + behind)

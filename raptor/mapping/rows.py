@@ -72,6 +72,7 @@ from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import (
     MESH_FLIT_NS,
     Target,
+    Widths,
     memory_flit_ns,
     typical_flit_ns,
 )
@@ -91,8 +92,18 @@ WORTH_SHARING = 1 / 16
 """Part of the cores above which the last layers share theirs with other layers: with fewer there is little to gain."""
 
 
-def layer_plans(graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = ()) -> dict[str, list[Plan]]:
-    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none."""
+KnownPlans = dict[tuple[Filter, Parts, Widths, Knobs], tuple[Following, list[Plan]]]
+"""Plans of layers on one kind of core, with the work that follows each: parts of a graph have most in common."""
+
+
+def layer_plans(
+    graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = (), known: KnownPlans | None = None
+) -> dict[str, list[Plan]]:
+    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none.
+
+    `known`: plans that were made before; those that are made now are added.
+    """
+    known = {} if known is None else known
     parts = line_parts(graph, arch.xbar_rows)
     after = following(graph, arch)
     found: dict[str, list[Plan]] = {}
@@ -102,20 +113,23 @@ def layer_plans(graph: Graph, arch: Target, knobs: Knobs, without: Container[str
         if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch):
             chip = layer_target(graph, node, arch)
             more = after.get(filter_key(node), NOTHING)
-            plans = list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
-            if plans:
-                found[filter_key(node)] = plans
+            place = node.operator, parts[node.inputs[0]], chip.widths, knobs
+            if place not in known or known[place][0] != more:
+                known[place] = more, list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
+            if known[place][1]:
+                found[filter_key(node)] = known[place][1]
     return found
 
 
-def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
+def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: KnownPlans | None = None) -> Decision:
     """Returns the decision of `rows`; on a chip too small for any layer by line, that of the reference strategy.
 
-    Raises `CapacityError` if even the fewest cores that hold all layers are more than the chip has.
+    `known`: see `layer_plans`. Raises `CapacityError` if even the fewest cores that hold all layers are more than the
+    chip has.
     """
     vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
     on_crossbars = join_views(lift_signals(lay_tokens(as_stencils(graph, vector))))
-    found = _map_lines(on_crossbars, arch, knobs)
+    found = _map_lines(on_crossbars, arch, knobs, known)
     if found is None:
         return map_raptor(graph, arch)
     layers, flow = found
@@ -123,7 +137,9 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT) -> Decision:
     return Decision("rows", tile, flow, {key: (layers | vector)[key] for key in filters_of(graph)})
 
 
-def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Layer], ByLine] | None:
+def _map_lines(
+    graph: Graph, arch: Target, knobs: Knobs, known: KnownPlans | None
+) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small."""
     parts = line_parts(graph, arch.xbar_rows)
     read = {name for node in graph.nodes for name in node.inputs}
@@ -133,7 +149,7 @@ def _map_lines(graph: Graph, arch: Target, knobs: Knobs) -> tuple[dict[str, Laye
     tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs)
     if tokens is not None:
         return tokens
-    layers = layer_plans(graph, arch, knobs)
+    layers = layer_plans(graph, arch, knobs, known=known)
     fitting = _fit(graph, arch, layers, inputs, after, knobs.share)
     if fitting is None:
         return None
@@ -381,6 +397,20 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
                     copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
                     grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies)
                     yield Plan(grid, xbars, core_ns)
+
+
+def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
+    """Returns the working time of the busiest core of a grid for a sample, as the plan of that grid has it."""
+    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
+    extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
+    phases = _phases(operator.window, grid.height)
+    most = {r: min(grid.pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
+    blocks = {r: [line_blocks(operator.window, c, most[r], grid.outputs) for c in grid.cols] for r in parts}
+    return max(
+        _Cost(operator.window, arch, phases, grid.outs, n, extra, 1.0).core_ns(blocks, group, grid.cols, len(grid.ins))
+        for group, n in _shares(operator, grid.ins, grid.outs, outs)
+    )
 
 
 def _grids(operator: Filter, ins: Parts, outs: Parts) -> Iterator[tuple[tuple[Parts, ...], tuple[Parts, ...]]]:

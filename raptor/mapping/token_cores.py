@@ -345,6 +345,13 @@ def _product(graph: Graph, node: Node, operator: Dot) -> Product:
     return Product(node.output, operator.batch, operator.rows, operator.cols, channels)
 
 
+def dot_ns(graph: Graph, node: Node, grid: DotGrid, arch: Target) -> float:
+    """Returns the working time of the busiest core of a product of two computed tensors."""
+    assert isinstance(node.operator, Dot)
+    heads, queries = (max(b - a for a, b in ranges) for ranges in (grid.rows, grid.cols))
+    return _product(graph, node, node.operator).core_ns(heads, queries, arch)
+
+
 def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
     """Returns the choice of groups with the least product of interval and latency; None if the cores do not suffice.
 

@@ -178,8 +178,8 @@ def _layers(
     """Makes the report of each node, in the order of the model. Nodes of one name are one layer."""
     cores: defaultdict[str, set[int]] = defaultdict(set)
     for core in program.cores.values():
-        for step in core.steps:
-            cores[step.node].add(core.core)
+        for node in np.unique(core.steps.node).tolist():
+            cores[core.steps.nodes[node]].add(core.core)
     held: defaultdict[str, list[Matrix | LineMatrix]] = defaultdict(list)
     for core in program.cores.values():
         for group in core.groups:
@@ -270,10 +270,12 @@ def _instructions_by_node(program: PimProgram, streams: Streams) -> dict[str, np
     """Counts the instructions of each node by opcode, [256]."""
     counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(256, np.int64))
     for i, core in program.cores.items():
-        stream = streams.cores[i]
-        ends = stream.step_ends
-        for k, step in enumerate(core.steps):
-            counts[step.node] += _count(stream.records[ends[k] : ends[k + 1]])
+        stream, steps = streams.cores[i], core.steps
+        node = np.repeat(steps.node, np.diff(stream.step_ends))
+        opcode = stream.records["opcode"][stream.step_ends[0] :]
+        found = np.bincount(256 * node + opcode, minlength=256 * len(steps.nodes)).reshape(-1, 256)
+        for k in np.unique(steps.node).tolist():
+            counts[steps.nodes[k]] += found[k]
     return counts
 
 

@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,10 +14,13 @@ from raptor.graph.ir import Filter, Graph, Numbers, Requantise
 from raptor.graph.steps import Recipe
 from raptor.output import files
 from raptor.pim import GlobalMemory, PimProgram
+from raptor.pim.steps import Ints
 from raptor.spatial import SpatialGraph
 from raptor.target.arch import Target, Widths
 from raptor.target.element import MODELLED, Coding, ElementType
 from raptor.target.timing import longest_ns
+
+T = TypeVar("T")
 
 
 def timeout_ms(graph: SpatialGraph, program: PimProgram, streams: Streams, arch: Target) -> int:
@@ -54,9 +58,9 @@ def memory_map(graph: SpatialGraph, memory: GlobalMemory, program: PimProgram, a
 
 def _tables(program: PimProgram) -> Iterator[files.TablePlace]:
     """Yields each table of which rows are loaded."""
-    loads = (
-        s.operation for core in program.cores.values() for s in core.steps if isinstance(s.operation, pim.LoadRows)
-    )
+    steps = [core.steps for core in program.cores.values()]
+    found = (of.operation(i) for of in steps for i in of.of_class(pim.LoadRows).tolist())
+    loads = [op for op in found if isinstance(op, pim.LoadRows)]
     for address, rows, stride in dict.fromkeys((load.table, load.rows, load.stride) for load in loads):
         yield files.TablePlace(address=address, rows=rows, stride=stride)
 
@@ -113,17 +117,18 @@ def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
 def layers(program: PimProgram, streams: Streams) -> files.Layers:
     """Makes `layers.json`: core, instruction and address at which each tile of each tensor can be read."""
 
-    def tile(spot: pim.Spot) -> files.ProbeTile:
-        core = program.cores[spot.core]
-        (buffer,) = core.steps[spot.step - 1].operation.results
-        return files.ProbeTile(
-            channels=spot.region.channels,
-            rows=spot.region.rows,
-            cols=spot.region.cols,
-            core=spot.core,
-            pc=int(streams.cores[spot.core].step_ends[spot.step]),
-            address=core.address(buffer),
-        )
+    def tiles(spots: Sequence[pim.Spot]) -> Iterator[files.ProbeTile]:
+        for spot in spots:
+            core, stream = program.cores[spot.core], streams.cores[spot.core]
+            assert core.addresses is not None, "buffers have addresses"
+            yield files.ProbeTile(
+                channels=spot.region.channels,
+                rows=spot.region.rows,
+                cols=spot.region.cols,
+                core=spot.core,
+                pc=int(stream.step_ends[spot.step]),
+                address=int(core.addresses[core.steps.results(np.array([spot.step - 1]))[0]]),
+            )
 
     probes = (
         files.Probe(
@@ -132,7 +137,7 @@ def layers(program: PimProgram, streams: Streams) -> files.Layers:
             coding=_coding(t.element, t.coding),
             image_shape=t.image.shape,
             channel_axis=t.image.channel_axis,
-            tiles=tuple(map(tile, t.spots)),
+            tiles=tuple(tiles(t.spots)),
         )
         for t in program.traces
     )
@@ -141,20 +146,31 @@ def layers(program: PimProgram, streams: Streams) -> files.Layers:
 
 def steps(program: PimProgram, streams: Streams) -> files.Steps:
     """Makes the node and operation that each instruction serves; the prologue of a core belongs to its first step."""
-    steps = {i: core.steps for i, core in program.cores.items() if core.steps}
-    nodes = {name: k for k, name in enumerate(dict.fromkeys(s.node for core in steps.values() for s in core))}
-    kinds = dict.fromkeys(codegen.operation_name(s.operation) for core in steps.values() for s in core)
-    operations = {name: k for k, name in enumerate(kinds)}
-    cores = (
-        files.CoreSteps(
-            core=i,
-            ends=tuple(map(int, streams.cores[i].step_ends[1:])),
-            nodes=tuple(nodes[s.node] for s in core),
-            operations=tuple(operations[codegen.operation_name(s.operation)] for s in core),
+    steps = {i: core.steps for i, core in program.cores.items() if len(core.steps)}
+    nodes, operations = dict[str, int](), dict[type, int]()
+    cores: list[files.CoreSteps] = []
+    for i, core in steps.items():
+        kinds = [type(form.operation) for form in core.forms.forms]
+        cores.append(
+            files.CoreSteps(
+                core=i,
+                ends=tuple(streams.cores[i].step_ends[1:].tolist()),
+                nodes=_numbered(core.node, core.nodes, nodes),
+                operations=_numbered(core.form, kinds, operations),
+            )
         )
-        for i, core in steps.items()
-    )
-    return files.Steps(nodes=tuple(nodes), operations=tuple(operations), cores=tuple(cores))
+    names = tuple(map(codegen.operation_name, operations))
+    return files.Steps(nodes=tuple(nodes), operations=names, cores=tuple(cores))
+
+
+def _numbered(which: Ints, things: Sequence[T], known: dict[T, int]) -> tuple[int, ...]:
+    """Returns the number in `known` of each thing, given by its index; adds new things as they occur first."""
+    indices, first = np.unique(which, return_index=True)
+    number = np.zeros(len(things), np.int64)
+    in_order: list[int] = indices[np.argsort(first)].tolist()
+    for index in in_order:
+        number[index] = known.setdefault(things[index], len(known))
+    return tuple(number[which].tolist())
 
 
 def weights(program: PimProgram, graph: SpatialGraph) -> dict[int, list[Numbers]]:

@@ -33,6 +33,8 @@ LAYERS = "layers.json"
 STEPS = "steps.json"
 MANIFEST = "manifest.json"
 SEGMENTS = "segments.json"
+ROUNDS = "rounds.json"
+DEVICE = "device.json"
 REPORT = "report.json"
 MAPPING = "mapping.json"
 ARCH = "arch.json"
@@ -423,10 +425,97 @@ class Segments(Schema):
 
     @model_validator(mode="after")
     def _files_are_known(self) -> Self:
-        if set(self.files) != {MODEL, REPORT}:
-            raise ValueError(f"files: expected {MODEL} and {REPORT}")
+        if set(self.files) - {ROUNDS, DEVICE} != {MODEL, REPORT} or (ROUNDS in self.files) != (DEVICE in self.files):
+            raise ValueError(f"files: expected {MODEL} and {REPORT}, with {ROUNDS} also {DEVICE}")
         return self
 
     def crossing(self, name: str) -> Crossing:
         """Returns the tensor at the borders."""
         return next(c for c in self.crossings if c.name == name)
+
+
+class GroupWrite(Schema):
+    """An array group that is written: crossbars from `first` on, for a matrix of `rows` x `cols` weights.
+
+    `sha256`: digest of the matrix, its shape included (`raptor.common.digests`).
+    """
+
+    core: Count
+    group: Count
+    first: Count
+    xbars: Dimension
+    rows: Dimension
+    cols: Dimension
+    cells: Dimension
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Round(Schema):
+    """A segment of the chip, and what is written before it runs. `cores`: how many of the chip it uses.
+
+    `writes`: array groups that the crossbars do not hold from earlier rounds or the batch before. `write_pj` is null if
+    the device file has no energy. `waits`: tensors in global memory while it runs, for it or for later rounds;
+    `memory_bytes`: global memory with those of all samples of a batch.
+    """
+
+    path: str
+    cores: Count
+    writes: Items[GroupWrite]
+    write_ns: Annotated[float, Field(ge=0)]
+    write_pj: Annotated[float, Field(ge=0)] | None
+    waits: Items[str]
+    memory_bytes: Address
+
+
+class CutAlternative(Schema):
+    """Another way to cut the model: its rounds, and the estimated time of a batch; null if it does not fit."""
+
+    name: str
+    rounds: Count
+    batch_ns: Annotated[float, Field(gt=0)] | None
+
+
+class RoundCut(Schema):
+    """A place where the model is cut: before the ONNX node `before`.
+
+    `waiting_bytes`: tensors of a sample that wait there. `apart_ns`, `joined_ns`: estimated time of a batch for the
+    rounds on both sides, and for one round in their place; null if that does not fit the chip.
+    """
+
+    before: str
+    waiting_bytes: Address
+    apart_ns: Annotated[float, Field(gt=0)]
+    joined_ns: Annotated[float, Field(gt=0)] | None
+
+
+class Rounds(Schema):
+    """`rounds.json`: segments whose weights are on the chip one after another, as they do not fit all at once.
+
+    For each batch of `batch` samples, each round is written and then runs for all samples; then the next one is. Times
+    and energies of writing are those of the device in `device.json`.
+    """
+
+    version: Literal[1] = FORMAT_VERSION
+    batch: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    device: str
+    source: str = Field(description="where the numbers of the device come from")
+    cells: Address = Field(description="cells of all crossbars of the chip")
+    rounds: Items[Round]
+    split: Items[str] = Field(description="layers that are too large for the chip and were cut into parts")
+    estimated_ns: Annotated[float, Field(ge=0)] = Field(description="time of a batch by which the cuts were chosen")
+    cuts: Items[RoundCut]
+    alternatives: Items[CutAlternative]
+
+    @property
+    def writes(self) -> int:
+        """Number of cells that are written for each batch."""
+        return sum(write.cells for one in self.rounds for write in one.writes)
+
+    @property
+    def worst(self) -> int:
+        """Writes for each batch of the crossbar that is written most often."""
+        count: dict[tuple[int, int], int] = {}
+        for write in (write for one in self.rounds for write in one.writes):
+            for xbar in range(write.first, write.first + write.xbars):
+                count[write.core, xbar] = count.get((write.core, xbar), 0) + 1
+        return max(count.values(), default=0)

@@ -28,6 +28,7 @@ from raptor.output import files
 from raptor.output.compile_report import CompileReport
 from raptor.target import arch, encoding, isa
 from raptor.target.arch import Target
+from raptor.target.device_file import DeviceFile
 
 Numbers = npt.NDArray[np.float32 | np.int8 | np.int16 | np.int32]
 Constants = npt.NDArray[np.float32 | np.int32 | np.uint8]
@@ -124,7 +125,10 @@ class SegmentArtifacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostedArtifacts:
-    """Contents of the files of a program in segments. `report`: of all segments of the chip together."""
+    """Contents of the files of a program in segments. `report`: of all segments of the chip together.
+
+    `rounds`, `device`: only of segments that take turns on the chip.
+    """
 
     name: str
     options: Mapping[str, Any]
@@ -135,6 +139,8 @@ class HostedArtifacts:
     host_nodes: tuple[files.HostNode, ...]
     report: CompileReport
     onnx_bytes: bytes
+    rounds: files.Rounds | None = None
+    device: DeviceFile | None = None
 
 
 def write_hosted(
@@ -150,7 +156,10 @@ def write_hosted(
     form = _Form(version, stream_format, weight_format)
     with replacing(folder, force=force) as temporary:
         segments = tuple(_write_segment(s, k, temporary, form) for k, s in enumerate(artifacts.segments))
-        contents = ((files.MODEL, [artifacts.onnx_bytes]), (files.REPORT, [storage.to_json(artifacts.report)]))
+        contents = [(files.MODEL, [artifacts.onnx_bytes]), (files.REPORT, [storage.to_json(artifacts.report)])]
+        if artifacts.rounds is not None and artifacts.device is not None:
+            contents.append((files.ROUNDS, [storage.to_json(artifacts.rounds)]))
+            contents.append((files.DEVICE, [storage.to_json(artifacts.device)]))
         listed = files.Segments(
             tool=f"{_TOOL} {version}",
             model=artifacts.name,

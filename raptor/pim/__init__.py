@@ -2,8 +2,9 @@
 
 from raptor.pim.allocate import allocate, memory_warnings, reuse_operands
 from raptor.pim.global_memory import GlobalMemory, map_global_memory
-from raptor.pim.ir import Group, LoadRows, PimProgram, Spot
+from raptor.pim.ir import Group, PimProgram, Spot
 from raptor.pim.lowering import lower
+from raptor.pim.operations import LoadRows
 from raptor.pim.verify import verify
 
 __all__ = [

@@ -7,48 +7,51 @@ import numpy as np
 
 from raptor.common.errors import CapacityError
 from raptor.common.spelling import option
-from raptor.pim.ir import Buffer, CoreProgram, PimProgram, Step
+from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.pim.steps import OPERAND, RESULT, Buffers, Ints, Steps, type_number
 from raptor.spatial.operations import Vector
 from raptor.target.arch import Target
 from raptor.target.element import MODELLED
 
+NO_ADDRESS = -1
+"""The address of a buffer that is not in use."""
 ALIGNMENT = 4
 """Integers of up to 4 bytes begin at multiples of this: memories read aligned words faster."""
 
 
-def granule(buffer: Buffer, arch: Target) -> int:
-    """Returns the bytes of which the address of a buffer is a multiple."""
-    return arch.element_bytes if buffer.element == MODELLED else ALIGNMENT
+def granules(types: Ints, arch: Target) -> Ints:
+    """Returns the bytes of which the addresses of buffers are multiples, by the types of their elements."""
+    return np.where(types == type_number(MODELLED), arch.element_bytes, ALIGNMENT)
 
 
-def room(buffer: Buffer, arch: Target) -> int:
-    """Returns the bytes that a buffer takes: more than it has, up to a multiple of `granule`.
+def rooms(buffers: Buffers, arch: Target) -> Ints:
+    """Returns the bytes that each buffer takes: more than it has, up to a multiple of its granule.
 
     The simulator counts both ends of a range as inside, so neighbours would overlap.
     """
-    step = granule(buffer, arch)
-    return buffer.elements * arch.bytes_of(buffer.element) // step * step + step
+    step = granules(buffers.elements[:, 1], arch)
+    return buffers.sizes(arch) // step * step + step
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """Lifetime of a buffer: step `first` writes it first, step `last` uses it last."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Lifetimes:
+    """Lifetimes of the buffers of a core that are in use, in order of first use, as columns.
 
-    buffer: Buffer
-    first: int
-    last: int
+    buffer: its number. first, last: the steps that use it first and last.
+    """
 
+    buffer: Ints
+    first: Ints
+    last: Ints
 
-def lifetimes(core: CoreProgram) -> list[Lifetime]:
-    """Returns the lifetimes of a core's buffers, in order of first use."""
-    first: dict[str, tuple[Buffer, int]] = {}
-    last: dict[str, int] = {}
-    for i, step in enumerate(core.steps):
-        for buffer in step.operation.touches:
-            if buffer.name not in last:
-                first[buffer.name] = (buffer, i)
-            last[buffer.name] = i
-    return [Lifetime(buffer, i, last[name]) for name, (buffer, i) in first.items()]
+    @classmethod
+    def of(cls, steps: Steps) -> "Lifetimes":
+        """Finds the lifetimes of a core's buffers."""
+        buffer, first_use = np.unique(steps.used, return_index=True)
+        buffer = buffer[np.argsort(first_use)]
+        uses = steps.uses()
+        first, last = uses.first(len(steps.buffers)), uses.last(len(steps.buffers))
+        return cls(buffer, first[buffer], last[buffer])
 
 
 def reuse_operands(program: PimProgram) -> PimProgram:
@@ -60,29 +63,20 @@ def reuse_operands(program: PimProgram) -> PimProgram:
 
 
 def _reuse_on_core(core: CoreProgram) -> CoreProgram:
-    """Renames buffers: a result gets the name of the operand whose memory it takes."""
-    last = {life.buffer.name: life.last for life in lifetimes(core)}
-    home: dict[str, str] = {}
-    """Name of a buffer -> name of the buffer whose memory it takes."""
-
-    def moved(buffer: Buffer) -> Buffer:
-        return replace(buffer, name=home[buffer.name]) if buffer.name in home else buffer
-
-    steps: list[Step] = []
-    for i, step in enumerate(core.steps):
-        op = step.operation
-        if isinstance(op, Vector):
-            dying = (b for b in op.operands if last[b.name] == i and _same_size(b, op.result))
-            operand = next(dying, None)
-            if operand is not None:
-                home[op.result.name] = moved(operand).name
-        affected = any(buffer.name in home for buffer in op.touches)
-        steps.append(replace(step, operation=op.map_operands(moved)) if affected else step)
-    return replace(core, steps=tuple(steps))
-
-
-def _same_size(a: Buffer, b: Buffer) -> bool:
-    return a.elements == b.elements and a.element == b.element
+    """Gives results the buffer of the operand whose memory they take."""
+    steps, uses = core.steps, core.steps.uses()
+    last = uses.last(len(steps.buffers))
+    vector = steps.forms.of_class(Vector)[steps.form][uses.step]
+    result = np.zeros(len(steps), np.int64)  # the place of the result among all uses, for each step
+    result[uses.step[uses.role == RESULT]] = np.flatnonzero(uses.role == RESULT)
+    alike = (uses.elements == uses.elements[result[uses.step]]).all(axis=1)
+    dying = np.flatnonzero(vector & (uses.role == OPERAND) & (last[uses.buffer] == uses.step) & alike)
+    step, first = np.unique(uses.step[dying], return_index=True)
+    home = np.arange(len(steps.buffers))
+    home[uses.buffer[result[step]]] = uses.buffer[dying[first]]
+    while (home[home] != home).any():
+        home = home[home]
+    return replace(core, steps=replace(steps, used=home[steps.used]))
 
 
 def allocate(program: PimProgram, arch: Target) -> PimProgram:
@@ -127,8 +121,9 @@ def _largest(program: PimProgram, arch: Target) -> _Over | None:
     if not over:
         return None
     worst = max(over, key=lambda i: (over[i], -i))
-    nodes = Counter(step.node for step in program.cores[worst].steps)
-    return _Over(len(over), worst, over[worst], nodes.most_common(1)[0][0])
+    steps = program.cores[worst].steps
+    nodes: list[int] = steps.node.tolist()
+    return _Over(len(over), worst, over[worst], steps.nodes[Counter(nodes).most_common(1)[0][0]])
 
 
 def memory_warnings(program: PimProgram, arch: Target) -> tuple[str, ...]:
@@ -149,10 +144,9 @@ def _allocate_core(core: CoreProgram, arch: Target) -> CoreProgram:
     """Gives each buffer of a core an address: the largest first, at the lowest address that is free during its life."""
     from raptor.pim.allocate_kernel import first_fit  # compiled code is loaded only where it runs
 
-    lives = lifetimes(core)
-    first = np.array([life.first for life in lives], np.int64)
-    last = np.array([life.last for life in lives], np.int64)
-    size = np.array([room(life.buffer, arch) for life in lives], np.int64)
-    start = first_fit(np.argsort(-size, kind="stable"), first, last, size)
-    addresses = {life.buffer.name: int(at) for life, at in zip(lives, start, strict=True)}
+    lives, buffers = Lifetimes.of(core.steps), core.steps.buffers
+    size = rooms(buffers, arch)[lives.buffer]
+    start = first_fit(np.argsort(-size, kind="stable"), lives.first, lives.last, size)
+    addresses = np.full(len(buffers), NO_ADDRESS)
+    addresses[lives.buffer] = start
     return replace(core, addresses=addresses, local_bytes=int((start + size).max(initial=0)))

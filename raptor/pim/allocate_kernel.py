@@ -31,3 +31,26 @@ def first_fit(order: Ints, first: Ints, last: Ints, size: Ints) -> Ints:
             k -= 1
         placed[k] = i
     return start
+
+
+@kernel
+def first_clash(first: Ints, last: Ints, low: Ints, high: Ints) -> tuple[int, int]:
+    """Returns the first range that overlaps one before it, and that one; -1 and -1 if all are apart.
+
+    Range i takes `low[i]` to `high[i]` from step `first[i]` to step `last[i]`. The first steps must not fall.
+    """
+    alive = np.empty_like(low)
+    count = 0
+    for i in range(len(low)):
+        kept = 0
+        for k in range(count):
+            j = alive[k]
+            if last[j] < first[i]:
+                continue
+            if low[j] < high[i] and low[i] < high[j]:
+                return i, j
+            alive[kept] = j
+            kept += 1
+        alive[kept] = i
+        count = kept + 1
+    return -1, -1

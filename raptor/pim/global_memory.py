@@ -50,11 +50,11 @@ class GlobalMemory:
 
 def map_global_memory(schedule: Schedule, arch: Target) -> GlobalMemory:
     """Returns a map with an address for every input tile, constant and output tile; constants in order of first use."""
-    graph = schedule.graph
+    graph = schedule.placed.graph
     inputs, position = _place_tensors(graph, graph.inputs, 0, arch)
     pool = _Pool(position, arch.element_bytes)
     constants: dict[str, int] = {}
-    for constant in _constants(graph):
+    for constant in _constants(schedule):
         if constant.name not in constants:
             constants[constant.name] = pool.place(constant)
     outputs, end = _place_tensors(graph, graph.outputs, position + pool.size, arch)
@@ -71,10 +71,11 @@ def _place_ids(
     Registers are loaded from global memory only, and by words, so there are bytes of a word after the last id.
     Raises `CapacityError` for a table beyond the addresses that one register can tell apart.
     """
-    graph = schedule.graph
+    graph = schedule.placed.graph
     given = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts} | graph.literals.keys()
     places: dict[tuple[str, int], int] = {}
-    takes = [(core, op) for core, work in schedule.steps() for op in _takes(work)]
+    steps = schedule.steps() if graph.dataflow.is_form(TakeRows).any() else ()
+    takes = [(core, op) for core, work in steps for op in _takes(work)]
     for core, op in takes:
         last = constants[op.table.name] + _size(op.table, arch)
         if last > REGISTER_BYTES:
@@ -127,13 +128,15 @@ def _padded(values: Bytes) -> Bytes:
     return np.concatenate([values, np.zeros(-len(values) % ALIGNMENT, np.uint8)])
 
 
-def _constants(graph: SpatialGraph) -> Iterator[ConstantTile]:
+def _constants(schedule: Schedule) -> Iterator[ConstantTile]:
+    """Yields all constants, those that operations read in order of first use."""
+    graph, flow = schedule.placed.graph, schedule.placed.graph.dataflow
     yield from graph.literals.values()
-    for compute in graph.computes:
-        for op in compute.body:
-            for operand in op.operands:
-                if isinstance(operand, ConstantTile):
-                    yield operand
+    order = np.array(schedule.order, np.int64)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    used = flow.use_constant[np.argsort(rank[flow.op_compute[flow.use_op]], kind="stable")]
+    yield from (flow.constants[number] for number in dict.fromkeys(used.tolist()))
 
 
 def _place_tensors(

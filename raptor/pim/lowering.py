@@ -5,18 +5,20 @@ appended together. They are neighbours in that order, and the program of each co
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from raptor.pim import ir
 from raptor.pim.global_memory import GlobalMemory
-from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
+from raptor.pim.operations import Buffer, LoadRows, Repeat
+from raptor.pim.slots import Slot, Slots
+from raptor.pim.steps import LOAD, RECEIVE, SEND, STORE, TRANSFERS, WHOLE, Buffers, Form, Forms, Steps
 from raptor.spatial.ir import BodyOp, Compute, Copy, SpatialGraph, TakeRows, TensorParts
-from raptor.spatial.operations import Move, Operation, Stencil, Vector
-from raptor.spatial.placed import Fetch, Schedule
-from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.spatial.operations import Move, Operation
+from raptor.spatial.placed import Schedule
+from raptor.spatial.tiles import ConstantTile, Tile, Value
 from raptor.target.arch import Target
 from raptor.target.element import MODELLED
 
@@ -27,22 +29,60 @@ def lower(schedule: Schedule, memory: GlobalMemory, arch: Target) -> ir.PimProgr
     Visits computes and fetches in the order of the schedule, and appends operations to the programs of their cores.
     """
     lowering = _Lowering(schedule.placed.graph, memory, arch)
-    for core, step in schedule.steps():
-        lowering.visit(step, core)
+    computes, cores = schedule.placed.graph.computes, schedule.placed.cores
+    for i in schedule.order:
+        if i < len(computes):
+            lowering.visit(i, computes[i], cores[i])
+        else:
+            fetch = schedule.fetches[i - len(computes)]
+            lowering.local(fetch.tile, fetch.core, lowering.node(fetch.node))
     lowering.store_inputs()
     return lowering.program()
 
 
 @dataclass(slots=True)
 class _Core:
-    """Program of a core so far. `here`: buffers by name of the tile or constant that they hold."""
+    """Program of a core so far: `buffers`, and columns as in `Steps`. `here`: buffers by name of what they hold."""
 
     groups: list[ir.Group] = field(default_factory=list[ir.Group])
-    steps: list[ir.Step] = field(default_factory=list[ir.Step])
-    here: dict[str, ir.Buffer] = field(default_factory=dict[str, ir.Buffer])
+    here: dict[str, int] = field(default_factory=dict[str, int])
+    buffers: list[Value] = field(default_factory=list[Value])
+    rows: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    used: list[int] = field(default_factory=list[int])
+    counts: list[int] = field(default_factory=list[int])
 
-    def add(self, operation: Operation[ir.Buffer], node: str) -> None:
-        self.steps.append(ir.Step(operation, node))
+    def new(self, value: Value) -> int:
+        """Returns the number of a new buffer for a value."""
+        self.buffers.append(value)
+        return len(self.buffers) - 1
+
+    def holds(self, value: Value) -> int:
+        """Returns the number of a new buffer which holds a value from now on."""
+        number = self.here[value.name] = self.new(value)
+        return number
+
+    def add(self, node: int, form: int, used: Sequence[int], number: int = 0) -> None:
+        """Appends an operation on the buffers `used`."""
+        self.rows.append((form, node, number, 0, WHOLE, 0))
+        self.used += used
+        self.counts.append(len(used))
+
+    def transfer(self, node: int, form: int, buffer: int, number: int, peer: int, span: tuple[int, int]) -> None:
+        """Appends a transfer."""
+        self.rows.append((form, node, number, peer, *span))
+        self.used.append(buffer)
+        self.counts.append(1)
+
+    def steps(self, forms: Forms, nodes: tuple[str, ...]) -> Steps:
+        """Returns the columns."""
+        form, node, number, peer, *span = np.array(self.rows, np.int64).reshape(-1, 6).T
+        start = np.cumsum([0, *self.counts])
+        used = np.array(self.used, np.int64)
+        spans = np.stack(span, axis=1)
+        return Steps(forms, nodes, Buffers(tuple(self.buffers)), form, node, number, peer, spans, start, used)
+
+
+_ALL = WHOLE, 0
 
 
 @dataclass(slots=True)
@@ -53,6 +93,15 @@ class _Lowering:
     memory: GlobalMemory
     arch: Target
     cores: defaultdict[int, _Core] = field(default_factory=lambda: defaultdict(_Core))
+    forms: list[Form] = field(default_factory=lambda: list(TRANSFERS))
+    form_of: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    """Number of each form that the graph does not have."""
+    slots: dict[int, tuple[int, Slots]] = field(default_factory=dict[int, tuple[int, Slots]])
+    """Number of the form, and the slots, for each form of the graph."""
+    first_op: list[int] = field(init=False)
+    op_form: list[int] = field(init=False)
+    """The number of the first operation of each compute, and the form of each operation."""
+    nodes: dict[str, int] = field(default_factory=dict[str, int])
     made: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """For each tile computed so far: its core, and the number of steps of that core up to then."""
     stored: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
@@ -61,11 +110,14 @@ class _Lowering:
     """Global address of each tile of a model input or constant."""
     outputs: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Global addresses where each tile is a model output."""
-    first_group: dict[tuple[int, ir.Group], int] = field(default_factory=dict[tuple[int, ir.Group], int])
-    """(core, first group of a compute) -> its number on the core."""
+    first_group: dict[tuple[int, object], int] = field(default_factory=dict[tuple[int, object], int])
+    """(core, first group of a compute, or identity of its matrices) -> number of this group on the core."""
     channels: int = 0
 
     def __post_init__(self) -> None:
+        flow = self.graph.dataflow
+        self.first_op = np.searchsorted(flow.op_compute, np.arange(len(self.graph.computes))).tolist()
+        self.op_form = flow.op_form.tolist()
         for name, address in _tile_addresses(self.graph, self.memory.inputs):
             self.inputs[name] = address
         for name, address in _tile_addresses(self.graph, self.memory.outputs):
@@ -73,171 +125,177 @@ class _Lowering:
         for name in self.graph.literals:
             self.inputs[name] = self.memory.constants[name]
 
-    def visit(self, compute: Compute | Fetch, core: int) -> None:
-        """Appends the operations of a compute or a fetch to the program of `core`, and what they need to others."""
-        if isinstance(compute, Fetch):
-            self.local(compute.tile, core, compute.node)
-            return
-        first_group = self.groups_of(compute, core)
-        for op in compute.body:
+    def node(self, name: str) -> int:
+        """Returns the number of an ONNX node."""
+        return self.nodes.setdefault(name, len(self.nodes))
+
+    def visit(self, number: int, compute: Compute, core: int) -> None:
+        """Appends the operations of a compute to the program of `core`, and what they need to others."""
+        node, program = self.node(compute.node), self.cores[core]
+        first_group = self.groups_of(compute, core) if compute.matrices else 0
+        for k, op in enumerate(compute.body, self.first_op[number]):
             if isinstance(op, Copy):
-                self.copy(op, core, compute.node)
+                self.copy(op, core, node)
             elif isinstance(op, TakeRows):
-                self.take(op, core, compute.node)
+                self.take(op, core, node)
             else:
-                self.cores[core].add(self.lower(op, core, first_group, compute.node), compute.node)
-            self.made[op.result.name] = (core, len(self.cores[core].steps))
+                form, slots = self.slots_of(self.op_form[k], op, compute)
+                program.add(node, form, self.fill(slots, op, core, node), first_group)
+            self.made[op.result.name] = (core, len(program.rows))
         for tile in compute.results:
-            self.store(tile, core, compute.node)
+            if tile.name in self.outputs:
+                self.store(tile, core, node)
 
     def groups_of(self, compute: Compute, core: int) -> int:
         """Returns the number of the compute's first array group on its core. Equal matrices share their groups."""
-        groups = self.cores[core].groups
-        if not compute.matrices:
-            return 0
-        bits = self.graph.filters[compute.layer].weight_bits
-        wanted = [ir.Group(compute.layer, m, bits) for m in compute.matrices]
-        key = (core, wanted[0])
-        if key not in self.first_group:
-            self.first_group[key] = len(groups)
-            groups += wanted
-        return self.first_group[key]
+        same = core, id(compute.matrices)
+        if same not in self.first_group:
+            bits = self.graph.filters[compute.layer].weight_bits
+            wanted = [ir.Group(compute.layer, m, bits) for m in compute.matrices]
+            groups = self.cores[core].groups
+            if (core, wanted[0]) not in self.first_group:
+                self.first_group[core, wanted[0]] = len(groups)
+                groups += wanted
+            self.first_group[same] = self.first_group[core, wanted[0]]
+        return self.first_group[same]
 
-    def lower(self, op: BodyOp, core: int, first_group: int, node: str) -> Operation[ir.Buffer]:
-        """Returns the operation on buffers. Operands that are not on the core are brought there first."""
-        for tile in op.reads:
-            self.local(tile, core, node)
-        here = self.cores[core].here
-        here[op.result.name] = _buffer(op.result)
+    def slots_of(self, number: int, op: BodyOp, compute: Compute) -> tuple[int, Slots]:
+        """Returns the number of an operation's form, and its slots. `number`: that of its form in the graph."""
+        if number not in self.slots:
+            bits = self.graph.filters[compute.layer].weight_bits if compute.matrices else 0
+            slots = Slots.of(op, bits)
+            self.forms.append(slots.form)
+            self.slots[number] = len(self.forms) - 1, slots
+        return self.slots[number]
 
-        def buffer_of(tile: Tile) -> ir.Buffer:
-            return self.constant(tile, core, node) if isinstance(tile, ConstantTile) else here[tile.name]
+    def form_of_op(self, op: Operation[Buffer]) -> int:
+        """Returns the number of the form of an operation on slots, which equal operations share."""
+        number = self.form_of.setdefault(op.form, len(self.forms))
+        if number == len(self.forms):
+            self.forms.append(Form.of(op))
+        return number
 
-        def row_of(tile: Tile) -> ir.Buffer:
-            return self.repeated(buffer_of(tile), tile, op.result, core, node)
+    def fill(self, slots: Slots, op: BodyOp, core: int, node: int) -> list[int]:
+        """Returns the buffers of an operation. Operands that are not on the core are brought there first."""
+        program, reads = self.cores[core], op.reads
+        for tile in reads:
+            if tile.name not in program.here:
+                self.local(tile, core, node)
+        result = program.holds(op.result)
+        constants = [tile for tile in op.operands if isinstance(tile, ConstantTile)] if slots.constants else []
+        used: list[int] = []
+        for slot in slots.operands:
+            tile = constants[slot.place] if slot.constant else reads[slot.place]
+            buffer = self.constant(constants[slot.place], core, node) if slot.constant else program.here[tile.name]
+            used.append(self.repeated(slot, buffer, tile, op.result, core, node) if slot.repeated else buffer)
+        used.append(result)
+        used += [program.new(replace(value, name=op.result.name + end)) for end, value in slots.scratch]
+        return used
 
-        def vectors_of(tile: Tile) -> ir.Buffer:
-            assert isinstance(op, Stencil)
-            return (
-                self.side_by_side(buffer_of(tile), op.together, core, node) if tile is op.vectors else buffer_of(tile)
-            )
-
-        if isinstance(op, Vector | Requantise | RequantiseAtOnce):
-            lowered = op.map_operands(row_of)
-        else:
-            lowered = op.map_operands(vectors_of if isinstance(op, Stencil) else buffer_of)
-        return lowered.shift_matrices(first_group) if first_group else lowered
-
-    def local(self, tile: Tile, core: int, node: str) -> ir.Buffer:
+    def local(self, tile: Tile, core: int, node: int) -> int:
         """Returns the buffer of a tile on this core; loads or receives it if it is not there yet."""
-        here = self.cores[core].here
-        if tile.name not in here:
-            buffer = _buffer(tile)
-            if tile.name in self.inputs:
-                self.cores[core].add(ir.Load(buffer, self.inputs[tile.name]), node)
-            else:
-                self.transfer(tile, buffer, core, node)
-            here[tile.name] = buffer
-        return here[tile.name]
+        program = self.cores[core]
+        if tile.name in program.here:
+            return program.here[tile.name]
+        buffer = program.holds(tile)
+        if tile.name in self.inputs:
+            program.transfer(node, LOAD, buffer, self.inputs[tile.name], 0, _ALL)
+        else:
+            source, _ = self.made[tile.name]
+            self.message(source, self.cores[source].here[tile.name], _ALL, core, buffer, _ALL, node)
+        return buffer
 
-    def transfer(self, tile: Tile, buffer: ir.Buffer, core: int, node: str) -> None:
-        """Sends a tile over a new channel. The send and the receive are neighbours in the global order."""
-        source, _ = self.made[tile.name]
-        self.cores[source].add(ir.Send(self.cores[source].here[tile.name], core, self.channels), node)
-        self.cores[core].add(ir.Receive(buffer, source, self.channels), node)
+    def message(
+        self, source: int, given: int, taken: tuple[int, int], core: int, buffer: int, into: tuple[int, int], node: int
+    ) -> None:
+        """Sends a buffer over a new channel. The send and the receive are neighbours in the global order."""
+        self.cores[source].transfer(node, SEND, given, self.channels, core, taken)
+        self.cores[core].transfer(node, RECEIVE, buffer, self.channels, source, into)
         self.channels += 1
 
-    def copy(self, op: Copy[Tile], core: int, node: str) -> None:
+    def copy(self, op: Copy[Tile], core: int, node: int) -> None:
         """Puts elements of a tile into a buffer of this core: loads, receives or copies them."""
-        out = self.cores[core].here.setdefault(op.result.name, _buffer(op.result))
+        program, name = self.cores[core], op.result.name
+        out = program.here[name] if name in program.here else program.holds(op.result)
         into, taken = (op.at, op.elements), (op.first, op.elements)
         if op.source.name in self.inputs:
             first_byte = op.first * self.arch.bytes_of(op.source.element)
-            self.cores[core].add(ir.Load(out, self.inputs[op.source.name] + first_byte, into), node)
+            program.transfer(node, LOAD, out, self.inputs[op.source.name] + first_byte, 0, into)
             return
         source, _ = self.made[op.source.name]
         given = self.cores[source].here[op.source.name]
-        if source == core:
-            self.cores[core].add(Move(out, (given,), np.array([[op.at, 0, op.first, 1, op.elements]])), node)
+        if source != core:
+            self.message(source, given, taken, core, out, into, node)
             return
-        self.cores[source].add(ir.Send(given, core, self.channels, taken), node)
-        self.cores[core].add(ir.Receive(out, source, self.channels, into), node)
-        self.channels += 1
+        runs = np.array([[op.at, 0, op.first, 1, op.elements]])
+        program.add(node, self.form_of_op(Move(_slot(1, op.result), (_slot(0, op.source),), runs)), (given, out))
 
-    def take(self, op: TakeRows[Tile], core: int, node: str) -> None:
+    def take(self, op: TakeRows[Tile], core: int, node: int) -> None:
         """Loads rows of a table. Their ids are read in global memory, where computed ids are stored first."""
         addresses = np.array([self.ids_address(tile, core, node) for tile in op.ids])
         sizes = np.array([self.arch.bytes_of(tile.element) for tile in op.ids])
         which, element = op.places.T
-        out = self.cores[core].here[op.result.name] = _buffer(op.result)
         stride = op.table.channels * self.arch.bytes_of(op.table.element)
         table = self.memory.constants[op.table.name]
         ids = addresses[which] + element * sizes[which]
-        self.cores[core].add(ir.LoadRows(out, table, stride, op.table.pixels, ids), node)
+        self.forms.append(Form.of(LoadRows(_slot(0, op.result), table, stride, op.table.pixels, ids)))
+        program = self.cores[core]
+        program.add(node, len(self.forms) - 1, (program.holds(op.result),))
 
-    def ids_address(self, tile: Tile, core: int, node: str) -> int:
+    def ids_address(self, tile: Tile, core: int, node: int) -> int:
         """Returns the global address of ids; stores them for this core if they are computed."""
         if tile.name in self.inputs:
             return self.inputs[tile.name]
         address = self.memory.ids[tile.name, core]
         if (tile.name, core) not in self.stored:
             self.stored.add((tile.name, core))
-            self.cores[core].add(ir.Store(self.local(tile, core, node), address), node)
+            self.cores[core].transfer(node, STORE, self.local(tile, core, node), address, 0, _ALL)
         return address
 
-    def repeated(self, buffer: ir.Buffer, tile: Tile, result: Tile, core: int, node: str) -> ir.Buffer:
-        """Returns the buffer of an operand `tile`; fills a row of the result with it if it is shorter than that."""
-        # Parameters of a requantisation have more than one element for each of the result.
-        channels = max(result.channels, tile.channels)
-        row_elements = result.width * channels
-        if buffer.elements >= row_elements:
-            return buffer
-        here = self.cores[core].here
-        constant = isinstance(tile, ConstantTile)
-        name = f"{buffer.name}.row{row_elements}" if constant else f"{result.name}.{tile.name}.row"
-        row = ir.Buffer(name, 1, result.width, channels, tile.element)
-        if constant and name in here:
-            return row
-        if constant:
-            here[name] = row
-        self.cores[core].add(ir.Repeat(row, buffer), node)
-        return row
+    def repeated(self, slot: Slot, buffer: int, tile: Tile, result: Tile, core: int, node: int) -> int:
+        """Returns the buffer that is filled with copies of `buffer`, which holds an operand `tile`.
 
-    def side_by_side(self, vectors: ir.Buffer, times: int, core: int, node: str) -> ir.Buffer:
-        """Returns a buffer with each of some vectors so many times; makes it if it is not there yet."""
-        if times == 1:
-            return vectors
-        wide = replace(vectors, name=f"{vectors.name}.x{times}", rows=vectors.pixels, width=times)
-        here = self.cores[core].here
-        if wide.name not in here:
-            here[wide.name] = wide
-            self.cores[core].add(ir.Repeat(wide, vectors), node)
-        return wide
+        Copies of a constant stay on the core, and are made at the first call.
+        """
+        program, shape = self.cores[core], slot.shape
+        stem = program.buffers[buffer].name
+        name = f"{stem}.x{slot.times}" if slot.times else f"{stem}.row{shape.elements}"
+        name = name if slot.constant else f"{result.name}.{tile.name}.row"
+        if slot.constant and name in program.here:
+            return program.here[name]
+        wide = replace(shape, name=name)
+        copies = program.holds(wide) if slot.constant else program.new(wide)
+        program.add(node, self.form_of_op(Repeat(_slot(1, wide), _slot(0, tile))), (buffer, copies))
+        return copies
 
-    def constant(self, tile: ConstantTile, core: int, node: str) -> ir.Buffer:
+    def constant(self, tile: ConstantTile, core: int, node: int) -> int:
         """Returns the buffer of a constant, which equal constants share; loads it if it is not there yet."""
-        address = self.memory.constants[tile.name]
-        buffer = replace(_buffer(tile), name=_constant_name(address, tile))
-        here = self.cores[core].here
-        if buffer.name not in here:
-            here[buffer.name] = buffer
-            self.cores[core].add(ir.Load(buffer, address), node)
+        address, program = self.memory.constants[tile.name], self.cores[core]
+        name = _constant_name(address, tile)
+        if name in program.here:
+            return program.here[name]
+        buffer = program.holds(replace(_slot(0, tile), name=name))
+        program.transfer(node, LOAD, buffer, address, 0, _ALL)
         return buffer
 
-    def store(self, tile: Tile, core: int, node: str) -> None:
+    def store(self, tile: Tile, core: int, node: int) -> None:
         """Stores a tile at each address where it is a model output."""
+        program = self.cores[core]
         for address in self.outputs.pop(tile.name, ()):
-            self.cores[core].add(ir.Store(self.cores[core].here[tile.name], address), node)
+            program.transfer(node, STORE, program.here[tile.name], address, 0, _ALL)
 
     def store_inputs(self) -> None:
         """Stores the outputs that no compute makes, such as model inputs. They pass through the first core."""
         tiles = {p.tile.name: p.tile for t in self.graph.tensors.values() for p in t.parts}
         for name in list(self.outputs):
-            self.local(tiles[name], self.arch.first_core, "")
-            self.store(tiles[name], self.arch.first_core, "")
+            self.local(tiles[name], self.arch.first_core, self.node(""))
+            self.store(tiles[name], self.arch.first_core, self.node(""))
 
     def program(self) -> ir.PimProgram:
-        cores = {i: ir.CoreProgram(i, tuple(core.groups), tuple(core.steps)) for i, core in sorted(self.cores.items())}
+        forms, nodes = Forms(tuple(self.forms)), tuple(self.nodes)
+        cores = {
+            i: ir.CoreProgram(i, tuple(core.groups), core.steps(forms, nodes)) for i, core in sorted(self.cores.items())
+        }
         traces = tuple(self.trace(t) for t in self.graph.tensors.values() if t.in_model and self.is_made(t))
         return ir.PimProgram(self.graph.name, cores, self.channels, traces)
 
@@ -252,8 +310,9 @@ class _Lowering:
         return ir.Trace(tensor.name, tensor.node, tensor.image, tuple(spots), element, coding)
 
 
-def _buffer(tile: Tile) -> ir.Buffer:
-    return ir.Buffer(tile.name, tile.rows, tile.width, tile.channels, tile.element)
+def _slot(number: int, tile: Value) -> Buffer:
+    """Returns the slot of a form for a value of this shape."""
+    return Buffer(f"{number}", tile.rows, tile.width, tile.channels, tile.element)
 
 
 def _constant_name(address: int, tile: ConstantTile) -> str:

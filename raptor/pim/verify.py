@@ -1,84 +1,107 @@
 """Invariants of PimIR (docs/design.md, 3)."""
 
-from collections.abc import Mapping
+import numpy as np
 
 from raptor.common.errors import VerifyError
-from raptor.pim.allocate import granule, lifetimes, room
-from raptor.pim.ir import Buffer, CoreProgram, LoadRows, PimProgram, Receive, Send, Span, span_of
+from raptor.pim.allocate import Lifetimes, granules, rooms
+from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.pim.operations import Buffer, LoadRows
+from raptor.pim.steps import OPERAND, RECEIVE, RESULT, SCRATCH, SEND, WHOLE, Ints, bytes_of_types
 from raptor.target.arch import Target
-from raptor.target.element import ElementType
 
 
 def verify(program: PimProgram, arch: Target) -> None:
     """Checks a program, before or after allocation. Raises `VerifyError` that names core, step and ONNX node."""
     _check_channels(program, arch)
-    _check_order(program)
     for core in program.cores.values():
         _check_core(core, arch)
+        _check_defined(core)
         if core.addresses is not None:
             _check_addresses(core, core.addresses, arch)
 
 
 def _check_channels(program: PimProgram, arch: Target) -> None:
-    """Checks that each channel has one send and one receive, of one size, on different cores that name each other."""
-    sends: dict[int, tuple[int, int, int]] = {}
-    receives: dict[int, tuple[int, int, int]] = {}
+    """Checks that each channel has one send and one receive, of one size, on different cores that name each other.
+
+    Each core must meet its channels in rising order, that of the schedule: so no cores wait in a ring.
+    """
+    (channels, sends), (received, receives) = (_ends(program, kind, arch) for kind in (SEND, RECEIVE))
+    receives = receives[:, [1, 0, 2]]
+    if not np.array_equal(channels, received) or (sends != receives).any():
+        both = (channels, sends), (received, receives)
+        sent, taken = (_by_channel(*ends) for ends in both)
+        channel = next(c for c in sorted(sent.keys() | taken.keys()) if sent.get(c) != taken.get(c))
+        raise VerifyError(f"pim: channel {channel}: send {sent.get(channel)} and receive {taken.get(channel)} disagree")
+    if not np.array_equal(channels, np.arange(program.channel_count)):
+        raise VerifyError(f"pim: {program.channel_count} channels are declared, {len(channels)} are used")
+    for channel in np.flatnonzero(sends[:, 0] == sends[:, 1]).tolist():
+        raise VerifyError(f"pim: channel {channels[channel]} goes from core {sends[channel, 0]} to itself")
     for core in program.cores.values():
-        for step in core.steps:
-            op = step.operation
-            if isinstance(op, Send):
-                _add_end(sends, op.channel, (core.core, op.core, _size(op.source, op.span, arch)), step.node)
-            elif isinstance(op, Receive):
-                _add_end(receives, op.channel, (op.core, core.core, _size(op.result, op.span, arch)), step.node)
-    for channel in sorted(sends.keys() | receives.keys()):
-        send, receive = sends.get(channel), receives.get(channel)
-        if send != receive:
-            raise VerifyError(f"pim: channel {channel}: send {send} and receive {receive} disagree")
-    if sorted(sends) != list(range(program.channel_count)):
-        raise VerifyError(f"pim: {program.channel_count} channels are declared, {len(sends)} are used")
-    for channel, (source, target, _) in sends.items():
-        if source == target:
-            raise VerifyError(f"pim: channel {channel} goes from core {source} to itself")
-
-
-def _size(buffer: Buffer, span: Span | None, arch: Target) -> int:
-    """Returns the bytes of a span of a buffer."""
-    return span_of(buffer, span)[1] * arch.bytes_of(buffer.element)
-
-
-def _add_end(ends: dict[int, tuple[int, int, int]], channel: int, end: tuple[int, int, int], node: str) -> None:
-    if channel in ends:
-        raise VerifyError(f"pim: {node}: channel {channel} is used twice")
-    ends[channel] = end
-
-
-def _check_order(program: PimProgram) -> None:
-    """Checks that each core meets its channels in rising order, that of the schedule: so no cores wait in a ring."""
-    for core in program.cores.values():
-        channels = [s.operation.channel for s in core.steps if isinstance(s.operation, Send | Receive)]
-        if channels != sorted(channels):
+        met = core.steps.number[(core.steps.form == SEND) | (core.steps.form == RECEIVE)]
+        if (met[1:] < met[:-1]).any():
             raise VerifyError(f"pim: core {core.core} meets its channels out of the global order")
 
 
+def _by_channel(channels: Ints, ends: Ints) -> dict[int, tuple[int, ...]]:
+    rows: list[list[int]] = np.column_stack([channels, ends]).tolist()
+    return {channel: tuple(end) for channel, *end in rows}
+
+
+def _ends(program: PimProgram, form: int, arch: Target) -> tuple[Ints, Ints]:
+    """Returns the channels of all sends or receives, sorted; and [ends, 3]: own core, other core, bytes.
+
+    Raises `VerifyError` for a channel that is used twice.
+    """
+    channels, ends, nodes = [np.zeros(0, np.int64)], [np.zeros((0, 3), np.int64)], list[str]()
+    for core in program.cores.values():
+        steps = core.steps
+        at = np.flatnonzero(steps.form == form)
+        whole = steps.buffers.elements[steps.used[steps.start[at]]]
+        elements = np.where(steps.span[at, 0] == WHOLE, whole[:, 0], steps.span[at, 1])
+        channels.append(steps.number[at])
+        own, sizes = np.full(len(at), core.core), elements * bytes_of_types(whole[:, 1], arch)
+        ends.append(np.stack([own, steps.peer[at], sizes], axis=1))
+        nodes += [steps.nodes[int(node)] for node in steps.node[at]]
+    channel, end = np.concatenate(channels), np.concatenate(ends)
+    order = np.argsort(channel, kind="stable")
+    for twice in order[1:][np.diff(channel[order]) == 0].tolist():
+        raise VerifyError(f"pim: {nodes[twice]}: channel {channel[twice]} is used twice")
+    return channel[order], end[order]
+
+
 def _check_core(core: CoreProgram, arch: Target) -> None:
-    """Checks that the core exists, has crossbars for its groups, and defines buffers before it reads them."""
+    """Checks that the core exists, has crossbars for its groups, and loads rows of tables as it should."""
     xbars = sum(g.matrix.xbars for g in core.groups)
     if xbars > arch.xbars_per_core or core.core >= arch.core_count:
         raise VerifyError(
             f"pim: core {core.core} of {arch.core_count} holds {xbars} of {arch.xbars_per_core} crossbars"
         )
-    defined: dict[str, tuple[int, ElementType]] = {}
-    """Number and type of the elements of each buffer, by name."""
-    for i, step in enumerate(core.steps):
-        for buffer in step.operation.operands:
-            if defined.get(buffer.name) != (buffer.elements, buffer.element):
-                raise VerifyError(
-                    f"pim: core {core.core} step {i} ({step.node}): {buffer} is used before it is defined"
-                )
-        if isinstance(step.operation, LoadRows):
-            _check_rows(f"pim: core {core.core} step {i} ({step.node})", step.operation, arch)
-        for buffer in step.operation.results:
-            defined[buffer.name] = buffer.elements, buffer.element
+    for i in core.steps.of_class(LoadRows).tolist():
+        op = core.steps.operation(i)
+        assert isinstance(op, LoadRows)
+        _check_rows(_where(core, i), op, arch)
+
+
+def _check_defined(core: CoreProgram) -> None:
+    """Checks that each operand was written before, with the number and type of elements that are read."""
+    uses = core.steps.uses()
+    known = np.flatnonzero(uses.role != SCRATCH)
+    order = known[np.lexsort((known, uses.buffer[known]))]
+    # For each use, the last write of the same buffer before it: writes and reads of a buffer are neighbours now.
+    place = np.arange(len(order))
+    written = np.maximum.accumulate(np.where(uses.role[order] == RESULT, place, -1))
+    maker = order[np.maximum(written, 0)]
+    right = (written >= 0) & (uses.buffer[maker] == uses.buffer[order])
+    right &= (uses.elements[maker] == uses.elements[order]).all(axis=1)
+    wrong = order[~right & (uses.role[order] == OPERAND)]
+    if len(wrong):
+        first = int(wrong.min())
+        name = core.steps.buffers.name(uses.buffer[first])
+        raise VerifyError(f"{_where(core, int(uses.step[first]))}: %{name} is used before it is defined")
+
+
+def _where(core: CoreProgram, step: int) -> str:
+    return f"pim: core {core.core} step {step} ({core.steps.nodes[core.steps.node[step]]})"
 
 
 def _check_rows(where: str, op: LoadRows[Buffer], arch: Target) -> None:
@@ -89,26 +112,19 @@ def _check_rows(where: str, op: LoadRows[Buffer], arch: Target) -> None:
         raise VerifyError(f"{where}: {op.result} takes more than the {op.stride} bytes from one row to the next")
 
 
-def _check_addresses(core: CoreProgram, addresses: Mapping[str, int], arch: Target) -> None:
+def _check_addresses(core: CoreProgram, addresses: Ints, arch: Target) -> None:
     """Checks that buffers alive together are apart and aligned, and that all lie inside the memory used."""
-    lives = lifetimes(core)
-    starting: dict[int, list[Buffer]] = {}
-    ending: dict[int, list[Buffer]] = {}
-    for life in lives:
-        starting.setdefault(life.first, []).append(life.buffer)
-        ending.setdefault(life.last, []).append(life.buffer)
-    alive: dict[str, tuple[int, int]] = {}
-    for i, step in enumerate(core.steps):
-        for buffer in starting.get(i, ()):
-            low = addresses[buffer.name]
-            high = low + room(buffer, arch)
-            clash = next((name for name, (a, b) in alive.items() if a < high and low < b), None)
-            where = f"pim: core {core.core} step {i} ({step.node})"
-            if low % granule(buffer, arch):
-                raise VerifyError(f"{where}: {buffer} at {low} is not aligned")
-            if clash or low < 0 or high > core.local_bytes:
-                raise VerifyError(f"{where}: {buffer} at {low} overlaps {clash or 'the end of local memory'}")
-            alive[buffer.name] = (low, high)
-        for buffer in ending.get(i, ()):
-            del alive[buffer.name]
-    assert all(b.name in addresses for step in core.steps for b in step.operation.touches)
+    from raptor.pim.allocate_kernel import first_clash  # compiled code is loaded only where it runs
+
+    lives, buffers = Lifetimes.of(core.steps), core.steps.buffers
+    low = addresses[lives.buffer]
+    high = low + rooms(buffers, arch)[lives.buffer]
+    unaligned = low % granules(buffers.elements[lives.buffer, 1], arch) != 0
+    outside = (low < 0) | (high > core.local_bytes)
+    clashing, other = first_clash(lives.first, lives.last, low, high)
+    for i in np.flatnonzero(unaligned | outside | (np.arange(len(low)) == clashing)).tolist():
+        where, name = _where(core, int(lives.first[i])), buffers.name(lives.buffer[i])
+        if unaligned[i]:
+            raise VerifyError(f"{where}: %{name} at {low[i]} is not aligned")
+        met = buffers.name(lives.buffer[other]) if i == clashing else "the end of local memory"
+        raise VerifyError(f"{where}: %{name} at {low[i]} overlaps {met}")

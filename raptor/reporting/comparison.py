@@ -10,8 +10,8 @@ from raptor.reporting import summary, text
 from raptor.reporting.chip_figures import layers_side_by_side
 from raptor.reporting.columns import show_columns
 from raptor.reporting.facts import Facts, Layer
+from raptor.reporting.number import Figure
 from raptor.reporting.page import render
-from raptor.reporting.summary import Figure
 from raptor.reporting.tables import Cell, Column, Table
 from validator.simulate.simulation_report import time_text
 

@@ -73,8 +73,10 @@ def _manifest(out: Path, missing: list[str]) -> files.Manifest | files.Segments 
     if not is_hosted(out):
         return _optional(files.Manifest, out, files.MANIFEST, "name of the model, options, validation", missing)
     missing.append(f"pictures over time: each segment has its own; try: raptor report {chip_folders(out)[0]}")
-    missing.append("the host: nodes that run there are listed, their time and energy are not modelled, and in no sum")
-    return read_segments(out)
+    listed = read_segments(out)
+    if listed.host_nodes:
+        missing.append("the host: nodes that run there are listed, their time and energy are not modelled")
+    return listed
 
 
 def _optional(schema: type[T], out: Path, name: str, without: str, missing: list[str]) -> T | None:

@@ -8,6 +8,7 @@ import orjson
 
 from raptor.reporting import (
     chip_figures,
+    rounds,
     summary,
     tables,
     text,
@@ -35,6 +36,7 @@ def report_page(facts: Facts) -> str:
         slowest=_slowest(facts),
         bin=_time(found.timeline.bin_ns) if found.timeline else "",
         not_modelled=summary.NOT_MODELLED,
+        rounds=rounds.round_table(found.reloading, facts.segments) if found.reloading and facts.segments else None,
         segments=tables.segment_table(facts.segments) if facts.segments else None,
         on_host=tables.host_table(facts.segments) if facts.segments else None,
         layers=tables.layer_table(facts),
@@ -69,6 +71,8 @@ def _figures(facts: Facts) -> list[Figure]:
         chip_figures.mix_by_part(parts),
         chip_figures.mix_by_core(found),
     ]
+    if found.reloading is not None:
+        figures.append(rounds.line(found.reloading))
     if found.timeline is not None:
         figures += [time.chip_load(found, found.timeline), time.timeline(found, found.timeline)]
     if found.local_memory is not None:
@@ -96,7 +100,7 @@ def render(template: str, figures: Sequence[Figure], **values: Any) -> str:
         css=_file("page.css"),
         js=_file("page.js"),
         plotly=_plotly() if figures else "",
-        data=_script_json({f.id: f.as_json() for f in figures}),
+        data=script_json({f.id: f.as_json() for f in figures}),
         drawn={f.id: f for f in figures},
         **values,
     )
@@ -111,6 +115,6 @@ def _plotly() -> str:
     return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
 
 
-def _script_json(value: object) -> str:
+def script_json(value: object) -> str:
     """Writes JSON that cannot end the script around it."""
     return orjson.dumps(value).decode().replace("<", "\\u003c")

@@ -1,16 +1,15 @@
 """Main figures of an output: the head of its page, and the lines of a comparison."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from raptor.analysis.arch_figures import NOT_MODELLED as NOT_MODELLED_OF_CHIPS
 from raptor.output import files
-from raptor.reporting import text
+from raptor.reporting import rounds, text
 from raptor.reporting.facts import Facts, Layer
+from raptor.reporting.number import Figure
 from raptor.target.arch import ArchFile
 from validator.profile.facts import GLOBAL_MEMORY, Estimate, Profile
 from validator.simulate.efficiency import Efficiency
@@ -23,33 +22,14 @@ NOT_MODELLED = (
 """Effects that are not modelled, in short; docs/energy.md and docs/simulation.md have the full list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A number in `unit` and its text; the number is None if it is not known. `source`: what counted or estimated it.
-
-    `short`: a shorter text, if one exists.
-    """
-
-    name: str
-    value: float | None
-    shown: str
-    source: str = ""
-    unit: str = ""
-    short: str = ""
-
-    @property
-    def key(self) -> str:
-        """Name for programs, with the unit: `latency_ns`."""
-        words = f"{self.name} {self.unit}".replace("/", " per ").lower()
-        return "_".join(re.findall(r"[a-z0-9]+", words))
-
-
 def figures(facts: Facts) -> list[Figure]:
     """Returns the figures that can be compared between outputs.
 
     They are fewer without multiply-accumulates, which only the compiler knows.
     """
-    return [*_estimates(facts.profile), *_efficiency(facts), *_resources(facts), *_traffic(facts.profile)]
+    found = facts.profile
+    reloaded = rounds.figures(found.reloading) if found.reloading else ()
+    return [*_estimates(found), *reloaded, *_efficiency(facts), *_resources(facts), *_traffic(found)]
 
 
 def _resources(facts: Facts) -> Iterator[Figure]:
@@ -93,12 +73,19 @@ def _estimates(found: Profile) -> Iterator[Figure]:
         yield from (Figure(name, None, "not known", found.untimed, unit) for name, unit in unknown.items())
         return
     by = known.estimator
-    yield Figure("latency", known.latency_ns, time_text(known.latency_ns), f"{by}, one sample alone", "ns")
-    yield _rate(known)
+    batch = found.reloading.batch if found.reloading else None
+    alone = "one sample alone" if batch is None else f"a batch of {batch:,}, with writing"
+    yield Figure("latency", known.latency_ns, time_text(known.latency_ns), f"{by}, {alone}", "ns")
+    yield _rate(known) if batch is None else _batch_rate(known)
     for label, parts in (("energy", known.energy_pj), ("energy when streaming", known.interval_energy_pj)):
         total = sum(parts.values()) if parts else None
         note = f"{by}; {_shares(parts)}" if parts else known.no_interval
         yield Figure(label, total, _maybe(total, energy_text), note, "pJ")
+
+
+def _batch_rate(known: Estimate) -> Figure:
+    rate = known.samples_per_s
+    return Figure("samples/s", rate, _maybe(rate, _four_digits), f"{known.estimator}, batch after batch, with writing")
 
 
 def _rate(known: Estimate) -> Figure:

@@ -1,6 +1,6 @@
 """Operations on integers: requantisation, bounds, tables. They are declared as in `raptor.spatial.operations`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -55,6 +55,10 @@ class Requantise(OneResult[V]):
     def widened(self) -> tuple[int, ...]:
         """Numbers of the sources that are made wider first."""
         return tuple(i for i, bits in enumerate(self.widths) if bits > self.sources[i].element.bits)
+
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (len(self.sources), self.index.tobytes(), self.recipe)
 
     def map_operands(self, f: Callable[[V], W]) -> "Requantise[W]":
         sources, tables = tuple(map(f, self.sources)), tuple(map(f, self.tables))
@@ -114,6 +118,10 @@ class RequantiseAtOnce(OneResult[V]):
     def reads(self) -> tuple[V, ...]:
         return (self.source,)
 
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.index.tobytes(),)
+
     def map_operands(self, f: Callable[[V], W]) -> "RequantiseAtOnce[W]":
         return RequantiseAtOnce(f(self.result), f(self.source), tuple(map(f, self.tables)), self.index)
 
@@ -137,6 +145,10 @@ class Bound(OneResult[V]):
             return ()
         return (replace(self.result, name=f"{self.result.name}.bounded", element=self.source.element),)
 
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.low, self.high)
+
     def map_operands(self, f: Callable[[V], W]) -> "Bound[W]":
         return Bound(f(self.result), f(self.source), self.low, self.high)
 
@@ -159,6 +171,10 @@ class Lookup(OneResult[V]):
     @property
     def reads(self) -> tuple[V, ...]:
         return (self.source,)
+
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return ()
 
     def map_operands(self, f: Callable[[V], W]) -> "Lookup[W]":
         return Lookup(f(self.result), f(self.source), f(self.table))

@@ -4,8 +4,9 @@ A `Compute` is work that fits one core: crossbar matrices, and a body of operati
 no addresses and no protocol. A graph prints in the style of the thesis, listing 4.1.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from typing import Literal, TypeAlias
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from raptor.graph.ir import Filter, Indices, Numbers
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
+from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.operations import OneResult, V, W
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.element import Coding
@@ -36,6 +38,10 @@ class Copy(OneResult[V]):
     @property
     def operands(self) -> tuple[V, ...]:
         return (self.source,)
+
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.first, self.at, self.elements)
 
     def map_operands(self, f: Callable[[V], W]) -> "Copy[W]":
         return Copy(f(self.result), f(self.source), self.first, self.at, self.elements)
@@ -68,6 +74,10 @@ class TakeRows(OneResult[V]):
     @property
     def reads(self) -> tuple[V, ...]:
         return self.ids
+
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.places.tobytes(),)
 
     def map_operands(self, f: Callable[[V], W]) -> "TakeRows[W]":
         return TakeRows(f(self.result), f(self.table), tuple(map(f, self.ids)), self.places)
@@ -171,7 +181,7 @@ class MoveUse:
     inputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SpatialGraph:
     """A model as computes, in topological order.
 
@@ -196,6 +206,11 @@ class SpatialGraph:
     views: Mapping[str, ViewUse] = field(default_factory=dict[str, ViewUse])
     product_of: Mapping[str, ProductUse] = field(default_factory=dict[str, ProductUse])
     made: Mapping[str, ConstantTile] = field(default_factory=dict[str, ConstantTile])
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """The columns of what its operations read and make."""
+        return Dataflow.of(self.computes)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"

@@ -1,7 +1,7 @@
 """Lowers a layer line by line: products of each input line, and the sums that are the lines of the output."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -42,23 +42,50 @@ class _Product:
     """The product of a block with a matrix.
 
     weight: number of the matrix on the core. part: number of the input's channel range. outs: output channels of the
-    matrix. step, at: the step that multiplies it, and its first element in the result of the step.
+    matrix. at: its first element in the result of its step.
     """
 
     weight: int
     part: int
     outs: Range
     block: Block
-    step: int
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Products of one core for a band of lines of one shape. `sizes`: elements of the result of each step."""
+@dataclass(slots=True)
+class _Step:
+    """Products that a core computes without a pause, the same for all bands of a shape.
 
-    products: tuple[_Product, ...]
-    sizes: tuple[int, ...]
+    size: elements of the result. inputs: the channel ranges of the input that it reads, and which columns; it reads one
+    line of each. tables: the products as `ApplyLine` has them, by the first column of each line.
+    """
+
+    products: list[_Product] = field(default_factory=list[_Product])
+    size: int = 0
+    inputs: list[tuple[int, Range]] = field(default_factory=list[tuple[int, Range]])
+    tables: dict[tuple[int, ...], Ints] = field(default_factory=dict[tuple[int, ...], Ints])
+
+    def table(self, lines: list[tuple[Tile, int]]) -> Ints:
+        """Returns the products. `lines`: for each of `inputs` the tile on the core, and the column where it begins."""
+        firsts = tuple([first for _, first in lines])
+        if firsts not in self.tables:
+            line = {part: (i, *lines[i]) for i, (part, _) in enumerate(self.inputs)}
+            found = ((q, *line[q.part]) for q in self.products)
+            rows = [(q.weight, i, (q.block.pixels[0] - first) * tile.channels, q.at) for q, i, tile, first in found]
+            self.tables[firsts] = np.array(rows)
+        return self.tables[firsts]
+
+
+def _find_inputs(steps: Sequence[_Step]) -> None:
+    """Sets the `inputs` of the steps of a line. Steps with the same channel range have all columns that any needs."""
+    columns: dict[int, Range] = {}
+    for q in (q for step in steps for q in step.products):
+        columns[q.part] = columns.get(q.part, q.block.pixels)[0], q.block.pixels[1]
+    for step in steps:
+        step.inputs = [(part, columns[part]) for part in dict.fromkeys(q.part for q in step.products)]
+
+
+_Steps = tuple[_Step, ...]
 
 
 @dataclass(slots=True)
@@ -76,16 +103,16 @@ class LayerLines:
     outs: Parts
     element: ElementType
     xbar: tuple[int, int]
+    whole: bool = field(init=False)
+    """True if the output channels of each product are one tile, so that a run can span several pixels.
 
-    @property
-    def whole(self) -> bool:
-        """True if the output channels of each product are one tile, so that a run can span several pixels.
+    The length of runs changes the order in which products are added. So the answer is the same for all cores: equal
+    columns of weights give equal outputs.
+    """
 
-        The length of runs changes the order in which products are added. So the answer is the same for all cores:
-        equal columns of weights give equal outputs.
-        """
+    def __post_init__(self) -> None:
         found = {self.outputs(part, outs) for part in self.ins for outs in self.chosen.grid.outs}
-        return all(outs in self.outs or outs[0] == outs[1] for outs in found)
+        self.whole = all(outs in self.outs or outs[0] == outs[1] for outs in found)
 
     def outputs(self, part: Range, outs: Range) -> Range:
         """Returns the output channels among `outs` for which the input channels `part` are multiplied."""
@@ -135,8 +162,8 @@ _Met = tuple[tuple[int, BandShape], ...]
 class _CoreLines:
     """The share of one core of the grid, at (segment, group, part).
 
-    matrices: number of each matrix on the core. work: products by shape of the band. runs: tables of `Overlap` by part
-    and bands met, since many lines have the same.
+    matrices: number of each matrix on the core. all_matrices: the same as a tuple, which all computes share. work:
+    products by shape of the band. runs: tables of `Overlap` by part and bands met, since many lines have the same.
     """
 
     layer: LayerLines
@@ -144,8 +171,9 @@ class _CoreLines:
     group: int
     part: int
     matrices: dict[LineMatrix, int] = field(default_factory=dict[LineMatrix, int])
-    work: dict[BandShape, _Work] = field(default_factory=dict[BandShape, _Work])
+    work: dict[BandShape, _Steps] = field(default_factory=dict[BandShape, _Steps])
     runs: dict[tuple[int, _Met], Ints] = field(default_factory=dict[tuple[int, _Met], Ints])
+    all_matrices: tuple[LineMatrix, ...] = ()
 
     @property
     def outs(self) -> Range:
@@ -162,6 +190,7 @@ class _CoreLines:
         for _, shape in found:
             if shape not in self.work:
                 self.work[shape] = self.plan(shape)
+        self.all_matrices = tuple(self.matrices)
         reaching: dict[int, list[tuple[int, BandShape, tuple[Tile, ...]]]] = {}
         for band, shape in found:
             tiles = tuple(self.line(emit, on_core, band, self.work[shape]))
@@ -181,11 +210,10 @@ class _CoreLines:
         """Returns the numbers of the output's channel ranges that this core computes."""
         return [p for p, (a, b) in enumerate(self.layer.outs) if self.outs[0] <= a and b <= self.outs[1]]
 
-    def plan(self, shape: BandShape) -> _Work:
+    def plan(self, shape: BandShape) -> _Steps:
         """Returns the products for bands of a shape; replicas of a matrix take turns."""
         chosen = self.layer.chosen.grid
-        products: list[_Product] = []
-        sizes: list[int] = []
+        steps: list[_Step] = []
         used: Counter[LineMatrix] = Counter()
         for part in chosen.ins[self.group]:
             index = self.layer.ins.index(part)
@@ -194,16 +222,16 @@ class _CoreLines:
             if outs[0] == outs[1]:
                 continue
             for block in line_blocks(self.layer.operator.window, self.cols, pixels, chosen.outputs):
-                step, place = divmod(len(products), chosen.step)
-                if place == 0:
-                    sizes.append(0)
+                if not steps or len(steps[-1].products) == chosen.step:
+                    steps.append(_Step())
                 matrix = self.matrix(part, outs, block, shape)
                 copy = replace(matrix, copy=used[matrix] % chosen.copies)
                 used[matrix] += 1
                 weight = self.matrices.setdefault(copy, len(self.matrices))
-                products.append(_Product(weight, index, outs, block, step, sizes[step]))
-                sizes[step] += len(shape.outs) * (block.outs[1] - block.outs[0]) * (outs[1] - outs[0])
-        return _Work(tuple(products), tuple(sizes))
+                steps[-1].products.append(_Product(weight, index, outs, block, steps[-1].size))
+                steps[-1].size += len(shape.outs) * (block.outs[1] - block.outs[0]) * (outs[1] - outs[0])
+        _find_inputs(steps)
+        return tuple(steps)
 
     def matrix(self, part: Range, outs: Range, block: Block, band: BandShape) -> LineMatrix:
         """Returns the matrix that a block of channels `part` is multiplied with."""
@@ -211,30 +239,17 @@ class _CoreLines:
         columns = len(band.outs) * count * (outs[1] - outs[0])
         return LineMatrix(part, outs, band, pixels, shift, count, -(-columns // self.layer.xbar[1]))
 
-    def line(self, emit: Emit, on_core: _OnCore, band: Band, work: _Work) -> Iterator[Tile]:
+    def line(self, emit: Emit, on_core: _OnCore, band: Band, steps: _Steps) -> Iterator[Tile]:
         """Emits the products of one band, step by step. Yields the result of each step."""
         position = band.lines[0] / self.layer.operator.window.in_dims[0]
         stem = f"{self.layer.node.output}.x{self.segment}.g{self.group}.n{self.part}.in{band.lines[0]}"
-        for step, size in enumerate(work.sizes):
-            products = [q for q in work.products if q.step == step]
-            lines: dict[int, tuple[int, Tile, int]] = {}
-            for part in dict.fromkeys(q.part for q in products):
-                tile, first = on_core(band.lines, part, self.needed(work, part), self.core)
-                lines[part] = (len(lines), tile, first)
-            table = [
-                (q.weight, lines[q.part][0], (q.block.pixels[0] - lines[q.part][2]) * lines[q.part][1].channels, q.at)
-                for q in products
-            ]
-            result = Tile(f"{stem}.{step}", 1, 1, size, self.layer.element)
-            op = ApplyLine(result, tuple(tile for _, tile, _ in lines.values()), np.array(table))
-            emit(self.layer.compute(tuple(self.matrices), op), self.core, position)
+        core, matrices = self.core, self.all_matrices
+        for number, step in enumerate(steps):
+            lines = [on_core(band.lines, part, cols, core) for part, cols in step.inputs]
+            result = Tile(f"{stem}.{number}", 1, 1, step.size, self.layer.element)
+            op = ApplyLine(result, tuple([tile for tile, _ in lines]), step.table(lines))
+            emit(self.layer.compute(matrices, op), core, position)
             yield result
-
-    @staticmethod
-    def needed(work: _Work, part: int) -> Range:
-        """Returns the columns of input part `part` that the blocks read."""
-        own = [q.block.pixels for q in work.products if q.part == part]
-        return own[0][0], own[-1][1]
 
     def overlap(self, emit: Emit, y: int, p: int, met: _Met, sources: tuple[Tile, ...]) -> Tile:
         """Emits the sum that is line `y` of the output, part `p`; returns its tile."""
@@ -256,16 +271,16 @@ class _CoreLines:
         found: list[tuple[int, int, int, int]] = []
         first_source = 0
         for i, shape in met:
-            work = self.work[shape]
-            for q in (q for q in work.products if q.outs[0] <= low and high <= q.outs[1]):
+            products = ((k, q) for k, step in enumerate(self.work[shape]) for q in step.products)
+            for k, q in ((k, q) for k, q in products if q.outs[0] <= low and high <= q.outs[1]):
                 width = q.outs[1] - q.outs[0]
                 a, b = max(self.cols[0], q.block.outs[0]), min(self.cols[1], q.block.outs[1])
                 count = q.block.outs[1] - q.block.outs[0]
                 at = q.at + (i * count + a - q.block.outs[0]) * width + low - q.outs[0]
-                source = first_source + q.step
+                source = first_source + k
                 if a < b and layer.whole:
                     found.append(((a - self.cols[0]) * own, source, at, (b - a) * own))
                 else:
                     found += (((x - self.cols[0]) * own, source, at + (x - a) * width, own) for x in range(a, b))
-            first_source += len(work.sizes)
+            first_source += len(self.work[shape])
         return np.array(sorted(found), np.int64).reshape(-1, 4)

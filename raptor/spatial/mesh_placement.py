@@ -4,15 +4,12 @@ A strategy numbers its cores layer by layer, and a message takes longer the fart
 alike, so two of them can swap places: each core in turn makes the swap that shortens the way of all flits most.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
 from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.ir import Copy
 from raptor.spatial.placed import Partition, PlacedGraph
-from raptor.spatial.tiles import Tile
 from raptor.target.arch import Target
 from raptor.target.timing import message_flits
 
@@ -42,28 +39,25 @@ def usable(arch: Target) -> Ints:
 
 
 def traffic(placed: Partition | PlacedGraph, arch: Target) -> Ints:
-    """Returns [messages, 3]: core of the sender, core of the receiver, flits."""
-    found = np.array(list(_messages(placed, arch)), np.int64).reshape(-1, 3)
-    found[:, 2] = message_flits(arch, found[:, 2])
-    return found
+    """Returns [messages, 3]: core of the sender, core of the receiver, flits.
 
-
-def _messages(placed: Partition | PlacedGraph, arch: Target) -> Iterator[tuple[int, int, int]]:
-    """Yields sender, receiver and bytes of each message. A tile that is not copied in pieces goes to a core once."""
-    homes: dict[str, int] = {}
-    there: set[tuple[int, Tile]] = set()
-    for core, compute in zip(placed.cores, placed.graph.computes, strict=True):
-        for op in compute.body:
-            for tile in op.reads:
-                home = homes.get(tile.name, core)
-                if home == core or (core, tile) in there:
-                    continue
-                if isinstance(op, Copy):
-                    yield home, core, op.elements * arch.bytes_of(op.source.element)
-                else:
-                    there.add((core, tile))
-                    yield home, core, tile.elements * arch.bytes_of(tile.element)
-            homes[op.result.name] = core
+    A tile that is not copied in pieces goes to a core once.
+    """
+    flow = placed.graph.dataflow
+    core = np.array(placed.cores, np.int64)[flow.op_compute]
+    home = np.full(len(flow.tiles), -1)
+    home[flow.op_result] = core
+    copied = np.array([op.elements if isinstance(op, Copy) else -1 for op, _ in flow.forms], np.int64)
+    to, sent = core[flow.read_op], copied[flow.op_form[flow.read_op]]
+    away = (home[flow.read_tile] >= 0) & (home[flow.read_tile] != to)
+    once = np.zeros(len(away), np.bool_)
+    once[np.unique(np.where(sent < 0, flow.read_tile * arch.core_count + to, -1), return_index=True)[1]] = True
+    chosen = np.flatnonzero(away & (once | (sent >= 0)))
+    tile = flow.read_tile[chosen]
+    element_bytes = np.array([arch.bytes_of(element) for element in flow.types], np.int64)[flow.tile_type]
+    elements = np.where(sent[chosen] < 0, flow.tile_elements[tile], sent[chosen])
+    flits = message_flits(arch, elements * element_bytes[tile])
+    return np.stack([home[tile], to[chosen], flits], axis=1)
 
 
 def places_of(messages: Ints, arch: Target) -> Ints:

@@ -6,7 +6,7 @@ need to know. `Tile` and `Buffer` both have a shape, so an operation stores no s
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, Self, TypeVar
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from raptor.graph.ir import MapFunction, window_text
 from raptor.graph.window import Table, Window
 from raptor.spatial.tiles import ConstantTile, Value
+from raptor.target.element import MODELLED, ElementType
 
 V = TypeVar("V", bound=Value)
 W = TypeVar("W", bound=Value)
@@ -63,6 +64,24 @@ class Operation(Generic[V]):
         return self
 
     @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        """Returns what the operation does, besides the values on which it does it: see `form`."""
+        raise NotImplementedError
+
+    @property
+    def form(self) -> Hashable:
+        """A key that two operations share if they do the same on other values, of the same shapes and types.
+
+        Constants stand where constants stand, and operands that are one value are one value in both.
+        """
+        operands = self.operands
+        shapes = tuple([_shape(value) for value in (*self.results, *operands)])
+        if len(operands) < 2 or len({value.name for value in operands}) == len(operands):
+            return type(self), shapes, self.parameters
+        first = {value.name: i for i, value in reversed(list(enumerate(operands)))}
+        return type(self), shapes, self.parameters, tuple([first[value.name] for value in operands])
+
+    @property
     def mnemonic(self) -> str:
         """The name in the text of a program, such as `apply_filters`."""
         return re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
@@ -82,6 +101,15 @@ class Operation(Generic[V]):
         numbers = (f"{matrices_word} = {list(self.matrices)}",) if self.matrices else ()
         inside = ", ".join((*numbers, *self.attributes))
         return f" {{{inside}}}" if inside else ""
+
+
+def _shape(value: Value) -> tuple[int, int, int, ElementType | None, bool]:
+    """Returns what a form tells of a value: its shape, the type of its elements, and if it is a constant.
+
+    The type is None for that of most values, which hashes faster.
+    """
+    element = None if value.element is MODELLED else value.element
+    return value.rows, value.width, value.channels, element, isinstance(value, ConstantTile)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +157,10 @@ class ApplyFilters(OneResult[V]):
         """One product; needed if a pixel may add a second one."""
         return (_pixel_accumulator(self.result),) if len(self.taps) > 1 else ()
 
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.weights, self.taps, self.channel, self.window, self.relu)
+
     def map_operands(self, f: Callable[[V], W]) -> "ApplyFilters[W]":
         result, given = f(self.result), f(self.input)
         return ApplyFilters(result, given, self.weights, self.taps, self.channel, self.window, self.relu)
@@ -160,6 +192,10 @@ class ApplyLine(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return self.lines
 
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.products.tobytes(),)
+
     def map_operands(self, f: Callable[[V], W]) -> "ApplyLine[W]":
         return ApplyLine(f(self.result), tuple(map(f, self.lines)), self.products)
 
@@ -185,6 +221,10 @@ class Overlap(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return self.sources
 
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.runs.tobytes(),)
+
     def map_operands(self, f: Callable[[V], W]) -> "Overlap[W]":
         return Overlap(f(self.result), tuple(map(f, self.sources)), self.runs)
 
@@ -207,6 +247,10 @@ class Vector(OneResult[V]):
     @property
     def reads(self) -> tuple[V, ...]:
         return _computed(self.sources)
+
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.function,)
 
     def map_operands(self, f: Callable[[V], W]) -> "Vector[W]":
         return Vector(f(self.result), self.function, tuple(map(f, self.sources)))
@@ -231,6 +275,10 @@ class Pool(OneResult[V]):
     @property
     def operands(self) -> tuple[V, ...]:
         return tuple(value for _, value in self.inputs)
+
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (tuple(row for row, _ in self.inputs), self.function, self.window, self.row)
 
     def map_operands(self, f: Callable[[V], W]) -> "Pool[W]":
         inputs = tuple((row, f(value)) for row, value in self.inputs)
@@ -279,6 +327,10 @@ class Stencil(OneResult[V]):
         """Weighted pixels, as many as are weighted at once."""
         return (replace(_pixel_accumulator(self.result), width=self.together),)
 
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (tuple(row for row, _ in self.inputs), self.index.tobytes(), self.window, self.together)
+
     def map_operands(self, f: Callable[[V], W]) -> "Stencil[W]":
         vectors = None if self.vectors is None else f(self.vectors)
         inputs = tuple((row, f(value)) for row, value in self.inputs)
@@ -306,6 +358,10 @@ class Dot(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return (self.left, self.right)
 
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.batch, self.cols, self.first)
+
     def map_operands(self, f: Callable[[V], W]) -> "Dot[W]":
         return Dot(f(self.result), f(self.left), f(self.right), self.batch, self.cols, self.first)
 
@@ -324,6 +380,10 @@ class Average(OneResult[V]):
     @property
     def operands(self) -> tuple[V, ...]:
         return (self.input,)
+
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return ()
 
     def map_operands(self, f: Callable[[V], W]) -> "Average[W]":
         return Average(f(self.result), f(self.input))
@@ -349,6 +409,11 @@ class Gather(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return tuple(dict.fromkeys(p.value for p in self.pieces))
 
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        number = {value: i for i, value in enumerate(self.operands)}
+        return tuple((number[p.value], p.source, p.target, p.channels) for p in self.pieces)
+
     def map_operands(self, f: Callable[[V], W]) -> "Gather[W]":
         pieces = (Piece(f(p.value), p.source, p.target, p.channels) for p in self.pieces)
         return Gather(f(self.result), tuple(pieces))
@@ -372,6 +437,10 @@ class Move(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return self.sources
 
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return (self.runs.tobytes(),)
+
     def map_operands(self, f: Callable[[V], W]) -> "Move[W]":
         return Move(f(self.result), tuple(map(f, self.sources)), self.runs)
 
@@ -389,6 +458,10 @@ class Softmax(OneResult[V]):
     @property
     def operands(self) -> tuple[V, ...]:
         return (self.input,)
+
+    @property
+    def parameters(self) -> tuple[Hashable, ...]:
+        return ()
 
     def map_operands(self, f: Callable[[V], W]) -> "Softmax[W]":
         return Softmax(f(self.result), f(self.input))

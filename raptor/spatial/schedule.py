@@ -4,8 +4,8 @@ A list schedule: a compute starts when its core is free and its inputs are there
 `pim.lower` visits computes in this order, so it decides which core waits for which, never what is computed.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from raptor.mapping.decision import ByLine, Decision
 from raptor.spatial.costs import Costs
-from raptor.spatial.ir import Compute, Copy, TakeRows
+from raptor.spatial.dataflow import Dataflow
+from raptor.spatial.ir import TakeRows
+from raptor.spatial.needs import Needs
 from raptor.spatial.orders import STORED, Aim, Order, best_order
 from raptor.spatial.placed import Fetch, PlacedGraph, Schedule
-from raptor.spatial.tiles import ConstantTile, Tile
+from raptor.spatial.tiles import ConstantTile
 from raptor.target.arch import Target
 from raptor.target.timing import (
     ISSUE_NS,
@@ -29,6 +31,8 @@ from raptor.target.timing import (
 
 if TYPE_CHECKING:
     from raptor.spatial.schedule_kernel import Ints, Work
+
+Floats = npt.NDArray[np.float64]
 
 
 def schedule(placed: PlacedGraph, decision: Decision, arch: Target, aim: Aim) -> Schedule:
@@ -44,11 +48,11 @@ def schedule(placed: PlacedGraph, decision: Decision, arch: Target, aim: Aim) ->
     fetches: list[Fetch] = []
     name = Order(flow.patience_ns, flow.sample)
     for together in _together(placed, flow):
-        found = Problem(arch, placed, together)
+        found = Problem.of(arch, placed, together)
         local, name = best_order(found.work(), name, aim if flow.streamed else STORED)
         first = count + len(fetches)
-        numbers = [*together, *range(first, first + len(found.fetched))]
-        order += (numbers[i] for i in local.tolist())
+        numbers = np.concatenate([together, np.arange(first, first + len(found.fetched))])
+        order += numbers[local].tolist()
         fetches += found.fetched
     chosen = replace(flow, patience_ns=name.patience_ns, sample=name.sample)
     return Schedule(placed, tuple(fetches), tuple(order), chosen)
@@ -63,55 +67,48 @@ def _together(placed: PlacedGraph, flow: ByLine) -> list[range]:
     return [range(first, last) for first, last in pairwise(ends)]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """Some neighbouring computes, and the fetches of the tiles that they read from other cores, to be put in order.
 
-    Computes are numbered from 0, fetches after them. steps, cores, positions: by this number. makers: the computes that
-    make each tile, by name. fetches: number of the fetch of a tile to a core. loaded: the compute that loads a tile, by
-    name, or a constant, by content, to a core. outputs: names of the tiles that are stored in global memory.
+    Computes are numbered from 0, fetches after them; `core` and `position` are by this number. outputs: numbers of the
+    tiles that are stored in global memory.
     """
 
     arch: Target
-    placed: PlacedGraph
-    together: range
-    steps: list[Compute | Fetch] = field(init=False)
-    cores: list[int] = field(init=False)
-    positions: list[float] = field(init=False)
-    makers: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    fetches: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
-    loaded: dict[tuple[str | bytes, int], int] = field(default_factory=dict[tuple[str | bytes, int], int])
-    outputs: set[str] = field(init=False)
+    needs: Needs
+    fetched: tuple[Fetch, ...]
+    core: "Ints"
+    position: Floats
+    outputs: "Ints"
+    costs: Costs
 
-    def __post_init__(self) -> None:
-        chosen = slice(self.together.start, self.together.stop)
-        graph = self.placed.graph
-        computes = graph.computes[chosen]
-        self.steps, self.cores = [*computes], [*self.placed.cores[chosen]]
-        self.positions = [*self.placed.positions[chosen]]
-        self.outputs = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
-        for i, compute in enumerate(computes):
-            for tile in compute.results:
-                self.makers.setdefault(tile.name, []).append(i)
+    @classmethod
+    def of(cls, arch: Target, placed: PlacedGraph, together: range) -> "Problem":
+        """Makes the problem of the computes `together` of a graph."""
+        graph, chosen = placed.graph, slice(together.start, together.stop)
+        core = np.array(placed.cores[chosen], np.int64)
+        position = np.array(placed.positions[chosen], np.float64)
+        needs = Needs.of(graph.dataflow.part(together), core)
+        user, tiles = needs.fetch_user, graph.dataflow.tiles
+        rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
+        fetched = tuple(Fetch(tiles[t], c, graph.computes[together.start + i].node) for t, c, i in rows)
+        stored = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
+        outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
+        core, position = np.append(core, core[user]), np.append(position, position[user])
+        return cls(arch, needs, fetched, core, position, outputs, Costs(arch, graph.filters))
 
     @property
-    def fetched(self) -> list[Fetch]:
-        """The fetches, in order of their numbers."""
-        return [step for step in self.steps if isinstance(step, Fetch)]
+    def computes(self) -> int:
+        """Number of computes; the other steps are fetches."""
+        return len(self.core) - len(self.fetched)
 
     def work(self) -> "Work":
         """Returns computes and fetches as columns. A fetch comes before the first use of a tile on another core."""
         from raptor.spatial.schedule_kernel import Work  # compiled code is loaded only where it runs
 
-        needs = [self.needs(i, step) for i, step in enumerate(list(self.steps)) if isinstance(step, Compute)]
-        needs += [set(self.makers[fetch.tile.name]) for fetch in self.fetched]
-        count = len(self.steps)
-        edges = np.array([(j, i) for i, need in enumerate(needs) for j in need], np.int64).reshape(-1, 2)
-        edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
-        rank = np.empty(count, np.int64)
-        rank[sorted(range(count), key=self.urgency)] = np.arange(count)
-        core = np.array(self.cores, np.int64)
-        peer, sizes, local_ns = (np.array(column) for column in zip(*map(self.message, range(count)), strict=True))
+        count, edges, core = len(self.core), self.needs.edges, self.core
+        peer, sizes, local_ns = self.messages()
         times = message_times(self.arch, peer, core, sizes)
         memory_ns, around_ns = self.memory()
         return Work(
@@ -124,83 +121,107 @@ class Problem:
             np.where(peer >= 0, times.receiver_ns + ISSUE_NS, local_ns),
             memory_ns,
             around_ns + self.work_ns(),
-            rank,
-            np.array([len(need) for need in needs], np.int64),
+            self.rank(),
+            np.bincount(edges[:, 1], minlength=count),
             np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64),
             np.ascontiguousarray(edges[:, 1]),
             *_pairs(core, peer),
         )
 
-    def needs(self, i: int, compute: Compute) -> set[int]:
-        """Returns the numbers of computes and fetches that must be done before a compute; adds new fetches."""
-        need: set[int] = set()
-        for tile in compute.inputs:
-            made = self.makers.get(tile.name, [])
-            if _copies(compute) or not made or self.cores[made[0]] == self.cores[i]:
-                need |= set(made)
-            else:
-                need.add(self.fetch(tile, i, compute.node))
-        return need
-
-    def fetch(self, tile: Tile, user: int, node: str) -> int:
-        """Returns the number of the fetch that copies a whole tile to the core of its user; adds it if it is new."""
-        core = self.cores[user]
-        if (tile.name, core) not in self.fetches:
-            self.fetches[tile.name, core] = len(self.steps)
-            self.steps.append(Fetch(tile, core, node))
-            self.cores.append(core)
-            self.positions.append(self.positions[user])
-        return self.fetches[tile.name, core]
-
-    def urgency(self, i: int) -> tuple[float, bool, int]:
-        """Returns the sort key of work that can start at the same time.
+    def rank(self) -> "Ints":
+        """Returns the place of each step among all, if all could start at the same time.
 
         Rows higher up in the image come first, then messages before other work, then the work nearer to the end.
         """
-        step = self.steps[i]
-        return self.positions[i], isinstance(step, Compute) and not _copies(step), -i
+        number = np.arange(len(self.core))
+        rank = np.empty_like(number)
+        rank[np.lexsort((-number, self.needs.taken < 0, self.position))] = number
+        return rank
 
-    def message(self, i: int) -> tuple[int, int, float]:
-        """Returns the transfer before work: sending core (-1: none), bytes, and its time in ns if it is a copy."""
-        tile, elements = _taken(self.steps[i])
-        if tile is None or tile.name not in self.makers:
-            return -1, 0, 0.0
-        arch = self.arch.holding(tile.element)
-        size, source = elements * arch.element_bytes, self.cores[self.makers[tile.name][0]]
-        if source == self.cores[i]:
-            return -1, size, copy_ns(arch, elements)
-        return source, size, 0.0
+    def messages(self) -> tuple["Ints", "Ints", Floats]:
+        """Returns the transfer before each step: sending core (-1: none), bytes, and its time in ns if it is a copy."""
+        taken, elements, moved = self.needs.taken, self.needs.elements, self.needs.transfers
+        source = self.needs.source(self.core)
+        inside = moved & (source == self.core)
+        element_bytes = np.array([self.arch.bytes_of(element) for element in self.needs.flow.types], np.int64)
+        sizes, local_ns = np.zeros(len(taken), np.int64), np.zeros(len(taken))
+        sizes[moved] = elements[moved] * element_bytes[self.needs.flow.tile_type[taken[moved]]]
+        local_ns[inside] = self.each(self.needs.flow.tile_type[taken[inside]], elements[inside], copy_ns)
+        return np.where(inside, -1, source), sizes, local_ns
 
-    def memory(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def memory(self) -> tuple[Floats, Floats]:
         """Returns for each step the time in ns that global memory is busy with its transfers, and the rest of them."""
-        port_ns, around_ns = np.zeros(len(self.steps)), np.zeros(len(self.steps))
-        for i, step in enumerate(self.steps):
-            for tile, elements in self.exchanged(i, step):
-                arch = self.arch.holding(tile.element)
-                busy_ns = global_port_ns(arch, elements)
-                port_ns[i] += busy_ns
-                around_ns[i] += load_ns(arch, elements, self.cores[i]) - busy_ns
-        return port_ns, around_ns
+        step, kind, elements = self.exchanged()
+        busy_ns = self.each(kind, elements, global_port_ns)
+        rest_ns = self.each(kind, elements, load_ns, self.core[step]) - busy_ns
+        return _summed(step, busy_ns, len(self.core)), _summed(step, rest_ns, len(self.core))
 
-    def exchanged(self, i: int, step: Compute | Fetch) -> Iterator[tuple[Tile, int]]:
-        """Yields the tiles that a step loads or stores, and their elements. Most are loaded at their first use."""
-        taken, elements = _taken(step)
-        if taken is not None:
-            if taken.name not in self.makers:
-                yield taken, elements
-            return
-        assert isinstance(step, Compute), "a fetch takes a tile"
-        for tile in (*step.inputs, *_constants(step)):
-            # Equal constants are one.
-            content = tile.values.tobytes() if isinstance(tile, ConstantTile) else tile.name
-            if tile.name not in self.makers and self.loaded.setdefault((content, self.cores[i]), i) == i:
-                yield tile, tile.elements
-        yield from ((tile, tile.elements) for tile in step.results if tile.name in self.outputs)
+    def exchanged(self) -> "tuple[Ints, Ints, Ints]":
+        """Returns what steps load and store: number of the step, of the type of its elements, and their number.
 
-    def work_ns(self) -> npt.NDArray[np.float64]:
+        A transfer loads what no compute makes. Any other compute loads what it is the first on its core to use, and
+        stores those of its results that are outputs.
+        """
+        flow, taken = self.needs.flow, self.needs.taken
+        copies = np.flatnonzero((taken >= 0) & ~self.needs.transfers)
+        loads, loaded = self.loads()
+        stores = np.isin(flow.result_tile, self.outputs) & (taken[flow.result_compute] < 0)
+        value = np.concatenate([loaded, flow.result_tile[stores]])
+        kinds = [flow.types.index(constant.element) for constant in flow.constants]
+        kind = np.concatenate([flow.tile_type, np.array(kinds, np.int64)])
+        size = np.concatenate([flow.tile_elements, np.array([c.elements for c in flow.constants], np.int64)])
+        return (
+            np.concatenate([copies, loads, flow.result_compute[stores]]),
+            np.concatenate([kind[taken[copies]], kind[value]]),
+            np.concatenate([self.needs.elements[copies], size[value]]),
+        )
+
+    def loads(self) -> "tuple[Ints, Ints]":
+        """Returns computes and what they are the first to load to their core: a tile, or a constant after all tiles.
+
+        Equal constants are one. Rows of a table are taken one by one, and not loaded.
+        """
+        flow, taken = self.needs.flow, self.needs.taken
+        reader, tile = flow.inputs()
+        given = ~self.needs.makers.some(tile)
+        whole = ~flow.is_form(TakeRows)[flow.use_op]
+        user = np.concatenate([reader[given], flow.op_compute[flow.use_op[whole]]])
+        value = np.concatenate([tile[given], len(flow.tiles) + flow.use_constant[whole]])
+        order = np.argsort(user, kind="stable")
+        order = order[taken[user[order]] < 0]
+        user, value = user[order], value[order]
+        there = _contents(flow)[value] * (self.core.max() + 1) + self.core[user]
+        _, first, number = np.unique(there, return_index=True, return_inverse=True)
+        chosen = user == user[first][number.reshape(-1)]
+        return user[chosen], value[chosen]
+
+    def each(self, kind: "Ints", elements: "Ints", cost: Callable[..., float], *of: "Ints") -> Floats:
+        """Returns the cost of so many elements of each kind; asks for each kind, number and further argument once."""
+        rows, index = np.unique(np.stack([kind, elements, *of], axis=1), axis=0, return_inverse=True)
+        targets = [self.arch.holding(element) for element in self.needs.flow.types]
+        asked = [cost(targets[k], *arguments) for k, *arguments in rows.tolist()]
+        return np.array(asked, np.float64)[index.reshape(-1)]
+
+    def work_ns(self) -> Floats:
         """Estimates the time of each step on its core in ns, without transfers."""
-        costs = Costs(self.arch, self.placed.graph.filters)
-        return np.array([costs.work_ns(step) if isinstance(step, Compute) else 0.0 for step in self.steps])
+        flow = self.needs.flow
+        of_form = np.array([self.costs.op_ns(op, compute) for op, compute in flow.forms])
+        return _summed(flow.op_compute, of_form[flow.op_form], len(self.core))
+
+
+def _summed(step: "Ints", times_ns: Floats, count: int) -> Floats:
+    """Returns the sum of the times of each of `count` steps."""
+    return np.bincount(step, times_ns, count).astype(np.float64)
+
+
+def _contents(flow: Dataflow) -> "Ints":
+    """Returns a number for each tile and, after them, each constant; those of equal contents have the same."""
+    found = np.arange(len(flow.tiles) + len(flow.constants))
+    first: dict[bytes, int] = {}
+    for number, value in enumerate((*flow.tiles, *flow.constants)):
+        if isinstance(value, ConstantTile):
+            found[number] = first.setdefault(value.values.tobytes(), number)
+    return found
 
 
 def _pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
@@ -209,23 +230,3 @@ def _pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
     keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)
     first = np.searchsorted(keys, np.arange(cores + 1) * (cores + 1))
     return pair.astype(np.int64), first.astype(np.int64), keys % (cores + 1) - 1
-
-
-def _constants(compute: Compute) -> Iterator[Tile]:
-    """Yields the constants that a compute needs on its core; rows of a table are taken one by one."""
-    for op in compute.body:
-        if not isinstance(op, TakeRows):
-            yield from (tile for tile in op.operands if isinstance(tile, ConstantTile))
-
-
-def _copies(compute: Compute) -> bool:
-    """True if the compute is a copy."""
-    return bool(compute.body) and isinstance(compute.body[0], Copy)
-
-
-def _taken(step: Compute | Fetch) -> tuple[Tile | None, int]:
-    """Returns the tile that a copy or a fetch reads, and how many elements; None and 0 for other work."""
-    if isinstance(step, Fetch):
-        return step.tile, step.tile.elements
-    op = step.body[0] if step.body else None
-    return (op.source, op.elements) if isinstance(op, Copy) else (None, 0)

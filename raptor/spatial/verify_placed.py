@@ -5,12 +5,12 @@ afterwards, because later forms hold the same graph.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import VerifyError
+from raptor.spatial.dataflow import Lists
 from raptor.spatial.ir import Compute, Copy
 from raptor.spatial.placed import Partition, PlacedGraph, Schedule
 from raptor.spatial.verify_tiles import verify
@@ -60,7 +60,7 @@ def _check_columns(name: str, placed: Partition | PlacedGraph) -> None:
 
 
 def _check_range(name: str, placed: Partition | PlacedGraph, arch: Target) -> None:
-    outside = [core for core in placed.cores if not 0 <= core < arch.core_count]
+    outside = sorted(core for core in set(placed.cores) if not 0 <= core < arch.core_count)
     if outside:
         raise VerifyError(f"{name}: core {outside[0]} of {arch.core_count}")
 
@@ -75,37 +75,51 @@ def verify_schedule(schedule: Schedule, placed: PlacedGraph) -> None:
         raise VerifyError(f"schedule: {len(order)} steps are no permutation of {count} computes and fetches")
     rank = np.empty(count, np.int64)
     rank[order] = np.arange(count)
-    before, after = np.array(list(_dependencies(schedule)), np.int64).reshape(-1, 2).T
+    before, after = _dependencies(schedule)
     late = np.flatnonzero(rank[before] >= rank[after])
     if len(late):
         first, second = (_named(schedule, int(i)) for i in (before[late[0]], after[late[0]]))
         raise VerifyError(f"schedule: {second} needs {first}, which comes later")
 
 
-def _dependencies(schedule: Schedule) -> Iterator[tuple[int, int]]:
-    """Yields pairs (earlier, later) of steps, numbered as in the schedule.
+def _dependencies(schedule: Schedule) -> tuple[Ints, Ints]:
+    """Returns pairs (earlier, later) of steps, numbered as in the schedule.
 
     The makers of a tile come before its fetches and its readers, and a fetch before the readers on its core. A tile
     that several computes fill needs all of them.
     """
-    computes, cores = schedule.placed.graph.computes, schedule.placed.cores
-    makers: defaultdict[str, list[int]] = defaultdict(list)
-    for i, compute in enumerate(computes):
-        for op in compute.body:
-            makers[op.result.name].append(i)
-    fetched: dict[tuple[str, int], int] = {}
-    for k, fetch in enumerate(schedule.fetches, len(computes)):
-        if (fetch.tile.name, fetch.core) in fetched or fetch.tile.name not in makers:
+    flow, cores = schedule.placed.graph.dataflow, np.array(schedule.placed.cores, np.int64)
+    makers = Lists.of(flow.op_result, flow.op_compute, len(flow.tiles))
+    tile, core = _fetched(schedule, makers)
+    early, fetch = makers.of_keys(tile)
+    maker, read = makers.of_keys(flow.read_tile)
+    reader = flow.op_compute[flow.read_op]
+    others = maker != reader[read]
+    # A copy reads a tile on the core that made it.
+    whole = np.flatnonzero(~flow.is_form(Copy)[flow.read_op])
+    width = int(max(cores.max(initial=0), core.max(initial=0))) + 1
+    keys = tile * width + core
+    order = np.argsort(keys)
+    wanted = flow.read_tile[whole] * width + cores[reader[whole]]
+    at = np.searchsorted(keys[order], wanted)
+    there = np.append(keys[order], -1)[at] == wanted
+    before = maker[others], len(cores) + order[at[there]], early
+    after = reader[read][others], reader[whole][there], len(cores) + fetch
+    return np.concatenate(before), np.concatenate(after)
+
+
+def _fetched(schedule: Schedule, makers: Lists) -> tuple[Ints, Ints]:
+    """Returns tile and core of each fetch. Raises `VerifyError` for one that is there twice, or of an unknown tile."""
+    tiles = schedule.placed.graph.dataflow.tiles
+    number = {tiles[i].name: i for i in np.flatnonzero(np.diff(makers.first)).tolist()}
+    seen: set[tuple[str, int]] = set()
+    for fetch in schedule.fetches:
+        if (fetch.tile.name, fetch.core) in seen or fetch.tile.name not in number:
             raise VerifyError(f"schedule: {fetch.tile} is fetched to core {fetch.core} twice, or never made")
-        fetched[fetch.tile.name, fetch.core] = k
-        yield from ((maker, k) for maker in makers[fetch.tile.name])
-    for i, compute in enumerate(computes):
-        for op in compute.body:
-            for tile in op.reads:
-                yield from ((maker, i) for maker in makers.get(tile.name, ()) if maker != i)
-                # A copy reads a tile on the core that made it.
-                if not isinstance(op, Copy) and (tile.name, cores[i]) in fetched:
-                    yield fetched[tile.name, cores[i]], i
+        seen.add((fetch.tile.name, fetch.core))
+    found = [(number[fetch.tile.name], fetch.core) for fetch in schedule.fetches]
+    tile, core = np.array(found, np.int64).reshape(-1, 2).T
+    return tile, core
 
 
 def _named(schedule: Schedule, i: int) -> str:

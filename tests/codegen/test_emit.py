@@ -13,8 +13,10 @@ from raptor.codegen import generate
 from raptor.common.errors import VerifyError
 from raptor.graph.window import Window
 from raptor.mapping.decision import Matrix
-from raptor.pim.ir import Buffer, CoreProgram, Group, Load, PimProgram, Repeat, Step, Store
+from raptor.pim.ir import CoreProgram, Group, PimProgram
+from raptor.pim.operations import Buffer, Load, Repeat, Store
 from raptor.spatial.operations import ApplyFilters, Operation, Pool, Vector
+from tests.pim.programs import at_addresses, of_operations
 from tests.pipeline import Executed, chip, executed
 
 BITS = 16
@@ -30,10 +32,10 @@ def buffer(name: str, elements: int) -> Buffer:
 def emitted(operation: Operation[Buffer], **addresses: int) -> list[Executed]:
     """The instructions of one operation, buffers at these addresses (elements)."""
     first = Load(buffer("load", 1), 0)
-    steps = (Step(first, "n"), Step(operation, "n"))
     groups = tuple(Group("y", Matrix(t, (0, 8), (0, 8), 1)) for t in range(64))
     placed = {name: at * BYTES for name, at in addresses.items()}
-    core = CoreProgram(0, groups, steps, {"load": 0, **placed}, 10**6)
+    core = CoreProgram(0, groups, of_operations(first, operation), None, 10**6)
+    core = at_addresses(core, {"load": 0, **placed})
     stream = generate(PimProgram("tiny", {0: core}, 0, ()), ARCH).cores[0]
     return [e for e in executed(stream.records) if e.pc >= stream.step_ends[1]]
 
@@ -262,10 +264,8 @@ def test_global_addresses_have_two_words(address: int):
 
 
 def test_the_low_word_of_a_global_address():
-    stream = generate(
-        PimProgram("tiny", {0: CoreProgram(0, (), (Step(Load(buffer("a", 1), 2**32 - 2), "n"),), {"a": 0}, 2)}, 0, ()),
-        ARCH,
-    ).cores[0]
+    core = CoreProgram(0, (), of_operations(Load(buffer("a", 1), 2**32 - 2)), np.zeros(1, np.int64), 2)
+    stream = generate(PimProgram("tiny", {0: core}, 0, ()), ARCH).cores[0]
     loads = {int(r["rd"]): int(r["a"]) for r in stream.records if r["opcode"] == 1}
     # 2**32 - 2 as a signed word
     assert (loads[4], loads[5]) == (0, -2)

@@ -10,6 +10,7 @@ from raptor.codegen import Streams, generate, verify_streams
 from raptor.common.errors import VerifyError
 from raptor.pim.ir import CoreProgram, PimProgram
 from raptor.target import isa
+from tests.pim.programs import of_operations
 from tests.pipeline import THESIS_CHIP, Passes, chip, executed, passes, thesis_model
 
 ARCH = chip((3, 3), xbars_per_core=5, cores=16)
@@ -57,7 +58,7 @@ def test_streams_start_with_the_widths(good: Passes):
 
 
 def test_a_core_without_steps_has_no_instructions():
-    idle = PimProgram("tiny", {0: CoreProgram(0, (), (), {}, 0)}, 0, ())
+    idle = PimProgram("tiny", {0: CoreProgram(0, (), of_operations(), np.zeros(0, np.int64), 0)}, 0, ())
     streams = generate(idle, ARCH)
     assert len(streams.cores[0].records) == 0
     verify_streams(streams, idle, ARCH)

@@ -145,8 +145,8 @@ def test_a_product_takes_what_the_architecture_says():
 
 
 def test_presets():
-    assert device_presets() == ("pcm-occ", "reram-puma", "reram-verify", "sram")
-    times = {name: load_device(name).write.time_ns(128, 128 * 128) for name in device_presets()}
+    assert {"pcm-occ", "reram-puma", "reram-verify", "sram"} < set(device_presets())
+    times = {name: d.write.time_ns(128, 128 * 128) for name in device_presets() if (d := load_device(name)).write.ns}
     assert times["reram-puma"] == 10970
     assert times["reram-verify"] == pytest.approx(1.09e6, rel=1e-3)
 
@@ -155,5 +155,5 @@ def test_device_files_that_are_wrong(tmp_path: Path):
     (tmp_path / "d.json").write_text('{"version": 1, "name": "x", "source": "y", "write": {"unit": "mile", "ns": 1.0}}')
     with pytest.raises(UserError, match=r"write\.unit"):
         load_device(tmp_path / "d.json")
-    with pytest.raises(UserError, match="no such file; give a file or one of: pcm-occ"):
+    with pytest.raises(UserError, match="no such file; give a file or one of: isaac"):
         load_device("nosuch")

@@ -311,7 +311,7 @@ def test_arguments_of_open():
     for options in ({"xbar": "0"}, {"crossbars": 0}, {"device": "nosuch"}, {"nosuch": 1}, {"refuse_worn": "no"}):
         with pytest.raises(UserError):
             raptor.device.open("numpy", **options)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="expected one of: numpy, integer, socket"):
+    with pytest.raises(UserError, match="expected one of: numpy, integer, analog, socket"):
         raptor.device.open("nosuch")
 
 

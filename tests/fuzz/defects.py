@@ -7,14 +7,14 @@ A text that does not occur exactly once is an error, so that the table keeps ste
 from tests.fuzz.defect import ROOT, Defect
 from tests.fuzz.integer_defects import INTEGER_DEFECTS
 
-EMIT, VIRTUAL = "raptor/codegen/emit.py", "raptor/codegen/registers.py"
+EMIT, VIRTUAL, SKELETONS = (f"raptor/codegen/{n}.py" for n in ("emit", "registers", "skeletons"))
+STEPS, NEEDS = "raptor/pim/steps.py", "raptor/spatial/needs.py"
 PLACE, ALLOCATE, MEMORY = (f"raptor/pim/{n}.py" for n in ("lowering", "allocate", "global_memory"))
 LOWER, LINES, APPLY = (f"raptor/spatial/{n}.py" for n in ("lower_tiles", "lower_lines", "line_filter"))
 GRID, MOVES, VIEWS = "raptor/spatial/line_grid.py", "raptor/spatial/line_moves.py", "raptor/mapping/views.py"
 CASCADE, DENSE, POOLS = (f"raptor/spatial/{n}.py" for n in ("tile_filter", "fully_connected", "line_pools"))
-PLACES, SCHEDULE, CONTENTS = (
+PLACES, CONTENTS = (
     "raptor/spatial/mesh_placement.py",
-    "raptor/spatial/schedule.py",
     "raptor/output/contents.py",
 )
 OPERATIONS = "raptor/spatial/operations.py"
@@ -33,7 +33,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(EMIT, "return np.concatenate([self._zeros(op.result, untouched, op.result.channels), block])", "return block"),
     Defect(EMIT, 'block["d"][add] = op.result.channels', 'block["d"][add] = op.result.channels - 1'),
     Defect(EMIT, 'block["d"] = lengths * pixel_bytes', 'block["d"] = pixel_bytes'),
-    Defect(EMIT, "address[owner] + step * advances[owner]", "address[owner] + step"),
+    Defect(EMIT, "self.at(buffer) + np.arange(len(block)) * advance", "self.at(buffer) + np.arange(len(block))"),
     Defect(EMIT, "np.where(start == 0, self.at(op.source) + row * piece * size, first)", "self.at(op.source) + row * piece * size + start"),
     Defect(EMIT, "self.at(op.source) + row * piece * size, first)", "self.at(op.source), first)"),
     Defect(EMIT, "read // given.width]), op.together)", "read // given.width]), 2 * op.together)"),
@@ -49,41 +49,41 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(EMIT, 'block["value"][strided, 2] = stride[strided]', 'block["value"][strided, 2] = 1'),
     Defect(EMIT, 'block["opcode"][zeros] = isa.OPCODE["lldi"]', 'block["opcode"][zeros] = isa.OPCODE["nop"]'),
     Defect(EMIT, "(np.where(first, OUT, SCRATCH)[weighted], np.where(first, out, accum)[weighted])", "(np.full(len(weighted), OUT), out[weighted])"),
-    Defect(EMIT, "counts, line) + source * size_in", "counts, line * 0) + source * size_in"),
-    Defect(EMIT, "out + target * size_out)\n        set_operand(block, 1, IN, self._bases([op.lines", "out + target)\n        set_operand(block, 1, IN, self._bases([op.lines"),
-    Defect(EMIT, 'block["a"], block["c"] = self.weight_bits(group), group', 'block["a"], block["c"] = self.weight_bits(group), group[0]'),
-    Defect(EMIT, "counts, left) + left_at * size", "counts, left) + right_at * size"),
-    Defect(EMIT, "counts, right) + right_at", "counts, left) + right_at"),
+    Defect(EMIT, "self._bases(op.lines, line) + source", "self._bases(op.lines, line * 0) + source"),
+    Defect(EMIT, "self.at(op.result) + target * self.size(op.result)", "self.at(op.result) + target"),
+    Defect(EMIT, 'block["a"], block["c"] = self.weight_bits, group\n', 'block["a"], block["c"] = self.weight_bits, group[0]\n'),
+    Defect(EMIT, "self._bases(op.sources, left) + left_at * size", "self._bases(op.sources, left) + right_at * size"),
+    Defect(EMIT, "self._bases(op.sources, right) + right_at", "self._bases(op.sources, left) + right_at"),
     Defect(EMIT, "np.where(more, out, self._bases", "np.where(more, 0, self._bases"),
     Defect(EMIT, '("lldi", "lmv", "vvadd", "vvadd")', '("lldi", "lmv", "lmv", "vvadd")'),
     Defect(EMIT, "np.where(kind <= COPY, elements * size, elements)", "np.where(kind < COPY, elements * size, elements)"),
     Defect(EMIT, "zip(met[2:], operands[2:], strict=True)", "zip(met[3:], operands[3:], strict=True)"),
     Defect(EMIT, "int(table[r, 2] + a - table[r, 0])", "int(table[r, 2])"),
     Defect(EMIT, "(table[:, 0] <= a) & (ends >= b)", "(table[:, 0] <= a) & (ends > b)"),
-    Defect(EMIT, "return self.at(buffer) + first * size,", "return self.at(buffer),"),
-    Defect(EMIT, "self._bytes_of(op.result, op.span) for op in ops", "self._bytes_of(op.result, None) for op in ops"),
-    Defect(EMIT, 'block["c"], block["d"] = self._bytes_of(op.result, op.span)', 'block["c"], block["d"] = self._bytes_of(op.result, None)'),
-    Defect(EMIT, "np.repeat(firsts, counts) + np.maximum(index, 0)", "np.maximum(index, 0)"),
-    Defect(EMIT, 'np.argsort(np.concatenate(owners), kind="stable")', "np.arange(sum(map(len, owners)))"),
+    Defect(SKELETONS, "np.where(whole, 0, first) * size", "np.where(whole, 0, 0) * size"),
+    Defect(SKELETONS, "np.where(whole, elements, count) * size", "elements * size"),
+    Defect(SKELETONS, 'block["c"][at] += skipped', 'block["c"][at] += 0'),
+    Defect(SKELETONS, "steps.start[step][:, None] + slot", "steps.start[step][:, None] + np.minimum(slot, 0)"),
+    Defect(SKELETONS, "np.where(self.product[index], steps.number[step], 0)", "np.where(self.product[index], 0, 0)"),
     # Registers
     Defect(VIRTUAL, "needed[uses[1:]] = held[1:] != held[:-1]", "needed[uses[1:]] = held[1:] > held[:-1]"),
     # Memory
-    Defect(ALLOCATE, "buffer.elements * arch.bytes_of(buffer.element) // step * step + step", "buffer.elements * arch.bytes_of(buffer.element) // 2 // step * step + step"),
-    Defect(ALLOCATE, "first = np.array([life.first for life in lives]", "first = np.array([life.first + 1 for life in lives]"),
-    Defect(ALLOCATE, "dying = (b for b in op.operands if last[b.name] == i and", "dying = (b for b in op.operands if"),
-    Defect(ALLOCATE, "last = np.array([life.last for life in lives]", "last = np.array([life.first for life in lives]"),
+    Defect(STEPS, "return count * bytes_of_types(kind, arch)", "return count * bytes_of_types(kind, arch) // 2"),
+    Defect(ALLOCATE, "lives.first, lives.last, size)", "lives.first + 1, lives.last, size)"),
+    Defect(ALLOCATE, "(last[uses.buffer] == uses.step) & alike", "alike"),
+    Defect(ALLOCATE, "lives.first, lives.last, size)", "lives.first, lives.first, size)"),
     Defect(MEMORY, "self.known[key] = self.base + self.size\n", "self.known[key] = self.base + self.size + 1\n"),
     Defect(MEMORY, "graph.outputs, position + pool.size, arch)", "graph.outputs, position, arch)"),
     Defect(MEMORY, "starts = np.cumsum([position, *sizes])", "starts = np.cumsum([position, *sizes[::-1]])"),
     # Cores and messages
-    Defect(PLACE, "ir.Receive(buffer, source, self.channels)", "ir.Receive(buffer, source, self.channels + 1)"),
-    Defect(PLACE, "ir.Send(self.cores[source].here[tile.name], core, self.channels)", "ir.Send(next(iter(self.cores[source].here.values())), core, self.channels)"),
-    Defect(PLACE, "self.first_group[key] = len(groups)", "self.first_group[key] = max(0, len(groups) - 1)"),
+    Defect(PLACE, "node, RECEIVE, buffer, self.channels, source", "node, RECEIVE, buffer, self.channels + 1, source"),
+    Defect(PLACE, "node, SEND, given, self.channels", "node, SEND, 0, self.channels"),
+    Defect(PLACE, "self.first_group[core, wanted[0]] = len(groups)", "self.first_group[core, wanted[0]] = max(0, len(groups) - 1)"),
     Defect(OPERATIONS, "weights=tuple(first + i for i in self.weights)", "weights=tuple(i for i in self.weights)"),
     Defect(EMIT, "np.indices((op.batch, rows, op.result.channels))", "np.indices((op.batch, rows, op.result.channels - 1))"),
     Defect(PLACE, "(op.at, op.elements), (op.first, op.elements)", "(op.first, op.elements), (op.at, op.elements)"),
     Defect(PLACE, "np.array([[op.at, 0, op.first, 1, op.elements]])", "np.array([[op.first, 0, op.at, 1, op.elements]])"),
-    Defect(PLACE, "self.inputs[op.source.name] + first_byte, into", "self.inputs[op.source.name], into"),
+    Defect(PLACE, "self.inputs[op.source.name] + first_byte, 0, into", "self.inputs[op.source.name], 0, into"),
     # Tiles
     Defect(LOWER, "values = values[slice(*region.rows)]", "values = values[: region.row_count]"),
     Defect(LOWER, "Piece(part.tile, first - low, first - start, last - first)", "Piece(part.tile, 0, first - start, last - first)"),
@@ -121,19 +121,19 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(APPLY, "for i in range(len(tiles))])", "for i in range(len(tiles) - 1)])"),
     Defect(APPLY, "[0, i, 0, result.elements]", "[0, 0, 0, result.elements]"),
     Defect(APPLY, "reaching.setdefault(out, []).append((i, shape, tiles))", "reaching.setdefault(out, []).append((0, shape, tiles))"),
-    Defect(APPLY, "_Product(weight, index, outs, block, step, sizes[step])", "_Product(weight, index, outs, block, step, 0)"),
+    Defect(APPLY, "_Product(weight, index, outs, block, steps[-1].size)", "_Product(weight, index, outs, block, 0)"),
     Defect(APPLY, "len(shape.outs) * (block.outs[1] - block.outs[0]) * (outs", "(block.outs[1] - block.outs[0]) * (outs"),
     Defect(APPLY, "weight = self.matrices.setdefault(copy, len(self.matrices))", "weight = self.matrices.setdefault(copy, 0)"),
-    Defect(APPLY, "(q.block.pixels[0] - lines[q.part][2]) *", "q.block.pixels[0] *"),
-    Defect(APPLY, "(q.weight, lines[q.part][0], ", "(q.weight, 0, "),
-    Defect(APPLY, "return own[0][0], own[-1][1]", "return own[0][0], own[0][1]"),
+    Defect(APPLY, "(q.block.pixels[0] - first) *", "q.block.pixels[0] *"),
+    Defect(APPLY, "(q.weight, i, ", "(q.weight, 0, "),
+    Defect(APPLY, "columns.get(q.part, q.block.pixels)[0], q.block.pixels[1]", "columns.get(q.part, q.block.pixels)"),
     Defect(APPLY, "(i * count + a - q.block.outs[0]) * width", "(a - q.block.outs[0]) * width"),
     Defect(APPLY, "+ a - q.block.outs[0]) * width + low - q.outs[0]", "+ a) * width + low - q.outs[0]"),
     Defect(APPLY, "* width + low - q.outs[0]", "* width"),
-    Defect(APPLY, "source = first_source + q.step", "source = first_source"),
+    Defect(APPLY, "source = first_source + k", "source = first_source"),
     Defect(APPLY, "at + (x - a) * width, own", "at + (x - a) * own, own"),
     Defect(APPLY, "found.append(((a - self.cols[0]) * own", "found.append((a * own"),
-    Defect(APPLY, "first_source += len(work.sizes)", "first_source += 0"),
+    Defect(APPLY, "first_source += len(self.work[shape])", "first_source += 0"),
     Defect(APPLY, "for band, shape in found:", "for band, shape in [*found, found[0]]:"),
     Defect(APPLY, "self.cols, pixels, chosen.outputs):", "self.cols, pixels, chosen.outputs)[1:]:"),
     Defect(LINES, "for cell in grid.lines[y][p]:\n                low", "for cell in grid.lines[lines[0]][p]:\n                low"),
@@ -177,7 +177,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     # Files
     Defect(CONTENTS, "cols=p.region.cols, address=at)", "cols=p.region.cols, address=at + 1)"),
     Defect(CONTENTS, "tuple(g.matrix.xbars for g in core.groups) for i, core", "tuple(1 for g in core.groups) for i, core"),
-    Defect(CONTENTS, "pc=int(streams.cores[spot.core].step_ends[spot.step])", "pc=int(streams.cores[spot.core].step_ends[spot.step - 1])"),
+    Defect(CONTENTS, "pc=int(stream.step_ends[spot.step])", "pc=int(stream.step_ends[spot.step - 1])"),
     # One pixel, pools, shared cores, places
     Defect(DENSE, "ends[i], i * width) for i", "ends[0], i * width) for i"),
     Defect(DENSE, "source.first + size - elements, start, elements)", "source.first, start, elements)"),
@@ -189,7 +189,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(DENSE, "Copy(met, partial.tile, given, copied, size)", "Copy(met, partial.tile, 0, copied, size)"),
     Defect(DENSE, "runs.append((0, 1, copied, size))", "runs.append((0, 1, 0, size))"),
     Defect(DENSE, "at + n * partial.width for n", "at for n"),
-    Defect(APPLY, "return all(outs in self.outs or outs[0] == outs[1] for outs in found)", "return True"),
+    Defect(APPLY, "self.whole = all(outs in self.outs or outs[0] == outs[1] for outs in found)", "self.whole = True"),
     Defect(POOLS, "strides=(window.strides[0], 1)", "strides=(1, 1)"),
     Defect(POOLS, "pads=(0, window.pads[1])", "pads=(0, 0)"),
     Defect(POOLS, "inputs=((pool.row, column),)", "inputs=((0, column),)"),
@@ -197,8 +197,8 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(PLANS, "plan.xbars <= self.xbars and", ""),
     Defect(PLACES, "tuple(places[core] for core in cores)", "tuple(places[core] // 2 for core in cores)"),
     Defect(PLACES, "tuple(places[core] for core in cores)", "tuple(places[core] for core in cores[::-1])"),
-    Defect(SCHEDULE, "need |= set(made)", "need |= set(made[:1])"),
-    Defect(SCHEDULE, "set(self.makers[fetch.tile.name]) for fetch", "set[int]() for fetch"),
+    Defect(NEEDS, "before, index = makers.of_keys(tile[made & ~away])", "before, index = _first(makers, tile[made & ~away]), np.arange(int((made & ~away).sum()))"),
+    Defect(NEEDS, "early, fetch = makers.of_keys(fetch_tile)", "early, fetch = makers.of_keys(fetch_tile[:0])"),
 )  # fmt: skip
 
 DEFECTS = (*_OF_PROGRAMS, *INTEGER_DEFECTS)

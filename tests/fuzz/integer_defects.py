@@ -3,7 +3,9 @@
 
 from tests.fuzz.defect import Defect
 
-EMIT, VIRTUAL, WORDS = (f"raptor/codegen/{n}.py" for n in ("emit", "registers", "emit_integers"))
+EMIT, VIRTUAL, WORDS, SKELETONS = (
+    f"raptor/codegen/{n}.py" for n in ("emit", "registers", "emit_integers", "skeletons")
+)
 TILES, OPERATIONS = (f"raptor/spatial/{n}.py" for n in ("integer_tiles", "integer_operations"))
 RECIPES, HORNER, REQUANTISE = (f"raptor/graph/{n}.py" for n in ("recipes", "horner", "requantise"))
 CODES, STEPS, VIEWS, TABLES = (f"raptor/frontend/{n}.py" for n in ("codes", "integers", "views", "tables"))
@@ -76,7 +78,7 @@ INTEGER_DEFECTS: tuple[Defect, ...] = (
     Defect(VIRTUAL, "return floats << 16 | input_bits << 8 | output_bits", "return floats << 16 | output_bits << 8 | input_bits"),
     Defect(VIRTUAL, "np.where(widths >> 16 > 0, _SETFP, _SETBW)", "_SETBW"),
     Defect(VIRTUAL, "needed[uses] = wanted != np.append(np.uint32(self.widths), wanted[:-1])", "needed[uses] = False"),
-    Defect(EMIT, "return self.at(buffer) + first * size, elements * size", "return self.at(buffer) + first * size, elements"),
+    Defect(SKELETONS, "np.where(whole, elements, count) * size", "np.where(whole, elements, count)"),
     Defect(EMIT, "pixel_bytes = channels * self.size(out)", "pixel_bytes = channels"),
     Defect(ELEMENT, "wide[:, : bytes_of(element.bits)]", "wide[:, : bytes_of(element.bits)][:, ::-1]"),
     Defect(ELEMENT, "return -(-bits // 8)", "return 1"),

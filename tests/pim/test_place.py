@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from raptor.pim.ir import CoreProgram, Load, PimProgram, Receive, Repeat, Send, Store
+from raptor.pim.ir import CoreProgram, PimProgram
+from raptor.pim.operations import Load, Receive, Repeat, Send, Store
 from raptor.spatial.operations import Gather
 from tests.frontend.support import make_model, node, random
 from tests.pipeline import THESIS_CHIP, passes, thesis_model

@@ -10,7 +10,7 @@ import pytest
 
 from raptor.codegen.emit import EMIT
 from raptor.graph.steps import Recipe
-from raptor.pim.ir import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
+from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows
 from raptor.spatial.operations import OneResult, Operation, Piece, V, W
 from raptor.spatial.tiles import Value

@@ -25,7 +25,7 @@ def done() -> Passes:
 
 def named(done: Passes, aim: Aim) -> tuple[list[int], Order]:
     """The order that is chosen by an aim, and its name."""
-    work = Problem(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+    work = Problem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
     order, name = best_order(work, Order(line_flow(done.decision).patience_ns, 0), aim)
     return order.tolist(), name
 
@@ -47,7 +47,7 @@ def test_the_schedule_names_its_order(done: Passes):
 def test_the_name_makes_the_order_again(done: Passes):
     for aim in (EARLY, LATE, BALANCED):
         order, name = named(done, aim)
-        work = Problem(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
+        work = Problem.of(done.arch, done.on_chip, range(len(done.on_chip.graph.computes))).work()
         assert best_order(work, name, STORED)[0].tolist() == order
 
 

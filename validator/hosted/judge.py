@@ -4,9 +4,9 @@
 2. Each program of the chip, on the same tensors, against its ONNX model.
 3. All segments one after another, against the whole model.
 
-A host segment may turn a rounding error into another value, such as the other one of two classes. So where the third
-fails and the first two do not, the programs are judged again on the tensors of the third. If all are right there, each
-step of the computation is right, and the verdict says so.
+A host segment may turn a rounding error into another value, such as the other one of two classes, and so does rounding
+to integers near a tie. So where the third fails and the first two do not, the programs are judged again on the tensors
+of the third. If all are right there, each step of the computation is right, and the verdict says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -108,7 +108,7 @@ class Judge:
         outputs, why = self._sides(names, self._whole_pair).compared(self.settings)
         right = all(s.passed for s in segments)
         if right and not all(o.passed for o in outputs) and self._right_on_its_own_way():
-            outputs, why = tuple(map(_excused, outputs)), _excuse(outputs)
+            outputs, why = tuple(map(_excused, outputs)), _excuse(outputs, "the host" if self._has_host else "a tie")
         programs = self.hosted.programs.values()
         return ValidationReport(
             verdict="pass" if right and all(o.passed for o in outputs) else "mismatch",
@@ -179,20 +179,27 @@ class Judge:
         return validate_program(self.hosted.programs[segment.path], fed, self.numbers, self.settings, None)
 
     def _right_on_its_own_way(self) -> bool:
-        """Tells whether every program is right on the tensors that it gets when all run one after another."""
+        """Tells whether every program is right on the tensors that it gets when all run one after another.
+
+        Only a host and integers can turn a difference within rounding into another value.
+        """
         chips = (s for s in self.hosted.listed.segments if s.kind == "chip")
-        hosts = any(s.kind == "host" for s in self.hosted.listed.segments)
-        return hosts and all(self._program(s, self._own_values).passed for s in chips)
+        turns = self._has_host or any(p.has_integers for p in self.hosted.programs.values())
+        return turns and all(self._program(s, self._own_values).passed for s in chips)
+
+    @property
+    def _has_host(self) -> bool:
+        return any(s.kind == "host" for s in self.hosted.listed.segments)
 
 
 def _excused(output: Comparison) -> Comparison:
     return replace(output, passed=True)
 
 
-def _excuse(outputs: Sequence[Comparison]) -> str:
+def _excuse(outputs: Sequence[Comparison], who: str) -> str:
     names = ", ".join(o.name for o in outputs if not o.passed)
     return (
-        f"{names}: differs from the whole model, because the host turns differences within rounding into other values; "
+        f"{names}: differs from the whole model, because {who} turns differences within rounding into other values; "
         "every segment is right, on the tensors of the whole model and on its own"
     )
 

@@ -13,6 +13,11 @@ def is_hosted(folder: str | Path) -> bool:
     return (Path(folder) / files.SEGMENTS).is_file()
 
 
+def has_rounds(folder: str | Path) -> bool:
+    """Tells whether a directory holds a program whose segments take turns on the chip."""
+    return is_hosted(folder) and (Path(folder) / files.ROUNDS).is_file()
+
+
 def read_segments(folder: Path) -> Segments:
     """Reads `segments.json`, and no other file."""
     return storage.read(Segments, folder, files.SEGMENTS)
@@ -40,7 +45,9 @@ def one_segment(folder: str | Path, what: str) -> None:
 
 
 def not_modelled(listed: Segments) -> str:
-    """Says what no time and no energy contains."""
+    """Says what no time and no energy contains; empty without the host."""
+    if not listed.host_nodes:
+        return ""
     hosts = sum(s.kind == "host" for s in listed.segments)
     nodes = len(listed.host_nodes)
     return (

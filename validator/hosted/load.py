@@ -12,6 +12,7 @@ from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import FileEntry, SegmentFile, Segments
 from validator.hosted.listing import directory, read_segments
+from validator.hosted.rounds import check_rounds, read_rounds
 from validator.load import MEMORY_LIMIT_BYTES, load
 from validator.program import Program, Writer
 from validator.session import session
@@ -56,7 +57,12 @@ def load_hosted(path: str | Path, *, check_hashes: bool = True, memory_limit_byt
             program = load(inside, check_hashes=check_hashes, memory_limit_bytes=memory_limit_bytes)
             programs[segment.path] = program
             _check_places(program, segment, listed)
-    check_cores(programs)
+    rounds = read_rounds(folder, listed)
+    check_sizes(programs)
+    if rounds is None:
+        check_cores(programs)
+    else:
+        check_rounds(rounds, programs)
     return Hosted(folder, listed, programs, sessions)
 
 
@@ -108,6 +114,10 @@ def check_cores(programs: Mapping[str, Program]) -> None:
         for core in _used(program):
             if users.setdefault(core, path) != path:
                 raise UserError(f"{users[core]} and {path} both use core {core}, but they share one chip")
+
+
+def check_sizes(programs: Mapping[str, Program]) -> None:
+    """Raises `UserError` for programs of different chips."""
     sizes = {path: program.core_count for path, program in programs.items()}
     if len(set(sizes.values())) > 1:
         raise UserError(f"{', '.join(sizes)}: made for chips of different sizes: {sorted(set(sizes.values()))} cores")

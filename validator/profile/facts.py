@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from raptor.target.arch import ArchFile
 from validator.checks import Finding
+from validator.simulate.reloading import Reloading
 from validator.simulate.simulation_report import CoreUse
 
 Ints = npt.NDArray[np.int64]
@@ -175,7 +176,8 @@ class Profile:
     """Profile of a program. `parts_are`: kind of the `parts`. `untimed`: reason why there are no times, or empty.
 
     `part_names`: names for the indices in `Timeline.part` and `Crossbars.part`, also of parts without instructions.
-    `crossbars` is None if the sizes of the matrices are not known (no weights, or no architecture).
+    `crossbars` is None if the sizes of the matrices are not known (no weights, or no architecture). `reloading`: only
+    of a program in rounds, whose estimate is for a batch with writing.
     """
 
     program: str
@@ -194,3 +196,4 @@ class Profile:
     crossbars: Crossbars | None
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
+    reloading: Reloading | None = None

@@ -3,18 +3,22 @@
 The host is in no figure. Pictures over time are of one segment each, and are left out here.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from raptor.output import files
 from validator.checks import check
 from validator.hosted.listing import chip_folders, is_hosted, not_modelled, read_segments
 from validator.profile import profile
 from validator.profile.facts import CoreFacts, Crossbars, Estimate, Profile
+from validator.simulate.segments import simulate
+from validator.simulate.simulation_report import CoreUse
 
 Values = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
@@ -31,8 +35,26 @@ def profile_any(path: str | Path, arch: str | Path | None = None) -> Profile:
     if not folders:
         raise UserError(f"{folder}: no segment is for the chip, so there is nothing to show")
     found = _together(str(path), [profile(part, arch) for part in folders])
-    note = not_modelled(read_segments(folder))
-    return replace(found, findings=check(folder, arch), warnings=(note, *found.warnings))
+    listed = read_segments(folder)
+    note = not_modelled(listed)
+    found = replace(found, findings=check(folder, arch), warnings=(*([note] if note else ()), *found.warnings))
+    return _in_rounds(found, folder, arch) if files.ROUNDS in listed.files else found
+
+
+def _in_rounds(found: Profile, folder: Path, arch: str | Path | None) -> Profile:
+    """Returns the profile of programs that take turns on the chip: times are of a batch, with writing."""
+    if found.estimate is None:
+        return found
+    report = simulate(folder, arch, mode="throughput", samples=found.estimate.samples)
+    known = replace(
+        found.estimate,
+        latency_ns=report.latency_ns or 0.0,
+        energy_pj=report.energy_parts_pj,
+        interval_ns=report.interval_ns,
+        interval_energy_pj=report.energy_parts_pj,
+    )
+    unknown = [w for w in report.warnings if w not in found.warnings]
+    return replace(found, estimate=known, reloading=report.reloading, warnings=(*found.warnings, *unknown))
 
 
 def _together(program: str, parts: Sequence[Profile]) -> Profile:
@@ -60,12 +82,35 @@ def _together(program: str, parts: Sequence[Profile]) -> Profile:
 
 
 def _cores(parts: Sequence[Profile]) -> Iterable[CoreFacts]:
-    """Returns the facts of each core: those of the segment that uses it."""
+    """Returns the facts of each core: those of the segment that uses it, or of all that take turns on it."""
     found: dict[int, CoreFacts] = {}
     for core in (core for p in parts for core in p.cores):
-        if core.core not in found or core.instructions:
+        known = found.get(core.core)
+        if known is None or not known.instructions:
             found[core.core] = core
+        elif core.instructions:
+            found[core.core] = _both(known, core)
     return (found[core] for core in sorted(found))
+
+
+def _both(one: CoreFacts, other: CoreFacts) -> CoreFacts:
+    """Joins the facts of a core that serves one program after another."""
+    counts = Counter(one.instructions) + Counter(other.instructions)
+    sizes = [size for size in (one.local_bytes, other.local_bytes) if size is not None]
+    return CoreFacts(
+        core=one.core,
+        xbars=max(one.xbars, other.xbars),
+        local_bytes=max(sizes, default=None),
+        instructions=dict(sorted(counts.items())),
+        use=None if one.use is None or other.use is None else _sum(one.use, other.use),
+        parts=tuple(sorted((*one.parts, *other.parts), key=lambda part: -part[1])),
+        waits=tuple(sorted((*one.waits, *other.waits), key=lambda wait: -wait[1])),
+    )
+
+
+def _sum(one: CoreUse, other: CoreUse) -> CoreUse:
+    added = {f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(CoreUse) if f.name != "core"}
+    return CoreUse(core=one.core, **added)
 
 
 def _estimate(parts: Sequence[Estimate | None]) -> Estimate | None:

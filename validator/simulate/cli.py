@@ -26,6 +26,10 @@ def command(
     samples: Annotated[
         int, typer.Option(min=FEWEST_ROUNDS, max=MOST_ROUNDS, help="Samples each core begins, in throughput mode.")
     ] = 16,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1e-9, help="Samples a second, for the lifetime of rounds.", show_default="all that it can"),
+    ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (for Perfetto) to this file.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
     engine: Annotated[
@@ -50,8 +54,10 @@ def command(
         refuse_given(context, {"samples"}, "only with --mode throughput")
     if engine == "builtin":
         refuse_given(context, {"pimsim"}, "only with --engine pimsim")
+    else:
+        refuse_given(context, {"rate"}, "only with --engine builtin")
     with Console(stderr=True).status("simulating (the first run on a computer compiles the model, some 20 s) ..."):
-        report = _simulate(out, arch, mode, samples, trace, engine, pimsim)
+        report = _simulate(out, arch, mode, samples, rate, trace, engine, pimsim)
     if json is not None:
         storage.print_or_write("--json", json, to_json(report))
     if not storage.is_terminal(json):
@@ -59,12 +65,19 @@ def command(
 
 
 def _simulate(
-    out: Path, arch: str | None, mode: Mode, samples: int, trace: Path | None, engine: str, pimsim: Path | None
+    out: Path,
+    arch: str | None,
+    mode: Mode,
+    samples: int,
+    rate: float | None,
+    trace: Path | None,
+    engine: str,
+    pimsim: Path | None,
 ) -> "SimulationReport":
     if engine == "builtin":
         from validator.simulate.segments import simulate
 
-        return simulate(out, arch, mode=mode, samples=samples, trace_file=trace)
+        return simulate(out, arch, mode=mode, samples=samples, trace_file=trace, rate=rate)
     if pimsim is None:
         raise UserError("--engine pimsim: say where the simulator is, with --pimsim PATH")
     if trace is not None:

@@ -1,4 +1,4 @@
-"""Simulates programs of one segment or of several: segments of the chip run one after another.
+"""Simulates programs of one segment or of several: segments of the chip run one after another, or take turns on it.
 
 The host's time and energy are not modelled, and in no sum.
 """
@@ -10,10 +10,13 @@ from pathlib import Path
 from raptor.common import arguments
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
-from validator.hosted.listing import chip_folders, is_hosted, not_modelled, one_segment, read_segments
+from raptor.output.files import Rounds
+from validator.hosted.listing import chip_folders, has_rounds, is_hosted, not_modelled, one_segment, read_segments
+from validator.hosted.rounds import read_device, read_rounds
 from validator.options import Mode
 from validator.simulate import builtin
 from validator.simulate.efficiency import Efficiency
+from validator.simulate.reloading import parts_of, reloading_of, with_reloading
 from validator.simulate.simulation_report import SimulationReport
 
 
@@ -24,12 +27,18 @@ def simulate(
     mode: Mode = "latency",
     samples: int = 16,
     trace_file: str | Path | None = None,
+    rate: float | None = None,
 ) -> SimulationReport:
     """Simulates a program as `builtin.simulate` does; for segments, returns the sums over those of the chip.
 
-    In throughput mode segments work on different samples, so that the slowest gives the interval.
+    In throughput mode segments work on different samples, so that the slowest gives the interval. Segments that take
+    turns on the chip are simulated for a batch, with the time and energy of writing. `rate`: samples a second, for
+    their lifetime.
     """
     path = arguments.path("program", program)
+    rate = None if rate is None else arguments.finite("rate", rate, 1e-9)
+    if rate is not None and not has_rounds(path):
+        raise UserError(f"{option('rate', rate)}: only for a program in rounds, whose cells wear out")
     if not is_hosted(path):
         return builtin.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file)
     if trace_file is not None:
@@ -37,8 +46,40 @@ def simulate(
     folders = chip_folders(path)
     if not folders:
         raise UserError(f"{path}: no segment is for the chip, so there is nothing to simulate")
+    listed = read_segments(path)
+    rounds = read_rounds(path, listed)
+    if rounds is not None:
+        return _in_rounds(path, folders, arch, (mode, samples, rate), rounds, not_modelled(listed))
     reports = [builtin.simulate(folder, arch, mode=mode, samples=samples) for folder in folders]
-    return _together(str(path), reports, not_modelled(read_segments(path)))
+    return _together(str(path), reports, not_modelled(listed))
+
+
+def _in_rounds(
+    path: Path,
+    folders: Sequence[Path],
+    arch: str | Path | None,
+    how: tuple[Mode, int, float | None],
+    rounds: Rounds,
+    note: str,
+) -> SimulationReport:
+    """Simulates rounds: each alone and, for a batch above one, streaming."""
+    mode, samples, rate = how
+    alone = [builtin.simulate(folder, arch) for folder in folders]
+    many = None
+    if rounds.batch > 1:
+        many = [builtin.simulate(folder, arch, mode="throughput", samples=samples) for folder in folders]
+    found = reloading_of(rounds, read_device(path), alone, many, rate)
+    sums = replace(_together(str(path), alone, note), mode=mode, xbars_used=max(r.xbars_used for r in alone))
+    report = with_reloading(sums, found, parts_of(found, alone, many))
+    effective = Efficiency.of(report.macs or 0, found.sample_ns, report.energy_pj or 0.0) if report.macs else None
+    unknown = f"device {found.device}: the energy of writing is not known, and in no figure"
+    return replace(
+        report,
+        tops=effective.tops if effective else None,
+        tops_per_w=effective.tops_per_w if effective else None,
+        pj_per_mac=effective.pj_per_mac if effective else None,
+        warnings=(*report.warnings, *([unknown] if found.sample_pj is None else ())),
+    )
 
 
 def _together(program: str, reports: Sequence[SimulationReport], note: str) -> SimulationReport:
@@ -71,7 +112,7 @@ def _together(program: str, reports: Sequence[SimulationReport], note: str) -> S
         critical_path_by="node" if all(r.critical_path_by == "node" for r in reports) else "instruction",
         critical_path_ns=_joined(reports),
         seconds={name: sum(r.seconds[name] for r in reports) for name in reports[0].seconds},
-        warnings=(note, *dict.fromkeys(w for r in reports for w in r.warnings)),
+        warnings=(*([note] if note else ()), *dict.fromkeys(w for r in reports for w in r.warnings)),
     )
 
 

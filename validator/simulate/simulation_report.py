@@ -1,6 +1,6 @@
 """Result of a simulation, as a table for people and as JSON for programs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Literal
@@ -12,6 +12,7 @@ from raptor.common.console import Console
 from raptor.common.names import shorten
 from raptor.common.strict import WallTimes
 from validator.options import Mode
+from validator.simulate.reloading import Reloading
 
 _BUSIEST = 5
 _LAYERS = 12
@@ -48,12 +49,14 @@ class SimulationReport:
     `samples_per_s` its inverse; both only in throughput mode. `energy_pj`: energy of one sample, in the mode simulated.
     `macs`: MACs of a sample, if the compiler noted them; `tops` (2 operations each), `tops_per_w` and `pj_per_mac`
     follow from them, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction if nodes are not known.
+    `reloading`: figures of a program in rounds. Its `latency_ns` is the time of a batch with writing, its `interval_ns`
+    that divided by the samples, and its energy contains writing.
     """
 
     program: str
     estimator: str
     mode: Mode
-    version: int = 2
+    version: int = 3
     latency_ns: float | None = None
     interval_ns: float | None = None
     samples_per_s: float | None = None
@@ -71,6 +74,7 @@ class SimulationReport:
     critical_path_ns: Mapping[str, float] = field(default_factory=dict[str, float])
     seconds: WallTimes = field(default_factory=dict[str, float])
     warnings: tuple[str, ...] = ()
+    reloading: Reloading | None = None
 
 
 def to_json(report: SimulationReport) -> bytes:
@@ -121,6 +125,8 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
         figures = (number_text(value, 4) for value in (report.tops, report.tops_per_w, report.pj_per_mac))
         shown = "{} TOPS, {} TOPS/W, {} pJ a MAC".format(*figures)
         rows.append(("effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"))
+    if report.reloading is not None:
+        rows += _reloading_rows(report.reloading)
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
         rows.append(("crossbars", f"{report.xbars_used:,} of {report.xbars_available:,} ({share:.1%})"))
@@ -135,6 +141,36 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
     if len(report.critical_path_ns) > _LAYERS:
         rows.append(("", f"        and {len(report.critical_path_ns) - _LAYERS} more"))
     return rows
+
+
+def _reloading_rows(found: Reloading) -> Iterator[tuple[str, str]]:
+    """Yields the figures of rounds, none without the others."""
+    each = f"batch of {found.batch}, {found.batch_ns and found.writing_ns / found.batch_ns:.1%} of its time is writing"
+    yield "rounds", f"{len(found.rounds)}  ({each})"
+    yield "a sample", f"{time_text(found.sample_ns)} with writing, {time_text(found.without_ns)} without"
+    with_pj = "not known" if found.sample_pj is None else energy_text(found.sample_pj)
+    yield "", f"{with_pj} with writing, {energy_text(found.without_pj)} without"
+    mean, worst = number_text(found.writes_per_cell, 3), number_text(found.worst_per_sample, 3)
+    yield "writes", f"{mean} of a cell (mean), {worst} of the worst cell, a sample"
+    rate = f"{number_text(found.rate_per_s, 4)} samples/s"
+    unknown = "no cell is written again" if found.endurance_cycles else "not known: the device file has no endurance"
+    life = unknown if found.years is None else years_text(found.years)
+    yield "lifetime", f"{life}, at {rate}"
+    if found.batch_for_tenth is not None:
+        yield "writing a tenth", f"from a batch of {found.batch_for_tenth:,}"
+    yield "device", f"{found.device}: {found.source}"
+    for k, one in enumerate(found.rounds):
+        written = f"{one.crossbars_written:,} crossbars in {time_text(one.write_ns)}"
+        runs = time_text(one.run_ns(found.batch))
+        yield "each round" if k == 0 else "", f"{one.path}: writes {written}, runs {runs} on {one.cores} cores"
+
+
+def years_text(years: float) -> str:
+    """Writes a lifetime in a unit in which it is easy to read."""
+    for unit, scale in (("years", 1.0), ("days", 365.25), ("hours", 365.25 * 24)):
+        if years * scale >= 1:
+            return f"{number_text(years * scale, 3)} {unit}"
+    return f"{number_text(years * 365.25 * 24 * 3600, 3)} seconds"
 
 
 def _parts(parts: Mapping[str, float]) -> str:

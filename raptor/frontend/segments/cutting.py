@@ -231,6 +231,20 @@ class Cutter:
             if all(isinstance(found, Model) for found in loaded.values()):
                 return self._cut(groups, loaded)
 
+    def pieces(self, groups: Sequence[Sequence[int]]) -> Cut | int:
+        """Returns the cut into these groups, all on the chip; or the number of the first that alone is refused."""
+        loaded: dict[int, Model | None] = {}
+        for number, nodes in enumerate(groups):
+            loaded[number] = self._load(nodes)
+            if loaded[number] is None:
+                self.reasons.clear()
+                return number
+        return self._cut(dict(enumerate(groups)), loaded)
+
+    def check_refused(self) -> None:
+        """Raises `UnsupportedError` with all nodes that the chip does not compute."""
+        self._colour()
+
     def _colour(self) -> None:
         """Fills `reasons` with what the user wants, and what the importers refuse."""
         self.reasons |= self.wishes.reasons(self.asked)

@@ -4,7 +4,7 @@ A file and the network table that it names are used as they are, or refused with
 that RAPTOR writes for a mesh is replaced by that mesh, so that the number of cores can be changed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from raptor.common.arguments import whole_or_none
 from raptor.common.errors import UserError
 from raptor.common.options import MOST_BITS, parse_xbar
 from raptor.common.spelling import option
+from raptor.target.arch.fields import set_fields
 from raptor.target.arch.network import mesh_layout, write_mesh
 from raptor.target.arch.pimsim import presets, read_arch, target_of
 from raptor.target.arch.schema import NETWORK_FILE, ArchFile, field_model
@@ -36,15 +37,16 @@ def load(
     xbars_per_core: int | None = None,
     cell_bits: int | None = None,
     element_bits: int = 8,
+    fields: Mapping[str, Any] | None = None,
     network: bool = True,
 ) -> Target:
     """Reads an architecture file or preset (`bench` if `source` is None) and overrides its sizes.
 
     The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
     laid out again, as square as possible. With smaller crossbars, the numbers of DACs and ADCs are lowered to fit;
-    otherwise the simulator would compute wrong times. If not `network`, no table is read, because only sizes are
-    needed. Raises `UserError` for a file or network table that cannot be read or does not follow the schema, and for
-    sizes that make no sense.
+    otherwise the simulator would compute wrong times. `fields` are other fields of the file by name
+    (`raptor.target.arch.fields`). If not `network`, no table is read, because only sizes are needed. Raises `UserError`
+    for a file or network table that cannot be read or does not follow the schema, and for sizes that make no sense.
     """
     source = "bench" if source is None else check_source(source)
     size = parse_xbar(xbar)
@@ -53,6 +55,7 @@ def load(
     cell_bits = whole_or_none("cell_bits", cell_bits, 1)
     element_bits = arguments.whole("element_bits", element_bits, 1, MOST_BITS)
     raw = read_arch(source)
+    set_fields(raw, fields or {})
     chip = _section(raw, "chip_config", source)
     core = _section(chip, "core_config", source)
     links = _section(chip, "network_config", source)

@@ -1,0 +1,120 @@
+"""Command `raptor accuracy OUT`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raptor.cli import completion
+from raptor.common.errors import UserError
+from raptor.common.together import refuse_given
+from validator.options import CrossbarKind
+
+_WITH_DATA = {"sweep", "chips", "samples", "calibration", "workers", "csv", "plot"}
+_ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
+
+
+def command(
+    context: typer.Context,
+    out: Annotated[Path, typer.Argument(help="Output directory of the compiler.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz|DIR",
+            help="Inputs x and labels y, or a folder with index.csv.",
+            show_default="only what converters lose",
+        ),
+    ] = None,
+    crossbar: Annotated[
+        CrossbarKind | None, typer.Option(help="How crossbars compute.", show_default="exactly")
+    ] = None,
+    cells: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|PRESET",
+            help="Device file.",
+            show_default="ideal cells and converters",
+            autocompletion=completion.devices,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="A setting, such as adc_bits=8.")
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUES", help="Settings to try: adc_bits=4:9, or read_noise=0,0.02,0.05."),
+    ] = None,
+    chips: Annotated[int, typer.Option(min=1, max=1000, help="Chips, each with errors of its own.")] = 1,
+    samples: Annotated[int | None, typer.Option(min=1, help="Use the first so many.", show_default="all")] = None,
+    calibration: Annotated[int, typer.Option(min=1, help="Samples that set the ranges of calibrated converters.")] = 16,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, show_default="all processors", help="Threads.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="File for the sweep as CSV.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File for plots of the sweep.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for JSON; - for the terminal.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")] = False,
+) -> None:
+    """Measure the accuracy of a compiled model on labelled data, on ideal crossbars or on those of a device.
+
+    The streams are executed; what a real crossbar changes is in every mvmul. Without --data, only what the converters
+    lose is told.
+
+    Example: raptor accuracy out --data test.npz --crossbar noisy --cells reram-wan2022 --chips 5
+    """
+    from raptor.cli.accuracy_view import plots, progress, read_sweep
+    from raptor.common import storage
+    from raptor.common.console import Console
+    from raptor.target.device_file import load_device
+    from validator.accuracy.measure import accuracy
+    from validator.accuracy.report import show, to_csv, to_json
+    from validator.crossbar.settings import pairs
+
+    _check(context, data, crossbar, sweep, csv, plot)
+    given, swept = pairs("--with", settings or ()), read_sweep(sweep or ())
+    with progress(data, swept, chips, quiet=quiet) as tick:
+        report = accuracy(
+            out,
+            data,
+            crossbar=crossbar,
+            device=None if cells is None else load_device(cells),
+            settings=given,
+            sweep=swept,
+            chips=chips,
+            samples=samples,
+            calibration=calibration,
+            workers=workers,
+            tick=tick,
+        )
+    if csv is not None:
+        storage.write_for("--csv", csv, to_csv(report))
+    if plot is not None:
+        storage.write_for("--plot", plot, plots(report))
+    if json is not None:
+        storage.print_or_write("--json", json, to_json(report))
+    if not storage.is_terminal(json):
+        show(report, Console(), quiet=quiet)
+
+
+def _check(
+    context: typer.Context,
+    data: Path | None,
+    crossbar: str | None,
+    sweep: list[str] | None,
+    csv: Path | None,
+    plot: Path | None,
+) -> None:
+    """Refuses options that would have no effect, and files that cannot be written."""
+    from raptor.common import arguments, storage
+
+    is_analog = crossbar in ("sliced", "noisy")
+    if data is None:
+        refuse_given(context, _WITH_DATA, "only with --data")
+        if not is_analog:
+            raise UserError("say --data FILE.npz for accuracy, or --crossbar sliced for what converters lose")
+    if not is_analog:
+        refuse_given(context, _ANALOG, "only with --crossbar sliced or noisy")
+    if not sweep:
+        refuse_given(context, {"csv", "plot"}, "only with --sweep")
+    for option, file in (("csv", csv), ("plot", plot)):
+        if file is not None:
+            storage.check_no_terminal(f"--{option}", file)
+            arguments.new_file(option, file)

@@ -1,0 +1,13 @@
+"""Studies: which chip and which mapping are best for some models, under given limits (docs/explore.md).
+
+Read the modules in this order:
+
+    study, metrics         the study file: models, space, objectives, constraints
+    points                 points of the space as options of `raptor.compile`
+    evaluation             options -> figures, or the reason why there are none
+    workers                evaluations in other processes, here or on a cluster
+    store                  results and trials in a database
+    proposing, driver      which points come next; the loop that can be stopped at any time
+    front                  the best trade-offs, and their hypervolume
+    tables, page           what people look at
+"""

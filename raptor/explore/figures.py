@@ -1,0 +1,186 @@
+"""Figures of a study's page: trade-offs, parallel coordinates, importance of parameters, history."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from raptor.explore.front import costs, hypervolumes
+from raptor.explore.points import Parameter
+from raptor.explore.study import Study
+from raptor.explore.trials import Outcome
+from raptor.reporting.figure import PALETTE, Figure, axis, buttons
+
+_MOST_LINES = 300
+_GREY, _BLUE, _RED = "rgba(140, 150, 160, 0.55)", PALETTE[0], PALETTE[3]
+
+
+def trade_offs(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -> Figure:
+    """Draws two objectives against each other, the front above all others; buttons choose the two."""
+    names = list(study.objectives)
+    pairs = list(combinations(names, 2)) or [("trial", names[0])]
+    kinds = (
+        ("breaks a limit", [o for o in outcomes if o.has_figures and not o.is_feasible], _GREY, 6),
+        ("feasible", [o for o in outcomes if o.is_feasible], _BLUE, 7),
+        ("front", list(best), _RED, 10),
+    )
+    data = [
+        _dots(name, chosen, pair, colour, size, visible=k == 0)
+        for k, pair in enumerate(pairs)
+        for name, chosen, colour, size in kinds
+    ]
+    layout: dict[str, Any] = {"xaxis": _axis(pairs[0][0]), "yaxis": _axis(pairs[0][1])}
+    if len(pairs) > 1:
+        menus = buttons([f"{y} over {x}" for x, y in pairs], len(kinds))
+        for choice, (x, y) in zip(menus[0]["buttons"], pairs, strict=True):
+            choice["method"] = "update"
+            choice["args"].append({"xaxis.title.text": x, "yaxis.title.text": y})
+        layout["updatemenus"] = menus
+    return Figure("trade-offs", data, layout, height=520)
+
+
+def _axis(name: str) -> dict[str, Any]:
+    if name == "trial":
+        return axis(name)
+    return axis(name, type="log", exponentformat="power", dtick="D1")
+
+
+def _dots(
+    name: str, chosen: Sequence[Outcome], pair: tuple[str, str], colour: str, size: int, *, visible: bool
+) -> Mapping[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": [_figure(o, pair[0]) for o in chosen],
+        "y": [_figure(o, pair[1]) for o in chosen],
+        "text": [_hover(o) for o in chosen],
+        "hovertemplate": "%{text}<br>" + f"{pair[0]} %{{x:.5g}}<br>{pair[1]} %{{y:.5g}}<extra></extra>",
+        "marker": {"color": colour, "size": size, "line": {"width": 0}},
+        "visible": visible,
+    }
+
+
+def _figure(one: Outcome, name: str) -> float:
+    return float(one.trial.number) if name == "trial" else float(f"{one.figures[name]:.6g}")
+
+
+def _hover(one: Outcome) -> str:
+    return f"trial {one.trial.number}: " + ", ".join(f"{k} {v}" for k, v in one.trial.point.items())
+
+
+def parallel(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -> Figure:
+    """Draws each point as a line across all parameters and objectives; those of the front are red."""
+    others = [o for o in outcomes if o.is_feasible and o not in best]
+    every = max(1, -(-len(others) // _MOST_LINES))
+    shown = others[::every] + list(best)
+    places = [_parameter_axis(p, shown) for p in study.space] + [_figure_axis(name, shown) for name in study.objectives]
+    names = [p.name for p in study.space] + list(study.objectives)
+    data = [
+        _lines("feasible", others[::every], places, "rgba(59, 130, 196, 0.3)", 1),
+        _lines("front", best, places, _RED, 2),
+    ]
+    notes = [
+        {"x": k, "y": y, "text": text, "showarrow": False, "yshift": 12 if y else -12, "font": {"size": 11}}
+        for k, (_, low, high) in enumerate(places)
+        for y, text in ((0, low), (1, high))
+    ]
+    ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": names, "side": "top"}
+    layout = {
+        "xaxis": axis("", **ticks, range=[-0.3, len(names) - 0.7]),
+        "yaxis": axis("", showticklabels=False, range=[-0.12, 1.12]),
+        "annotations": notes,
+        "margin": {"l": 30, "r": 30, "t": 90, "b": 30},
+    }
+    return Figure("parallel", data, layout, height=480)
+
+
+Place = tuple[Callable[[Outcome], float], str, str]
+"""A function to the height on an axis, 0 to 1, and the texts at its ends."""
+
+
+def _parameter_axis(p: Parameter, shown: Sequence[Outcome]) -> Place:
+    if p.values:
+        last = max(1, len(p.values) - 1)
+        at = {repr(v): k / last for k, v in enumerate(p.values)}
+        return lambda o: at[repr(o.trial.point[p.name])], str(p.values[0]), str(p.values[-1])
+    span = (p.high - p.low) or 1.0
+    return lambda o: (float(o.trial.point[p.name]) - p.low) / span, f"{p.low:g}", f"{p.high:g}"
+
+
+def _figure_axis(name: str, shown: Sequence[Outcome]) -> Place:
+    found = [o.figures[name] for o in shown] or [0.0]
+    low, high = min(found), max(found)
+    span = (high - low) or 1.0
+    return lambda o: (o.figures[name] - low) / span, f"{low:.4g}", f"{high:.4g}"
+
+
+def _lines(name: str, chosen: Sequence[Outcome], places: Sequence[Place], colour: str, width: int) -> Mapping[str, Any]:
+    """Makes one trace of all lines; a gap ends each."""
+    heights = [[round(height(o), 4) for height, *_ in places] + [None] for o in chosen]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [x for _ in chosen for x in [*range(len(places)), None]],
+        "y": [y for line in heights for y in line],
+        "line": {"color": colour, "width": width},
+        "hoverinfo": "skip",
+    }
+
+
+def importance(found: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Draws a bar for each parameter and objective."""
+    data = [
+        {"type": "bar", "name": name, "x": list(shares), "y": [round(v, 4) for v in shares.values()]}
+        for name, shares in found.items()
+    ]
+    layout: dict[str, Any] = {
+        "barmode": "group",
+        "xaxis": axis("", type="category"),
+        "yaxis": axis("share of the spread"),
+    }
+    layout["colorway"] = list(PALETTE)
+    return Figure("importance", data, layout, height=380)
+
+
+def history(study: Study, outcomes: Sequence[Outcome]) -> Figure:
+    """Draws the hypervolume, and the best of each objective so far as a share of the best of all."""
+    volumes = hypervolumes(study, outcomes)
+    data = [_history("hypervolume", volumes.tolist(), 3)]
+    feasible = [i for i, o in enumerate(outcomes) if o.is_feasible]
+    table = costs(study, [outcomes[i] for i in feasible])
+    for k, name in enumerate(study.objectives):
+        best = np.full(len(outcomes), np.nan)
+        if feasible:
+            best[feasible] = np.minimum.accumulate(table[:, k])
+            best = _filled(best)
+        ratio = best / best[-1] if feasible and best[-1] else best
+        data.append(_history(f"{name}, best so far / best", ratio.tolist(), 1.5))
+    layout = {"xaxis": axis("trial"), "yaxis": axis("share"), "colorway": list(PALETTE)}
+    return Figure("history", data, layout, height=380)
+
+
+def _filled(values: np.ndarray) -> np.ndarray:
+    """Returns values in which those that are missing are the ones before them."""
+    known = np.where(np.isnan(values), -1, np.arange(len(values)))
+    last = np.maximum.accumulate(known)
+    return np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
+
+
+def _history(name: str, values: Sequence[float], width: float) -> Mapping[str, Any]:
+    """Makes a trace of steps; of values that do not change, only the ends are kept."""
+    kept = [
+        i
+        for i, v in enumerate(values)
+        if v == v and (i in (0, len(values) - 1) or v != values[i - 1] or v != values[i + 1])
+    ]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": kept,
+        "y": [float(f"{values[i]:.5g}") for i in kept],
+        "line": {"width": width, "shape": "hv"},
+    }

@@ -1,0 +1,49 @@
+"""Importance of each parameter of a study for each objective: functional ANOVA (Hutter et al., ICML 2014)."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+
+import optuna
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+from optuna.trial import FrozenTrial
+
+from raptor.explore.proposing import directions, distributions, frozen
+from raptor.explore.study import Study
+from raptor.explore.trials import Outcome
+
+FEWEST = 10
+"""Fewest trials with figures from which anything can be said."""
+_MOST = 400
+"""Most trials that are used, evenly spread: the forests grow slowly."""
+_TREES = 16
+
+
+def importances(study: Study, outcomes: Sequence[Outcome]) -> Mapping[str, Mapping[str, float]]:
+    """Returns the share of each parameter in the spread of each objective; empty if there are too few trials."""
+    found = [o for o in outcomes if o.has_figures]
+    if len(found) < FEWEST:
+        return {}
+    found = found[:: -(-len(found) // _MOST)]
+    kinds = distributions(study.space)
+    copy = optuna.create_study(directions=directions(study))
+    copy.add_trials([frozen(study, kinds, o, {}) for o in found])
+    varied = [p.name for p in study.space if len({o.trial.point[p.name] for o in found}) > 1]
+    return {name: _shares(copy, k, varied) for k, name in enumerate(study.objectives)}
+
+
+def _shares(study: optuna.Study, objective: int, names: list[str]) -> Mapping[str, float]:
+    def value(trial: FrozenTrial) -> float:
+        # NOTE: figures of a chip span orders of magnitude, and of those the logarithm is what a parameter scales.
+        found = trial.values[objective]
+        return math.log(found) if positive else found
+
+    all_values = [t.values[objective] for t in study.get_trials(deepcopy=False)]
+    positive = min(all_values) > 0
+    if len(set(all_values)) == 1 or not names:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it notes what the caller cannot change
+        evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
+        found = get_param_importances(study, evaluator=evaluator, params=names, target=value)
+    return {name: float(share) for name, share in found.items()}

@@ -1,0 +1,74 @@
+"""Figures of a point that can be objectives and constraints, and their units."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Direction = Literal["min", "max"]
+
+_TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+_ENERGIES = {"pJ": 1.0, "nJ": 1e3, "uJ": 1e6, "mJ": 1e9, "J": 1e12}
+_BYTES = {"B": 1.0, "kB": 1e3, "KiB": 1024.0, "MB": 1e6, "MiB": 1024.0**2}
+_PLAIN: Mapping[str, float] = {}
+
+_LIMIT = re.compile(r"(<=|>=)\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure. `units`: names that a limit may have, with their size. `joined`: of several models together.
+
+    `is_steady`: it needs a simulation of several samples.
+    """
+
+    meaning: str
+    units: Mapping[str, float]
+    joined: Callable[[list[float]], float] = max
+    is_steady: bool = False
+
+
+METRICS: Mapping[str, Metric] = {
+    "latency_ns": Metric("time of one sample alone; of several models: the sum", _TIMES, sum),
+    "interval_ns": Metric("time between samples in steady state; of several models: the sum", _TIMES, sum, True),
+    "energy_pj": Metric("energy of one sample alone; of several models: the sum", _ENERGIES, sum),
+    "steady_energy_pj": Metric("energy of a sample in steady state; of several models: the sum", _ENERGIES, sum, True),
+    "xbars_used": Metric("crossbars that hold weights; of several models: the most", _PLAIN),
+    "cores_used": Metric("cores with work; of several models: the most", _PLAIN),
+    "xbars": Metric("crossbars of the chip", _PLAIN),
+    "cells": Metric("cells of all crossbars of the chip", _PLAIN),
+    "local_bytes": Metric("local memory of the core that needs most; of several models: the most", _BYTES),
+    "instructions": Metric("instructions of all cores; of several models: the sum", _PLAIN, sum),
+}
+"""All figures by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A constraint: a figure of each model must be at most (`is_most`) or at least `bound`, in the figure's unit."""
+
+    metric: str
+    is_most: bool
+    bound: float
+
+    def excess(self, value: float) -> float:
+        """Returns by how much a value breaks the limit, relative to it; 0 or less if it holds."""
+        over = value - self.bound if self.is_most else self.bound - value
+        return over / self.bound if self.bound else over
+
+
+def parse_limit(metric: str, text: str) -> Limit:
+    """Reads `<= 5 ms` or `>= 0.9`. Raises `ValueError` with what is expected."""
+    units = METRICS[metric].units
+    found = _LIMIT.fullmatch(text.strip())
+    example = f"<= 5 {list(units)[-2]}" if units else "<= 5"
+    if found is None:
+        raise ValueError(f"{text!r}: expected a limit such as {example!r}")
+    unit = found[3]
+    if unit and unit not in units:
+        raise ValueError(f"{text!r}: no such unit here; expected one of: {', '.join(units) or 'none'}")
+    try:
+        number = float(found[2])
+    except ValueError:
+        raise ValueError(f"{text!r}: expected a limit such as {example!r}") from None
+    return Limit(metric, found[1] == "<=", number * (units[unit] if unit else 1.0))

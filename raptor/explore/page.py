@@ -1,0 +1,67 @@
+"""The page of a study: one file without anything from elsewhere."""
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import orjson
+
+from raptor.explore import figures
+from raptor.explore.front import front
+from raptor.explore.importance import FEWEST, importances
+from raptor.explore.study import Study
+from raptor.explore.tables import Row
+from raptor.explore.trials import Outcome
+from raptor.reporting.page import render, script_json
+
+
+def study_page(study: Study, outcomes: Sequence[Outcome], rows: Sequence[Row]) -> str:
+    """Writes the page. `rows`: see `raptor.explore.tables.rows`."""
+    best = front(study, outcomes)
+    shares = importances(study, outcomes)
+    drawn = [figures.history(study, outcomes)] if outcomes else []
+    if any(o.has_figures for o in outcomes):
+        drawn += [figures.trade_offs(study, outcomes, best), figures.parallel(study, outcomes, best)]
+    if shares:
+        drawn.append(figures.importance(shares))
+    return render(
+        "study.html",
+        drawn,
+        title=study.name,
+        facts=_facts(study, outcomes, best),
+        limits=[f"{name} {text}" for name, text in study.file.constraints.items()],
+        fewest=FEWEST,
+        rows=script_json(_compact(rows)),
+        study_js=resources.files("raptor.reporting").joinpath("study.js").read_text("utf-8"),
+    )
+
+
+def _facts(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -> list[tuple[str, str]]:
+    settings = study.file.study
+    states = {state: sum(o.state == state for o in outcomes) for state in dict.fromkeys(o.state for o in outcomes)}
+    return [
+        ("models", ", ".join(m.name for m in study.models)),
+        ("space", "; ".join(f"{name}: {orjson.dumps(value).decode()}" for name, value in study.file.space.items())),
+        ("objectives", ", ".join(f"{name} ({way})" for name, way in study.objectives.items())),
+        ("limits", ", ".join(f"{name} {text}" for name, text in study.file.constraints.items()) or "none"),
+        ("sampler", f"{settings.sampler}, seed {settings.seed}, batches of {settings.batch}"),
+        ("trials", ", ".join(f"{count} {state}" for state, count in states.items()) or "none yet"),
+        ("front", f"{len(best)} points"),
+    ]
+
+
+def _compact(rows: Sequence[Row]) -> dict[str, Any]:
+    """Returns the rows as columns, in which texts that repeat are numbers of a list."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {"names": names, "columns": [_column([row.get(name) for row in rows]) for name in names]}
+
+
+def _column(values: list[Any]) -> dict[str, Any]:
+    if all(v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in values):
+        return {"numbers": [v if v is None or isinstance(v, int) else float(f"{v:.6g}") for v in values]}
+    texts = {text: k for k, text in enumerate(dict.fromkeys(_text(v) for v in values))}
+    return {"texts": list(texts), "index": [texts[_text(v)] for v in values]}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else ("yes" if value else "no") if isinstance(value, bool) else str(value)

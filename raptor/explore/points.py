@@ -1,0 +1,136 @@
+"""The space of a study: parameters, and points as options of `raptor.compile`."""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, cast
+
+from raptor.common.arguments import whole
+from raptor.common.errors import UserError
+from raptor.common.options import REQUANT, parse_mapping, parse_xbar
+from raptor.mapping.knobs import parse_knobs
+from raptor.target.arch import check_source
+from raptor.target.arch.fields import find_field
+
+Value = bool | int | float | str
+WHOLE = ("cores", "xbars_per_core", "cell_bits", "bits")
+GROUPS = ("fields", "knobs")
+"""Options that are tables: a parameter is one entry of them, such as `fields.rob_size`."""
+_FLAGS = {"xbars_per_core": "--xbars-per-core", "cell_bits": "--cell-bits"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter: some `values`, or the numbers from `low` to `high`.
+
+    `step`: distance of the numbers; 0 for all floats between. `is_log`: small numbers are drawn as often as large ones.
+    """
+
+    name: str
+    values: tuple[Value, ...] = ()
+    low: float = 0
+    high: float = 0
+    step: float = 0
+    is_log: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        return (
+            not self.values and all(float(x).is_integer() for x in (self.low, self.high, self.step)) and self.step > 0
+        )
+
+    @property
+    def grid(self) -> Sequence[Value]:
+        """All values in order. Raises `UserError` for a range without a step, which has no end of them."""
+        if self.values:
+            return self.values
+        if not self.step:
+            raise UserError(f"space.{self.name}: a grid needs a step")
+        count = int((self.high - self.low) / self.step + 1e-9) + 1
+        return [self._number(self.low + k * self.step) for k in range(count)]
+
+    def _number(self, value: float) -> Value:
+        return int(value) if self.is_whole else float(f"{value:.12g}")
+
+
+def check_values(name: str, values: Sequence[Value]) -> None:
+    """Raises `UserError` for a parameter that is no option, and for values that no chip could have."""
+    group, _, rest = name.partition(".")
+    if group == "fields" and rest:
+        find_field(rest)
+        return
+    if group != "knobs" and name not in _CHECKS:
+        raise UserError(f"{name}: no such parameter; expected one of: {', '.join(_CHECKS)}, knobs.NAME, fields.NAME")
+    check = _CHECKS.get(name, lambda value: parse_knobs({rest: value}))
+    for value in values:
+        check(value)
+
+
+_CHECKS: Mapping[str, Callable[[Value], object]] = {
+    "xbar": parse_xbar,
+    "mapping": parse_mapping,
+    "arch": check_source,
+    "requant": REQUANT.parse,
+} | {name: partial(whole, name, least=1) for name in WHOLE}
+"""Checks of the values of parameters by name."""
+
+
+def grid(parameters: Sequence[Parameter]) -> Iterator[Mapping[str, Value]]:
+    """Yields all points, the last parameter fastest."""
+    names = [p.name for p in parameters]
+    yield from (dict(zip(names, values, strict=True)) for values in product(*(p.grid for p in parameters)))
+
+
+def options_of(common: Mapping[str, Any], point: Mapping[str, Value]) -> dict[str, Any]:
+    """Returns keywords of `raptor.compile`: those that all points share, and those of the point above them."""
+    found = dict(common) | {group: dict(common.get(group, {})) for group in GROUPS}
+    for name, value in point.items():
+        group, _, rest = name.partition(".")
+        if rest:
+            found[group][rest] = value
+        else:
+            found[name] = value
+    return {name: value for name, value in found.items() if name not in GROUPS or value}
+
+
+def digest_of(*parts: Any) -> str:
+    """Returns the SHA-256 of values as canonical JSON: sorted keys, no blanks."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def command(model: str, options: Mapping[str, Any]) -> str:
+    """Returns the command that compiles a model with these options."""
+    words = ["raptor", "compile", model]
+    for name, value in options.items():
+        words += list(_words(name, value))
+    return shlex.join(words)
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    if name == "base_isa":
+        yield from ("--isa", "base") if value else ()
+    elif isinstance(value, bool):
+        yield from (flag,) if value else ()
+    elif name in ("fields", "knobs", "dims", "constants"):
+        one = {"fields": "--field", "knobs": "--knob", "dims": "--dim", "constants": "--set"}[name]
+        for key, entry in cast(Mapping[str, Any], value).items():
+            yield from (one, f"{key}={_entry(name, entry)}")
+    elif name == "shapes":
+        for key, sizes in cast(Mapping[str, Sequence[int]], value).items():
+            yield from ("--shape", f"{key}={','.join(map(str, sizes))}")
+    elif name in ("host_ops", "host_nodes"):
+        yield from (flag, ",".join(cast(Sequence[str], value)))
+    else:
+        yield from (flag, "x".join(map(str, cast(Sequence[Any], value))) if isinstance(value, list) else str(value))
+
+
+def _entry(name: str, value: Any) -> str:
+    if name == "constants" and isinstance(value, list):
+        return ",".join(map(str, cast(Sequence[Any], value)))
+    return json.dumps(value) if not isinstance(value, str) or name == "fields" else value

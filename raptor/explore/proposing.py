@@ -1,0 +1,140 @@
+"""Proposes points with Optuna's samplers, in a way that depends on the seed and the trials before, and nothing else.
+
+Each trial has a sampler of its own, whose seed is made from the seed of the study and the number of the trial. So it
+does not matter how many workers there are, nor where a study was stopped and went on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from raptor.explore.points import Parameter, Value, digest_of, grid
+from raptor.explore.study import Study
+from raptor.explore.trials import Note, Outcome
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def distributions(space: Sequence[Parameter]) -> dict[str, BaseDistribution]:
+    """Returns Optuna's distribution of each parameter."""
+    return {p.name: _distribution(p) for p in space}
+
+
+def _distribution(p: Parameter) -> BaseDistribution:
+    if p.values:
+        return CategoricalDistribution(p.values)
+    if p.is_whole and p.is_log:
+        return IntDistribution(int(p.low), int(p.high), log=True)
+    if p.is_whole:
+        return IntDistribution(int(p.low), int(p.high), step=int(p.step))
+    return FloatDistribution(p.low, p.high, log=p.is_log, step=None if p.is_log else p.step or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A point to try. `notes`: what the sampler must find again after a restart."""
+
+    number: int
+    point: Mapping[str, Value]
+    notes: Mapping[str, Note]
+
+
+class _Nsga2(NSGAIISampler):
+    """NSGA-II in a space that is known. Optuna's own looks for it in all trials, again for each new one."""
+
+    def __init__(self, kinds: Mapping[str, BaseDistribution], seed: int, population_size: int) -> None:
+        super().__init__(seed=seed, population_size=population_size)
+        self._kinds = {name: kind for name, kind in sorted(kinds.items()) if not kind.single()}
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._kinds
+
+
+class Proposer:
+    """Proposes batches of points, and is told what came of them."""
+
+    def __init__(self, study: Study, done: Sequence[Outcome]) -> None:
+        self._study = study
+        self._kinds = distributions(study.space)
+        self._optuna = optuna.create_study(directions=directions(study))
+        self._asked: list[optuna.Trial] = []
+        self._optuna.add_trials([self._frozen(outcome) for outcome in done])
+
+    def propose(self, count: int) -> list[Proposal]:
+        """Returns the next points; fewer than `count` at the end of a grid."""
+        first = len(self._optuna.get_trials(deepcopy=False))
+        if self._study.file.study.sampler == "grid":
+            points = islice(grid(self._study.space), first, first + count)
+            for point in points:
+                self._optuna.enqueue_trial(dict(point))
+                self._ask(0)
+        else:
+            for k in range(count):
+                self._ask(first + k)
+        known = self._optuna.get_trials(deepcopy=False)
+        return [Proposal(t.number, t.params, _notes(known[t.number])) for t in self._asked]
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Takes the outcomes of all points that were proposed last."""
+        for trial, outcome in zip(self._asked, outcomes, strict=True):
+            for metric, excess in outcome.excess.items():
+                trial.set_constraint(metric, excess)
+            if outcome.has_figures:
+                self._optuna.tell(trial, values(self._study, outcome))
+            else:
+                self._optuna.tell(trial, state=TrialState.FAIL)
+        self._asked = []
+
+    def _ask(self, number: int) -> None:
+        self._optuna.sampler = self._sampler(number)
+        self._asked.append(self._optuna.ask(self._kinds))
+
+    def _sampler(self, number: int) -> BaseSampler:
+        settings = self._study.file.study
+        seed = int(digest_of(settings.seed, number)[:8], 16)
+        match settings.sampler:
+            case "tpe":
+                return TPESampler(seed=seed)
+            case "nsga2":
+                return _Nsga2(self._kinds, seed, max(2, settings.batch))
+            case _:
+                return RandomSampler(seed=seed)
+
+    def _frozen(self, outcome: Outcome) -> FrozenTrial:
+        return frozen(self._study, self._kinds, outcome, outcome.trial.notes)
+
+
+def _notes(trial: FrozenTrial) -> dict[str, Note]:
+    """Returns what a sampler notes about a trial: for NSGA-II, its generation."""
+    return {name: note for name, note in trial.system_attrs.items() if isinstance(note, Note)}
+
+
+def directions(study: Study) -> list[Literal["minimize", "maximize"]]:
+    """Returns Optuna's names of the directions."""
+    return ["minimize" if d == "min" else "maximize" for d in study.objectives.values()]
+
+
+def values(study: Study, outcome: Outcome) -> list[float]:
+    """Returns the objectives of a trial with figures, in their order."""
+    return [outcome.figures[name] for name in study.objectives]
+
+
+def frozen(
+    study: Study, kinds: Mapping[str, BaseDistribution], outcome: Outcome, notes: Mapping[str, Any]
+) -> FrozenTrial:
+    """Returns a trial that has ended as Optuna holds it."""
+    return create_trial(
+        state=TrialState.COMPLETE if outcome.has_figures else TrialState.FAIL,
+        values=values(study, outcome) if outcome.has_figures else None,
+        params=dict(outcome.trial.point),
+        distributions=dict(kinds),
+        constraints=dict(outcome.excess),
+        system_attrs=dict(notes),
+        user_attrs={"state": outcome.state, "reason": outcome.reason},
+    )

@@ -1,0 +1,263 @@
+"""The study file (TOML): models, space, objectives, limits, and how it runs. docs/explore.md describes every key."""
+
+import hashlib
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from raptor.common.errors import UserError
+from raptor.common.strict import Items, Named, Schema, faults
+from raptor.explore.metrics import METRICS, Direction, Limit, parse_limit
+from raptor.explore.points import GROUPS, Parameter, Value, check_values, grid
+
+_LIMIT_BYTES = 2**20
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_STORAGE = r"(sqlite:///|postgresql\+psycopg://).+"
+_RANGE = {"min", "max", "step", "log"}
+_MOST_POINTS = 10**6
+OPTIONS = (
+    *("xbar", "cores", "xbars_per_core", "bits", "cell_bits", "arch", "fields", "shapes", "dims", "constants"),
+    *("mapping", "knobs", "base_isa", "requant", "host", "host_ops", "host_nodes"),
+)
+"""Keywords of `raptor.compile` that all points of a study can share."""
+
+Number = int | float
+
+
+class StudyPart(Schema):
+    """Table `study`."""
+
+    name: Annotated[str, Field(pattern=_NAME)]
+    models: Annotated[Items[str], Field(min_length=1)]
+    sampler: Literal["grid", "random", "nsga2", "tpe"] = "nsga2"
+    trials: Annotated[int, Field(ge=1, le=10**6)] = 100
+    batch: Annotated[int, Field(ge=1, le=10**4)] = 16
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    storage: Annotated[str, Field(pattern=_STORAGE)] = ""
+    mapping: Literal["anew", "fixed"] = "anew"
+
+    @model_validator(mode="after")
+    def _has_a_storage(self) -> "StudyPart":
+        return self if self.storage else self.model_copy(update={"storage": f"sqlite:///{self.name}.db"})
+
+
+class RunPart(Schema):
+    """Table `run`: how the study runs. None of it changes the results of a point that succeeds."""
+
+    workers: Annotated[int, Field(ge=1, le=1024)] = 2
+    scheduler: str = ""
+    timeout_s: Annotated[Number, Field(gt=0, le=10**7, allow_inf_nan=False)] = 600
+    memory_mb: Annotated[int, Field(ge=512, le=2**30)] = 8000
+
+
+class RangePart(Schema):
+    """A range of numbers."""
+
+    min: Annotated[Number, Field(allow_inf_nan=False)]
+    max: Annotated[Number, Field(allow_inf_nan=False)]
+    step: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "RangePart":
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        if self.log and (self.min <= 0 or self.step is not None):
+            raise ValueError("log needs a min above 0, and no step")
+        return self
+
+
+class StudyFile(Schema):
+    """The whole file."""
+
+    study: StudyPart
+    run: RunPart = RunPart()
+    options: Annotated[dict[str, Any], Field(default_factory=dict)]
+    space: Annotated[dict[str, Any], Field(min_length=1)]
+    objectives: Annotated[Named[Direction], Field(min_length=1)]
+    constraints: Annotated[Named[str], Field(default_factory=dict)]
+
+    @field_validator("objectives", "constraints")
+    @classmethod
+    def _are_figures(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name in value:
+            if name not in METRICS:
+                raise ValueError(f"no such figure: {name[:80]!r}; expected some of: {', '.join(METRICS)}")
+        return value
+
+    @field_validator("options")
+    @classmethod
+    def _are_options(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            if name not in OPTIONS:
+                raise ValueError(f"no such option: {name[:80]!r}; expected some of: {', '.join(OPTIONS)}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of a study: its name in the file, where it is, and the SHA-256 of its bytes."""
+
+    name: str
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A checked study. `folder`: of the study file; `space`: parameters in the order of the file."""
+
+    file: StudyFile
+    folder: Path
+    models: tuple[Model, ...]
+    space: tuple[Parameter, ...]
+    limits: tuple[Limit, ...]
+
+    @property
+    def name(self) -> str:
+        return self.file.study.name
+
+    @property
+    def objectives(self) -> Mapping[str, Direction]:
+        return self.file.objectives
+
+    @property
+    def storage(self) -> str:
+        """The URL of the database; a path of SQLite is relative to the folder of the study file."""
+        url = self.file.study.storage
+        kind, slashes, path = url.partition(":///")
+        return f"{kind}{slashes}{self.folder / path}" if kind == "sqlite" else url
+
+    @property
+    def is_steady(self) -> bool:
+        """Tells whether a figure that the study names needs the steady state."""
+        return any(METRICS[name].is_steady for name in (*self.objectives, *self.file.constraints))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that decide the trials of the study, as JSON. More `trials` only make it longer."""
+        study = self.file.study
+        return {
+            "models": [m.sha256 for m in self.models],
+            "sampler": study.sampler,
+            "batch": study.batch,
+            "seed": study.seed,
+            "mapping": study.mapping,
+            "options": self.file.options,
+            "space": self.file.space,
+            "objectives": dict(self.file.objectives),
+            "constraints": dict(self.file.constraints),
+        }
+
+
+def read_study(path: Path) -> Study:
+    """Reads and checks a study file. Raises `UserError` with file and key for the first mistakes."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_LIMIT_BYTES + 1)
+    except OSError as e:
+        raise UserError(f"{path}: {e.strerror or e}") from e
+    if len(content) > _LIMIT_BYTES:
+        raise UserError(f"{path}: more than the {_LIMIT_BYTES} bytes expected of a study file")
+    try:
+        raw = tomllib.loads(content.decode())
+        file = StudyFile.model_validate(raw)
+        return _study(file, path.parent)
+    except ValidationError as e:
+        raise UserError("\n".join([f"study {path}:", *(f"  {text}" for text in faults(e, 10))])) from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise UserError(f"study {path}: not TOML: {e}") from e
+    except UserError as e:
+        raise UserError(f"study {path}: {e}") from e
+
+
+def _study(file: StudyFile, folder: Path) -> Study:
+    space = tuple(_parameters(file.space, ""))
+    limits: list[Limit] = []
+    for name, text in file.constraints.items():
+        try:
+            limits.append(parse_limit(name, text))
+        except ValueError as e:
+            raise UserError(f"constraints.{name}: {e}") from e
+    _check(file, space)
+    return Study(file, folder, tuple(_model(name, folder) for name in file.study.models), space, tuple(limits))
+
+
+def _check(file: StudyFile, space: tuple[Parameter, ...]) -> None:
+    """Raises `UserError` for parts that contradict each other."""
+    shared = sorted({p.name for p in space} & set(file.options))
+    if shared:
+        raise UserError(f"space.{shared[0]}: also among the options that all points share; name it once")
+    if file.study.sampler == "grid":
+        count = sum(1 for _ in zip(grid(space), range(_MOST_POINTS + 1), strict=False))
+        if count > _MOST_POINTS:
+            raise UserError(f"space: a grid of more than {_MOST_POINTS} points")
+    others = [p.name for p in space if not p.name.startswith("fields.")]
+    if file.study.mapping == "fixed" and others:
+        raise UserError(
+            f"space.{others[0]}: with study.mapping 'fixed' the programs are compiled once, for the options of all "
+            "points, so that only fields of the architecture can vary"
+        )
+
+
+def _model(name: str, folder: Path) -> Model:
+    path = folder / name
+    try:
+        with path.open("rb") as stream:
+            return Model(name, path, hashlib.file_digest(stream, "sha256").hexdigest())
+    except OSError as e:
+        raise UserError(f"study.models: {name}: {e.strerror or e}") from e
+
+
+def _parameters(table: Mapping[str, Any], prefix: str) -> Iterator[Parameter]:
+    """Yields the parameters of the space; those of `fields` and `knobs` may be tables within it."""
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and not _RANGE & value.keys() and name.partition(".")[0] in GROUPS:
+            yield from _parameters(cast(dict[str, Any], value), f"{name}.")
+        else:
+            yield _parameter(name, value)
+
+
+def _parameter(name: str, value: Any) -> Parameter:
+    if isinstance(value, dict):
+        return _range(name, cast(dict[str, Any], value))
+    given = cast(list[Any], value) if isinstance(value, list) else [value]
+    values = tuple(_value(name, v) for v in given)
+    if not values or len(set(map(repr, values))) < len(values):
+        raise UserError(f"space.{name}: expected some different values")
+    _check_space(name, values)
+    return Parameter(name, values)
+
+
+def _range(name: str, value: dict[str, Any]) -> Parameter:
+    try:
+        found = RangePart.model_validate(value)
+    except ValidationError as e:
+        raise UserError(f"space.{name}.{next(iter(faults(e, 1)))}") from e
+    whole = isinstance(found.min, int) and isinstance(found.max, int)
+    step = found.step if found.step is not None else 1 if whole else 0
+    parameter = Parameter(name, (), found.min, found.max, step, found.log)
+    ends: tuple[Value, ...] = (int(found.min), int(found.max)) if parameter.is_whole else (found.min, found.max)
+    _check_space(name, ends)
+    return parameter
+
+
+def _value(name: str, value: Any) -> Value:
+    """Returns a value; a size of two numbers becomes a text, since only single values can be drawn."""
+    if name == "xbar" and isinstance(value, list):
+        return "x".join(map(str, cast(list[Any], value)))
+    if not isinstance(value, bool | int | float | str):
+        raise UserError(f"space.{name}: expected numbers, texts, true or false, got {value!r:.80}")
+    return value
+
+
+def _check_space(name: str, values: tuple[Value, ...]) -> None:
+    try:
+        check_values(name, values)
+    except UserError as e:
+        raise UserError(f"space: {e}") from e

@@ -1,0 +1,87 @@
+"""Results of a study as a report and as tables: CSV, Parquet."""
+
+import csv
+import io
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, BinaryIO, cast
+
+from raptor.common.errors import UserError
+from raptor.explore.driver import job_of
+from raptor.explore.front import front
+from raptor.explore.points import command, digest_of
+from raptor.explore.report import PointReport, StudyReport
+from raptor.explore.study import Study
+from raptor.explore.trials import Outcome
+
+Row = dict[str, Any]
+
+
+def report(study: Study, outcomes: Sequence[Outcome]) -> StudyReport:
+    """Returns all points of a study, sorted by point, so that equal studies have equal reports."""
+    best = {digest_of(o.trial.point) for o in front(study, outcomes)}
+    by_point = {digest_of(o.trial.point): o for o in reversed(outcomes)}
+    points = tuple(_point(study, by_point[key], key, on_front=key in best) for key in sorted(by_point))
+    return StudyReport(study=study.name, settings=study.settings, results=points)
+
+
+def _point(study: Study, found: Outcome, key: str, *, on_front: bool) -> PointReport:
+    jobs = [(model.name, job_of(study, model, found.trial.point)) for model in study.models]
+    return PointReport(
+        point=key[:12],
+        trial=found.trial.number,
+        parameters=found.trial.point,
+        state=found.state,
+        feasible=found.is_feasible,
+        front=on_front,
+        reason=found.reason,
+        figures=found.figures,
+        models={m.name: record.figures for m, record in zip(study.models, found.records, strict=True)},
+        commands=tuple(command(name, job.options) for name, job in jobs),
+    )
+
+
+def rows(found: StudyReport) -> list[Row]:
+    """Returns a flat row for each point; with several models, their figures are columns of their own."""
+    return [_row(point) for point in found.results]
+
+
+def _row(point: PointReport) -> Row:
+    row: Row = {"point": point.point, "trial": point.trial, **point.parameters}
+    row |= {"state": point.state, "feasible": point.feasible, "front": point.front, "reason": point.reason}
+    row |= point.figures
+    if len(point.models) > 1:
+        row |= {f"{name} of {model}": value for model, of in point.models.items() for name, value in of.items()}
+    return row | {"commands": "; ".join(point.commands)}
+
+
+def to_csv(found: Sequence[Row]) -> bytes:
+    """Writes CSV with a head; a field is empty where a row has no such figure."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _columns(found), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    return text.getvalue().encode()
+
+
+def write_parquet(found: Sequence[Row], stream: BinaryIO) -> None:
+    """Writes Parquet. Raises `UserError` if pyarrow is not installed."""
+    try:
+        # NOTE: it has no types.
+        arrow, parquet = cast(Any, import_module("pyarrow")), cast(Any, import_module("pyarrow.parquet"))
+    except ImportError as e:
+        raise UserError("--parquet: needs pyarrow: pip install pyarrow") from e
+    names = _columns(found)
+    columns = {name: [_plain(row.get(name), found, name) for row in found] for name in names}
+    parquet.write_table(arrow.table(columns), stream)
+
+
+def _plain(value: Any, found: Sequence[Row], name: str) -> Any:
+    """Returns a value; a text where the column holds values of several types."""
+    kinds = {type(row[name]).__name__ for row in found if name in row}
+    return str(value) if value is not None and len(kinds) > 1 else value
+
+
+def _columns(found: Sequence[Row]) -> list[str]:
+    names = list(dict.fromkeys(name for row in found for name in row))
+    return [name for name in names if name != "commands"] + ["commands"]

@@ -1,0 +1,60 @@
+"""Verifies points of the front: validates their programs, and runs them in pimsim-nn if it is there."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raptor import api
+from raptor.common.errors import RaptorError
+from raptor.explore.driver import job_of
+from raptor.explore.front import front
+from raptor.explore.points import command
+from raptor.explore.study import Study
+from raptor.explore.trials import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A program that was verified: the command that compiles it, what was found, and whether that is right."""
+
+    command: str
+    found: tuple[str, ...]
+    is_right: bool
+
+    def __str__(self) -> str:
+        return f"{'pass' if self.is_right else 'FAIL'}: {'; '.join(self.found)}: {self.command}"
+
+
+def verify(study: Study, outcomes: Sequence[Outcome], count: int, pimsim: Path | None) -> list[Check]:
+    """Compiles the first `count` points of the front and compares their outputs with onnxruntime.
+
+    With `pimsim`, the path of ChipTest, their latency there must be the one of the study.
+    """
+    best = front(study, outcomes)[:count]
+    return [check for one in best for check in _checks(study, one, pimsim)]
+
+
+def _checks(study: Study, one: Outcome, pimsim: Path | None) -> Iterator[Check]:
+    for model, record in zip(study.models, one.records, strict=True):
+        job = job_of(study, model, one.trial.point)
+        text = command(model.name, job.options)
+        try:
+            program = api.compile(job.model, **job.options)
+            verdict = program.validate().verdict
+            found, is_right = [f"validate: {verdict}"], verdict == "pass"
+            if pimsim is not None:
+                latency_ns = _in_pimsim(program, pimsim)
+                found.append(f"pimsim-nn: latency {latency_ns:g} ns, study: {record.figures['latency_ns']:g} ns")
+                is_right &= abs(latency_ns - record.figures["latency_ns"]) <= 1e-6 * latency_ns
+        except RaptorError as e:
+            found, is_right = [str(e)], False
+        yield Check(text, tuple(found), is_right)
+
+
+def _in_pimsim(program: api.Program, binary: Path) -> float:
+    from validator.simulate.pimsim import simulate
+
+    with tempfile.TemporaryDirectory(prefix="raptor-explore-") as scratch:
+        out = program.save(Path(scratch) / "out", stream_format="json", weight_format="npz")
+        return simulate(out, out / "arch.json", binary).latency_ns or 0.0

@@ -1,0 +1,229 @@
+"""Slices a layer that is too large for the chip into layers of fewer outputs, or of fewer inputs.
+
+Slices by outputs read the whole input, and their results are put side by side. Slices by inputs make partial sums,
+which are added. Both are ONNX nodes, so that everything behind this knows nothing of it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from raptor.common.errors import UserError
+
+Range = tuple[int, int]
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Form of a layer: the operand with the weights, and the axes of outputs and inputs in it and in the tensors.
+
+    `bias`: operand that has an entry for each output. `by_output`: operands that may have one.
+    """
+
+    weights: int
+    outputs: int
+    inputs: int
+    axis: int
+    bias: int | None = None
+    by_output: tuple[int, ...] = ()
+    sums: bool = True
+
+
+def _form(node: NodeProto) -> _Form | None:
+    """Returns the form of a node; None for one that cannot be sliced."""
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    match node.op_type:
+        case "Conv" if given.get("group", 1) == 1:
+            return _Form(1, 0, 1, 1, bias=2)
+        case "QLinearConv" if given.get("group", 1) == 1:
+            return _Form(3, 0, 1, 1, bias=8, by_output=(4, 5), sums=False)
+        case "ConvInteger" if given.get("group", 1) == 1:
+            return _Form(1, 0, 1, 1, by_output=(3,), sums=False)
+        case "Gemm" if not given.get("transA", 0):
+            return _Form(1, *((0, 1) if given.get("transB", 0) else (1, 0)), -1, bias=2)
+        case "MatMul":
+            return _Form(1, -1, -2, -1)
+        case "MatMulInteger":
+            return _Form(1, -1, -2, -1, by_output=(3,), sums=False)
+        case "QLinearMatMul":
+            return _Form(3, -1, -2, -1, by_output=(4, 5), sums=False)
+        case _:
+            return None
+
+
+@dataclass(slots=True)
+class Slicer:
+    """Slices layers of a complete model, in place. `made`: number of constants that it has added."""
+
+    proto: ModelProto
+    made: int = 0
+
+    @classmethod
+    def of(cls, proto: ModelProto) -> "Slicer":
+        """Returns the slicer of a copy of a model."""
+        copied = ModelProto()
+        copied.CopyFrom(proto)
+        return cls(copied)
+
+    def sizes(self, node: NodeProto) -> tuple[int, int] | None:
+        """Returns the numbers of inputs and outputs of a layer; None if it cannot be sliced.
+
+        The inputs are 1 if it cannot be sliced by them.
+        """
+        form = _form(node)
+        weights = None if form is None else self._constant(node.input[form.weights])
+        if form is None or weights is None or weights.ndim < 2:
+            return None
+        floats = form.sums and self._is_float(node)
+        return weights.shape[form.inputs] if floats else 1, weights.shape[form.outputs]
+
+    def slice(self, node: NodeProto, parts: int, sums: int) -> None:
+        """Replaces a node by slices: `parts` ranges of outputs, each as the sum of `sums` ranges of inputs."""
+        form, sizes = _form(node), self.sizes(node)
+        assert form is not None
+        assert sizes is not None
+        nodes: list[NodeProto] = []
+        columns = list(_even(sizes[1], parts))
+        behind = self._behind(node) if len(columns) > 1 else []
+        ends = [node, *behind]
+        for k, cols in enumerate(columns):
+            names = [f"{end.output[0]}/part{k}" if len(columns) > 1 else end.output[0] for end in ends]
+            nodes += self._summed(node, form, names[0], cols, tuple(_even(sizes[0], sums)))
+            nodes += (_renamed(n, [given], made) for n, given, made in zip(behind, names, names[1:], strict=False))
+        if len(columns) > 1:
+            whole = ends[-1].output[0]
+            parts_of = [f"{whole}/part{k}" for k in range(len(columns))]
+            nodes.append(helper.make_node("Concat", parts_of, [whole], name=f"{node.name}/parts", axis=form.axis))
+        kept = list(self.proto.graph.node)
+        at = kept.index(node)
+        del self.proto.graph.node[:]
+        self.proto.graph.node.extend([*kept[:at], *nodes, *(n for n in kept[at + 1 :] if n not in behind)])
+
+    def _behind(self, node: NodeProto) -> list[NodeProto]:
+        """Returns the nodes behind a layer that work on each element alike, up to its quantised result, if it has one.
+
+        Sliced with the layer, they let integers wait between rounds, and not the floats from which these are rounded.
+        """
+        known, outputs = self._initializers(), {v.name for v in self.proto.graph.output}
+        found: list[NodeProto] = []
+        while True:
+            made = (found or [node])[-1].output[0]
+            readers = [n for n in self.proto.graph.node if made in n.input]
+            if len(readers) != 1 or made in outputs or readers[0].op_type not in ("Relu", "Clip", "QuantizeLinear"):
+                return []
+            others = [name for name in readers[0].input[1:] if name]
+            if not all(name in known and math.prod(known[name].dims) == 1 for name in others):
+                return []
+            found.append(readers[0])
+            if readers[0].op_type == "QuantizeLinear":
+                return found
+
+    def _summed(
+        self, node: NodeProto, form: _Form, name: str, cols: Range, rows: Sequence[Range]
+    ) -> Iterator[NodeProto]:
+        if len(rows) == 1:
+            yield self._piece(node, form, node.input[0], name, cols, None)
+            return
+        total = ""
+        for k, part in enumerate(rows):
+            given, found = f"{name}/in{k}", f"{name}/sum{k}"
+            ends = [self._add(np.array([v], np.int64)) for v in (*part, form.axis)]
+            yield helper.make_node("Slice", [node.input[0], *ends], [given], name=f"{node.name}/{given}")
+            yield self._piece(node, form, given, found, cols, part)
+            if k:
+                added = name if k + 1 == len(rows) else f"{name}/added{k}"
+                yield helper.make_node("Add", [total, found], [added], name=f"{node.name}/{added}")
+                found = added
+            total = found
+
+    def _piece(self, node: NodeProto, form: _Form, given: str, name: str, cols: Range, rows: Range | None) -> NodeProto:
+        """Returns the layer for a range of outputs and of inputs; only the first inputs bring the bias."""
+        piece = NodeProto()
+        piece.CopyFrom(node)
+        piece.output[:] = [name]
+        piece.name = f"{node.name}/{name.removeprefix(node.output[0]).strip('/')}".rstrip("/")
+        piece.input[0] = given
+        weights = self._sliced(node.input[form.weights], form.outputs, cols)
+        piece.input[form.weights] = weights if rows is None else self._sliced(weights, form.inputs, rows)
+        for k in form.by_output:
+            if k < len(node.input) and node.input[k]:
+                piece.input[k] = self._entries(node.input[k], cols)
+        if form.bias is not None and form.bias < len(node.input) and node.input[form.bias]:
+            if rows is None or rows[0] == 0:
+                piece.input[form.bias] = self._entries(node.input[form.bias], cols)
+            else:
+                del piece.input[form.bias :]
+        return piece
+
+    def _entries(self, name: str, cols: Range) -> str:
+        """Returns the operand for a range of outputs; one without an entry for each stays as it is."""
+        values = self._constant(name)
+        if values is None:
+            raise UserError(f"'{name}' is computed, so that its layer cannot be sliced")
+        return name if values.ndim == 0 or values.shape[-1] == 1 else self._sliced(name, -1, cols)
+
+    def _sliced(self, name: str, axis: int, part: Range) -> str:
+        """Returns a slice of a constant tensor, dequantised if it is."""
+        maker = self._dequantised(name)
+        if maker is None:
+            return self._add(np.take(self._initializer(name), range(*part), axis))
+        inner = self._initializer(maker.input[0])
+        copied = NodeProto()
+        copied.CopyFrom(maker)
+        copied.input[0] = self._add(np.take(inner, range(*part), axis))
+        along = next((a.i for a in maker.attribute if a.name == "axis"), 1)
+        for k in range(1, len(maker.input)):
+            values = self._initializer(maker.input[k]) if maker.input[k] else None
+            if values is not None and values.ndim == 1 and values.size > 1 and along % inner.ndim == axis % inner.ndim:
+                copied.input[k] = self._add(values[slice(*part)])
+        copied.output[:] = [f"{copied.input[0]}/dequantised"]
+        copied.name = copied.output[0]
+        self.proto.graph.node.insert(0, copied)
+        return copied.output[0]
+
+    def _constant(self, name: str) -> Array | None:
+        """Returns a constant, the integers of one that is dequantised; None for a computed tensor."""
+        maker = self._dequantised(name)
+        found = self._initializers().get(name if maker is None else maker.input[0])
+        return None if found is None else numpy_helper.to_array(found)
+
+    def _initializer(self, name: str) -> Array:
+        return numpy_helper.to_array(self._initializers()[name])
+
+    def _initializers(self) -> Mapping[str, Any]:
+        return {t.name: t for t in self.proto.graph.initializer}
+
+    def _dequantised(self, name: str) -> NodeProto | None:
+        known = self._initializers()
+        makers = (n for n in self.proto.graph.node if name in n.output and n.op_type == "DequantizeLinear")
+        return next((n for n in makers if all(i in known for i in n.input if i)), None)
+
+    def _is_float(self, node: NodeProto) -> bool:
+        return self._dequantised(node.input[1]) is None and self._initializer(node.input[1]).dtype == np.float32
+
+    def _add(self, values: Array) -> str:
+        self.made += 1
+        name = f"raptor/slice{self.made}"
+        self.proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+
+def _renamed(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
+    """Returns a copy of a node with other first inputs and another result, which names it."""
+    copied = NodeProto()
+    copied.CopyFrom(node)
+    copied.input[: len(inputs)] = inputs
+    copied.output[:] = [output]
+    copied.name = f"{node.name}/{output}"
+    return copied
+
+
+def _even(count: int, parts: int) -> Iterator[Range]:
+    parts = min(parts, count)
+    yield from ((count * k // parts, count * (k + 1) // parts) for k in range(parts))

@@ -1,0 +1,129 @@
+"""Units: a model as a sequence of pieces, between any two of which it can be cut.
+
+A unit has one layer with weights, and what follows it up to the next one. A `DequantizeLinear` is copied to every piece
+that reads it, so that integers cross a border and not the floats made of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto
+
+from raptor.frontend import asking, reading
+from raptor.frontend.asking import Asked
+from raptor.frontend.fixed import Fixed
+from raptor.frontend.segments.cutting import Cut, Cutter, Refuse, types_of_interface
+from raptor.frontend.segments.flow import Flow
+from raptor.frontend.segments.pieces import Types
+from raptor.frontend.segments.wishes import Wishes
+from raptor.graph.ir import Graph
+
+ModelSource = str | Path | ModelProto
+
+_CROSSING = frozenset((TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8))
+"""Types of tensors at which a model may be cut: those that every layer takes as an input."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Units:
+    """A model of the chip in units. `nodes`: ONNX nodes of each; `cuts`: numbers of units before which it can be cut.
+
+    `graph`: all nodes as imported; `unit_of`: the unit that makes a tensor of it.
+    """
+
+    cutter: Cutter
+    nodes: tuple[tuple[int, ...], ...]
+    cuts: frozenset[int]
+    graph: Graph
+    unit_of: Mapping[str, int]
+
+    @property
+    def asked(self) -> Asked:
+        return self.cutter.asked
+
+    def name(self, unit: int) -> str:
+        """Returns the name of the layer with weights."""
+        weighted = [i for i in self.nodes[unit] if i in self.cutter.weighted]
+        return self.cutter.name((weighted or [*self.nodes[unit]])[0])
+
+    def crossing(self, cut: int) -> tuple[str, ...]:
+        """Returns the tensors that wait at a cut: made before it, or model inputs, and read behind it."""
+        flow, behind = self.cutter.flow, {i for unit in self.nodes[cut:] for i in unit}
+        inputs = [v.name for v in self.asked.proto.graph.input]
+        made = (o for unit in self.nodes[:cut] for i in unit for o in flow.nodes[i].output if o)
+        return tuple(name for name in (*inputs, *made) if not behind.isdisjoint(flow.readers.get(name, ())))
+
+    def waiting(self, first: int, last: int) -> tuple[str, ...]:
+        """Returns the tensors in memory while some units run: for them, made by them, and for those behind."""
+        outputs, flow = {v.name for v in self.asked.proto.graph.output}, self.cutter.flow
+        made = (o for unit in self.nodes[first:last] for i in unit for o in flow.nodes[i].output if o in outputs)
+        return tuple(dict.fromkeys((*self.crossing(first), *made, *self.crossing(last))))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor at a cut."""
+        shape = self.cutter.types.shape(name)
+        assert shape is not None, "a tensor of the chip has a known shape"
+        return shape
+
+    def is_float(self, name: str) -> bool:
+        return self.cutter.types.known[name].tensor_type.elem_type == TensorProto.FLOAT
+
+    def into(self, cuts: Sequence[int]) -> Cut | int:
+        """Returns the model, cut before these units; the number of the first piece that alone cannot be imported."""
+        ends = [*cuts, len(self.nodes)]
+        groups = [[i for unit in self.nodes[a:b] for i in unit] for a, b in zip([0, *cuts], ends, strict=True) if a < b]
+        return self.cutter.pieces(groups)
+
+
+def units_of(source: ModelSource, fixed: Fixed, refuse: Refuse) -> Units:
+    """Divides a model that the chip can compute into units. Raises `UserError` as `frontend.load` does."""
+    model = reading.read(source)
+    own = types_of_interface(model.proto)
+    cutter = Cutter.of(asking.ask(model, fixed), own, Wishes(), refuse)
+    cutter.check_refused()
+    cutter.flow = _copying(cutter.flow, cutter.asked.proto)
+    nodes = _grouped(cutter.flow, cutter.weighted)
+    number = {i: k for k, unit in enumerate(nodes) for i in unit}
+    graph, unit_of = cutter.asked.graph, dict[str, int]()
+    for i, answer in enumerate(cutter.asked.answers):
+        readers = [
+            number[r] for o in cutter.flow.nodes[i].output for r in cutter.flow.readers.get(o, ()) if r in number
+        ]
+        at = number.get(i, min(readers, default=0))
+        unit_of |= {node.output: at for node in answer.nodes}
+    units = Units(cutter, nodes, frozenset(), graph, unit_of)
+    return replace(units, cuts=frozenset(k for k in range(1, len(nodes)) if _can_cut(units, k, cutter.types)))
+
+
+def _can_cut(units: Units, cut: int, types: Types) -> bool:
+    names = units.crossing(cut)
+    return all(n in types.known and types.known[n].tensor_type.elem_type in _CROSSING for n in names) and all(
+        types.shape(n) is not None for n in names
+    )
+
+
+def _copying(flow: Flow, proto: ModelProto) -> Flow:
+    """Returns the flow with every `DequantizeLinear` copied to those who read it, unless it is an output."""
+    outputs = {v.name for v in proto.graph.output}
+    copied = frozenset(
+        i
+        for i in flow.placed
+        if flow.nodes[i].op_type == "DequantizeLinear" and outputs.isdisjoint(flow.nodes[i].output)
+    )
+    readers = {name: list(found) for name, found in flow.readers.items()}
+    for i in sorted(copied, reverse=True):
+        for name in flow.reads[i]:
+            behind = (r for o in flow.nodes[i].output for r in readers.get(o, ()))
+            readers[name] = sorted({*readers.get(name, ()), *behind} - {i})
+    return replace(flow, shared=flow.shared | copied, readers=readers)
+
+
+def _grouped(flow: Flow, weighted: frozenset[int]) -> tuple[tuple[int, ...], ...]:
+    """Returns the nodes of each unit: one ends where the next layer with weights begins."""
+    units: list[list[int]] = [[]]
+    for i in flow.placed:
+        if i in weighted and not weighted.isdisjoint(units[-1]):
+            units.append([])
+        units[-1].append(i)
+    return tuple(map(tuple, units))

@@ -1,0 +1,122 @@
+"""Estimates the time of a decision from the cost model alone, before anything is lowered.
+
+A core is busy with its products, what follows them, and messages. The busiest core gives the interval. The latency is
+that of a pipeline of lines: a layer starts when its first window is there, and ends when its slowest core is done.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from raptor.graph.ir import Filter, Graph, Node
+from raptor.mapping.decision import (
+    ByLine,
+    Decision,
+    DotGrid,
+    FullyConnected,
+    KernelUnfolding,
+    LineUnfolding,
+    filter_key,
+    layer_nodes,
+)
+from raptor.mapping.depthwise import use_vector_unit
+from raptor.mapping.following import NOTHING, Following, following
+from raptor.mapping.rows import grid_ns
+from raptor.mapping.streaming import Parts, line_parts
+from raptor.mapping.token_cores import dot_ns
+from raptor.mapping.views import use_views
+from raptor.mapping.widths import accumulating, layer_target
+from raptor.target.arch import Target
+from raptor.target.timing import ISSUE_NS, message_ns, mvmul_ns, vector_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Estimated time of a sample alone, and between samples that follow one another."""
+
+    latency_ns: float
+    interval_ns: float
+
+
+def estimate(graph: Graph, decision: Decision, arch: Target) -> Estimate:
+    """Estimates the time of a prepared graph, computed as decided."""
+    lowered = use_views(use_vector_unit(graph, decision), decision)
+    parts, after = line_parts(lowered, arch.xbar_rows), following(lowered, arch)
+    busy: defaultdict[int, float] = defaultdict(float)
+    begin_ns: dict[str, float] = dict.fromkeys(lowered.inputs, 0.0)
+    end_ns = dict(begin_ns)
+    for node in lowered.nodes:
+        ready = [name for name in node.inputs if name in begin_ns]
+        first, last = (max((times[n] for n in ready), default=0.0) for times in (begin_ns, end_ns))
+        cores = _cores_ns(lowered, node, decision, arch, parts, after)
+        for core, ns in cores.items():
+            busy[core] += ns
+        longest = max(cores.values(), default=0.0)
+        delay = _delay(node, decision) * max(last - first, longest)
+        begin_ns[node.output] = first + delay
+        end_ns[node.output] = max(last, first + delay + longest)
+    return Estimate(max(end_ns.values(), default=0.0), max(busy.values(), default=0.0))
+
+
+def _delay(node: Node, decision: Decision) -> float:
+    """Returns the part of a layer's input that must be there before it starts: some lines, or all of it."""
+    if not isinstance(node.operator, Filter):
+        return 1.0 if node.output in _products(decision) else 0.0
+    window, layer = node.operator.window, decision.layers.get(filter_key(node))
+    if not isinstance(layer, LineUnfolding):
+        return 1.0
+    return min(1.0, window.kernel[0] * layer.grid.height / window.in_dims[0])
+
+
+def _products(decision: Decision) -> Mapping[str, DotGrid]:
+    return decision.flow.products if isinstance(decision.flow, ByLine) else {}
+
+
+def _cores_ns(
+    graph: Graph,
+    node: Node,
+    decision: Decision,
+    arch: Target,
+    parts: Mapping[str, Parts],
+    after: Mapping[str, Following],
+) -> dict[int, float]:
+    """Returns the working time of each core for a layer, or for a product of two computed tensors."""
+    grid = _products(decision).get(node.output)
+    if grid is not None:
+        ns = dot_ns(graph, node, grid, arch)
+        return dict.fromkeys(grid.cores, ns)
+    if not isinstance(node.operator, Filter):
+        return {}
+    chip, more = layer_target(graph, node, arch), after.get(filter_key(node), NOTHING)
+    match decision.layers.get(filter_key(node)):
+        case LineUnfolding(grid, cores):
+            ns = grid_ns(node.operator, parts[node.inputs[0]], chip, more, grid)
+            return dict.fromkeys(cores, ns)
+        case KernelUnfolding() | FullyConnected() as layer:
+            return _whole_ns(node.operator, layer, chip, more)
+        case _:
+            return {}
+
+
+def _whole_ns(
+    filter_: Filter, layer: KernelUnfolding | FullyConnected, arch: Target, after: Following
+) -> dict[int, float]:
+    """Returns the working time of each core for a layer with matrices of whole tiles: products and partial sums."""
+    pixels, sums, found = filter_.window.out_pixels, accumulating(arch), Counter[int]()
+    for core, matrix in zip(layer.cores, layer.matrices, strict=True):
+        width = matrix.cols[1] - matrix.cols[0]
+        found[core] += int(pixels * (mvmul_ns(arch, matrix.xbars) + vector_ns(sums, width, 2) + 2 * ISSUE_NS))
+    width = pixels * filter_.weights.shape[2] / max(1, len(found))
+    rest = after.elements_ns / max(1, len(found)) + message_ns(sums, int(width))
+    return {core: ns + rest for core, ns in found.items()}
+
+
+def least_xbars(graph: Graph, arch: Target) -> int:
+    """Returns a lower bound on the crossbars that a graph needs: the cells of all weights."""
+    cells = arch.xbar_rows * arch.xbar_cols
+    total = 0
+    for node in layer_nodes(graph).values():
+        operator = node.operator
+        if isinstance(operator, Filter) and operator.groups == 1:
+            total += operator.weights.size * (operator.weight_bits or arch.widths.weights) // arch.cell_bits
+    return -(-total // cells)

@@ -1,0 +1,74 @@
+"""The form of an operation on a core, and where the buffers for its slots come from."""
+
+from dataclasses import dataclass
+
+from raptor.pim.operations import Buffer
+from raptor.pim.steps import Form
+from raptor.spatial.integer_operations import Requantise, RequantiseAtOnce
+from raptor.spatial.ir import BodyOp
+from raptor.spatial.operations import Stencil, Vector
+from raptor.spatial.tiles import ConstantTile, Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The source of the buffer of an operand.
+
+    constant: True for constant number `place` of the operation, False for tile number `place` of those that it reads.
+    shape: that of the slot. repeated: True for a buffer that is filled with copies of the operand: with `times` of each
+    of its pixels, or, if that is 0, with as many as fill a row of the result.
+    """
+
+    constant: bool
+    place: int
+    shape: Buffer
+    repeated: bool = False
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slots:
+    """The form of operations of SpatialIR that are alike, and what fills its slots.
+
+    operands: one entry for each. scratch: for each value that is overwritten, what follows the name of the result in
+    its own name, and its shape. constants: True if an operand is a constant.
+    """
+
+    form: Form
+    operands: tuple[Slot, ...]
+    scratch: tuple[tuple[str, Buffer], ...]
+    constants: bool
+
+    @classmethod
+    def of(cls, op: BodyOp, weight_bits: int) -> "Slots":
+        """Finds the slots of an operation."""
+        tiles = tuple(dict.fromkeys(op.operands))
+        reads, constants = op.reads, [tile for tile in op.operands if isinstance(tile, ConstantTile)]
+        operands = tuple(
+            _slot(op, tile, i, constants.index(tile) if isinstance(tile, ConstantTile) else reads.index(tile))
+            for i, tile in enumerate(tiles)
+        )
+        result = _shape(op.result, f"{len(tiles)}")
+        shapes = {tile.name: slot.shape for tile, slot in zip(tiles, operands, strict=True)}
+        form = Form.of(op.map_operands(lambda tile: shapes.get(tile.name, result)), weight_bits)
+        scratch = form.slots[len(tiles) + 1 :]
+        ends = tuple((value.name.removeprefix(result.name), value) for value in scratch)
+        return cls(form, operands, ends, bool(constants))
+
+
+def _slot(op: BodyOp, tile: Tile, number: int, place: int) -> Slot:
+    """Returns the slot of an operand."""
+    constant, name = isinstance(tile, ConstantTile), f"{number}"
+    if isinstance(op, Stencil) and tile is op.vectors and op.together > 1:
+        wide = Buffer(name, tile.pixels, op.together, tile.channels, tile.element)
+        return Slot(constant, place, wide, True, op.together)
+    if isinstance(op, Vector | Requantise | RequantiseAtOnce):
+        # Parameters of a requantisation have more than one element for each of the result.
+        row = Buffer(name, 1, op.result.width, max(op.result.channels, tile.channels), tile.element)
+        if tile.elements < row.elements:
+            return Slot(constant, place, row, True)
+    return Slot(constant, place, _shape(tile, name))
+
+
+def _shape(tile: Tile, name: str) -> Buffer:
+    return Buffer(name, tile.rows, tile.width, tile.channels, tile.element)

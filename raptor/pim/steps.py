@@ -1,0 +1,234 @@
+"""The operations of a core as columns: a row for each, and an object for each form.
+
+Most operations of a program do the same as others on other buffers (the same products on another line of an image).
+What they do is their `Form`. Buffers are numbers, so that a pass works on all steps of a core at once.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.pim.operations import Buffer, Load, Receive, Send, Span, Store
+from raptor.spatial.operations import Operation
+from raptor.spatial.tiles import Value
+from raptor.target.arch import Target
+from raptor.target.element import ElementType
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+WHOLE = -1
+"""Entry of `Steps.span` for a transfer of the whole buffer."""
+OPERAND, RESULT, SCRATCH = range(3)
+"""Roles of a buffer in an operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operation and the ONNX node it serves."""
+
+    operation: Operation[Buffer]
+    node: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """An operation on any buffers.
+
+    operation: works on `slots`, which stand for buffers and have their shapes. They are in this order: `operands`
+    operands, `results` results, then scratch. A transfer (`TRANSFERS`) takes buffers of any shape. weight_bits: those
+    of the matrices, see `Filter`.
+    """
+
+    operation: Operation[Buffer]
+    slots: tuple[Buffer, ...]
+    operands: int
+    results: int
+    weight_bits: int = 0
+
+    @classmethod
+    def of(cls, operation: Operation[Buffer], weight_bits: int = 0) -> "Form":
+        """Makes the form of an operation whose own buffers are the slots."""
+        operands = len(set(operation.operands))
+        slots = tuple(dict.fromkeys(operation.touches))
+        return cls(operation, slots, operands, len(operation.results), weight_bits)
+
+    def on(self, buffers: Mapping[str, Buffer]) -> Operation[Buffer]:
+        """Returns the operation on other buffers, by name of the slot. Slots give the shapes, buffers the names."""
+        return self.operation.map_operands(lambda slot: replace(slot, name=buffers[slot.name].name))
+
+
+_ANY = Buffer("any", 1, 1, 1)
+LOAD, STORE, SEND, RECEIVE = range(4)
+"""Numbers of the forms of transfers."""
+TRANSFERS = tuple(map(Form.of, (Load(_ANY, 0), Store(_ANY, 0), Send(_ANY, 0, 0), Receive(_ANY, 0, 0))))
+"""The first forms of every program."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forms:
+    """The forms of a program, and what they tell as columns, with an entry for each form or for each slot."""
+
+    forms: tuple[Form, ...] = TRANSFERS
+
+    @cached_property
+    def counts(self) -> Ints:
+        """[forms, 3]: numbers of operands, of operands and results, and of all slots."""
+        rows = [(form.operands, form.operands + form.results, len(form.slots)) for form in self.forms]
+        return np.array(rows, np.int64).reshape(-1, 3)
+
+    @cached_property
+    def first(self) -> Ints:
+        """The number of the first slot of each form, if all slots are numbered."""
+        return np.cumsum(self.counts[:, 2]) - self.counts[:, 2]
+
+    @cached_property
+    def elements(self) -> Ints:
+        """[slots, 2]: number and type (see `type_number`) of the elements of each slot."""
+        return _elements([slot for form in self.forms for slot in form.slots])
+
+    def of_class(self, *kinds: type[Operation[Buffer]]) -> Bools:
+        """Tells for each form whether its operation is of one of these classes."""
+        return np.array([isinstance(form.operation, kinds) for form in self.forms], np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """The buffers of a core, each with its name and its shape."""
+
+    values: tuple[Value, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def name(self, number: int | np.integer) -> str:
+        """Returns the name of a buffer."""
+        return self.values[int(number)].name
+
+    @cached_property
+    def elements(self) -> Ints:
+        """[buffers, 2]: number and type (see `type_number`) of the elements of each."""
+        return _elements(self.values)
+
+    def sizes(self, arch: Target) -> Ints:
+        """Returns the bytes of each."""
+        count, kind = self.elements.T
+        return count * bytes_of_types(kind, arch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Uses:
+    """All uses of buffers by the steps of a core, in order, as columns.
+
+    step: number of the step. buffer: number of the buffer. role: `OPERAND`, `RESULT` or `SCRATCH`.
+    elements: [uses, 2], number and type (see `type_number`) of the elements that the operation sees there.
+    """
+
+    step: Ints
+    buffer: Ints
+    role: Ints
+    elements: Ints
+
+    def first(self, count: int) -> Ints:
+        """Returns the first step that uses each of `count` buffers; -1 if none does."""
+        found = np.full(count, -1)
+        found[self.buffer[::-1]] = self.step[::-1]
+        return found
+
+    def last(self, count: int) -> Ints:
+        """Returns the last step that uses each of `count` buffers; -1 if none does."""
+        found = np.full(count, -1)
+        found[self.buffer] = self.step  # the last assignment stays
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The steps of a core.
+
+    forms, nodes: those of the whole program. buffers: those of the core. form, node: number of each step's. used:
+    numbers of the buffers that stand for the slots, step after step; those of step i begin at `start[i]`.
+
+    number, peer, span: what the form leaves open. number: the global address of a load or store, the channel of a send
+    or receive, else what is added to the numbers of matrices. peer: the other core of a send or receive. span: [steps,
+    2], first element (`WHOLE` for all) and number of elements of a transfer.
+    """
+
+    forms: Forms
+    nodes: tuple[str, ...]
+    buffers: Buffers
+    form: Ints
+    node: Ints
+    number: Ints
+    peer: Ints
+    span: Ints
+    start: Ints
+    used: Ints
+
+    def __len__(self) -> int:
+        return len(self.form)
+
+    def __iter__(self) -> Iterator[Step]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, i: int) -> Step:
+        """Returns one step as an object."""
+        return Step(self.operation(i), self.nodes[int(self.node[i])])
+
+    def operation(self, i: int) -> Operation[Buffer]:
+        """Returns the operation of one step, on its buffers."""
+        form, number = self.forms.forms[int(self.form[i])], int(self.number[i])
+        used: list[int] = self.used[self.start[i] : self.start[i + 1]].tolist()
+        buffers = [_buffer(self.buffers.values[k]) for k in used]
+        first, elements = self.span[i].tolist()
+        span: Span | None = None if first == WHOLE else (first, elements)
+        match form.operation:
+            case Load():
+                return Load(buffers[0], number, span)
+            case Store():
+                return Store(buffers[0], number)
+            case Send():
+                return Send(buffers[0], int(self.peer[i]), number, span)
+            case Receive():
+                return Receive(buffers[0], int(self.peer[i]), number, span)
+            case _:
+                slots = {slot.name: buffer for slot, buffer in zip(form.slots, buffers, strict=True)}
+                return form.on(slots).shift_matrices(number)
+
+    def results(self, steps: Ints) -> Ints:
+        """Returns the number of the buffer that each of some steps writes; each has one result."""
+        return self.used[self.start[steps] + self.forms.counts[self.form[steps], 0]]
+
+    def of_class(self, *kinds: type[Operation[Buffer]]) -> Ints:
+        """Returns the numbers of the steps whose operations are of some classes."""
+        return np.flatnonzero(self.forms.of_class(*kinds)[self.form])
+
+    def uses(self) -> Uses:
+        """Returns all uses of buffers, in order."""
+        step = np.repeat(np.arange(len(self)), np.diff(self.start))
+        form, place = self.form[step], np.arange(len(self.used)) - self.start[step]
+        role = (place[:, None] >= self.forms.counts[form, :2]).sum(axis=1)
+        seen = self.forms.elements[self.forms.first[form] + place]
+        elements = np.where((form < len(TRANSFERS))[:, None], self.buffers.elements[self.used], seen)
+        return Uses(step, self.used, role, elements)
+
+
+def type_number(element: ElementType) -> int:
+    """Returns a number for a type of elements: its bits, doubled, and one more for a float."""
+    return 2 * element.bits + (element.kind == "float")
+
+
+def bytes_of_types(numbers: Ints, arch: Target) -> Ints:
+    """Returns the bytes of an element of each type; see `type_number`."""
+    return -(-np.where(numbers < 2, arch.element_bits, numbers // 2) // 8)
+
+
+def _elements(values: Sequence[Value]) -> Ints:
+    return np.array([(value.elements, type_number(value.element)) for value in values], np.int64).reshape(-1, 2)
+
+
+def _buffer(value: Value) -> Buffer:
+    return Buffer(value.name, value.rows, value.width, value.channels, value.element)

@@ -1,0 +1,97 @@
+"""Rounds on the page: their figures, their table, and a line of time with what is written and what runs."""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from raptor.output import files
+from raptor.reporting import text
+from raptor.reporting.figure import COLOURS, Figure, axis, time_unit
+from raptor.reporting.number import Figure as Number
+from raptor.reporting.tables import Cell, Column, Table
+from validator.simulate.reloading import Reloading
+from validator.simulate.simulation_report import energy_text, number_text, time_text, years_text
+
+
+def figures(found: Reloading) -> Iterator[Number]:
+    """Yields the figures of rounds: none of time or energy without the one without writing."""
+    device = f"device {found.device}: {found.source}"
+    yield Number("time without writing", found.without_ns, time_text(found.without_ns), "of a sample", "ns")
+    yield Number("energy without writing", found.without_pj, energy_text(found.without_pj), "of a sample", "pJ")
+    yield _number("writes of a cell", found.writes_per_cell, "for a sample, mean of all cells of the chip")
+    yield _number("writes of the worst cell", found.worst_per_sample, "for a sample")
+    rate = f"at {number_text(found.rate_per_s, 4)} samples/s; {device}"
+    years = found.years
+    yield Number("lifetime", years, "not known" if years is None else years_text(years), rate, "years")
+    tenth = found.batch_for_tenth
+    note = "from which writing is at most a tenth of the time"
+    yield Number("batch for a tenth", tenth, "not known" if tenth is None else f"{tenth:,}", note)
+    yield Number("memory of a batch", found.memory_bytes, text.size(found.memory_bytes), "global memory", "bytes")
+
+
+def _number(name: str, value: float, note: str) -> Number:
+    return Number(name, value, number_text(value, 3), note)
+
+
+def round_table(found: Reloading, segments: files.Segments) -> Table:
+    """Makes the table of rounds, in the order in which they run."""
+    columns = (
+        Column("round", number=False),
+        Column("cores", "that it uses"),
+        Column("written", "crossbars that do not hold their matrix yet"),
+        Column("writing", "time, once for a batch"),
+        Column("first sample", "time of the round for one sample"),
+        Column("each other", "time between samples"),
+        Column("batch", "time of the round for a batch, with writing"),
+        Column("nodes", number=False),
+    )
+    nodes = {s.path: s.nodes for s in segments.segments}
+    rows = tuple(
+        (
+            Cell(one.path, one.path),
+            Cell(f"{one.cores:,}", one.cores),
+            Cell(f"{one.crossbars_written:,}", one.crossbars_written),
+            _time(one.write_ns),
+            _time(one.latency_ns),
+            Cell("", -1) if one.interval_ns is None else _time(one.interval_ns),
+            _time(one.write_ns + one.run_ns(found.batch), found.batch_ns),
+            Cell(_few(nodes[one.path]), "", hint=", ".join(nodes[one.path])),
+        )
+        for one in found.rounds
+    )
+    return Table("rounds-table", columns, rows)
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)})"
+
+
+def _time(ns: float, whole: float | None = None) -> Cell:
+    return Cell(time_text(float(f"{ns:.4g}")), ns, None if whole is None else ns / whole)
+
+
+def line(found: Reloading) -> Figure:
+    """Draws a batch on a line of time: for each round what is written, and then what runs."""
+    unit, scale = time_unit(found.batch_ns)
+    lengths = [(one.write_ns, one.run_ns(found.batch)) for one in found.rounds]
+    begins = list(accumulate((sum(pair) for pair in lengths), initial=0.0))
+    names = [one.path for one in found.rounds]
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": names,
+            "x": [pair[k] / scale for pair in lengths],
+            "base": [(begin + (pair[0] if k else 0.0)) / scale for begin, pair in zip(begins, lengths, strict=False)],
+            "marker": {"color": COLOURS[colour]},
+            "hovertemplate": f"%{{y}} {name}: %{{x:.4g}} {unit}<extra></extra>",
+        }
+        for k, (name, colour) in enumerate((("writes", "vector"), ("runs", "matrix")))
+    ]
+    layout = {
+        "barmode": "overlay",
+        "xaxis": axis(unit, range=[0, found.batch_ns / scale]),
+        "yaxis": axis("", autorange="reversed", type="category"),
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+    }
+    return Figure("rounds", data, layout, height=140 + 26 * len(names))

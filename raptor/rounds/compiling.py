@@ -1,0 +1,265 @@
+"""Compiles a model in rounds: cuts it by the plan, compiles each piece for the whole chip, and says what is written."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+
+from raptor.common.errors import CapacityError, UserError
+from raptor.common.spelling import option
+from raptor.frontend import Model
+from raptor.frontend.fixed import Fixed
+from raptor.frontend.segments.cutting import Cut, Refuse
+from raptor.frontend.segments.units import ModelSource, Units, units_of
+from raptor.mapping.choose_recipes import Requantising
+from raptor.output import files
+from raptor.output.writer import Artifacts
+from raptor.rounds.plan import Alternative, Memory, Plan, plan_rounds, too_large
+from raptor.rounds.ranges import Goal, Ranges
+from raptor.rounds.slices import sliced
+from raptor.rounds.writes import crossbars, groups_of, steady_writes
+from raptor.target.arch import Target
+from raptor.target.device_file import DeviceFile
+from raptor.target.element import bytes_of
+
+MOST_SLICINGS = 4
+"""Times that slices of a layer are sliced again, until each fits."""
+
+Compile = Callable[[Model, int, Target], Artifacts]
+"""Compiles a piece, with its number, for a target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Rounds that the user wants: samples of a batch, the device that is written, and what shall be least."""
+
+    batch: int
+    device: DeviceFile
+    goal: Goal = "time"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A model to be compiled in rounds. `strategy`: the mapping; `refuse`: why a node may not be on the chip."""
+
+    source: ModelSource
+    fixed: Fixed
+    arch: Target
+    wanted: Wanted
+    strategy: str
+    requantising: Requantising
+    refuse: Refuse
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A model in units with the plan of its rounds. `split`: layers that were sliced; `cuts`: where it may be cut."""
+
+    ranges: Ranges
+    split: tuple[str, ...]
+    cuts: set[int]
+    memory: Memory
+    batch: int
+
+    def plan(self) -> Plan:
+        """Returns the best plan with what is known by now."""
+        return plan_rounds(self.ranges, self.cuts, self.batch, self.memory)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A model in rounds: the cut, the program of each piece, the plan, and what was split."""
+
+    cut: Cut
+    programs: tuple[Artifacts, ...]
+    plan: Plan
+    planned: Planned
+
+
+def planned(job: Job) -> Planned:
+    """Divides a model into units and slices the layers that are too large for the chip. Raises `UserError`."""
+    units, split = units_of(job.source, job.fixed, job.refuse), dict[str, None]()
+    for _ in range(MOST_SLICINGS):
+        ranges = _ranges(units, job)
+        large = too_large(ranges, units.cuts)
+        slicer = sliced(units, large, job.arch) if large else None
+        if slicer is None:
+            break
+        split |= dict.fromkeys(units.name(unit).split("/part")[0] for unit in large)
+        units = _known_as(units_of(slicer.proto, Fixed(), job.refuse), units)
+    else:
+        ranges = _ranges(units, job)
+    memory = job.arch.memory
+    limit = memory.size_bytes if memory.size_given else None
+
+    @cache
+    def needed(first: int, last: int) -> int:
+        return sum(_size_bytes(units, name, job.arch) for name in units.waiting(first, last))
+
+    found = Memory(needed, limit)
+    return Planned(ranges, tuple(split), set(units.cuts), found, job.wanted.batch)
+
+
+def _known_as(units: Units, original: Units) -> Units:
+    """Gives a model that was sliced the name, the file and the interface of the original."""
+    first = original.asked
+    units.cutter.own = original.cutter.own
+    units.cutter.asked = replace(
+        units.asked, name=first.name, onnx_bytes=first.onnx_bytes, notes=first.notes, constants=first.constants
+    )
+    return units
+
+
+def _ranges(units: Units, job: Job) -> Ranges:
+    return Ranges(units, job.arch, job.wanted.device, job.strategy, job.requantising, job.wanted.goal)
+
+
+def _size_bytes(units: Units, name: str, arch: Target) -> int:
+    elements = 1
+    for size in units.shape(name):
+        elements *= size
+    return elements * (arch.element_bytes if units.is_float(name) else bytes_of(8))
+
+
+def compile_rounds(job: Job, compile_one: Compile) -> Compiled:
+    """Compiles a model in rounds. A piece that cannot be compiled after all is left out of the next plan.
+
+    Raises `UserError` if no plan is left.
+    """
+    found, programs = planned(job), dict[tuple[int, int, int], Artifacts]()
+    while True:
+        plan = found.plan()
+        cut = found.ranges.units.into(plan.cuts)
+        if isinstance(cut, int):
+            _forbid(found, plan, cut)
+            continue
+        ends = (*plan.cuts, len(found.ranges.units.nodes))
+        if all(
+            _compiled(found, programs, (a, b), plan.ways[k].cores, cut, k, compile_one)
+            for k, (a, b) in enumerate(zip((0, *plan.cuts), ends, strict=True))
+        ):
+            made = tuple(programs[a, b, way.cores] for a, b, way in zip((0, *plan.cuts), ends, plan.ways, strict=True))
+            return Compiled(cut, made, plan, found)
+
+
+def _forbid(found: Planned, plan: Plan, piece: int) -> None:
+    """Forbids the cuts around a piece that the front end refuses alone."""
+    around = {0, *plan.cuts, len(found.ranges.units.nodes)}
+    ends = sorted(around)[piece : piece + 2]
+    if not found.cuts.intersection(ends):
+        raise UserError(f"{found.ranges.units.name(0)}: the model cannot be cut into rounds")
+    found.cuts.difference_update(ends)
+
+
+def _compiled(
+    found: Planned,
+    programs: dict[tuple[int, int, int], Artifacts],
+    ends: tuple[int, int],
+    cores: int,
+    cut: Cut,
+    number: int,
+    compile_one: Compile,
+) -> bool:
+    """Compiles a piece if it is new. Returns False, and takes note, if it does not fit after all."""
+    model = cut.segments[number].model
+    assert model is not None, "every piece is for the chip"
+    if (*ends, cores) in programs:
+        return True
+    try:
+        programs[*ends, cores] = compile_one(model, number, found.ranges.arch.with_places(range(cores)))
+    except CapacityError as error:
+        found.ranges.refuse(*ends, error)
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """A compiled round. `path`: its directory; `waits`: tensors in global memory while it runs, with their bytes."""
+
+    path: str
+    program: Artifacts
+    waits: Mapping[str, int]
+
+
+def rounds_of(found: Sequence[Round], done: Sequence[Compiled], arch: Target, wanted: Wanted) -> files.Rounds:
+    """Makes `rounds.json`. Raises `UserError` if what waits does not fit into global memory."""
+    device, written = wanted.device, steady_writes([groups_of(one.program) for one in found])
+    return files.Rounds(
+        batch=wanted.batch,
+        device=device.name,
+        source=device.source,
+        cells=arch.core_count * arch.xbars_per_core * arch.xbar_rows * arch.xbar_cols,
+        rounds=tuple(_round(one, writes, arch, wanted) for one, writes in zip(found, written, strict=True)),
+        split=tuple(name for one in done for name in one.planned.split),
+        estimated_ns=sum(one.plan.batch_ns for one in done),
+        cuts=tuple(cut for one in done for cut in _cuts(one)),
+        alternatives=tuple(map(_alternative, zip(*(one.plan.alternatives for one in done), strict=True))),
+    )
+
+
+def _round(one: Round, writes: tuple[files.GroupWrite, ...], arch: Target, wanted: Wanted) -> files.Round:
+    costs, cells = wanted.device.write, sum(w.cells for w in writes)
+    return files.Round(
+        path=one.path,
+        cores=len(one.program.records),
+        writes=writes,
+        write_ns=costs.all_ns(crossbars(writes, arch), arch.cell_bits),
+        write_pj=None if costs.pj_per_cell is None else costs.pj_per_cell * cells,
+        waits=tuple(one.waits),
+        memory_bytes=_memory_bytes(one, arch, wanted.batch),
+    )
+
+
+def _memory_bytes(one: Round, arch: Target, batch: int) -> int:
+    """Returns the global memory of a round: its constants, and what waits of all samples."""
+    constants = one.program.memory.constants.elements * one.program.memory.element_bytes
+    needed = constants + batch * sum(one.waits.values())
+    if arch.memory.size_given and needed > arch.memory.size_bytes:
+        raise UserError(
+            f"{option('batch', batch)}: {one.path} needs {needed:,} bytes of global memory, {constants:,} of them for "
+            f"constants; the chip has {arch.memory.size_bytes:,}; try a smaller {option('batch')} or a larger "
+            "global_memory_config.memory_size"
+        )
+    return needed
+
+
+def _cuts(done: Compiled) -> Iterator[files.RoundCut]:
+    """Yields where a model is cut, and why."""
+    units, arch = done.planned.ranges.units, done.planned.ranges.arch
+    for reason in done.plan.reasons:
+        yield files.RoundCut(
+            before=units.name(reason.cut),
+            waiting_bytes=sum(_size_bytes(units, name, arch) for name in units.crossing(reason.cut)),
+            apart_ns=reason.apart_ns,
+            joined_ns=reason.joined_ns,
+        )
+
+
+def _alternative(each: tuple[Alternative, ...]) -> files.CutAlternative:
+    """Makes the record of a method to cut; of a model with segments on the host, it cuts each of the others."""
+    times = [one.batch_ns for one in each if one.batch_ns is not None]
+    return files.CutAlternative(
+        name=each[0].name,
+        rounds=sum(one.rounds for one in each),
+        batch_ns=sum(times) if len(times) == len(each) else None,
+    )
+
+
+def waits_of(done: Compiled) -> Iterator[dict[str, int]]:
+    """Yields the tensors in global memory during each round: for it, made by it, and for later rounds."""
+    units, arch = done.planned.ranges.units, done.planned.ranges.arch
+    cuts = (0, *done.plan.cuts, len(units.nodes))
+    for a, b in pairwise(cuts):
+        yield {name: _size_bytes(units, name, arch) for name in units.waiting(a, b)}
+
+
+def in_words(job: Job) -> str:
+    """Says what rounds would take, by estimate, for the error about a chip that is too small; empty without a way."""
+    try:
+        plan = planned(job).plan()
+    except UserError:
+        return ""
+    from_device = sum(way.write_ns for way in plan.ways)
+    times = f"{plan.batch_ns / 1e6:.3g} ms a sample, {from_device / 1e6:.3g} ms of it writing"
+    return f"{option('rounds', True)} (about {len(plan.ways)} rounds: {times} with {job.wanted.device.name})"

@@ -1,0 +1,55 @@
+"""The best cuts of a sequence, by dynamic programming: optimal for the sum of the costs of the pieces."""
+
+from collections.abc import Callable, Collection
+from itertools import pairwise
+
+Cost = Callable[[int, int], float | None]
+"""Cost of the piece from one unit up to another (excluded); None if neither it nor any longer one is possible."""
+
+
+def best_cuts(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int, ...], float] | None:
+    """Returns where pieces begin (without 0) and the sum of their costs, the least; of equal ones the fewest pieces.
+
+    `count`: number of units. `cuts`: units at which a piece may begin. Returns None if no cut is possible.
+    O(count * m) costs are asked for, m = most units of a possible piece.
+    """
+    best: dict[int, tuple[float, int, tuple[int, ...]]] = {0: (0.0, 0, ())}
+    for first in range(count):
+        if first not in best:
+            continue
+        total, pieces, begun = best[first]
+        for last in range(first + 1, count + 1):
+            own = cost(first, last)
+            if own is None:
+                break
+            if last < count and last not in cuts:
+                continue
+            way = total + own, pieces + 1, (*begun, first) if first else ()
+            best[last] = min(best.get(last, way), way)
+    return (best[count][2], best[count][0]) if count in best else None
+
+
+def first_fit(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int, ...], float] | None:
+    """Returns the cuts, and the sum of their costs, if each piece is as long as possible. None if that ends nowhere."""
+    begun, total, first = list[int](), 0.0, 0
+    while first < count:
+        longest = None
+        for last in range(first + 1, count + 1):
+            own = cost(first, last)
+            if own is None:
+                break
+            if last == count or last in cuts:
+                longest = last, own
+        if longest is None:
+            return None
+        first, total = longest[0], total + longest[1]
+        begun.append(first)
+    return tuple(begun[:-1]), total
+
+
+def one_by_one(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int, ...], float] | None:
+    """Returns the cuts, and the sum of their costs, if each piece is as short as possible. None if one does not fit."""
+    begun = [0, *sorted(cuts), count]
+    own = [cost(a, b) for a, b in pairwise(begun)]
+    known = [ns for ns in own if ns is not None]
+    return None if len(known) < len(own) else (tuple(begun[1:-1]), sum(known))

@@ -1,0 +1,127 @@
+"""The plan of rounds: where the model is cut, how many cores each round uses, and what the alternatives cost."""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from raptor.common.errors import UserError
+from raptor.common.spelling import option
+from raptor.rounds.cuts import best_cuts, first_fit, one_by_one
+from raptor.rounds.ranges import Ranges, Way
+
+Found = tuple[tuple[int, ...], float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A method to cut, the number of its rounds and the estimated time of a batch; None if it finds no way."""
+
+    name: str
+    rounds: int
+    batch_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Reason of a cut: the estimated time of a batch with it, and without it; None if that does not fit the chip."""
+
+    cut: int
+    apart_ns: float
+    joined_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The chosen cuts with their reasons, and the way of each round. `batch_ns`: estimated time of a batch."""
+
+    cuts: tuple[int, ...]
+    ways: tuple[Way, ...]
+    batch: int
+    reasons: tuple[Reason, ...]
+    alternatives: tuple[Alternative, ...]
+
+    @property
+    def batch_ns(self) -> float:
+        return sum(way.batch_ns(self.batch) for way in self.ways)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Global memory that waiting tensors take: bytes of a sample during a round, and the limit; None for no limit."""
+
+    needed: Callable[[int, int], int]
+    limit_bytes: int | None
+
+    def fits(self, first: int, last: int, batch: int) -> bool:
+        """Tells whether the tensors that a round reads, makes and passes by fit for a batch."""
+        return self.limit_bytes is None or batch * self.needed(first, last) <= self.limit_bytes
+
+
+def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory) -> Plan:
+    """Returns the best plan for a batch. Raises `UserError` if there is none, with the layer or memory that binds."""
+    count = len(ranges.units.nodes)
+
+    def cost(first: int, last: int) -> float | None:
+        way = ranges.way(first, last, batch)
+        if way is None:
+            return None
+        own = float(way.cells) if ranges.goal == "writes" else way.batch_ns(batch)
+        return own if memory.fits(first, last, batch) else math.inf
+
+    found = best_cuts(count, cuts, cost)
+    if found is None or math.isinf(found[1]):
+        raise _fault(ranges, cuts, batch, memory)
+    ways = _ways(ranges, found[0], count, batch)
+    ends = ("longest rounds first", first_fit), ("one layer a round", one_by_one)
+    others = tuple(_alternative(name, method(count, cuts, cost), ranges, count, batch) for name, method in ends)
+    return Plan(found[0], ways, batch, tuple(_reasons(ranges, found[0], ways, batch)), others)
+
+
+def _reasons(ranges: Ranges, cuts: tuple[int, ...], ways: tuple[Way, ...], batch: int) -> Iterator[Reason]:
+    """Yields why each cut is there."""
+    ends = (0, *cuts, len(ranges.units.nodes))
+    for k, cut in enumerate(cuts):
+        joined = ranges.way(ends[k], ends[k + 2], batch)
+        apart_ns = ways[k].batch_ns(batch) + ways[k + 1].batch_ns(batch)
+        yield Reason(cut, apart_ns, None if joined is None else joined.batch_ns(batch))
+
+
+def _ways(ranges: Ranges, cuts: tuple[int, ...], count: int, batch: int) -> tuple[Way, ...]:
+    found = (ranges.way(a, b, batch) for a, b in zip((0, *cuts), (*cuts, count), strict=True))
+    return tuple(way for way in found if way is not None)
+
+
+def _alternative(name: str, found: Found, ranges: Ranges, count: int, batch: int) -> Alternative:
+    if found is None or math.isinf(found[1]):
+        return Alternative(name, 0, None)
+    ways = _ways(ranges, found[0], count, batch)
+    return Alternative(name, len(ways), sum(way.batch_ns(batch) for way in ways))
+
+
+def too_large(ranges: Ranges, cuts: Collection[int]) -> list[int]:
+    """Returns the units that do not fit the chip although they are as short as cuts allow."""
+    begun = [0, *sorted(cuts), len(ranges.units.nodes)]
+    return [a for a, b in pairwise(begun) if not ranges.ways(a, b)]
+
+
+def _fault(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory) -> UserError:
+    """Says what makes all plans impossible: a layer, or the global memory."""
+    large = too_large(ranges, cuts)
+    if large:
+        known = [error for (a, b), error in ranges.refused.items() if a >= large[0] and b - a == 1]
+        name = ranges.units.name(large[0])
+        why = f": {known[0]}" if known else ""
+        return UserError(
+            f"{name}: too large for a round of its own on {ranges.arch.core_count} cores{why}; try "
+            f"{option('cores')} or {option('xbars_per_core')}"
+        )
+    begun = [0, *sorted(cuts), len(ranges.units.nodes)]
+    needed = max(memory.needed(a, b) for a, b in pairwise(begun))
+    limit = memory.limit_bytes or 0
+    largest = limit // max(1, needed)
+    advice = f"try {option('batch', largest)}, or a larger" if largest else "try a larger"
+    return UserError(
+        f"{option('batch', batch)}: the tensors that wait between rounds need {needed:,} bytes of global memory for a "
+        f"sample, {batch * needed:,} for the batch; the chip has {limit:,}; {advice} global_memory_config.memory_size"
+    )

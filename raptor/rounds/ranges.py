@@ -1,0 +1,178 @@
+"""Ranges of units: what each takes as a round, by the mapping that would compile it and the cost model."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor import pipeline
+from raptor.common.errors import CapacityError, UserError
+from raptor.frontend.segments.units import Units
+from raptor.graph.ir import Filter, Graph, Node
+from raptor.mapping.choose_recipes import Requantising
+from raptor.mapping.decision import Decision, LineUnfolding, OnVectorUnit, layer_nodes
+from raptor.mapping.estimate import estimate, least_xbars
+from raptor.mapping.rows import KnownPlans, map_rows
+from raptor.mapping.strategies import STRATEGIES
+from raptor.target.arch import Target
+from raptor.target.device_file import DeviceFile
+
+Goal = Literal["time", "writes"]
+SHARES: Mapping[Goal, tuple[float, ...]] = {"time": (1.0, 0.5, 0.25), "writes": (1.0, 0.5, 0.25, 0.125, 0.0625)}
+"""Parts of the chip that a round may use: with fewer cores there are fewer copies of layers, so less is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to run a range as one round: on `cores` cores, with times in ns and cells to write, all by estimate."""
+
+    cores: int
+    write_ns: float
+    latency_ns: float
+    interval_ns: float
+    cells: int
+
+    def batch_ns(self, batch: int) -> float:
+        """Returns the time of the round for a batch: writing, the first sample, and one interval for each other."""
+        return self.write_ns + self.latency_ns + (batch - 1) * self.interval_ns
+
+
+@dataclass(slots=True, eq=False)
+class Ranges:
+    """The ranges of a model in units on a chip. `strategy`: the mapping; `known`: ways by the shape of a range."""
+
+    units: Units
+    arch: Target
+    device: DeviceFile
+    strategy: str
+    requantising: Requantising
+    goal: Goal = "time"
+    plans: KnownPlans = field(default_factory=dict[Any, Any])
+    _graph: Graph | None = None
+    _known: dict[object, tuple[Way, ...]] = field(default_factory=dict[object, tuple[Way, ...]])
+    _ways: dict[tuple[int, int], tuple[Way, ...]] = field(default_factory=dict[tuple[int, int], tuple[Way, ...]])
+    refused: dict[tuple[int, int], UserError] = field(default_factory=dict[tuple[int, int], UserError])
+
+    @property
+    def graph(self) -> Graph:
+        """The whole model, prepared for the decision."""
+        if self._graph is None:
+            self._graph = pipeline.prepare(self.units.graph, self.arch, self.requantising)
+        return self._graph
+
+    def part(self, first: int, last: int) -> Graph:
+        """Returns the graph of some units."""
+        return subgraph(self.graph, self.units.unit_of, range(first, last))
+
+    def ways(self, first: int, last: int) -> tuple[Way, ...]:
+        """Returns the ways to run some units as one round; none if they do not fit the chip."""
+        if any(first <= a and b <= last for a, b in self.refused):
+            return ()
+        if (first, last) not in self._ways:
+            graph = self.part(first, last)
+            shape = shape_of(graph)
+            if shape not in self._known:
+                self._known[shape] = tuple(self._found(graph))
+            self._ways[first, last] = self._known[shape]
+        return self._ways[first, last]
+
+    def way(self, first: int, last: int, batch: int) -> Way | None:
+        """Returns the best way for a batch; None if the range does not fit the chip."""
+        found = self.ways(first, last)
+        if self.goal == "writes":
+            return min(found, key=lambda w: (w.cells, w.batch_ns(batch)), default=None)
+        return min(found, key=lambda w: (w.batch_ns(batch), w.cells), default=None)
+
+    def refuse(self, first: int, last: int, error: UserError) -> None:
+        """Takes note that a range cannot be compiled."""
+        self.refused[first, last] = error
+
+    def _found(self, graph: Graph) -> Iterator[Way]:
+        most = self.arch.core_count
+        if least_xbars(graph, self.arch) > most * self.arch.xbars_per_core:
+            return
+        for cores in dict.fromkeys(max(1, int(most * share)) for share in SHARES[self.goal]):
+            try:
+                yield self._way(graph, self.arch.with_places(range(cores)))
+            except CapacityError:
+                return  # fewer cores hold even less
+
+    def _way(self, graph: Graph, arch: Target) -> Way:
+        decision = decide(self.strategy, graph, arch, self.plans)
+        times = estimate(graph, decision, arch)
+        write_ns, cells = writing(graph, decision, arch, self.device)
+        return Way(arch.usable_cores, write_ns, times.latency_ns, times.interval_ns, cells)
+
+
+def decide(strategy: str, graph: Graph, arch: Target, plans: KnownPlans) -> Decision:
+    """Returns the decision of a strategy, with the plans that are known."""
+    return map_rows(graph, arch, known=plans) if strategy == "rows" else STRATEGIES[strategy](graph, arch)
+
+
+def writing(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) -> tuple[float, int]:
+    """Estimates time and cells of writing all matrices of a decision: all rows of full crossbars."""
+    held, weights = 0, 0
+    for key, node in layer_nodes(graph).items():
+        layer = decision.layers.get(key)
+        if layer is None or isinstance(layer, OnVectorUnit):
+            continue
+        assert isinstance(node.operator, Filter), "layers have weights"
+        copies = len(layer.grid.cols) * layer.grid.copies if isinstance(layer, LineUnfolding) else 1
+        weights += node.operator.weights.size * copies
+    cells_per_weight = -(-arch.widths.weights // arch.cell_bits)
+    cells = weights * cells_per_weight
+    used = max(1, len(set(decision.cores)))
+    held = min(arch.xbars_per_core, -(-cells // (used * arch.xbar_rows * arch.xbar_cols)))
+    one_ns = device.write.time_ns(arch.xbar_rows, arch.xbar_rows * arch.xbar_cols)
+    turns = max(
+        -(-held // (device.write.at_once_per_core or max(1, held))),
+        -(-held * used // (device.write.at_once or max(1, held * used))),
+    )
+    return one_ns * turns, cells
+
+
+def subgraph(graph: Graph, unit_of: Mapping[str, int], units: range) -> Graph:
+    """Returns the nodes of some units as a graph: its inputs are what it reads and does not make."""
+    at: dict[str, int] = dict.fromkeys(graph.inputs, -1)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        unit = unit_of.get(node.output, max((at[n] for n in node.inputs), default=0))
+        at[node.output] = unit
+        if unit in units:
+            nodes.append(node)
+    made = {node.output for node in nodes}
+    inputs = tuple(dict.fromkeys(n for node in nodes for n in node.inputs if n not in made))
+    outside = {n for node in graph.nodes if at[node.output] not in units for n in node.inputs} | set(graph.outputs)
+    read = {n for node in nodes for n in node.inputs}
+    outputs = tuple(node.output for node in nodes if node.output in outside or node.output not in read)
+    tensors = {name: graph.tensors[name] for name in (*inputs, *(node.output for node in nodes))}
+    return replace(graph, tensors=tensors, nodes=tuple(nodes), inputs=inputs, outputs=outputs)
+
+
+def shape_of(graph: Graph) -> object:
+    """Returns what a mapping depends on: operators, sizes and the way of tensors, but not names and weights."""
+    number = {name: k for k, name in enumerate(graph.tensors)}
+    nodes = tuple(
+        (_plain(node.operator), tuple(number[n] for n in node.inputs), number[node.output]) for node in graph.nodes
+    )
+    tensors = tuple((t.image, t.element) for t in graph.tensors.values())
+    ends = tuple(tuple(number[n] for n in names) for names in (graph.inputs, graph.outputs))
+    return nodes, tensors, ends
+
+
+def _plain_array(array: npt.NDArray[Any]) -> object:
+    """Returns size and type of weights; of places, such as those of a `Move`, the values too."""
+    return array.shape, array.dtype.str, array.tobytes() if array.dtype == np.int64 else b""
+
+
+def _plain(value: Any) -> object:
+    """Returns a value that compares as the mapping sees it: of weights only size and type."""
+    if isinstance(value, np.ndarray):
+        return _plain_array(value)  # pyright: ignore[reportUnknownArgumentType] of any type
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__name__, tuple(_plain(getattr(value, f.name)) for f in fields(value))
+    if isinstance(value, tuple | list):
+        return tuple(map(_plain, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] any
+    return value if isinstance(value, int | float | str | bool | None) else repr(value)

@@ -1,0 +1,51 @@
+"""Slices the layers that are too large for the chip, until each slice fits."""
+
+import math
+from dataclasses import replace
+
+from raptor.frontend.segments.slicing import Slicer
+from raptor.frontend.segments.units import Units
+from raptor.graph.ir import Filter
+from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_channels
+from raptor.target.arch import Target
+
+
+def sliced(units: Units, large: list[int], arch: Target) -> Slicer | None:
+    """Slices the layers of these units. Returns the slicer with the new model; None if one of them cannot be sliced."""
+    slicer = Slicer.of(units.asked.proto)
+    wanted = [(i, filters_in(units, i)) for unit in large for i in units.nodes[unit] if i in units.cutter.weighted]
+    nodes = [(slicer.proto.graph.node[i], found) for i, found in wanted]
+    for node, found in nodes:
+        sizes = slicer.sizes(node)
+        ways = None if sizes is None or len(found) != 1 else _parts(found[0], sizes, arch)
+        if ways is None:
+            return None
+        slicer.slice(node, *ways)
+    return slicer
+
+
+def filters_in(units: Units, node: int) -> list[Filter]:
+    """Returns the filters that an ONNX node became."""
+    found = (n.operator for n in units.asked.answers[node].nodes)
+    return [operator for operator in found if isinstance(operator, Filter)]
+
+
+def _parts(filter_: Filter, sizes: tuple[int, int], arch: Target) -> tuple[int, int] | None:
+    """Returns the fewest ranges of outputs, and then of inputs, with which every slice fits the chip."""
+    inputs, outputs = sizes
+    width = arch.outputs_of(filter_.weight_bits)
+    for sums in range(1, -(-inputs // arch.xbar_rows) + 1):
+        for parts in range(1, -(-outputs // width) + 1):
+            if parts * sums > 1 and _fits(filter_, -(-outputs // parts), inputs, sums, arch):
+                return parts, sums
+    return None
+
+
+def _fits(filter_: Filter, outputs: int, inputs: int, sums: int, arch: Target) -> bool:
+    """Tells whether a slice of a layer alone fits the chip, by kernel unfolding."""
+    rows = math.ceil(filter_.weights.shape[1] * math.ceil(inputs / sums) / inputs)
+    slice_ = replace(filter_, weights=filter_.weights[:, :rows, :outputs])
+    matrices = tuple(kernel_unfolding(slice_, arch, tile_channels(arch, filter_.weight_bits)))
+    if any(m.xbars > arch.xbars_per_core for m in matrices):
+        return False
+    return fill_cores(matrices, 0, arch.xbars_per_core, arch)[1][0] < arch.core_count

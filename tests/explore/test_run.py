@@ -1,0 +1,259 @@
+"""Running studies: the same trials with any number of workers, and wherever a study was stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.explore import tables, workers
+from raptor.explore.driver import Progress, adapted, read_outcomes, run
+from raptor.explore.evaluation import Job, Record, evaluate
+from raptor.explore.front import front
+from raptor.explore.store import Store
+from raptor.explore.study import Study
+from tests.explore.small import model, small, write
+
+LIMIT = '[constraints]\nlatency_ns = "<= 6.5 us"\n'
+LIMITS = workers.Limits(60, 4000)
+
+
+def table(study: Study) -> bytes:
+    return storage.to_json(tables.report(study, read_outcomes(study)))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    study = small(tmp_path_factory.mktemp("whole"), models=2, rest=LIMIT)
+    run(study)
+    return study
+
+
+def test_trials(whole: Study):
+    found = read_outcomes(whole)
+    assert [o.trial.number for o in found] == list(range(16))
+    assert {o.state for o in found} == {"ok", "infeasible"}
+    refused = next(o for o in found if o.state == "infeasible")
+    assert "m0.onnx: " in refused.reason
+    assert max(r.needed for r in refused.records) > max(r.available for r in refused.records) > 0
+    one = next(o for o in found if o.is_feasible)
+    assert one.figures["latency_ns"] == sum(r.figures["latency_ns"] for r in one.records)
+    assert one.figures["xbars_used"] == max(r.figures["xbars_used"] for r in one.records)
+    assert any(o.has_figures and not o.is_feasible for o in found)
+    best = front(whole, found)
+    assert best
+    assert all(o.is_feasible for o in best)
+
+
+@pytest.mark.parametrize("sampler", ["nsga2", pytest.param("tpe", marks=pytest.mark.slow)])
+def test_one_worker_and_a_stop_make_no_difference(sampler: str, tmp_path: Path):
+    settings = f'trials = 16\nbatch = 4\nseed = 3\nsampler = "{sampler}"'
+    expected = small(tmp_path / "a", settings)
+    run(expected)
+    study = small(tmp_path / "b", settings)
+
+    def stop(progress: Progress) -> None:
+        if progress.evaluated == 5 or (len(progress.outcomes) == 12 and progress.before < 12):
+            raise KeyboardInterrupt
+
+    stopped = 0
+    while True:
+        try:
+            run(adapted(study, 1, None), stop)
+            break
+        except KeyboardInterrupt:
+            stopped += 1
+    assert stopped > 1
+    assert table(study) == table(expected)
+
+
+def test_more_trials_later(whole: Study, tmp_path: Path):
+    study = small(tmp_path, models=2, rest=LIMIT)
+    run(adapted(study, None, 8))
+    assert len(read_outcomes(study)) == 8
+    run(study)
+    assert table(study) == table(whole)
+
+
+def test_results_are_used_again(whole: Study, tmp_path: Path):
+    other = small(tmp_path, f'trials = 8\nbatch = 8\nseed = 4\nstorage = "{whole.storage}"', models=2)
+    seen: list[Progress] = []
+    with pytest.raises(UserError, match="was begun with other constraints, seed"):
+        run(other)
+    renamed = other.file.study.model_copy(update={"name": "second"})
+    run(replace(other, file=other.file.model_copy(update={"study": renamed})), seen.append)
+    assert seen[-1].known > 0
+    assert seen[-1].known + seen[-1].evaluated == 16
+
+
+def test_a_grid_ends_by_itself(tmp_path: Path):
+    study = small(tmp_path, 'trials = 99\nbatch = 3\nsampler = "grid"', "\ncores = [2, 4]\ncell_bits = [2, 4, 8]\n")
+    assert run(study) == read_outcomes(study)
+    found = read_outcomes(study)
+    assert [tuple(o.trial.point.values()) for o in found] == [(c, b) for c in (2, 4) for b in (2, 4, 8)]
+
+
+def test_a_fixed_mapping(tmp_path: Path):
+    study = small(
+        tmp_path, 'trials = 4\nbatch = 4\nsampler = "grid"\nmapping = "fixed"', "\nfields.rob_size = [1, 4]\n"
+    )
+    slow, fast = run(study)
+    assert slow.figures["latency_ns"] > fast.figures["latency_ns"]
+    assert slow.figures["instructions"] == fast.figures["instructions"]
+
+
+def test_two_drivers(whole: Study):
+    store = Store(whole.storage)
+    with store.driving(whole.name), pytest.raises(UserError, match="is being run by another raptor"):
+        run(whole)
+    store.close()
+    run(whole)
+
+
+def test_steady_figures(tmp_path: Path):
+    job = Job(str(model(tmp_path / "m.onnx")), {"cores": 4, "xbar": 16, "xbars_per_core": 8}, is_steady=True)
+    found = evaluate(job)
+    assert found.state == "ok"
+    assert 0 < found.figures["interval_ns"] <= found.figures["latency_ns"]
+    assert found.figures["steady_energy_pj"] > 0
+
+
+def test_what_cannot_be_evaluated(tmp_path: Path):
+    path = str(model(tmp_path / "m.onnx"))
+    small_chip = evaluate(Job(path, {"cores": 1, "xbar": 16, "xbars_per_core": 1}, is_steady=False))
+    assert (small_chip.state, small_chip.resource != "") == ("infeasible", True)
+    assert small_chip.needed > small_chip.available
+    (tmp_path / "bad.onnx").write_bytes(b"nothing")
+    assert evaluate(Job(str(tmp_path / "bad.onnx"), {}, is_steady=False)).state == "infeasible"
+    assert evaluate(Job(path, {"nonsense": 1}, is_steady=False)).state == "error"
+
+
+WORKER = """
+import os, sys, time, json
+for line in sys.stdin:
+    job = json.loads(line)
+    if job["model"] == "dies" or (job["model"] == "dies once" and not os.path.exists(sys.argv[1])):
+        open(sys.argv[1], "w").close()
+        os.kill(os.getpid(), 9)
+    if job["model"] == "slow":
+        time.sleep(60)
+    print(json.dumps({"state": "ok", "figures": {"latency_ns": len(job["model"])}}), flush=True)
+"""
+
+
+def test_workers_that_die_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    monkeypatch.setattr(workers, "WORKER", (str(script), str(tmp_path / "died")))
+    names = ["good", "dies", "slow", "dies once", "better", "best"]
+    found: dict[int, Record] = {}
+    with workers.local(2) as pool:
+        jobs = [Job(name, {}, is_steady=False) for name in names]
+        workers.evaluate_all(pool, jobs, workers.Limits(1.0, 4000), found.__setitem__)
+    assert [found[i].state for i in range(6)] == ["ok", "crashed", "timeout", "ok", "ok", "ok"]
+    assert found[1].reason == "the process was killed by signal 9, 3 times"
+    assert found[2].reason == "took more than 1 s"
+    assert [found[i].figures["latency_ns"] for i in (0, 3, 4, 5)] == [4, 9, 6, 4]
+
+
+def test_a_limit_of_memory():
+    code = "from raptor.explore.worker import limit; limit(2**29); bytearray(2**30)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stderr.strip().endswith("MemoryError")
+
+
+def test_no_process_is_left(tmp_path: Path):
+    job = Job(str(model(tmp_path / "m.onnx")), {"cores": 4, "xbar": 16}, is_steady=False)
+    with workers.local(1) as pool:
+        workers.evaluate_all(pool, [job], LIMITS, lambda *_: None)
+        (process,) = workers._all  # pyright: ignore[reportPrivateUsage]
+        pid = process._process.pid  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def raptor(*args: str | Path) -> list[str]:
+    return [sys.executable, "-m", "raptor", "explore", *map(str, args)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["driver", "worker"])
+def test_kills(victim: str, tmp_path: Path):
+    """Kills a driver, or a worker, at twenty random moments."""
+    settings = "trials = 64\nbatch = 8\nseed = 3"
+    expected = small(tmp_path / "a", settings)
+    run(expected)
+    path = write(tmp_path / "b", settings)
+    rng = np.random.default_rng(0)
+    kills = 0
+    while True:
+        process = subprocess.Popen(raptor("run", path, "-q"))
+        try:
+            while process.poll() is None:
+                time.sleep(rng.uniform(0.2, 3.0) + (4 if victim == "worker" else 0))
+                if kills < 20 and process.poll() is None:
+                    kills += _kill(process.pid, victim)
+        finally:
+            process.kill()
+            status = process.wait()
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+    assert table(small(tmp_path / "b", settings)) == table(expected)
+    assert kills >= 3
+
+
+def _kill(pid: int, victim: str) -> int:
+    if victim == "driver":
+        os.kill(pid, signal.SIGKILL)
+        return 1
+    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    for child in children[:1]:
+        os.kill(int(child), signal.SIGKILL)
+    return len(children[:1])
+
+
+@pytest.mark.slow
+def test_a_cluster(whole: Study, tmp_path: Path):
+    distributed = pytest.importorskip("distributed")
+    study = small(tmp_path, models=2, rest=LIMIT)
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
+        settings = study.file.run.model_copy(update={"scheduler": cluster.scheduler_address})
+        run(replace(study, file=study.file.model_copy(update={"run": settings})))
+    assert table(study) == table(whole)
+
+
+def test_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    study = small(tmp_path, rest='[run]\nscheduler = "tcp://127.0.0.1:9"\n')
+    monkeypatch.setattr(workers, "CONNECT_S", 1)
+    with pytest.raises(UserError, match="no scheduler of Dask answers"):
+        run(study)
+
+
+def test_optuna_reads_the_database(whole: Study):
+    import optuna
+
+    copy = optuna.load_study(study_name="small", storage=whole.storage)
+    found = read_outcomes(whole)
+    assert [t.params for t in copy.trials] == [dict(o.trial.point) for o in found]
+    assert {t.number for t in copy.best_trials} <= {o.trial.number for o in found if o.is_feasible}
+    assert copy.metric_names == list(whole.objectives)
+
+
+def test_equal_results_on_threads(tmp_path: Path):
+    """Evaluations do not disturb each other."""
+    path = str(model(tmp_path / "m.onnx"))
+    jobs = [Job(path, {"cores": 2 + k % 3, "xbar": 16}, is_steady=False) for k in range(6)]
+    with ThreadPoolExecutor(2) as pool:
+        found = [r.figures for r in pool.map(evaluate, jobs)]
+    assert found[:3] == found[3:]
+    assert len({json.dumps(f) for f in found}) > 1

@@ -1,0 +1,122 @@
+"""Commands, tables and the page of a study."""
+
+import csv
+import io
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import raptor
+from raptor.cli import app
+from raptor.explore.evaluation import Record
+from raptor.explore.importance import importances
+from raptor.explore.page import study_page
+from raptor.explore.study import Study, read_study
+from raptor.explore.tables import report, rows
+from raptor.explore.trials import Outcome, Trial, outcome
+from tests.explore.small import small, write
+
+
+def status(*args: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        app.main(["explore", *(str(a) for a in args)])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = write(tmp_path_factory.mktemp("shown"))
+    assert status("run", found, "-q") == 0
+    return found
+
+
+def test_run_and_show(path: Path, capsys: pytest.CaptureFixture[str]):
+    assert status("run", path, "--verify", 1) == 0
+    found = capsys.readouterr()
+    assert "16 trials (" in found.out
+    assert "pass: validate: pass: raptor compile m0.onnx --xbars-per-core 8" in found.out
+    assert "trials 16 of 16, evaluated 0" in found.err
+    folder = path.parent
+    options = ["--html", folder / "s.html", "--csv", folder / "s.csv", "--json", folder / "s.json"]
+    assert status("show", path, *options, "--parquet", folder / "s.parquet") == 0
+    assert " on the front" in capsys.readouterr().out
+    page = (folder / "s.html").read_text()
+    assert "<title>RAPTOR study: small</title>" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")[: page.index("plotly.js")]
+    table = list(csv.DictReader(io.StringIO((folder / "s.csv").read_text())))
+    results = json.loads((folder / "s.json").read_text())["results"]
+    assert [r["point"] for r in table] == [r["point"] for r in results] == sorted(r["point"] for r in results)
+    import pyarrow.parquet as parquet
+
+    assert parquet.read_table(folder / "s.parquet").column("trial").to_pylist() == [r["trial"] for r in results]
+
+
+def test_the_command_of_a_point_compiles_it(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(path.parent)
+    study = read_study(path)
+    from raptor.explore.driver import read_outcomes
+
+    row = next(r for r in rows(report(study, read_outcomes(study))) if r["front"])
+    with pytest.raises(SystemExit) as ended:
+        app.main([*shlex.split(row["commands"])[1:], "-q", "-o", str(tmp_path / "out")])
+    assert ended.value.code == 0
+    assert raptor.load(tmp_path / "out").simulate().latency_ns == row["latency_ns"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", "STUDY", "--csv", "-", "--json", "-"], "only one of them can have the terminal"),
+        (["run", "STUDY", "--pimsim", "x"], "--pimsim: only with --verify K"),
+        (["run", "no.toml"], "no.toml: No such file"),
+        (["show", "FRESH"], "study small: no trials yet; raptor explore run begins it"),
+        (["new", "no.onnx"], "no.onnx: no such file"),
+        (["new", "x.onnx", "-o", "STUDY"], "exists; --force replaces it"),
+    ],
+)
+def test_wrong_commands(words: list[str], message: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    places = {"STUDY": str(path), "FRESH": str(write(tmp_path))}
+    assert status(*(places.get(word, word) for word in words)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType]
+    assert status("show", path) == 2
+    assert "explore: needs optuna, sqlalchemy, sklearn: pip install 'raptor[explore]'" in capsys.readouterr().err
+
+
+def made_up(study: Study, count: int) -> list[Outcome]:
+    """Makes trials in which the latency follows from the cores and the energy from nothing."""
+    found: list[Outcome] = []
+    for k in range(count):
+        cores, bits = 1 + k % 4, (2, 8)[k // 4 % 2]
+        point = {"xbar": 16, "cores": cores, "cell_bits": bits, "mapping": "rows"}
+        figures = {"latency_ns": 1000.0 / cores, "energy_pj": 5.0, "xbars": 8.0 * cores}
+        found.append(outcome(study, Trial(k, point, [str(k)]), [Record("ok", figures)]))
+    return found
+
+
+def test_importances(tmp_path: Path):
+    study = small(tmp_path)
+    found = importances(study, made_up(study, 64))
+    assert found["latency_ns"]["cores"] > 0.9
+    assert found["energy_pj"] == {}
+    assert importances(study, made_up(study, 5)) == {}
+
+
+def test_pages_of_little(tmp_path: Path):
+    study = small(tmp_path)
+    refused = outcome(
+        study,
+        Trial(0, {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}, ["0"]),
+        [Record("infeasible", {}, "<script>too small</script>")],
+    )
+    page = study_page(study, [refused], rows(report(study, [refused])))
+    assert "No trial has figures yet." in page
+    assert "<script>too small" not in page
+    one = made_up(study, 1)
+    assert "Importance of parameters: from 10 trials" in study_page(study, one, rows(report(study, one)))

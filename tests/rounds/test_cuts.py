@@ -1,0 +1,96 @@
+"""The dynamic programme gives the best of all cuts, on the cost model with which models are compiled."""
+
+from collections.abc import Callable
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from raptor.frontend.fixed import Fixed
+from raptor.frontend.segments.units import units_of
+from raptor.mapping.choose_recipes import Requantising
+from raptor.rounds.cuts import best_cuts, first_fit, one_by_one
+from raptor.rounds.ranges import Ranges
+from raptor.target.arch import load
+from raptor.target.device_file import load_device
+from tests.frontend.support import make_model, node, random
+
+
+def brute_force(count: int, cuts: frozenset[int], cost: Callable[[int, int], float | None]) -> float | None:
+    """Tries every set of cuts."""
+    best = None
+    for number in range(len(cuts) + 1):
+        for chosen in combinations(sorted(cuts), number):
+            own = [cost(a, b) for a, b in zip((0, *chosen), (*chosen, count), strict=True)]
+            if None not in own and (best is None or sum(own) < best):
+                best = sum(own)
+    return best
+
+
+def ranges_of(seed: int) -> tuple[Ranges, int]:
+    """A random sequence of up to 12 layers, a random chip and device, and a random batch."""
+    rng = np.random.default_rng(seed)
+    nodes, weights, x, ins = [], {}, "x", int(rng.integers(1, 9))
+    shape = [1, ins, 6, 6]
+    for k in range(int(rng.integers(1, 13))):
+        outs, size = int(rng.integers(1, 25)), int(rng.choice([1, 3]))
+        weights[f"w{k}"] = random(outs, ins, size, size, seed=k)
+        nodes.append(node("Conv", f"{x} w{k}", f"a{k}", name=f"conv{k}", pads=[size // 2] * 4))
+        if rng.integers(2):
+            nodes.append(node("Relu", f"a{k}", f"r{k}", name=f"relu{k}"))
+        x, ins = nodes[-1].output[0], outs
+    model = make_model(nodes, {"x": shape}, [x], weights)
+    arch = load(xbar=16, cores=int(rng.integers(1, 6)), xbars_per_core=int(rng.integers(4, 40)))
+    device = load_device(str(rng.choice(["reram-puma", "reram-verify", "sram"])))
+    units = units_of(model, Fixed(), lambda _: None)
+    return Ranges(units, arch, device, "rows", Requantising("exact")), int(2 ** rng.integers(0, 9))
+
+
+def check(seed: int) -> bool:
+    """Compares with all cuts, and with two simple methods. Returns whether some cut is possible."""
+    ranges, batch = ranges_of(seed)
+    count, cuts = len(ranges.units.nodes), ranges.units.cuts
+
+    def cost(first: int, last: int) -> float | None:
+        way = ranges.way(first, last, batch)
+        return None if way is None else way.batch_ns(batch)
+
+    found, wanted = best_cuts(count, cuts, cost), brute_force(count, cuts, cost)
+    assert (found is None) == (wanted is None)
+    if found is None or wanted is None:
+        return False
+    assert found[1] == pytest.approx(wanted)
+    for method in (first_fit, one_by_one):
+        other = method(count, cuts, cost)
+        assert other is None or other[1] >= found[1] * (1 - 1e-12)
+    return True
+
+
+def test_the_best_of_all_cuts():
+    assert sum(check(seed) for seed in range(4)) >= 2
+
+
+@pytest.mark.slow
+def test_the_best_of_all_cuts_of_300_sequences():
+    assert sum(check(seed) for seed in range(300)) >= 150
+
+
+def test_of_equal_cuts_the_fewest_rounds():
+    assert best_cuts(3, {1, 2}, lambda a, b: float(b - a)) == ((), 3.0)
+
+
+def test_only_where_a_cut_is_allowed():
+    costs = {(0, 1): 1.0, (1, 2): 1.0, (2, 3): 1.0, (0, 2): 5.0, (1, 3): 1.5}
+    assert best_cuts(3, {1, 2}, lambda a, b: costs.get((a, b))) == ((1,), 2.5)
+    assert best_cuts(3, {2}, lambda a, b: costs.get((a, b))) == ((2,), 6.0)
+    assert best_cuts(3, set(), lambda a, b: costs.get((a, b))) is None
+
+
+def test_longest_first_and_one_by_one():
+    def cost(a: int, b: int) -> float | None:
+        return 10.0 if b - a <= 2 else None
+
+    assert first_fit(5, {1, 2, 3, 4}, cost) == ((2, 4), 30.0)
+    assert one_by_one(5, {1, 2, 3, 4}, cost) == ((1, 2, 3, 4), 50.0)
+    assert first_fit(5, {4}, cost) is None
+    assert one_by_one(5, {4}, cost) is None

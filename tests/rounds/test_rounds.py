@@ -1,0 +1,369 @@
+"""A model that is too large for the chip runs in rounds, each a complete program."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raptor
+from raptor.common.digests import matrix_digest
+from raptor.common.errors import CapacityError, UserError
+from raptor.output.files import GroupWrite
+from raptor.rounds.writes import steady_writes
+from raptor.target.device_file import CrossbarWrite, DeviceFile, load_device
+from tests.frontend.support import make_model, node, random
+from tests.hosted.support import sandwich
+from tests.rounds.support import CHIP, chain, dense, in_rounds, residual
+from validator.hosted.load import load_hosted
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rounds") / "out"
+    in_rounds(chain(), folder, batch=4, device="reram-verify")
+    return folder
+
+
+def rounds_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "rounds.json").read_bytes())
+
+
+def test_a_model_that_fits_is_as_ever(tmp_path: Path):
+    for name, rounds in (("plain", False), ("rounds", True)):
+        raptor.compile(chain(1), **CHIP | {"cores": 8}, rounds=rounds).save(tmp_path / name)
+    plain, rounds = (
+        {p.relative_to(tmp_path / n): p.read_bytes() for p in (tmp_path / n).rglob("*") if p.is_file()}
+        for n in ("plain", "rounds")
+    )
+    assert plain == rounds
+
+
+def test_the_refusal_says_what_rounds_would_take():
+    with pytest.raises(CapacityError, match=r"rounds=True \(about \d rounds: .* ms a sample, .* of it writing with re"):
+        raptor.compile(chain(), **CHIP)
+
+
+def test_each_round_is_a_program_of_its_own(out: Path):
+    """Every node is in one round, and each round alone is right."""
+    listed = json.loads((out / "segments.json").read_bytes())["segments"]
+    assert [n for s in listed for n in s["nodes"]] == [f"{n}{k}" for k in range(4) for n in ("conv", "relu")]
+    assert len(listed) > 1
+    for segment in listed:
+        assert raptor.load(out / segment["path"]).validate(samples=1).passed
+        assert (out / segment["path"] / "manifest.json").is_file()
+        assert not raptor.load(out / segment["path"]).check()
+    assert not raptor.load(out).check()
+
+
+def test_time_is_writing_the_first_sample_and_intervals(out: Path):
+    """The figures are those of the formula in docs/rounds.md, by hand."""
+    found = raptor.load(out).simulate(mode="throughput")
+    reloading = found.reloading
+    assert reloading is not None
+    total = writing = 0.0
+    for one in rounds_of(out)["rounds"]:
+        alone = raptor.simulate(out / one["path"])
+        many = raptor.simulate(out / one["path"], mode="throughput")
+        total += one["write_ns"] + alone.latency_ns + 3 * many.interval_ns
+        writing += one["write_ns"]
+    assert reloading.batch_ns == found.latency_ns == pytest.approx(total)
+    assert reloading.writing_ns == pytest.approx(writing)
+    assert found.interval_ns == reloading.sample_ns == pytest.approx(total / 4)
+    assert reloading.without_ns == pytest.approx((total - writing) / 4)
+    assert reloading.sample_pj is None
+    assert any("energy of writing is not known" in w for w in found.warnings)
+    assert reloading.source == load_device("reram-verify").source
+
+
+def test_the_batch_at_which_writing_is_a_tenth(out: Path, tmp_path: Path):
+    """With that batch it is at most a tenth, and with one less it is more."""
+    figures = raptor.load(out).simulate().reloading
+    assert figures is not None
+    tenth = figures.batch_for_tenth
+    assert tenth is not None
+    shares = []
+    for batch in (tenth - 1, tenth):
+        running = sum(r.latency_ns + (batch - 1) * (r.interval_ns or 0.0) for r in figures.rounds)
+        shares.append(figures.writing_ns / (figures.writing_ns + running))
+    assert shares[0] > 0.1 >= shares[1]
+
+
+def test_lifetime_is_endurance_by_writes(out: Path):
+    figures = raptor.load(out).simulate(rate=100.0).reloading
+    assert figures is not None
+    worst = max(_writes_by_crossbar(rounds_of(out)).values())
+    assert figures.worst_per_sample == worst / 4
+    assert figures.years == pytest.approx(1e6 / (worst / 4 * 100) / (365.25 * 24 * 3600))
+    cells = sum(w["cells"] for r in rounds_of(out)["rounds"] for w in r["writes"])
+    assert figures.writes_per_cell == pytest.approx(cells / (2 * 6 * 16 * 16) / 4)
+
+
+def _writes_by_crossbar(rounds: dict[str, Any]) -> dict[tuple[int, int], int]:
+    count: dict[tuple[int, int], int] = {}
+    for write in (w for r in rounds["rounds"] for w in r["writes"]):
+        for k in range(write["first"], write["first"] + write["xbars"]):
+            count[write["core"], k] = count.get((write["core"], k), 0) + 1
+    return count
+
+
+def test_energy_with_and_without_writing(tmp_path: Path):
+    """Writing costs the cells, and the standby of the chip meanwhile."""
+    in_rounds(chain(), tmp_path / "out")
+    found = raptor.load(tmp_path / "out").simulate()
+    figures = found.reloading
+    assert figures is not None
+    parts = [raptor.simulate(tmp_path / "out" / r.path) for r in figures.rounds]
+    assert figures.without_pj == pytest.approx(sum(p.energy_pj or 0.0 for p in parts))
+    cells = sum(w["cells"] for r in rounds_of(tmp_path / "out")["rounds"] for w in r["writes"])
+    standby = sum(
+        p.energy_parts_pj["static"] / (p.latency_ns or 1.0) * r.write_ns
+        for p, r in zip(parts, figures.rounds, strict=True)
+    )
+    assert figures.sample_pj == pytest.approx(figures.without_pj + 1.29 * cells + standby)
+    assert found.energy_pj == pytest.approx(figures.sample_pj)
+    assert found.energy_parts_pj["writing"] == pytest.approx(1.29 * cells)
+
+
+def test_what_is_read_later_waits(tmp_path: Path):
+    """r0 is read by the last node, so it waits through all rounds behind it."""
+    _, artifacts = in_rounds(residual(), tmp_path / "out")
+    waits = [set(r["waits"]) for r in rounds_of(tmp_path / "out")["rounds"]]
+    assert all("r0" in names for names in waits)
+    assert len(waits) > 1
+    assert artifacts.segments[-1].reads.count("r0") == 1
+
+
+def test_rounds_beside_the_host(tmp_path: Path):
+    model = sandwich([node("Relu", "a", "b", name="middle")])
+    _, artifacts = in_rounds(model, tmp_path / "out", cores=1, xbars_per_core=10, host_nodes=("middle",))
+    assert [s.kind for s in artifacts.segments].count("host") == 1
+    assert artifacts.rounds is not None
+    assert [r.path for r in artifacts.rounds.rounds] == ["segment_000", "segment_002"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "op", "attributes"),
+    [
+        (16, 300, "Gemm", {}),
+        (60, 150, "Gemm", {"transB": 1}),
+        (400, 16, "Gemm", {"alpha": 0.5}),
+        (400, 16, "MatMul", {}),
+        (400, 30, "MatMul", {}),
+    ],
+)
+def test_a_layer_that_alone_is_too_large_is_sliced(
+    tmp_path: Path, inputs: int, outputs: int, op: str, attributes: dict[str, Any]
+):
+    """Slices have fewer outputs, or fewer inputs with partial sums: the chip has 12 crossbars of 16x16."""
+    _, artifacts = in_rounds(dense(inputs, outputs, op, **attributes), tmp_path / "out")
+    assert artifacts.rounds is not None
+    assert artifacts.rounds.split == ("dense",)
+    assert len(artifacts.segments) > 1
+
+
+def test_a_convolution_is_sliced(tmp_path: Path):
+    model = chain(1, channels=60)
+    _, artifacts = in_rounds(model, tmp_path / "out")
+    assert artifacts.rounds is not None
+    assert artifacts.rounds.split == ("conv0",)
+
+
+def _quantised(outputs: int) -> Any:
+    nodes = [node("QuantizeLinear", "x s z", "q", name="quantise"), node("DequantizeLinear", "q s z", "d", name="d")]
+    constants = {"s": np.float32(0.05).reshape(()), "z": np.uint8(120).reshape(())}
+    x, ins = "d", 3
+    for k in range(3):
+        wide = np.random.default_rng(k).integers(-20, 20, (outputs, ins, 3, 3)).astype(np.int8)
+        constants |= {f"wq{k}": wide, f"ws{k}": np.linspace(0.01, 0.03, outputs, dtype=np.float32)}
+        constants |= {f"wz{k}": np.zeros(outputs, np.int8)}
+        nodes += [
+            node("DequantizeLinear", f"wq{k} ws{k} wz{k}", f"w{k}", name=f"weights{k}", axis=0),
+            node("Conv", f"{x} w{k}", f"c{k}", name=f"conv{k}", pads=[1] * 4),
+            node("QuantizeLinear", f"c{k} s z", f"q{k}", name=f"requantise{k}"),
+            node("DequantizeLinear", f"q{k} s z", f"d{k}", name=f"back{k}"),
+        ]
+        x, ins = f"d{k}", outputs
+    return make_model(nodes, {"x": [1, 3, 5, 5]}, [x], constants)
+
+
+def test_integers_cross_and_stay_exact(tmp_path: Path):
+    """Quantised tensors wait as integers: no round computes in floats what the model computes in integers."""
+    program = raptor.compile(_quantised(8), **CHIP, rounds=True)
+    program.save(tmp_path / "out", stream_format="pim")
+    verdict = program.validate(samples=2)
+    assert verdict.passed, verdict
+    crossings = {
+        c["name"]: c["type"] for c in json.loads((tmp_path / "out" / "segments.json").read_bytes())["crossings"]
+    }
+    assert {kind for name, kind in crossings.items() if name not in ("x", "d2")} == {"tensor(uint8)"}
+    figures = [s.integers for s in verdict.segments]
+    assert all(f is not None and f.compared > 0 and f.differing == 0 for f in figures)
+
+
+def test_sliced_integers_stay_exact(tmp_path: Path):
+    program = raptor.compile(_quantised(24), **CHIP | {"xbars_per_core": 10}, rounds=True)
+    program.save(tmp_path / "out", stream_format="pim")
+    assert rounds_of(tmp_path / "out")["split"]
+    verdict = program.validate(samples=1)
+    assert verdict.passed, verdict
+    assert all(s.integers is None or s.integers.differing == 0 for s in verdict.segments)
+
+
+def _group(core: int, first: int, xbars: int, content: str) -> GroupWrite:
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return GroupWrite(core=core, group=0, first=first, xbars=xbars, rows=1, cols=1, cells=1, sha256=digest)
+
+
+def test_what_a_crossbar_still_holds_is_not_written():
+    a, b, c = _group(0, 0, 2, "a"), _group(0, 0, 1, "b"), _group(1, 0, 1, "c")
+    assert steady_writes([[a], [b]]) == [(a,), (b,)]
+    assert steady_writes([[a], [c]]) == [(), ()]
+    assert steady_writes([[a, c], [b]]) == [(a,), (b,)]
+    assert steady_writes([[b], [a], [a]]) == [(b,), (a,), ()]
+
+
+def test_equal_rounds_are_written_once(tmp_path: Path):
+    """A layer with the weights of the one before finds them on the chip."""
+    model = chain(3)
+    for tensor in model.graph.initializer:
+        if tensor.name == "w2":
+            tensor.raw_data = next(t.raw_data for t in model.graph.initializer if t.name == "w1")
+    in_rounds(model, tmp_path / "out", cores=1, xbars_per_core=8)
+    rounds = rounds_of(tmp_path / "out")["rounds"]
+    assert [bool(r["writes"]) for r in rounds] == [True, True, False]
+
+
+def test_times_of_writing():
+    def device(**write: Any) -> DeviceFile:
+        return DeviceFile.model_validate(
+            {"version": 1, "name": "d", "source": "test", "write": {"unit": "row", "ns": 10, **write}}
+        )
+
+    writes = [CrossbarWrite(0, 16, 64), CrossbarWrite(0, 8, 64), CrossbarWrite(1, 4, 64)]
+    assert device().write.all_ns(writes, 2) == 160
+    assert device(verify_pulses=2).write.all_ns(writes, 2) == 320
+    assert device(at_once_per_core=1).write.all_ns(writes, 2) == 240
+    assert device(at_once=1).write.all_ns(writes, 2) == 280
+    assert device(at_once=2).write.all_ns(writes, 2) == 200
+    assert device(bytes_per_ns=0.1).write.all_ns(writes, 2) == pytest.approx(3 * 64 * 2 / 8 / 0.1)
+    assert device().write.all_ns([], 2) == 0
+
+
+def test_fewest_writes(tmp_path: Path):
+    """With the goal `writes` no plan writes more cells than with the goal time."""
+    written = []
+    for goal in ({}, {"optimize": "writes"}):
+        folder = tmp_path / f"out{len(goal)}"
+        in_rounds(chain(4, 8, 12), folder, **CHIP | {"cores": 8, "xbars_per_core": 4}, **goal)
+        written.append(sum(w["cells"] for r in rounds_of(folder)["rounds"] for w in r["writes"]))
+    assert written[1] < written[0]
+
+
+# Planted defects: what `rounds.json` says is not believed.
+
+
+def _changed(out: Path, folder: Path, change: Any) -> Path:
+    """Copies a program with another `rounds.json`, and a list that fits it."""
+    import shutil
+
+    shutil.copytree(out, folder)
+    found = rounds_of(folder)
+    change(found)
+    content = json.dumps(found).encode()
+    (folder / "rounds.json").write_bytes(content)
+    listed = json.loads((folder / "segments.json").read_bytes())
+    listed["files"]["rounds.json"] = {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / "segments.json").write_text(json.dumps(listed))
+    return folder
+
+
+def test_a_write_that_is_missing_is_found(out: Path, tmp_path: Path):
+    def forget(found: dict[str, Any]) -> None:
+        del found["rounds"][1]["writes"][0]
+
+    with pytest.raises(UserError, match=r"segment_001: the matrix of core \d, group \d, is neither written nor left"):
+        load_hosted(_changed(out, tmp_path / "out", forget))
+
+
+def test_a_write_of_another_matrix_is_found(out: Path, tmp_path: Path):
+    def other(found: dict[str, Any]) -> None:
+        found["rounds"][1]["writes"][0]["sha256"] = matrix_digest(np.zeros((2, 2), np.float32))
+
+    with pytest.raises(UserError, match=r"segment_001: .*, is not that of the program"):
+        load_hosted(_changed(out, tmp_path / "out", other))
+
+
+def test_rounds_of_other_segments_are_found(out: Path, tmp_path: Path):
+    def swap(found: dict[str, Any]) -> None:
+        found["rounds"].reverse()
+
+    with pytest.raises(UserError, match="but the segments are segment_000"):
+        raptor.simulate(_changed(out, tmp_path / "out", swap))
+
+
+def test_rounds_that_changed_on_disk_are_refused(out: Path, tmp_path: Path):
+    import shutil
+
+    for name in ("rounds.json", "device.json"):
+        folder = tmp_path / name / "out"
+        shutil.copytree(out, folder)
+        (folder / name).write_bytes((folder / name).read_bytes() + b"\n")
+        with pytest.raises(UserError, match=name):
+            raptor.load(folder).validate(samples=1)
+
+
+# Bad input: a sentence each.
+
+
+def _chip_with_memory(folder: Path, size_bytes: int) -> Path:
+    found = json.loads((Path(raptor.__file__).parent / "target" / "presets" / "bench.json").read_bytes())
+    found["chip_config"]["global_memory_config"]["memory_size"] = size_bytes
+    path = folder / "arch.json"
+    path.write_text(json.dumps(found))
+    return path
+
+
+def test_a_batch_that_does_not_fit_the_memory(tmp_path: Path):
+    """Eight channels of 6x6 wait before and behind a round: 576 bytes of a sample."""
+    arch = _chip_with_memory(tmp_path, 2000)
+    with pytest.raises(
+        UserError, match=r"batch=4: .* 576 bytes .* 2,304 for the batch; the chip has 2,000; try batch=3"
+    ):
+        raptor.compile(chain(), **CHIP, arch=arch, rounds=True, batch=4)
+    raptor.compile(chain(), **CHIP, arch=arch, rounds=True, batch=3)
+
+
+def test_a_memory_that_is_too_small_for_one_sample(tmp_path: Path):
+    with pytest.raises(UserError, match=r"try a larger global_memory_config.memory_size"):
+        raptor.compile(chain(), **CHIP, arch=_chip_with_memory(tmp_path, 500), rounds=True)
+
+
+def test_options_that_belong_to_rounds():
+    for options, text in (
+        ({"batch": 2}, "batch=2: only with rounds=True"),
+        ({"device": "sram"}, "device='sram': only with rounds=True"),
+        ({"optimize": "writes"}, "optimize='writes': only with rounds=True"),
+        ({"rounds": True, "batch": 0}, "batch=0: expected a whole number, 1 to"),
+        ({"rounds": True, "device": "nothing"}, "device nothing: no such file; give a file or one of: isaac"),
+    ):
+        with pytest.raises(UserError, match=text):
+            raptor.compile(chain(), **CHIP, **options)
+
+
+def test_a_layer_that_cannot_be_sliced(tmp_path: Path):
+    """The steps of a recurrent layer share its weights, so it cannot be cut."""
+    weights = {"w": random(1, 160, 40, seed=0), "r": random(1, 160, 40, seed=1)}
+    model = make_model(
+        [node("LSTM", "x w r", "y", name="memory", hidden_size=40)], {"x": [2, 1, 40]}, {"y": 4}, weights
+    )
+    with pytest.raises(UserError, match="memory: too large for a round of its own on 2 cores; try cores= or xbars"):
+        raptor.compile(model, **CHIP, rounds=True)
+
+
+def test_a_rate_is_for_rounds(tmp_path: Path):
+    raptor.compile(chain(1), **CHIP | {"cores": 8}).save(tmp_path / "out")
+    with pytest.raises(UserError, match=r"rate=5\.0: only for a program in rounds"):
+        raptor.simulate(tmp_path / "out", rate=5)

@@ -1,0 +1,196 @@
+"""Measures the accuracy of a program: on one chip or several, and over a sweep of settings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from raptor.target.device_file import DeviceFile
+from validator.accuracy.data import Data, read_data
+from validator.accuracy.report import AccuracyReport, ChipResult, LayerNoise, Point, described, mean_of
+from validator.accuracy.running import Tick, by_onnxruntime, default_workers, scores, tensors
+from validator.accuracy.statistics import of_mean, of_share, snr_db
+from validator.crossbar.calibration import calibrated
+from validator.crossbar.choice import exact_kind
+from validator.crossbar.programming import arch_of, with_crossbars
+from validator.crossbar.proof import prove
+from validator.crossbar.settings import changed, setup_for
+from validator.crossbar.setup import Setup
+from validator.hosted.listing import one_segment
+from validator.load import load
+from validator.options import CrossbarKind
+from validator.program import Program
+
+Array = npt.NDArray[Any]
+Settings = Mapping[str, str]
+Sweep = Mapping[str, Sequence[str]]
+MOST_POINTS = 10_000
+
+
+def accuracy(
+    out: Path,
+    data: Path | None = None,
+    *,
+    crossbar: CrossbarKind | None = None,
+    device: DeviceFile | None = None,
+    settings: Settings | None = None,
+    sweep: Sweep | None = None,
+    chips: int = 1,
+    samples: int | None = None,
+    calibration: int = 16,
+    noise_samples: int = 8,
+    workers: int | None = None,
+    tick: Tick = lambda: None,
+) -> AccuracyReport:
+    """Executes a compiled program on labelled data, and counts what it classifies rightly.
+
+    `data`: as `read_data` reads it; None: only what the converters lose is told. `crossbar`: how products are computed,
+    by default exactly. `settings` override those of `device`. `sweep`: values of settings, all combinations of which
+    are measured, too. `chips`: chips whose seeds follow each other. `samples`: the first so many. `calibration`:
+    samples for converters with a calibrated range. `noise_samples`: those on which the noise of layers is measured.
+    Raises `UserError` for bad input.
+    """
+    one_segment(out, "accuracy")
+    start = perf_counter()
+    program = load(out)
+    kind = exact_kind(program, crossbar)
+    setup = None if kind in ("ideal", "integer") else setup_for(kind, arch_of(program), device, settings or {})
+    _check(kind, setup, settings or {}, sweep or {}, chips)
+    read = None if data is None else read_data(data, program.memory.inputs, samples)
+    task = _Task(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
+    loaded = perf_counter()
+    found = task.report(kind, chips, sweep or {})
+    return replace(found, seconds={"load": loaded - start, "measure": perf_counter() - loaded})
+
+
+def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: Sweep, chips: int) -> None:
+    if setup is None and (settings or sweep):
+        name = next(iter({**settings, **sweep}))
+        raise UserError(f"{name}: --crossbar {kind} has no settings; take sliced or noisy")
+    if kind != "noisy" and chips != 1:
+        raise UserError(f"--chips {chips}: --crossbar {kind} has no errors, so all chips are equal; take noisy")
+    if chips > 1 and "seed" in sweep:
+        raise UserError("--sweep seed: not with --chips, which takes the seeds that follow")
+    points = int(np.prod([len(values) for values in sweep.values()], dtype=np.float64))
+    if points * chips > MOST_POINTS:
+        raise UserError(f"--sweep: {points} points with {chips} chips each; at most {MOST_POINTS} in all")
+
+
+class _Task:
+    """A program and data, with what is computed only once."""
+
+    def __init__(
+        self,
+        program: Program,
+        data: Data | None,
+        setup: Setup | None,
+        calibration: int,
+        noise_samples: int,
+        workers: int,
+        tick: Tick,
+    ) -> None:
+        self.program, self.data, self.setup, self.workers, self.tick = program, data, setup, workers, tick
+        self.calibration, self.noise_samples = calibration, noise_samples
+        self.golden = None if data is None else by_onnxruntime(program, data)
+
+    def report(self, kind: CrossbarKind, chips: int, sweep: Sweep) -> AccuracyReport:
+        """Measures everything."""
+        first = self._programmed(self.setup)
+        results = [self._result(p, s) for s, p in self._chips(self.setup, first, chips)] if self.data else []
+        points = tuple(self._points(sweep, chips)) if self.data else ()
+        chip = first.crossbars
+        return AccuracyReport(
+            model=self.program.manifest.model,
+            crossbar=kind,
+            settings=described(self.setup),
+            samples=0 if self.data is None else self.data.count,
+            top1=mean_of(r.top1 for r in results),
+            top5=mean_of(r.top5 for r in results),
+            agreement=mean_of(r.agreement for r in results),
+            top1_of_chips=of_mean([r.top1 for r in results if r.top1 is not None]),
+            reference=None if self.golden is None else self._counted(self.golden, self.golden, None),
+            chips=tuple(results),
+            layers=self._noise(first) if self.data and chip else (),
+            converters=prove(chip) if chip else (),
+            cells_per_weight=max((a.planes.cells_per_weight for a in chip.arrays), default=0) if chip else 0,
+            sweep=points,
+        )
+
+    def _chips(self, setup: Setup | None, first: Program, count: int) -> Iterator[tuple[Setup | None, Program]]:
+        yield setup, first
+        for number in range(1, count):
+            assert setup is not None  # only noisy chips are several
+            other = replace(setup, seed=setup.seed + number)
+            yield other, self._programmed(other)
+
+    def _programmed(self, setup: Setup | None) -> Program:
+        if setup is None:
+            return self.program
+        made = with_crossbars(self.program, setup)
+        if setup.adc is None or setup.adc.range != "calibrated" or self.data is None:
+            return made
+        numbers = range(min(self.calibration, self.data.count))
+        return calibrated(made, map(self.data.sample, numbers))
+
+    def _points(self, sweep: Sweep, chips: int) -> Iterator[Point]:
+        for values in product(*sweep.values()) if sweep else ():
+            given = dict(zip(sweep, values, strict=True))
+            assert self.setup is not None  # checked before
+            setup = changed(self.setup, given)
+            every = self._chips(setup, self._programmed(setup), chips)
+            found = [self._result(program, s) for s, program in every]
+            top1 = [r.top1 for r in found if r.top1 is not None]
+            yield Point(
+                given,
+                mean_of(top1),
+                of_mean(top1) or (found[0].top1_interval if top1 else None),
+                float(np.mean([r.agreement for r in found])),
+                tuple(found),
+            )
+
+    def _result(self, program: Program, setup: Setup | None) -> ChipResult:
+        assert self.data is not None  # the caller has asked
+        found = scores(program, self.data, self.workers, self.tick)
+        return self._counted(found, self.golden, None if setup is None else setup.seed)
+
+    def _counted(self, found: Array, golden: Array | None, seed: int | None) -> ChipResult:
+        assert self.data is not None  # there are scores
+        assert golden is not None  # there are data
+        labels = self.data.labels
+        agreed = float((found.argmax(1) == golden.argmax(1)).mean())
+        if labels is None:
+            return ChipResult(seed, None, None, agreed, None)
+        right = int((found.argmax(1) == labels).sum())
+        return ChipResult(seed, right / len(labels), _top5(found, labels), agreed, of_share(right, len(labels)))
+
+    def _noise(self, program: Program) -> tuple[LayerNoise, ...]:
+        """Compares the tensors of the chip with those of exact products."""
+        if program.layers is None or self.data is None or not self.noise_samples:
+            return ()
+        numbers = range(min(self.noise_samples, self.data.count))
+        exact, found = (tensors(p, self.data, numbers, self.workers) for p in (self.program, program))
+        return tuple(
+            LayerNoise(
+                probe.node, probe.tensor, _snr([e[probe.tensor] for e in exact], [f[probe.tensor] for f in found])
+            )
+            for probe in program.layers.probes
+        )
+
+
+def _snr(exact: Sequence[Array], found: Sequence[Array]) -> float:
+    want, got = (np.stack(values).astype(np.float64) for values in (exact, found))
+    return snr_db(float((want**2).sum()), float(((got - want) ** 2).sum()))
+
+
+def _top5(found: Array, labels: npt.NDArray[np.int64]) -> float | None:
+    """Returns the share of samples whose label is among the five largest scores; None for five classes or fewer."""
+    if found.shape[1] <= 5:
+        return None
+    best = np.argsort(-found.astype(np.float64), axis=1, kind="stable")[:, :5]
+    return float((best == labels[:, None]).any(axis=1).mean())

@@ -1,0 +1,214 @@
+"""Result of a measurement of accuracy, as JSON, as CSV, and for people."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import orjson
+from rich.table import Table
+
+from raptor.common.console import Console
+from raptor.common.strict import Figure, WallTimes
+from validator.accuracy.statistics import Interval
+from validator.crossbar.proof import LayerProof
+from validator.crossbar.setup import Setup
+from validator.options import CrossbarKind
+
+
+@dataclass(frozen=True, slots=True)
+class ChipResult:
+    """Results of one chip: shares of samples. `top1` and `top5` are null without labels.
+
+    `agreement`: samples for which the largest score is that of onnxruntime. `top1_interval`: what another choice of
+    samples would give, with a confidence of 95 % (Wilson).
+    """
+
+    seed: int | None
+    top1: float | None
+    top5: float | None
+    agreement: float
+    top1_interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNoise:
+    """Ratio of signal to noise of a tensor against exact products; null: no difference."""
+
+    node: str
+    tensor: str
+    snr_db: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A combination of settings: means over chips. `interval`: of that mean, or of the samples for one chip."""
+
+    settings: Mapping[str, str]
+    top1: float | None
+    interval: Interval | None
+    agreement: float
+    chips: tuple[ChipResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyReport:
+    """Result of a measurement as JSON; `version` changes with its fields.
+
+    `top1`, `top5`, `agreement`: means over the chips, as `ChipResult` has them. `top1_of_chips`: what other chips would
+    give, with a confidence of 95 % (Student); null for one chip. `reference`: onnxruntime with optimisations off, on
+    the same samples. `chips`: the chips, one after another. `layers`: noise of the first chip. `converters`: what they
+    lose for some input, as the weights prove. `cells_per_weight`: at most.
+    """
+
+    model: str
+    crossbar: CrossbarKind
+    settings: Mapping[str, str]
+    samples: int
+    top1: float | None
+    top5: float | None
+    agreement: float | None
+    top1_of_chips: Interval | None
+    reference: ChipResult | None
+    chips: tuple[ChipResult, ...]
+    layers: tuple[LayerNoise, ...] = ()
+    converters: tuple[LayerProof, ...] = ()
+    cells_per_weight: int = 0
+    sweep: tuple[Point, ...] = ()
+    version: int = 1
+    seconds: WallTimes = field(default_factory=dict[str, float])
+
+
+def described(setup: Setup | None) -> dict[str, str]:
+    """Returns the settings of a chip as texts, with what is ideal."""
+    if setup is None:
+        return {}
+    adc, cells = setup.adc, setup.cells
+    found = {
+        "encoding": setup.encoding,
+        "inputs": setup.inputs,
+        "cell_bits": f"{setup.cell_bits}",
+        "dac_bits": f"{setup.dac_bits}",
+        "rows_at_once": "as many as lose nothing" if setup.lossless_rows else f"{setup.rows_at_once}",
+        "converters": "ideal" if adc is None else f"{adc.bits} bits, {adc.range}",
+    }
+    if setup.cut != 1:
+        found["cut_weights"] = f"{setup.cut:g}"
+    if setup.kind == "sliced":
+        return found
+    if adc is not None:
+        found["adc_noise"] = f"{adc.noise_lsb:g}" if adc.noise_lsb else "ideal"
+    found |= {
+        "programming": "ideal" if cells is None or not cells.programming else "as in the device file",
+        "reads": "ideal" if cells is None or not (cells.read or cells.flicker) else "with noise",
+        "drift": "ideal" if cells is None or cells.drift is None else f"after {setup.seconds:g} s",
+        "stuck cells": "none" if cells is None else f"{cells.stuck_off:g} off, {cells.stuck_on:g} on",
+        "wires": "ideal" if cells is None or not cells.wire_ohm else f"{cells.wire_ohm:g} ohm a cell",
+        "compensation": setup.compensation,
+        "seed": f"{setup.seed}",
+    }
+    return found
+
+
+def to_json(report: AccuracyReport) -> bytes:
+    """Returns the report as JSON."""
+    return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def to_csv(report: AccuracyReport) -> bytes:
+    """Returns the points of the sweep as CSV, one line for each chip."""
+    text = io.StringIO()
+    names = [*(report.sweep[0].settings if report.sweep else ())]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*names, "seed", "top1", "top5", "agreement", "samples"])
+    for point in report.sweep:
+        for chip in point.chips:
+            row = (chip.seed, chip.top1, chip.top5, chip.agreement, report.samples)
+            writer.writerow([*point.settings.values(), *("" if v is None else v for v in row)])
+    return text.getvalue().encode()
+
+
+def show(report: AccuracyReport, console: Console, *, quiet: bool) -> None:
+    """Prints the report."""
+    if not quiet:
+        console.print(_pairs({"crossbar": report.crossbar, **report.settings}))
+        if report.converters:
+            console.print(_converters(report))
+        if report.layers:
+            console.print(_noise(report))
+        if report.sweep:
+            console.print(_sweep(report))
+    for line in _verdict(report):
+        console.print(line, soft_wrap=True)
+
+
+def _verdict(report: AccuracyReport) -> Iterator[str]:
+    if report.reference is None:
+        lossy = [p.layer for p in report.converters if not p.is_lossless]
+        yield f"converters lose nothing in {len(report.converters) - len(lossy)} of {len(report.converters)} layers"
+        return
+    if report.top1 is None:
+        yield f"agreement with onnxruntime {report.agreement:.2%} of {report.samples} samples"
+        return
+    reference = report.reference.top1
+    yield (
+        f"top-1 {report.top1:.2%}{_spread(report)} of {report.samples} samples; onnxruntime "
+        f"{reference:.2%}, agreement {report.agreement:.2%}"
+    )
+
+
+def _spread(report: AccuracyReport) -> str:
+    count = len(report.chips)
+    found = report.chips[0].top1_interval if count == 1 else report.top1_of_chips
+    what = "" if count == 1 else f", {count} chips"
+    return "" if found is None else f" ({found.low:.1%} to {found.high:.1%}{what})"
+
+
+def _converters(report: AccuracyReport) -> Table:
+    table = Table(box=None, pad_edge=False, title="Converters, for cells without errors", title_justify="left")
+    table.add_column("layer")
+    for name in ("matrices", "rows at once", "passes", "columns", "lose something", "largest sum", "bits needed"):
+        table.add_column(name, justify="right")
+    for p in report.converters:
+        lost = f"{p.losing}" if p.losing else "none"
+        figures = (p.matrices, p.rows_at_once, p.parts, p.columns, lost, p.largest, p.needed_bits)
+        table.add_row(p.layer, *map(str, figures))
+    return table
+
+
+def _noise(report: AccuracyReport) -> Table:
+    table = Table(box=None, pad_edge=False, title="Signal to noise against exact products", title_justify="left")
+    table.add_column("tensor")
+    table.add_column("dB", justify="right")
+    for layer in report.layers:
+        table.add_row(layer.tensor, "no difference" if np.isposinf(layer.snr_db) else f"{layer.snr_db:.1f}")
+    return table
+
+
+def _sweep(report: AccuracyReport) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in report.sweep[0].settings:
+        table.add_column(name, justify="right")
+    for name in ("top-1", "95 %", "agreement"):
+        table.add_column(name, justify="right")
+    for point in report.sweep:
+        top1 = "" if point.top1 is None else f"{point.top1:.2%}"
+        interval = "" if point.interval is None else f"{point.interval.low:.1%} to {point.interval.high:.1%}"
+        table.add_row(*point.settings.values(), top1, interval, f"{point.agreement:.2%}")
+    return table
+
+
+def _pairs(values: Mapping[str, str]) -> Table:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in values.items():
+        table.add_row(name, value)
+    return table
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Returns the mean of those that are known; None if none is."""
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None

@@ -1,0 +1,75 @@
+"""Runs a program on many samples: the scores of its streams, what converters see, and those of onnxruntime.
+
+Each sample is a pass over the instructions, and threads share the samples. The compiled engine takes nearly all of its
+time for the elements of the instructions and little to decode them, so a pass over several samples would gain little.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from raptor.common.threads import Threads
+from raptor.output import files
+from validator.accuracy.data import Data
+from validator.constants import constant_inputs
+from validator.program import Program
+from validator.run import run
+from validator.session import session
+
+Array = npt.NDArray[Any]
+Tick = Callable[[], None]
+"""Called after each sample, for a progress bar."""
+
+
+def scores(program: Program, data: Data, workers: int, tick: Tick) -> Array:
+    """Returns the first output of the streams for each sample, [n, values]."""
+    name = program.memory.outputs[0].name
+
+    def one(number: int) -> Array:
+        found = run(program, data.sample(number), sample=number).outputs[name].ravel()
+        tick()
+        return found
+
+    return np.stack([*_each(one, range(data.count), workers)])
+
+
+def by_onnxruntime(program: Program, data: Data) -> Array:
+    """Returns the first output of onnxruntime for each sample, with optimisations off."""
+    if files.MODEL not in program.manifest.files:
+        raise UserError(f"{files.MANIFEST}: {files.MODEL} is not in the list of files")
+    path = program.folder / files.MODEL
+    opened = session(str(path), path)
+    constants = constant_inputs(program.manifest.options, opened.get_inputs())
+    name = program.memory.outputs[0].name
+    kinds = {i.name: _KINDS.get(i.type, np.float32) for i in opened.get_inputs()}
+
+    def one(number: int) -> Array:
+        inputs = {key: value.astype(kinds[key]) for key, value in data.sample(number).items()}
+        return np.asarray(opened.run([name], {**inputs, **constants})[0]).ravel()
+
+    return np.stack([one(number) for number in range(data.count)])
+
+
+_KINDS: dict[str, Any] = {
+    **{f"tensor({name})": np.dtype(name) for name in ("int8", "uint8", "int16", "uint16", "int32", "int64", "bool")},
+    **{"tensor(float16)": np.float16, "tensor(double)": np.float64},
+}
+
+
+def tensors(program: Program, data: Data, numbers: Iterable[int], workers: int) -> list[dict[str, Array]]:
+    """Returns the tensors of layers.json for each of some samples."""
+    return [*_each(lambda n: run(program, data.sample(n), sample=n, probes=True).probes, numbers, workers)]
+
+
+def _each(one: Callable[[int], Any], numbers: Iterable[int], workers: int) -> Iterable[Any]:
+    with Threads(max_workers=workers) as pool:
+        yield from pool.map(one, numbers)
+
+
+def default_workers() -> int:
+    """Returns the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

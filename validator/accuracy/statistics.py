@@ -1,0 +1,45 @@
+"""Shares and means with their intervals of confidence, of 95 %."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_Z = 1.959964
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_T_MORE = (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+"""Quantiles of Student's distribution for 1 to 30 degrees of freedom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Bounds of an interval of confidence."""
+
+    low: float
+    high: float
+
+
+def of_share(right: int, count: int) -> Interval:
+    """Returns Wilson's interval of a share: what another choice of samples would give."""
+    share, z2 = right / count, _Z * _Z
+    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = _Z / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def of_mean(values: Sequence[float]) -> Interval | None:
+    """Returns Student's interval of a mean of shares: what other chips would give. None for a single value."""
+    if len(values) < 2:
+        return None
+    quantile = (*_T, *_T_MORE)[len(values) - 2] if len(values) <= 31 else _Z
+    half = quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    mean = float(np.mean(values))
+    return Interval(max(0.0, mean - half), min(1.0, mean + half))
+
+
+def snr_db(signal: float, noise: float) -> float:
+    """Returns the ratio of two sums of squares in dB; infinite without noise."""
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf

@@ -1,0 +1,209 @@
+"""A chip whose crossbars are programmed: each matrix as an array in cells, and the same as tables for the kernels."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from validator.crossbar.cells import program
+from validator.crossbar.converters import Codes, Ranges, calibrated_ranges, codes_of, fixed_ranges
+from validator.crossbar.encodings import Planes, encode
+from validator.crossbar.inputs import SIGN, Step, steps
+from validator.crossbar.setup import Setup
+
+Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+_MOST_BITS = 52
+"""Bits up to which sums of products are exact in the float64 in which they are added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Use of an array group by a program: bits of its weights and inputs, and the layer that it belongs to."""
+
+    core: int
+    group: int
+    weight_bits: int
+    input_bits: int
+    layer: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Array:
+    """A matrix in cells.
+
+    `held` [planes, driven rows, cols] are the levels that the cells hold, pairs subtracted, and `variance` that of a
+    read; both None in a sliced chip. `factor` [planes, cols] weighs conversions. `sums`, `low`, `high` [cols]: the sum
+    of the weights, and the range of the exact product.
+    """
+
+    use: Use
+    planes: Planes
+    rows_at_once: int
+    ranges: Ranges
+    factor: Floats
+    sums: Floats
+    low: Floats
+    high: Floats
+    held: Singles | None = None
+    variance: Singles | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.driven // 2 if self.planes.doubled else self.driven
+
+    @property
+    def driven(self) -> int:
+        return self.planes.plus.shape[1]
+
+    @property
+    def cols(self) -> int:
+        return self.planes.plus.shape[2]
+
+    @property
+    def parts(self) -> int:
+        """Number of parts whose rows are driven at once."""
+        return -(-self.driven // self.rows_at_once)
+
+    def conversions(self, setup: Setup) -> int:
+        """Returns the conversions of a product."""
+        return self.parts * len(self.steps(setup, self.use.input_bits)) * len(self.planes.bits) * self.cols
+
+    def steps(self, setup: Setup, bits: int) -> tuple[Step, ...]:
+        """Returns the steps of an input of `bits`."""
+        return SIGN if self.planes.doubled else steps(setup.inputs, bits, setup.dac_bits)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Crossbars:
+    """All arrays of a chip, in the order of its array groups."""
+
+    setup: Setup
+    codes: Codes
+    arrays: tuple[Array, ...]
+
+    def with_rows(self, layer: str, rows: int) -> "Crossbars":
+        """Returns the chip with so many rows driven at once in a layer."""
+        found = [_with_rows(a, rows, self.setup, self.codes) if a.use.layer == layer else a for a in self.arrays]
+        return Crossbars(self.setup, self.codes, tuple(found))
+
+    def with_ideal_converters(self) -> "Crossbars":
+        """Returns the chip with converters that hand on each sum as it is."""
+        found = [replace(a, ranges=fixed_ranges(None, self.codes, 0.0, a.factor.shape)) for a in self.arrays]
+        return Crossbars(self.setup, self.codes, tuple(found))
+
+    def with_ranges(self, lowest: Sequence[Floats], highest: Sequence[Floats]) -> "Crossbars":
+        """Returns the chip with converters whose ranges reach over the sums seen, by what shares a range."""
+        assert self.setup.adc is not None  # only converters are calibrated
+        scope = self.setup.adc.scope
+        pairs = _shared(self.arrays, scope, lowest, np.min), _shared(self.arrays, scope, highest, np.max)
+        found = [
+            replace(array, ranges=calibrated_ranges(self.codes, low, high))
+            for array, low, high in zip(self.arrays, *pairs, strict=True)
+        ]
+        return Crossbars(self.setup, self.codes, tuple(found))
+
+
+def build(matrices: Sequence[npt.NDArray[np.integer]], uses: Sequence[Use], setup: Setup) -> Crossbars:
+    """Programs a chip. Raises `UserError` for weights that the encoding cannot hold, or sums that are too large."""
+    codes = codes_of(setup.adc, signed=setup.is_signed)
+    arrays = [_array(m, use, setup, codes) for m, use in zip(matrices, uses, strict=True)]
+    if setup.compensation != "none" and setup.kind == "noisy":
+        arrays = _compensated(arrays, setup)
+    return Crossbars(setup, codes, tuple(arrays))
+
+
+def _array(matrix: npt.NDArray[np.integer], use: Use, setup: Setup, codes: Codes) -> Array:
+    _check_width(matrix, use)
+    weights = _cut(matrix.astype(np.int64), setup.cut)
+    try:
+        planes = encode(setup.encoding, weights, use.weight_bits, setup.cell_bits)
+    except UserError as e:
+        raise UserError(f"{use.layer}: {e}") from None
+    once = min(setup.rows_at_once, setup.xbar[0])
+    lowest, highest = (-(1 << use.input_bits - 1), (1 << use.input_bits - 1) - 1)
+    positive, negative = np.maximum(weights, 0).sum(axis=0), np.minimum(weights, 0).sum(axis=0)
+    made = Array(
+        use=use,
+        planes=replace(planes, plus=_small(planes.plus), minus=None if planes.minus is None else _small(planes.minus)),
+        rows_at_once=min(once, planes.plus.shape[1]),
+        ranges=fixed_ranges(setup.adc, codes, largest_sum(setup, planes, once), planes.factor.shape),
+        factor=planes.factor.astype(np.float64),
+        sums=weights.sum(axis=0).astype(np.float64),
+        low=(positive * lowest + negative * highest).astype(np.float64),
+        high=(positive * highest + negative * lowest).astype(np.float64),
+    )
+    return made if setup.kind == "sliced" else _held(made, setup)
+
+
+def _with_rows(array: Array, rows: int, setup: Setup, codes: Codes) -> Array:
+    ranges = fixed_ranges(setup.adc, codes, largest_sum(setup, array.planes, rows), array.factor.shape)
+    return replace(array, rows_at_once=min(rows, array.driven), ranges=ranges)
+
+
+def _check_width(matrix: npt.NDArray[np.integer], use: Use) -> None:
+    bits = use.weight_bits + use.input_bits + len(matrix).bit_length()
+    if bits > _MOST_BITS:
+        raise UserError(
+            f"{use.layer}: products of {use.weight_bits} and {use.input_bits} bits on {len(matrix)} rows need {bits} "
+            f"bits; sliced crossbars add at most {_MOST_BITS}; quantise the model to fewer bits"
+        )
+
+
+def _cut(weights: Ints, share: float) -> Ints:
+    most = int(np.abs(weights).max() * share)
+    return weights if share == 1 else np.clip(weights, -most, most)
+
+
+def _small(levels: Ints) -> Any:
+    return levels.astype(np.uint8)
+
+
+def largest_sum(setup: Setup, planes: Planes, rows: int) -> float:
+    """Returns the largest sum that a converter is made for if so many rows are driven at once."""
+    whole = rows * ((1 << setup.dac_bits) - 1) * ((1 << setup.cell_bits) - 1)
+    is_half = setup.encoding == "flipped" and planes.plus.shape[1] <= rows
+    return float(-(-whole // 2) if is_half else whole)
+
+
+def _held(array: Array, setup: Setup) -> Array:
+    """Lets the cells of an array hold what programming, time and wires make of their levels."""
+    planes, cells = array.planes, setup.cells
+    sides = [planes.plus] if planes.minus is None else [planes.plus, planes.minus]
+    if cells is None:
+        exact = [s.astype(np.float32) for s in sides]
+        return replace(array, held=exact[0] if len(exact) == 1 else exact[0] - exact[1])
+    places = [(array.use.core, array.use.group, side) for side in range(len(sides))]
+    made = [program(s.astype(np.int64), setup, cells, place) for s, place in zip(sides, places, strict=True)]
+    held = made[0].levels if len(made) == 1 else made[0].levels - made[1].levels
+    variances = [m.variance for m in made if m.variance is not None]
+    variance = sum(variances[1:], variances[0]).astype(np.float32) if variances else None
+    return replace(array, held=held.astype(np.float32), variance=variance)
+
+
+def _compensated(arrays: Sequence[Array], setup: Setup) -> list[Array]:
+    """Weighs conversions by what a read-out of all rows should give, divided by what it gives."""
+    wanted = [np.abs(_difference(a.planes).sum(axis=1)) for a in arrays]
+    found = [np.abs(a.held.sum(axis=1, dtype=np.float64)) for a in arrays if a.held is not None]
+    sums = [_shared(arrays, setup.compensation, values, np.sum) for values in (wanted, found)]
+    return [
+        replace(array, factor=array.factor * np.where((should > 0) & (does > 0), should / np.maximum(does, 1e-30), 1.0))
+        for array, should, does in zip(arrays, *sums, strict=True)
+    ]
+
+
+def _difference(planes: Planes) -> Floats:
+    return planes.plus.astype(np.float64) - (0 if planes.minus is None else planes.minus)
+
+
+def _shared(arrays: Sequence[Array], scope: str, seen: Sequence[Floats], join: Callable[..., Any]) -> list[Floats]:
+    """Joins all numbers that share a range or a factor, and puts the result in place of each."""
+    if scope == "column":
+        return list(seen)
+    labels = [a.use.layer if scope == "layer" else "" for a in arrays]
+    joined = {label: join([join(s) for s, of in zip(seen, labels, strict=True) if of == label]) for label in labels}
+    return [np.full_like(s, joined[label]) for s, label in zip(seen, labels, strict=True)]

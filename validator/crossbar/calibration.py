@@ -1,0 +1,42 @@
+"""Ranges of converters from the sums of samples."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from validator.crossbar.arrays import Crossbars
+from validator.program import Program
+from validator.run import execute, prepare
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+
+def calibrated(program: Program, inputs: Iterable[Mapping[str, Array]]) -> Program:
+    """Returns the program with converters whose ranges reach over the sums of some inputs.
+
+    The sums are those of this chip, with its noise, before any converter.
+    """
+    chip = program.crossbars
+    assert chip is not None  # the caller has programmed it
+    ideal = replace(program, crossbars=chip.with_ideal_converters())
+    seen = [_seen(ideal, one, number) for number, one in enumerate(inputs)]
+    lowest, highest = np.min([low for low, _ in seen], axis=0), np.max([high for _, high in seen], axis=0)
+    low, high = (np.where(np.isfinite(s), s, 0.0) for s in (lowest, highest))
+    return replace(program, crossbars=chip.with_ranges(_by_array(chip, low), _by_array(chip, high)))
+
+
+def _seen(program: Program, inputs: Mapping[str, Array], number: int) -> tuple[Floats, Floats]:
+    """Returns the lowest and the highest sum of each converter for one input."""
+    state = prepare(program, inputs, sample=number, watch=True)
+    execute(state, engine="numba", schedule="block")
+    return state.work[7], state.work[8]
+
+
+def _by_array(chip: Crossbars, values: Floats) -> list[Floats]:
+    ends = np.cumsum([a.factor.size for a in chip.arrays])
+    parts = np.split(values, ends[:-1])
+    return [part.reshape(a.factor.shape) for part, a in zip(parts, chip.arrays, strict=True)]

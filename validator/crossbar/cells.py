@@ -1,0 +1,92 @@
+"""Cells: levels as conductances, and what becomes of them.
+
+In this order: errors of programming, drift, cells that are stuck, wires. The noise of reads comes with each product.
+Whatever the conductance `off` adds to a sum is taken off before the converter, as by a column of cells that are off.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.target.analog import Cells, Spread
+from validator.crossbar import chance
+from validator.crossbar.setup import Setup
+from validator.crossbar.wires import seen_conductances
+
+Floats = npt.NDArray[np.float64]
+_MICRO = 1e6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Programmed:
+    """Cells of an array after programming, in levels: what they are, and the variance of a read."""
+
+    levels: Floats
+    variance: Floats | None
+
+
+def program(levels: npt.NDArray[np.integer], setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Programmed:
+    """Returns cells [planes, rows, cols] that should hold `levels`. `place`: core, array group, and side of a pair."""
+    step = (cells.on - cells.off) / ((1 << setup.cell_bits) - 1)
+    target = cells.off + step * levels.astype(np.float64)
+    held = _stuck(_drifted(_written(target, setup, cells, place), target, setup, cells, place), setup, cells, place)
+    variance = _read_variance(held, setup, cells)
+    if cells.wire_ohm:
+        held = _behind_wires(held, setup, _MICRO / cells.wire_ohm)
+    return Programmed((held - cells.off) / step, None if variance is None else variance / step**2)
+
+
+def _written(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+    spread = _spread_after(cells, setup.seconds)
+    if spread is None:
+        return target
+    key = chance.key_of(setup.seed, chance.PROGRAMMING, *place)
+    return np.maximum(target + spread.std(target) * _normals(key, target), 0.0)
+
+
+def _spread_after(cells: Cells, seconds: float) -> Spread | None:
+    """Returns the last error of programming that has begun, or else the first."""
+    begun = [s for s in cells.programming if s.after_s <= seconds] or cells.programming[:1]
+    return max(begun, key=lambda s: s.after_s) if begun else None
+
+
+def _drifted(held: Floats, target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+    drift = cells.drift
+    if drift is None or setup.seconds <= drift.t0_s:
+        return held
+    share = target / cells.on
+    key = chance.key_of(setup.seed, chance.DRIFT, *place)
+    nu = np.abs(drift.mean.at(share) + drift.std.at(share) * _normals(key, held))
+    return held * (setup.seconds / drift.t0_s) ** -nu
+
+
+def _stuck(held: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+    if not cells.stuck_off and not cells.stuck_on:
+        return held
+    drawn = chance.uniforms(chance.key_of(setup.seed, chance.STUCK, *place), held.size).reshape(held.shape)
+    at_off, at_on = drawn < cells.stuck_off, drawn > 1 - cells.stuck_on
+    return np.where(at_off, cells.off, np.where(at_on, cells.on, held))
+
+
+def _read_variance(held: Floats, setup: Setup, cells: Cells) -> Floats | None:
+    """Returns the variance of a read, or None if reads have no noise."""
+    parts: list[Floats] = []
+    if cells.read is not None:
+        parts.append(cells.read.std(held))
+    if cells.flicker is not None:
+        parts.append(cells.flicker.std(held, cells.on, setup.seconds))
+    return sum((std**2 for std in parts), np.zeros_like(held)) if parts else None
+
+
+def _behind_wires(held: Floats, setup: Setup, wire_us: float) -> Floats:
+    """Lets the cells of a weight stand side by side, cuts the columns into crossbars, and returns what is seen."""
+    planes, rows, cols = held.shape
+    beside = held.transpose(1, 2, 0).reshape(rows, cols * planes)
+    width = setup.xbar[1]
+    parts = [seen_conductances(beside[:, k : k + width], wire_us) for k in range(0, beside.shape[1], width)]
+    return np.concatenate(parts, axis=1).reshape(rows, cols, planes).transpose(2, 0, 1)
+
+
+def _normals(key: np.uint64, like: Floats) -> Floats:
+    return chance.normals(key, like.size).reshape(like.shape)

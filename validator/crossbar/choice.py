@@ -1,0 +1,42 @@
+"""The crossbars that a user names: ideal, integer, sliced or noisy, with a device file and settings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from raptor.common.errors import UserError
+from raptor.target.device_file import load_device
+from validator.crossbar.calibration import calibrated
+from validator.crossbar.programming import arch_of, with_crossbars
+from validator.crossbar.settings import pairs, setup_for
+from validator.inputs import random_inputs
+from validator.options import CrossbarKind
+from validator.program import Program
+
+_CALIBRATION = 8
+"""Random inputs over whose sums calibrated converters reach."""
+
+
+def exact_kind(program: Program, crossbar: CrossbarKind | None) -> CrossbarKind:
+    """Returns the kind of a program's crossbars: what is wished, or else exact. Raises `UserError` for a wrong one."""
+    exact: CrossbarKind = "integer" if program.has_integers else "ideal"
+    if crossbar in ("ideal", "integer") and crossbar != exact:
+        numbers = "integers" if program.has_integers else "float32 numbers"
+        raise UserError(f"--crossbar {crossbar}: the program has {numbers}; take {exact}")
+    return crossbar or exact
+
+
+def chosen(crossbar: CrossbarKind, cells: str | None, settings: Sequence[str]) -> Callable[[Program], Program]:
+    """Returns what gives a program these crossbars. Raises `UserError` for settings that do not exist."""
+    return partial(_programmed, crossbar, None if cells is None else load_device(cells), pairs("--with", settings))
+
+
+def _programmed(crossbar: CrossbarKind, device: Any, settings: Mapping[str, str], program: Program) -> Program:
+    kind = exact_kind(program, crossbar)
+    if kind in ("ideal", "integer"):
+        return program
+    setup = setup_for(kind, arch_of(program), device, settings)
+    made = with_crossbars(program, setup)
+    if setup.adc is None or setup.adc.range != "calibrated":
+        return made
+    return calibrated(made, [random_inputs(program.memory.inputs, seed) for seed in range(_CALIBRATION)])

@@ -1,0 +1,60 @@
+"""Converters: sums of columns as codes. A sum is in levels of a cell times digits of the input."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.target.analog import Adc
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """The codes of all converters of a chip, from `low` to `high`."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Ranges of the converters of an array: code k stands for the sum `base` + k x `step`, each [planes, cols].
+
+    A step of 0 is an ideal converter, which hands on the sum as it is.
+    """
+
+    base: Floats
+    step: Floats
+
+
+def codes_of(adc: Adc | None, *, signed: bool) -> Codes:
+    """Returns the codes of a converter. `signed`: of differences, with as many codes below 0 as above."""
+    if adc is None:
+        return Codes(-math.inf, math.inf)
+    if not signed:
+        return Codes(0.0, float((1 << adc.bits) - 1))
+    half = max(1, (1 << adc.bits - 1) - 1)
+    return Codes(-float(half), float(half))
+
+
+def fixed_ranges(adc: Adc | None, codes: Codes, largest: float, shape: tuple[int, int]) -> Ranges:
+    """Returns ranges that do not depend on data. `largest`: the largest sum that any matrix can have."""
+    step = 0.0 if adc is None else 1.0 if adc.range == "unit" else max(1.0, largest / codes.high)
+    return Ranges(np.zeros(shape), np.full(shape, step))
+
+
+def calibrated_ranges(codes: Codes, lowest: Floats, highest: Floats) -> Ranges:
+    """Returns ranges from the lowest to the highest sum, at most as fine as a level."""
+    if codes.low < 0:
+        return Ranges(np.zeros_like(lowest), np.maximum(1.0, np.maximum(-lowest, highest) / codes.high))
+    return Ranges(np.floor(lowest), np.maximum(1.0, (highest - np.floor(lowest)) / codes.high))
+
+
+def convert(sums: Floats, ranges: Ranges, codes: Codes) -> Floats:
+    """Returns what converters make of sums [planes, cols]: the nearest code, at most the last one."""
+    step = np.where(ranges.step == 0, 1.0, ranges.step)
+    found = ranges.base + step * np.clip(np.rint((sums - ranges.base) / step), codes.low, codes.high)
+    return np.where(ranges.step == 0, sums, found)

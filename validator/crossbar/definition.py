@@ -1,0 +1,56 @@
+"""The definition of a product on crossbars, in plain numpy, step by step. The compiled kernels must agree with it."""
+
+import numpy as np
+import numpy.typing as npt
+
+from validator.crossbar import chance
+from validator.crossbar.arrays import Array, Crossbars
+from validator.crossbar.converters import convert
+from validator.crossbar.inputs import digits, raised_by
+from validator.crossbar.tables import reading_key
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def product(chip: Crossbars, group: int, x: Ints, bits: int, sample: int = 0, read: int = 0) -> Ints:
+    """Returns inputs of `bits` times the matrix of an array group: the `read`-th product of it for a sample."""
+    array, setup = chip.arrays[group], chip.setup
+    driven = np.stack([x, -x], axis=1).ravel() if array.planes.doubled else x
+    total = -float(0 if array.planes.doubled else raised_by(setup.inputs, bits)) * array.sums
+    for start in range(0, array.driven, array.rows_at_once):
+        rows = slice(start, start + array.rows_at_once)
+        for t, step in enumerate(array.steps(setup, bits)):
+            entered = digits(driven[rows], step, bits)
+            sums = _sums(chip, array, rows, entered, (group, sample, read, t))
+            for plane, factor in zip(convert(sums, array.ranges, chip.codes), array.factor, strict=True):
+                total = total + step.factor * factor * plane
+            total = total + step.factor * array.planes.digit_factor * float(entered.sum())
+    return np.clip(np.rint(total), array.low, array.high).astype(np.int64)
+
+
+def _sums(chip: Crossbars, array: Array, rows: slice, entered: Ints, place: tuple[int, int, int, int]) -> Floats:
+    """Returns what the converters see, [planes, cols]: in a noisy chip, float32 numbers added row by row."""
+    if array.held is None:
+        minus = 0 if array.planes.minus is None else array.planes.minus[:, rows].astype(np.int64)
+        return np.tensordot(entered, array.planes.plus[:, rows].astype(np.int64) - minus, (0, 1)).astype(np.float64)
+    held, single = array.held[:, rows], entered.astype(np.float32)
+    found = np.zeros((held.shape[0], held.shape[2]), np.float32)
+    spread = np.zeros_like(found)
+    for r, digit in enumerate(single):
+        found += digit * held[:, r]
+        if array.variance is not None:
+            spread += digit * digit * array.variance[:, rows][:, r]
+    return found + _noise(chip, array, spread, rows.start, place)
+
+
+def _noise(
+    chip: Crossbars, array: Array, spread: npt.NDArray[np.float32], start: int, place: tuple[int, int, int, int]
+) -> Floats:
+    group, sample, read, t = place
+    of_converter = (chip.setup.adc.noise_lsb if chip.setup.adc is not None else 0.0) * array.ranges.step
+    std = np.sqrt(spread.astype(np.float64) + of_converter**2)
+    key = chance.key_after(reading_key(chip.setup.seed, chip.arrays[group]), sample, read, start)
+    first = t * std.size
+    drawn = chance.normals(key, first + std.size)[first:].reshape(std.shape)
+    return np.where(std > 0, std * drawn, 0.0)

@@ -1,0 +1,129 @@
+"""Encodings: how a matrix of signed weights stands in cells that hold levels from 0 to 2^bits - 1.
+
+An encoding cuts a matrix into planes. A plane has a cell for each weight, or a pair of cells whose currents are
+subtracted before the converter. With the sum D of the digits that enter, a product with one step of the input is
+
+    sum over planes of `factor` x converted sum   +   `digit_factor` x D
+
+Sources: Shafiee et al. 2016 (ISCA) for `offset` (biased weights) and `flipped`, CrossSim for the others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.common.errors import UserError
+from raptor.target.analog import ENCODINGS
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planes:
+    """A matrix [rows, cols] in cells.
+
+    `plus` [planes, driven rows, cols] holds the levels; `minus` those that are subtracted, or None if cells are single.
+    `bits`: of each plane. `factor` [planes, cols], `digit_factor` [cols]: as above. `doubled`: row r of the matrix
+    stands in the driven rows 2r, for inputs above 0, and 2r + 1, for those below.
+    """
+
+    plus: Ints
+    minus: Ints | None
+    bits: tuple[int, ...]
+    factor: Ints
+    digit_factor: Ints
+    doubled: bool = False
+
+    @property
+    def cells_per_weight(self) -> int:
+        return len(self.bits) * (1 if self.minus is None else 2) * (2 if self.doubled else 1)
+
+
+def encode(encoding: str, matrix: npt.NDArray[np.integer], weight_bits: int, cell_bits: int) -> Planes:
+    """Returns a matrix of weights of `weight_bits` in cells. Raises `UserError` if the encoding has none for it."""
+    return _ENCODERS[encoding](matrix.astype(np.int64), weight_bits, cell_bits)
+
+
+def _offset(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+    """Adds 2^(bits - 1) to each weight, so that none is negative."""
+    half = 1 << weight_bits - 1
+    levels, bits, powers = _sliced(w + half, weight_bits, cell_bits)
+    return Planes(levels, None, bits, _for_columns(powers, w), _for_each(w, -half))
+
+
+def _flipped(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+    """Stores the complement of a column of cells if that has the smaller sum, so that a converter needs a bit less."""
+    plain = _offset(w, weight_bits, cell_bits)
+    highest = (1 << np.array(plain.bits))[:, None] - 1
+    flips = 2 * plain.plus.sum(axis=1) > len(w) * highest
+    stored = np.where(flips[:, None], highest[:, None] - plain.plus, plain.plus)
+    more = (flips * plain.factor * highest).sum(axis=0)
+    return Planes(stored, None, plain.bits, np.where(flips, -plain.factor, plain.factor), plain.digit_factor + more)
+
+
+def _differential(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+    """Stores positive and negative weights in columns of their own, each with its conversions."""
+    plus, minus, bits, powers = _by_sign(w, weight_bits, cell_bits)
+    factor = np.concatenate([_for_columns(powers, w), -_for_columns(powers, w)])
+    return Planes(np.concatenate([plus, minus]), None, bits * 2, factor, _for_each(w, 0))
+
+
+def _differential_analog(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+    """Stores positive and negative weights in pairs of cells; the converter sees the difference of their currents."""
+    plus, minus, bits, powers = _by_sign(w, weight_bits, cell_bits)
+    return Planes(plus, minus, bits, _for_columns(powers, w), _for_each(w, 0))
+
+
+def _twos_complement(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+    """Stores the bits of two's complement; those of the sign are a plane of their own, which is subtracted."""
+    sign = (w < 0).astype(np.int64)[None]
+    powers = [-(1 << weight_bits - 1)]
+    if weight_bits == 1:
+        return Planes(sign, None, (1,), _for_columns(powers, w), _for_each(w, 0))
+    levels, bits, low = _sliced(w & (1 << weight_bits - 1) - 1, weight_bits - 1, cell_bits)
+    factor = _for_columns([*low, *powers], w)
+    return Planes(np.concatenate([levels, sign]), None, (*bits, 1), factor, _for_each(w, 0))
+
+
+def _xnor(w: Ints, weight_bits: int, cell_bits: int) -> Planes:
+    """Stores weights of 1 and -1 in two cells, of which the input's sign drives one: 2 x (equal signs) - inputs."""
+    if not (np.abs(w) == 1).all():
+        raise UserError("encoding xnor: for weights of 1 and -1 only; take another encoding, or a binary network")
+    levels = np.stack([w > 0, w < 0], axis=1).reshape(1, 2 * len(w), -1).astype(np.int64)
+    return Planes(levels, None, (1,), _for_columns([2], w), _for_each(w, -1), doubled=True)
+
+
+def _sliced(levels: Ints, bits: int, cell_bits: int) -> tuple[Ints, tuple[int, ...], list[int]]:
+    """Cuts numbers of `bits` into cells, low bits first. Returns the planes, their bits, and their powers of two."""
+    starts = range(0, bits, cell_bits)
+    widths = tuple(min(cell_bits, bits - start) for start in starts)
+    planes = [(levels >> start) & ((1 << width) - 1) for start, width in zip(starts, widths, strict=True)]
+    return np.stack(planes), widths, [1 << start for start in starts]
+
+
+def _by_sign(w: Ints, weight_bits: int, cell_bits: int) -> tuple[Ints, Ints, tuple[int, ...], list[int]]:
+    """Cuts the magnitudes of positive and of negative weights. Only the lowest weight of a type needs all its bits."""
+    bits = max(1, weight_bits if w.min() == -(1 << weight_bits - 1) else weight_bits - 1)
+    plus, widths, powers = _sliced(np.maximum(w, 0), bits, cell_bits)
+    return plus, _sliced(np.maximum(-w, 0), bits, cell_bits)[0], widths, powers
+
+
+def _for_each(w: Ints, value: int) -> Ints:
+    return np.array([value] * w.shape[1], np.int64)
+
+
+def _for_columns(powers: list[int], w: Ints) -> Ints:
+    return np.repeat(np.array(powers, np.int64)[:, None], w.shape[1], axis=1)
+
+
+_ENCODERS: dict[str, Callable[[Ints, int, int], Planes]] = {
+    "offset": _offset,
+    "flipped": _flipped,
+    "differential": _differential,
+    "differential_analog": _differential_analog,
+    "twos_complement": _twos_complement,
+    "xnor": _xnor,
+}
+assert tuple(_ENCODERS) == ENCODINGS

@@ -1,0 +1,95 @@
+"""Input codings: how signed inputs become steps of digits, which DACs put on the rows one after another.
+
+A step is a digit of a number that is not negative: (source >> shift) & mask. Its product counts `factor` times.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.target.analog import INPUT_CODINGS
+
+Ints = npt.NDArray[np.int64]
+MOST_INPUT_BITS = 32
+
+
+class Source(IntEnum):
+    """Source of the digits: the bits of x in two's complement, x + 2^(bits - 1), or the part of x of one sign."""
+
+    BITS = 0
+    RAISED = 1
+    POSITIVE = 2
+    NEGATIVE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of the input. `most`: the largest digit that an input can have in it."""
+
+    source: Source
+    shift: int
+    mask: int
+    factor: int
+    most: int
+
+
+SIGN = (Step(Source.POSITIVE, 0, 1, 1, 1),)
+"""The one step of an encoding whose rows are doubled."""
+
+
+def steps(coding: str, bits: int, dac_bits: int) -> tuple[Step, ...]:
+    """Returns the steps of an input of `bits`."""
+    return _CODINGS[coding](bits, dac_bits)
+
+
+def raised_by(coding: str, bits: int) -> int:
+    """Returns what is added to each input, so that its product with the weights must be subtracted again."""
+    return 1 << bits - 1 if coding == "offset" else 0
+
+
+def digits(x: Ints, step: Step, bits: int) -> Ints:
+    """Returns the digits of inputs in a step."""
+    source = {
+        Source.BITS: x,
+        Source.RAISED: x + (1 << bits - 1),
+        Source.POSITIVE: np.maximum(x, 0),
+        Source.NEGATIVE: np.maximum(-x, 0),
+    }[step.source]
+    return (source >> step.shift) & step.mask
+
+
+def _twos_complement(bits: int, dac_bits: int) -> tuple[Step, ...]:
+    """The bit of the sign is a step of its own, which is subtracted."""
+    magnitude = _cut(Source.BITS, bits - 1, dac_bits, (1 << bits - 1) - 1, 1)
+    return (*magnitude, Step(Source.BITS, bits - 1, 1, -(1 << bits - 1), 1))
+
+
+def _offset(bits: int, dac_bits: int) -> tuple[Step, ...]:
+    """Inputs are raised by half of their range."""
+    return _cut(Source.RAISED, bits, dac_bits, (1 << bits) - 1, 1)
+
+
+def _two_passes(bits: int, dac_bits: int) -> tuple[Step, ...]:
+    """Positive inputs come first, then negative ones."""
+    positive = _cut(Source.POSITIVE, bits - 1, dac_bits, (1 << bits - 1) - 1, 1)
+    return (*positive, *_cut(Source.NEGATIVE, bits, dac_bits, 1 << bits - 1, -1))
+
+
+def _cut(source: Source, bits: int, dac_bits: int, highest: int, sign: int) -> tuple[Step, ...]:
+    """Cuts numbers up to `highest`, which have `bits`, into digits of `dac_bits`."""
+    found: list[Step] = []
+    for shift in range(0, bits, dac_bits):
+        mask = (1 << min(dac_bits, bits - shift)) - 1
+        found.append(Step(source, shift, mask, sign << shift, min(mask, highest >> shift)))
+    return tuple(found)
+
+
+_CODINGS: dict[str, Callable[[int, int], tuple[Step, ...]]] = {
+    "twos_complement": _twos_complement,
+    "offset": _offset,
+    "two_passes": _two_passes,
+}
+assert tuple(_CODINGS) == INPUT_CODINGS

@@ -1,0 +1,253 @@
+"""Compiled products of crossbars, as `definition` defines them.
+
+`tables` describe a programmed chip (`arrays.Tables`), `work` is the space of one run (`arrays.Work`). Weights of the
+sliced chip are words of 64 rows, so that a step is a count of the bits that both have. Cells of the noisy chip are
+float32, added row by row.
+"""
+
+# Kernels are untyped for numba's sake.
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
+# pyright: reportMissingTypeStubs=false
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from raptor.common.jit import bare_helper, bare_kernel
+from validator.crossbar.chance import mixed, normal
+from validator.crossbar.inputs import Source
+
+EXACT, SLICED, NOISY = 0, 1, 2
+"""Kinds of chips."""
+ROWS, DRIVEN, COLS, PLANES, SIDES, ONCE, DOUBLED, FIRST_CELL, FIRST_PLANE, FIRST_ENTRY, FIRST_COLUMN = range(11)
+"""Columns of the table of arrays."""
+SOURCE, SHIFT, MASK, FACTOR = range(4)
+"""Columns of the table of steps."""
+WORD = 64
+_U = np.uint64
+_ONE = _U(1)
+_BITS, _RAISED, _POSITIVE = int(Source.BITS), int(Source.RAISED), int(Source.POSITIVE)
+
+
+_intrinsic: Any = intrinsic
+
+
+@_intrinsic
+def _count(typingctx: Any, word: Any) -> Any:  # pyright: ignore[reportUnusedParameter] numba calls it so
+    """Counts the bits of a word that are 1: an instruction of the processor."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), code
+
+
+@bare_helper
+def analog_product(g, x, bits, tables, work, found):
+    """Computes found = x times the matrix of array group `g`, as the crossbars do.
+
+    Returns -1, or the first element of `x` that the encoding cannot drive.
+    """
+    kind, at = tables[0][0], tables[0][1][g]
+    rows, doubled = at[ROWS], at[DOUBLED] == 1
+    x64 = work[2]
+    for r in range(rows):
+        if doubled:
+            if x[r] < -1 or x[r] > 1:
+                return r
+            x64[2 * r], x64[2 * r + 1] = x[r], -x[r]
+        else:
+            x64[r] = x[r]
+    width = np.int64(0) if doubled else bits
+    total = work[3]
+    _begin(at, tables, width, total)
+    for start in range(0, at[DRIVEN], at[ONCE]):
+        n = min(at[ONCE], at[DRIVEN] - start)
+        if kind == SLICED:
+            _sliced_part(at, start, n, width, tables, work, total)
+        else:
+            _noisy_part(g, at, start, n, width, tables, work, total)
+    work[0][g] += 1
+    _columns = tables[3]
+    low, high = _columns[2], _columns[3]
+    first = at[FIRST_COLUMN]
+    for c in range(at[COLS]):
+        found[c] = np.int64(min(max(np.rint(total[c]), low[first + c]), high[first + c]))
+    return np.int64(-1)
+
+
+@bare_helper
+def _begin(at, tables, width, total):
+    """Takes off what is added to the inputs: a number times the sum of the weights of each column."""
+    raised, sums, first = np.float64(tables[0][4][width]), tables[3][1], at[FIRST_COLUMN]
+    for c in range(at[COLS]):
+        total[c] = -raised * sums[first + c]
+
+
+@bare_helper
+def _cut(x, start, n, step, width, digits, to):
+    """Computes the digits of n inputs in a step, from entry `to` of `digits` on; returns their sum."""
+    source, shift, mask, total = step[SOURCE], step[SHIFT], step[MASK], np.int64(0)
+    half = np.int64(1) << max(width - 1, np.int64(0))
+    for i in range(n):
+        v = x[start + i]
+        if source == _RAISED:
+            v += half
+        elif source != _BITS:
+            v = max(v if source == _POSITIVE else -v, np.int64(0))
+        digits[to + i] = (v >> shift) & mask
+        total += digits[to + i]
+    return total
+
+
+@bare_helper
+def _sliced_part(at, start, n, width, tables, work, total):
+    """Adds the products of the rows from `start` on: each step, plane by plane."""
+    steps, count = tables[0][2][width], tables[0][3][width]
+    words, plane_bits = tables[1][0], tables[1][3]
+    sums, x_words, digits = work[4], work[5], work[6]
+    cols, planes, sides = at[COLS], at[PLANES], at[SIDES]
+    per_side = tables[1][4][0] * _words(at[ONCE]) * cols
+    block = (start // at[ONCE]) * planes
+    for t in range(count):
+        step = steps[t]
+        entered = _cut(work[2], start, n, step, width, digits, 0)
+        deep = _pack(digits, n, step[MASK], x_words)
+        for j in range(planes):
+            for c in range(cols):
+                sums[c] = 0
+            for side in range(sides):
+                first = at[FIRST_CELL] + ((block + j) * sides + side) * per_side
+                _add_counts(x_words, deep, n, words, first, plane_bits[at[FIRST_PLANE] + j], cols, at[ONCE], side, sums)
+            _convert_integers(at, j, np.float64(step[FACTOR]), sums, tables, work, total)
+        _add_digits(at, np.float64(step[FACTOR]) * np.float64(entered), tables, total)
+
+
+@bare_helper
+def _words(rows):
+    return (rows + np.int64(WORD - 1)) // np.int64(WORD)
+
+
+@bare_helper
+def _pack(digits, n, mask, x_words):
+    """Packs each bit of n digits into words; returns the bits of a digit."""
+    deep, per_bit = np.int64(0), _words(n)
+    while mask >> deep:
+        for w in range(per_bit):
+            word, left = _U(0), min(np.int64(WORD), n - w * WORD)
+            for i in range(left):
+                word |= _U((digits[w * WORD + i] >> deep) & 1) << _U(i)
+            x_words[deep * per_bit + w] = word
+        deep += 1
+    return deep
+
+
+@bare_helper
+def _add_counts(x_words, deep, n, words, first, bits, cols, once, side, sums):
+    """Adds (or takes off, on the other side) digits times levels, bit by bit."""
+    per_bit, stride = _words(n), _words(once) * cols
+    for b in range(deep):
+        for i in range(bits):
+            shift = np.int64(b + i)
+            for w in range(per_bit):
+                word, at = x_words[b * per_bit + w], _U(first + i * stride + w * cols)
+                if word != _U(0):
+                    if side == 0:
+                        for c in range(_U(cols)):
+                            sums[c] += np.int64(_count(word & words[at + c])) << shift
+                    else:
+                        for c in range(_U(cols)):
+                            sums[c] -= np.int64(_count(word & words[at + c])) << shift
+
+
+@bare_helper
+def _convert_integers(at, j, factor, sums, tables, work, total):
+    """Converts the sums of a plane of the sliced chip and adds them."""
+    factors, base, width = tables[2]
+    low, high, first = tables[4][0], tables[4][1], at[FIRST_ENTRY] + j * at[COLS]
+    watched = work[7].size > 0
+    for c in range(at[COLS]):
+        e = first + c
+        value = np.float64(sums[c])
+        if watched:
+            work[7][e], work[8][e] = min(work[7][e], value), max(work[8][e], value)
+        total[c] += factor * factors[e] * _converted(value, base[e], width[e], low, high)
+
+
+@bare_helper
+def _converted(value, base, width, low, high):
+    if width == 0.0:
+        return value
+    return base + width * min(max(np.rint((value - base) / width), low), high)
+
+
+@bare_helper
+def _add_digits(at, entered, tables, total):
+    factors, first = tables[3][0], at[FIRST_COLUMN]
+    for c in range(at[COLS]):
+        total[c] += factors[first + c] * entered
+
+
+@bare_helper
+def _noisy_part(g, at, start, n, width, tables, work, total):
+    """Adds the products of the rows from `start` on: all steps and planes row by row, then the conversions."""
+    steps, count = tables[0][2][width], tables[0][3][width]
+    levels, variance = tables[1][1], tables[1][2]
+    noisy = variance.size > 0
+    digits, sums, spread, entered = work[6], work[9], work[10], work[11]
+    entries = at[COLS] * at[PLANES]
+    for m in range(count * entries):
+        sums[m], spread[m] = np.float32(0), np.float32(0)
+    for t in range(count):
+        entered[t] = _cut(work[2], start, n, steps[t], width, digits, t * n)
+    for i in range(n):
+        first = _U(at[FIRST_CELL] + (start + i) * entries)
+        for t in range(count):
+            digit = np.float32(digits[t * n + i])
+            if digit != np.float32(0):
+                _add_row(digit, levels, first, _U(entries), sums, _U(t * entries))
+                if noisy:
+                    _add_row(digit * digit, variance, first, _U(entries), spread, _U(t * entries))
+    key = mixed(mixed(mixed(tables[5][g], work[1][0]), work[0][g]), start)
+    for t in range(count):
+        factor = np.float64(steps[t][FACTOR])
+        for j in range(at[PLANES]):
+            _convert_floats(at, t, j, key, factor, tables, work, total)
+        _add_digits(at, factor * np.float64(entered[t]), tables, total)
+
+
+@bare_helper
+def _add_row(digit, cells, first, count, sums, to):
+    for m in range(count):
+        sums[to + m] += digit * cells[first + m]
+
+
+@bare_helper
+def _convert_floats(at, t, j, key, factor, tables, work, total):
+    """Adds the noise of a read to the sums of a step and a plane, converts them and adds them."""
+    factors, base, width = tables[2]
+    low, high, of_converter = tables[4][0], tables[4][1], tables[4][2]
+    cols, watched = at[COLS], work[7].size > 0
+    first, entry = (t * at[PLANES] + j) * cols, at[FIRST_ENTRY] + j * cols
+    for c in range(cols):
+        e = entry + c
+        value, of_step = np.float64(work[9][first + c]), of_converter * width[e]
+        std = np.sqrt(np.float64(work[10][first + c]) + of_step * of_step)
+        if std > 0.0:
+            value += std * normal(key, first + c)
+        if watched:
+            work[7][e], work[8][e] = min(work[7][e], value), max(work[8][e], value)
+        total[c] += factor * factors[e] * _converted(value, base[e], width[e], low, high)
+
+
+@bare_kernel
+def products(g: Any, vectors: Any, bits: Any, tables: Any, work: Any, found: Any) -> Any:
+    """Multiplies vectors [n, rows] with the matrix of an array group; returns as `analog_product` does."""
+    for k in range(len(vectors)):
+        wrong = analog_product(g, vectors[k], bits, tables, work, found[k])
+        if wrong >= 0:
+            return wrong
+    return np.int64(-1)

@@ -1,0 +1,79 @@
+"""Programs a chip for a compiled program: which matrix stands where, with which widths, for which layer."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from raptor.common import storage
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.target.arch import ARCH_LIMIT_BYTES, ArchFile
+from raptor.target.isa import OPCODE, Records
+from raptor.target.opcode_tables import SETS_WIDTH
+from validator.crossbar.arrays import Crossbars, Use, build
+from validator.crossbar.proof import with_lossless_rows
+from validator.crossbar.setup import Setup
+from validator.program import Program
+
+_UNUSED_BITS = 8
+"""Widths of a group without products."""
+
+
+def with_crossbars(program: Program, setup: Setup) -> Program:
+    """Returns a program whose products are those of a chip. Raises `UserError` for a program of floats."""
+    if not program.has_integers:
+        raise UserError(
+            f"{program.folder}: a program of float32 numbers has no bits to put into cells; quantise the model with "
+            "raptor quantize, and compile that"
+        )
+    return replace(program, crossbars=chip_for(program, setup))
+
+
+def chip_for(program: Program, setup: Setup) -> Crossbars:
+    """Programs the crossbars of a program."""
+    uses = uses_of(program)
+    chip = build([program.weights.matrix(use.core, use.group) for use in uses], uses, setup)
+    return with_lossless_rows(chip) if setup.lossless_rows else chip
+
+
+def arch_of(program: Program) -> ArchFile:
+    """Reads the architecture file of a program."""
+    return storage.read(ArchFile, program.folder, files.ARCH, limit_bytes=ARCH_LIMIT_BYTES)
+
+
+def uses_of(program: Program) -> list[Use]:
+    """Returns how a program uses its array groups, core by core."""
+    layers = _layers(program)
+    found: list[Use] = []
+    for core, records in enumerate(program.streams):
+        at = np.flatnonzero(records["opcode"] == OPCODE["mvmul"])
+        inputs = _input_bits(records, at)
+        groups = records["c"][at]
+        for group in range(int(program.weights.first[core + 1] - program.weights.first[core])):
+            mine = np.flatnonzero(groups == group)
+            weight_bits = int(records["a"][at[mine]].max(initial=0)) or _UNUSED_BITS
+            layer = layers.get((core, int(at[mine[0]])), "") if len(mine) else ""
+            bits = int(inputs[mine].max(initial=0)) or _UNUSED_BITS
+            found.append(Use(core, group, weight_bits, bits, layer or f"core {core}, group {group}"))
+    return found
+
+
+def _input_bits(records: Records, at: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> "np.ndarray":
+    """Returns the widths of inputs at the instructions `at`: those of the last `setbw` before each."""
+    setters = np.flatnonzero(SETS_WIDTH[records["opcode"]])
+    return records["b"][setters[np.searchsorted(setters, at) - 1]] if len(at) else at
+
+
+def _layers(program: Program) -> dict[tuple[int, int], str]:
+    """Returns the ONNX node of each `mvmul`, by core and instruction; empty if the directory does not tell."""
+    if files.STEPS not in program.manifest.files:
+        return {}
+    steps = storage.read(files.Steps, program.folder, files.STEPS)
+    found: dict[tuple[int, int], str] = {}
+    for core in steps.cores:
+        if core.core >= program.core_count or (core.ends and core.ends[-1] != len(program.streams[core.core])):
+            raise UserError(f"{files.STEPS}: core {core.core} has other instructions than its stream")
+        at = np.flatnonzero(program.streams[core.core]["opcode"] == OPCODE["mvmul"])
+        places = np.searchsorted(np.array(core.ends), at, side="right")
+        found |= {(core.core, int(pc)): steps.nodes[core.nodes[k]] for pc, k in zip(at, places, strict=True)}
+    return found

@@ -1,0 +1,128 @@
+"""Proofs of what converters lose, from the weights alone, before anything runs.
+
+The largest sum of a column is reached if all its rows get the largest digit, so the bound is tight: if the converter is
+said to lose something, there is an input for which it does. It holds for cells without errors.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from validator.crossbar.arrays import Array, Crossbars
+
+Floats = npt.NDArray[np.float64]
+_NEAR = 1e-9
+"""Share of a step below which a sum counts as a whole number of steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProof:
+    """Losses of the converters of a layer.
+
+    `columns`: columns of cells; `losing`: those for which an input exists that the converters do not keep exactly.
+    `largest`: the largest sum of a column. `needed_bits`: of a converter whose codes are levels, to lose nothing.
+    `conversions`: of one product with all matrices of the layer, `parts` of whose rows are driven one after another.
+    """
+
+    layer: str
+    matrices: int
+    rows_at_once: int
+    parts: int
+    columns: int
+    losing: int
+    largest: int
+    needed_bits: int
+    conversions: int
+
+    @property
+    def is_lossless(self) -> bool:
+        return self.losing == 0
+
+
+def bounds(array: Array, most_digit: int) -> tuple[Floats, Floats]:
+    """Returns the lowest and the highest sum of each converter, [parts, planes, cols]."""
+    found = [_extremes(part, start, doubled=array.planes.doubled) for start, part in _parts(array)]
+    low, high = zip(*found, strict=True)
+    return np.stack(low) * float(most_digit), np.stack(high) * float(most_digit)
+
+
+def losing(chip: Crossbars, array: Array) -> npt.NDArray[np.bool_]:
+    """Returns the converters [parts, planes, cols] that do not keep every sum exactly.
+
+    A sum is kept if it is in the range, and a whole number of steps. So each level must be, because a row may be driven
+    alone.
+    """
+    low, high = bounds(array, _most_digit(chip, array))
+    base, step = array.ranges.base, np.where(array.ranges.step == 0, 1.0, array.ranges.step)
+    is_cut = (low < base + chip.codes.low * step) | (high > base + chip.codes.high * step)
+    between = np.stack([_is_between(part, step[:, None]).any(axis=1) for _, part in _parts(array)])
+    return (is_cut | between | _is_between(base, step)) & (array.ranges.step != 0) & ((low < high) | (base != 0))
+
+
+def _parts(array: Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yields the first row of each part that is driven at once, and the levels of its rows."""
+    planes = array.planes
+    net = planes.plus.astype(np.int64) - (0 if planes.minus is None else planes.minus)
+    for start in range(0, array.driven, array.rows_at_once):
+        yield start, net[:, start : start + array.rows_at_once]
+
+
+def _is_between(sums: npt.NDArray[Any], step: Floats) -> npt.NDArray[np.bool_]:
+    """Tells which sums are no whole number of steps."""
+    return np.abs(sums / step - np.rint(sums / step)) > _NEAR
+
+
+def _extremes(net: npt.NDArray[np.int64], start: int, *, doubled: bool) -> tuple[Floats, Floats]:
+    """Returns the lowest and highest sums of rows that are each driven or not; of doubled rows, one of two is."""
+    if doubled:
+        cut = start % 2
+        pairs = net[:, cut : cut + (net.shape[1] - cut) // 2 * 2]
+        rest = [net[:, :cut], net[:, cut + pairs.shape[1] :]]
+        total = np.maximum(pairs[:, 0::2], pairs[:, 1::2]).sum(axis=1) + sum(r.sum(axis=1) for r in rest)
+        highest: Floats = total.astype(np.float64)
+        return np.zeros_like(highest), highest
+    low, high = np.minimum(net, 0).sum(axis=1), np.maximum(net, 0).sum(axis=1)
+    return low.astype(np.float64), high.astype(np.float64)
+
+
+def _most_digit(chip: Crossbars, array: Array) -> int:
+    return max(step.most for step in array.steps(chip.setup, array.use.input_bits))
+
+
+def prove(chip: Crossbars) -> tuple[LayerProof, ...]:
+    """Returns what the converters of each layer lose, in the order of the array groups."""
+    layers = dict.fromkeys(a.use.layer for a in chip.arrays)
+    return tuple(_proof(chip, layer, [a for a in chip.arrays if a.use.layer == layer]) for layer in layers)
+
+
+def _proof(chip: Crossbars, layer: str, arrays: Sequence[Array]) -> LayerProof:
+    lost = [losing(chip, a) for a in arrays]
+    extremes = [bounds(a, _most_digit(chip, a)) for a in arrays]
+    largest = int(max(max(high.max(), -low.min()) for low, high in extremes))
+    return LayerProof(
+        layer=layer,
+        matrices=len(arrays),
+        rows_at_once=max(a.rows_at_once for a in arrays),
+        parts=max(a.parts for a in arrays),
+        columns=sum(one.shape[1] * one.shape[2] for one in lost),
+        losing=sum(int(one.any(axis=0).sum()) for one in lost),
+        largest=largest,
+        needed_bits=largest.bit_length() + (1 if chip.setup.is_signed else 0),
+        conversions=sum(a.conversions(chip.setup) for a in arrays),
+    )
+
+
+def with_lossless_rows(chip: Crossbars) -> Crossbars:
+    """Returns the chip with as many rows driven at once in each layer as its converters keep exactly.
+
+    Rows are halved until nothing is lost; a layer that loses with a single row is left with one.
+    """
+    for layer in dict.fromkeys(a.use.layer for a in chip.arrays):
+        rows = chip.setup.rows_at_once
+        while rows > 1 and any(losing(chip, a).any() for a in chip.arrays if a.use.layer == layer):
+            rows = -(-rows // 2)
+            chip = chip.with_rows(layer, rows)
+    return chip

@@ -1,0 +1,186 @@
+"""Settings of a chip by name, as users write them: `adc_bits=8`. They override what the device file says."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
+
+from raptor.common.errors import UserError
+from raptor.target.analog import (
+    ENCODINGS,
+    INPUT_CODINGS,
+    MOST_ADC_BITS,
+    Adc,
+    AdcRange,
+    AdcScope,
+    Cells,
+    ReadOut,
+    Spread,
+)
+from raptor.target.arch import ArchFile
+from raptor.target.device_file import DeviceFile
+from validator.crossbar.setup import Compensation, Setup
+
+_BITS = tuple(map(str, range(1, 9)))
+_IDEAL = Cells(off=0.0, on=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting: what it means, and how a text changes a setup. `values`: those allowed; else a number is expected.
+
+    `low`, `high`: the least and the largest number. `whole`: it has no fraction.
+    """
+
+    meaning: str
+    apply: Callable[[Setup, Any], Setup]
+    values: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = math.inf
+    whole: bool = False
+
+    def parse(self, name: str, text: str) -> Any:
+        """Returns the value of a text. Raises `UserError` for one that is not allowed."""
+        if self.values:
+            if text not in self.values:
+                raise UserError(f"{name}={text}: expected one of {', '.join(self.values)}")
+            return text
+        try:
+            value = int(text) if self.whole else float(text)
+        except ValueError:
+            raise UserError(f"{name}={text}: expected a {'whole ' if self.whole else ''}number") from None
+        if not self.low <= value <= self.high or math.isinf(value):
+            most = f"{self.high:g}" if math.isfinite(self.high) else "any finite number"
+            raise UserError(f"{name}={text}: expected {self.low:g} to {most}")
+        return value
+
+
+def _field(name: str, change: Callable[[Any], Any] = lambda value: value) -> Callable[[Setup, Any], Setup]:
+    return lambda setup, value: replace(setup, **{name: change(value)})
+
+
+def _adc(name: str) -> Callable[[Setup, Any], Setup]:
+    def apply(setup: Setup, value: Any) -> Setup:
+        if setup.adc is None and name != "bits":
+            raise UserError(f"adc_{name}={value}: converters are ideal; say adc_bits, or take a device file that does")
+        base = setup.adc or Adc(bits=1)
+        return replace(setup, adc=base.model_copy(update={name: value}))
+
+    return apply
+
+
+def _cells(change: Callable[[Cells, float], Mapping[str, Any]]) -> Callable[[Setup, Any], Setup]:
+    def apply(setup: Setup, value: float) -> Setup:
+        cells = setup.cells or _IDEAL
+        return replace(setup, cells=cells.model_copy(update=dict(change(cells, value))))
+
+    return apply
+
+
+def _constant(cells: Cells, share: float) -> Spread:
+    """Returns a spread that is a share of the range of conductances."""
+    return Spread(polynomial=(share * (cells.on - cells.off),))
+
+
+def _wires(cells: Cells, ohm: float) -> Mapping[str, Any]:
+    if cells is _IDEAL or cells.unit != "uS":
+        raise UserError(f"wire_ohm={ohm:g}: needs a device file with conductances in uS")
+    return {"wire_ohm": ohm}
+
+
+SETTINGS: dict[str, Setting] = {
+    "encoding": Setting("weights as levels of cells", _field("encoding"), ENCODINGS),
+    "inputs": Setting("signed inputs as steps", _field("inputs"), INPUT_CODINGS),
+    "cell_bits": Setting("bits of a cell", _field("cell_bits", int), _BITS),
+    "dac_bits": Setting("bits of a step of the input", _field("dac_bits", int), _BITS),
+    "rows_at_once": Setting("rows driven at the same time", _field("rows_at_once"), low=1, high=2**20, whole=True),
+    "lossless_rows": Setting(
+        "drive fewer rows at once in layers whose converters lose something",
+        _field("lossless_rows", "yes".__eq__),
+        ("yes", "no"),
+    ),
+    "adc_bits": Setting("bits of a converter", _adc("bits"), low=1, high=MOST_ADC_BITS, whole=True),
+    "adc_range": Setting("what the codes reach over", _adc("range"), get_args(AdcRange)),
+    "adc_scope": Setting("what shares a calibrated range", _adc("scope"), get_args(AdcScope)),
+    "adc_noise": Setting("standard deviation of a conversion, in its steps", _adc("noise_lsb")),
+    "programming_noise": Setting(
+        "standard deviation of a written cell, share of the range of conductances",
+        _cells(lambda cells, share: {"programming": (_constant(cells, share),)}),
+    ),
+    "read_noise": Setting(
+        "standard deviation of a read of a cell, share of the range of conductances",
+        _cells(lambda cells, share: {"read": _constant(cells, share), "flicker": None}),
+    ),
+    "stuck_off": Setting("share of cells stuck at off", _cells(lambda _, share: {"stuck_off": share}), high=1),
+    "stuck_on": Setting("share of cells stuck at on", _cells(lambda _, share: {"stuck_on": share}), high=1),
+    "wire_ohm": Setting("resistance of the wire between two cells", _cells(_wires)),
+    "seconds": Setting("time since programming", _field("seconds")),
+    "compensation": Setting("what shares a factor against drift", _field("compensation"), get_args(Compensation)),
+    "cut_weights": Setting(
+        "largest weight that is stored, share of the largest of its matrix", _field("cut"), low=0.01, high=1
+    ),
+    "seed": Setting("seed of the chip", _field("seed"), high=2**62, whole=True),
+}
+"""Settings by name, in the order in which they are applied."""
+
+
+def setup_for(
+    kind: Literal["sliced", "noisy"], arch: ArchFile, device: DeviceFile | None, given: Mapping[str, str]
+) -> Setup:
+    """Returns the setup of a chip: settings, else the device file, else the architecture file, else ideal."""
+    matrix, read_out = arch.chip_config.core_config.matrix_config, device.read_out if device else ReadOut()
+    rows, cols = matrix.xbar_size
+    setup = Setup(
+        kind=kind,
+        encoding=read_out.encoding,
+        inputs=read_out.inputs,
+        cell_bits=read_out.cell_bits or min(matrix.cell_precision, 8),
+        dac_bits=read_out.dac_bits or min(matrix.dac_resolution, 8),
+        rows_at_once=read_out.rows_at_once or min(matrix.dac_count, rows),
+        xbar=(rows, cols),
+        adc=read_out.adc,
+        cells=device.cells if device else None,
+    )
+    return changed(setup, given)
+
+
+def changed(setup: Setup, given: Mapping[str, str]) -> Setup:
+    """Returns a setup with other settings. Raises `UserError` for those that are not allowed, or have no effect."""
+    _check_names(given)
+    for name in (name for name in SETTINGS if name in given):
+        if setup.kind == "sliced" and name in _NOISES:
+            raise UserError(f"{name}={given[name]}: a sliced crossbar has no noise; take --crossbar noisy")
+        setup = SETTINGS[name].apply(setup, SETTINGS[name].parse(name, given[name]))
+    if setup.is_signed and setup.adc is not None and setup.adc.bits < 2:
+        raise UserError(f"adc_bits={setup.adc.bits}: converters of differences need at least 2 bits, one is the sign")
+    return setup
+
+
+def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Splits texts NAME=VALUE. Raises `UserError` for other texts, unknown names, and names given twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"{option} {text}: expected NAME=VALUE, such as adc_bits=8")
+        if name in found:
+            raise UserError(f"{option} {text}: {name} is given twice")
+        found[name] = value
+    _check_names(found)
+    return found
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    for name in given:
+        if name not in SETTINGS:
+            close = get_close_matches(name, SETTINGS, 1)
+            hint = f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(SETTINGS)}"
+            raise UserError(f"{name}: no setting of a crossbar{hint}")
+
+
+_NOISES = frozenset(SETTINGS) - {
+    *("encoding", "inputs", "cell_bits", "dac_bits", "rows_at_once", "lossless_rows"),
+    *("adc_bits", "adc_range", "adc_scope", "cut_weights"),
+}
+"""Settings that a sliced crossbar does not have."""

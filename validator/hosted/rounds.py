@@ -1,0 +1,87 @@
+"""Rounds of a program: segments whose weights take turns on the chip. What `rounds.json` says is checked here.
+
+The judge knows no decision of the compiler: it follows what every crossbar holds, and finds a matrix that is needed
+and was not written.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from raptor.common import storage
+from raptor.common.digests import matrix_digest
+from raptor.common.errors import UserError
+from raptor.output import files
+from raptor.output.files import GroupWrite, Round, Rounds, Segments
+from raptor.target.device_file import DeviceFile
+from validator.program import Program
+
+_Held = dict[tuple[int, int], tuple[str, int]]
+"""Content of each crossbar, by core and number: the digest of a matrix, and the number of its part."""
+
+
+def read_rounds(folder: Path, listed: Segments) -> Rounds | None:
+    """Reads `rounds.json`; None if segments do not take turns. Raises `UserError` if it names other segments."""
+    if files.ROUNDS not in listed.files:
+        return None
+    rounds = storage.read(Rounds, folder, files.ROUNDS)
+    chips, named = [s.path for s in listed.segments if s.kind == "chip"], [one.path for one in rounds.rounds]
+    if chips != named:
+        raise UserError(f"{folder / files.ROUNDS}: rounds {', '.join(named)}, but the segments are {', '.join(chips)}")
+    return rounds
+
+
+def read_device(folder: Path) -> DeviceFile:
+    """Reads the device that is written."""
+    return storage.read(DeviceFile, folder, files.DEVICE)
+
+
+def check_rounds(rounds: Rounds, programs: Mapping[str, Program]) -> None:
+    """Raises `UserError` unless every crossbar holds what its program multiplies with, from the second batch on.
+
+    For the first batch all is written.
+    """
+    held: _Held = {}
+    groups = {one.path: list(_groups(programs[one.path])) for one in rounds.rounds}
+    for found in groups.values():
+        held.update(item for group in found for item in _contents(group))
+    for one in rounds.rounds:
+        needed = {(g.core, g.group): g for g in groups[one.path]}
+        for write in one.writes:
+            if not _is_same(needed.get((write.core, write.group)), write):
+                raise _fault(one, write, "is not that of the program")
+            held.update(_contents(write))
+        for group in needed.values():
+            if any(held.get(xbar) != content for xbar, content in _contents(group)):
+                raise _fault(one, group, "is neither written nor left from an earlier round")
+
+
+def _groups(program: Program) -> Iterator[GroupWrite]:
+    """Yields the array groups of a program; the cells are not counted."""
+    for core in range(program.core_count):
+        first = 0
+        for group, xbars in enumerate(program.config.groups(core)):
+            matrix = program.weights.matrix(core, group)
+            yield GroupWrite(
+                core=core,
+                group=group,
+                first=first,
+                xbars=xbars,
+                rows=matrix.shape[0],
+                cols=matrix.shape[1],
+                cells=matrix.size,
+                sha256=matrix_digest(matrix),
+            )
+            first += xbars
+
+
+def _is_same(found: GroupWrite | None, write: GroupWrite) -> bool:
+    return found is not None and found == write.model_copy(update={"cells": found.cells})
+
+
+def _contents(group: GroupWrite) -> Iterator[tuple[tuple[int, int], tuple[str, int]]]:
+    for k in range(group.xbars):
+        yield (group.core, group.first + k), (group.sha256, k)
+
+
+def _fault(one: Round, group: GroupWrite, what: str) -> UserError:
+    return UserError(f"{files.ROUNDS}: {one.path}: the matrix of core {group.core}, group {group.group}, {what}")
