@@ -243,6 +243,9 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
         if name not in nodes or not multiplies_tokens(graph, nodes[name], chip.parts, views):
             yield f"flow.products: {name} is not a product of two computed tensors by line"
             continue
+        yield from (
+            f"flow.products.{name}.relays: {other} is no tensor" for other in grid.relays if other not in graph.tensors
+        )
         image = graph.tensors[name].image
         yield from _ranges(f"flow.products.{name}.rows", grid.rows, image.rows)
         yield from _ranges(f"flow.products.{name}.cols", grid.cols, image.width)
