@@ -136,7 +136,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(APPLY, "first_source += len(self.work[shape])", "first_source += 0"),
     Defect(APPLY, "for band, shape in found:", "for band, shape in [*found, found[0]]:"),
     Defect(APPLY, "self.cols, pixels, chosen.outputs):", "self.cols, pixels, chosen.outputs)[1:]:"),
-    Defect(LINES, "for cell in grid.lines[y][p]:\n                low", "for cell in grid.lines[lines[0]][p]:\n                low"),
+    Defect(LINES, "(cell for cell in grid.lines[y][p] if overlap", "(cell for cell in grid.lines[lines[0]][p] if overlap"),
     Defect(LINES, "cols[0] * channels, 0, width * channels", "0, 0, width * channels"),
     Defect(GRID, "at = y * width + cell.cols[0]", "at = y * width"),
     Defect(GRID, "target = (at + pixel) * wide + low - channels[0]", "target = (at + pixel) * wide"),
