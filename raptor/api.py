@@ -222,6 +222,8 @@ def compile(
     xbars_per_core: int | None = None,
     bits: int = 8,
     cell_bits: int | None = None,
+    chips: int | None = None,
+    link: str | None = None,
     arch: str | Path | None = None,
     fields: Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -247,6 +249,9 @@ def compile(
     Chip: `arch` is an architecture file or preset; the other sizes override its fields. `xbar` is rows and columns of a
     crossbar (one number for a square; `"128x256"` works, too). `bits` is the width of activations and weights. `fields`
     are other fields of the architecture by name, such as {"rob_size": 4} or {"matrix_config.adc_count": 16}.
+
+    Chips: `chips` of them are in a row, each with `cores` cores, and `link` says what a flit costs from one to the
+    next: a preset (`board-ht`, `package-ucie`), or ns and pJ, such as `5:13000` (docs/rounds.md).
 
     Model: `shapes` gives the shapes of whole inputs, `dims` the sizes of dimensions with names ({"H": 48}), and
     `constants` makes small inputs constants ({"sr": 16000}).
@@ -299,6 +304,8 @@ def compile(
         xbars_per_core=xbars_per_core,
         cell_bits=cell_bits,
         element_bits=bits,
+        chips=chips,
+        link=link,
         fields=parse_named("fields", fields),
     )
     bound, sizes, fixed = parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants)
@@ -317,7 +324,7 @@ def compile(
     driver = _driver(driver)
     options = {
         "xbar": [chip.xbar_rows, chip.xbar_cols],
-        "cores": chip.core_count,
+        "cores": chip.cores_per_chip,
         "xbars_per_core": chip.xbars_per_core,
         "cell_bits": chip.cell_bits,
         "bits": bits,
@@ -325,6 +332,7 @@ def compile(
         "dims": sizes,
         "mapping": choice.strategy,
         "isa": "base" if base_isa else "extended",
+        **({"chips": chip.chips} if chip.chips > 1 else {}),
     } | ({"optimize": choice.optimize, "effort": choice.effort} if choice.optimize else {})
     options |= {"fields": parse_named("fields", fields)} if fields else {}
     options |= {"knobs": changed(choice.knobs)} if knobs else {}

@@ -77,7 +77,7 @@ def compile_any(
             return compile_whole(source, request, driver)
         except CapacityError as error:
             if rounds is None:
-                raise _with_rounds(error, source, request) from None
+                raise _with_rounds(error, request) from None
             return _compile_rounds(source, request, driver, rounds)
         except UserError as error:
             if not wishes.needed:
@@ -268,13 +268,14 @@ def _with_batch(options: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
     return {**options, "rounds": True, "batch": wanted.batch, "device": wanted.device.name}
 
 
-def _with_rounds(error: CapacityError, source: "str | Path | onnx.ModelProto", request: Request) -> CapacityError:
+def _with_rounds(error: CapacityError, request: Request) -> CapacityError:
     """Returns the error with what rounds would take, if they help."""
-    if error.resource != "cores" or request.choice.strategy not in STRATEGIES:
+    if error.crossbars is None or request.choice.strategy not in STRATEGIES:
         return error
-    found = in_words(_job(source, request.fixed, request, Wanted(1, load_device(DEFAULT_DEVICE))))
+    found = in_words(error.crossbars, request.arch, load_device(DEFAULT_DEVICE))
     sizes = error.resource, error.needed, error.available
-    return CapacityError(*sizes, where=error.where, levers=error.levers, without=found)
+    more = error.crossbars
+    return CapacityError(*sizes, where=error.where, levers=error.levers, without=found, crossbars=more)
 
 
 def _check_one_mapping(found: Cut, choice: Choice) -> None:

@@ -101,8 +101,11 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
     steps = [(f"steps of {s} ns", replace(usual, step_ns=s)) for s in (5_000, 20_000, 40_000)]
     shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.5, 0.75, 0.35)]
     larger_shares = [(f"{s:.0%} of the cores", replace(usual, share=s)) for s in (0.9, 0.8)]
+    quicker = f"{steps[0][0]}, {products[2][0]}", replace(steps[0][1], products=0.5)
     if objective == "energy":
         yield from shares + products + steps
+    elif objective == "latency":
+        yield from [steps[0], quicker, *products, *larger_shares, *steps[1:]]
     else:
         yield from [products[0], steps[0], *products[1:], *larger_shares, *steps[1:]]
 

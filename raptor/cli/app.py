@@ -175,6 +175,13 @@ def compile_command(
     xbars_per_core: model_options.XbarsPerCore = None,
     bits: model_options.Bits = 8,
     cell_bits: model_options.CellBits = None,
+    chips: Annotated[
+        int | None, typer.Option(min=1, help="Chips in a row, each with so many cores.", show_default="1")
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET|NS:PJ", help="Cost of a flit from chip to chip: board-ht, package-ucie, 5:13000."),
+    ] = None,
     arch: model_options.Arch = None,
     field: model_options.Field = None,
     shape: model_options.Shape = None,
@@ -285,6 +292,8 @@ def compile_command(
                 xbars_per_core=xbars_per_core,
                 bits=bits,
                 cell_bits=cell_bits,
+                chips=chips,
+                link=link,
                 arch=arch,
                 fields=model_options.read_fields(field or ()),
                 shapes=model_options.read_shapes(shape or ()),

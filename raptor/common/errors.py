@@ -59,10 +59,21 @@ class CapacityError(UserError):
     """The chip is too small. The message says how much is needed, how much there is, and what would help."""
 
     def __init__(
-        self, resource: str, needed: int, available: int, *, where: str, levers: Sequence[str], without: str = ""
+        self,
+        resource: str,
+        needed: int,
+        available: int,
+        *,
+        where: str,
+        levers: Sequence[str],
+        without: str = "",
+        crossbars: int | None = None,
     ) -> None:
-        """Takes `levers`: complete suggestions, such as `--cores 12`; and one that does `without` more of it."""
-        self.resource, self.needed, self.available = resource, needed, available
+        """Takes `levers`: complete suggestions, such as `--cores 12`; and one that does `without` more of it.
+
+        `crossbars`: those of all weights, if these are what does not fit.
+        """
+        self.resource, self.needed, self.available, self.crossbars = resource, needed, available, crossbars
         self.where, self.levers, self.without = where, tuple(levers), without
         ways = " or ".join((*levers, without) if without else levers)
         super().__init__(f"{where}: {resource}: need {needed}, have {available}; try {ways}")

@@ -31,7 +31,6 @@ from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
 from raptor.mapping.line_unfolding import (
     Block,
-    band_shape,
     bands,
     block_pixels,
     block_shape,
@@ -244,6 +243,9 @@ def _products(chip: _Chip, decision: Decision) -> Iterator[str]:
         if name not in nodes or not multiplies_tokens(graph, nodes[name], chip.parts, views):
             yield f"flow.products: {name} is not a product of two computed tensors by line"
             continue
+        yield from (
+            f"flow.products.{name}.relays: {other} is no tensor" for other in grid.relays if other not in graph.tensors
+        )
         image = graph.tensors[name].image
         yield from _ranges(f"flow.products.{name}.rows", grid.rows, image.rows)
         yield from _ranges(f"flow.products.{name}.cols", grid.cols, image.width)
@@ -286,7 +288,7 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Parts
     tiles: channel ranges of its output.
     """
     grid, window, most = layer.grid, filter_.window, chip.arch.outputs_of(filter_.weight_bits)
-    phases = {band_shape(window, band) for band in bands(window, grid.height)}
+    phases = {shape for _, shape in bands(window, grid.height)}
     found: dict[int, int] = {}
     for s, cols in enumerate(grid.cols):
         for g, group in enumerate(grid.ins):

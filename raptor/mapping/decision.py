@@ -140,17 +140,24 @@ class DotGrid(Known):
 
     Core (r, c) computes the lines `rows[r]` of the result, which are its heads, and of these the pixels `cols[c]`,
     which are its queries. Each core needs the other operand of its lines whole. `cores`: in order; columns change
-    fastest; a core may come several times.
+    fastest; a core may come several times. `relays`: tensors of tokens that pass through these cores to the layers
+    behind the attention, so that they do not wait on the cores that made them.
     """
 
     rows: Items[Range]
     cols: Items[Range]
     cores: Items[int]
+    relays: Items[str] = ()
 
     def places(self) -> Iterator[tuple[Range, Range, int]]:
         """Yields lines, pixels and core of each place of the grid."""
         places = ((rows, cols) for rows in self.rows for cols in self.cols)
         yield from ((rows, cols, core) for (rows, cols), core in zip(places, self.cores, strict=True))
+
+    def relay(self, pixel: int, part: int) -> int:
+        """Returns the core that passes on a pixel; channel ranges take turns among the cores that have it."""
+        column = next(i for i, (_, stop) in enumerate(self.cols) if pixel < stop)
+        return self.cores[part % len(self.rows) * len(self.cols) + column]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +246,8 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
         yield f"  %{name}: loaded, {loaders}"
     for name, grid in flow.products.items():
         lines, pixels = (" ".join(map(_range, ranges)) for ranges in (grid.rows, grid.cols))
-        yield f"  %{name}: lines {lines} x pixels {pixels}, cores {' '.join(map(str, grid.cores))}"
+        relays = "".join(f", passes on %{tensor}" for tensor in grid.relays)
+        yield f"  %{name}: lines {lines} x pixels {pixels}, cores {' '.join(map(str, grid.cores))}{relays}"
 
 
 def _layer_lines(layer: Layer) -> Iterator[str]:

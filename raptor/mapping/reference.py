@@ -58,6 +58,7 @@ def _too_small(graph: Graph, layers: Mapping[str, KernelUnfolding], arch: Target
             option("xbars_per_core", _enough_xbars(graph, arch)),
             f"larger crossbars ({option('xbar')})",
         ),
+        crossbars=needed,
     )
 
 

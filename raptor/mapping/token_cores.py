@@ -10,9 +10,9 @@ cores work on each attention; many are good for the interval, because more sampl
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax
 from raptor.mapping.decision import DotGrid, LineGrid, LineUnfolding, filter_key
@@ -24,7 +24,6 @@ from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import Target
 from raptor.target.timing import (
     ISSUE_NS,
-    copy_ns,
     global_port_ns,
     message_element_ns,
     mvmul_ns,
@@ -34,6 +33,10 @@ from raptor.target.timing import (
 
 MOST_TOGETHER = 32
 """Largest number of cores that hold a chain together. With more, the layers of a chain get cores of their own."""
+
+
+WAITING = 2
+"""Factor on the time of an attention whose cores also send its keys and values: a guess, measured on BERT-tiny only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +93,6 @@ class TokenLayer:
         width = max(b - a for a, b in outs)
         return max(sum(xbars for _, xbars in self.blocks(group, width, pixels)) for group in ins)
 
-    def core_ns(self, cores: int, pixels: int, tokens: int, share: float) -> float:
-        """Returns the working time of a core for some tokens. `share`: its part of what follows."""
-        return tokens * self.token_ns(*self.share(cores, pixels), pixels) + self.extra_ns * share
-
     def grid(self, cols: tuple[Range, ...], cores: int, pixels: int, step_ns: float) -> LineGrid:
         """Returns the grid for tokens `cols`, each on `cores` cores."""
         ins, outs = self.share(cores, pixels)
@@ -139,12 +138,20 @@ class Chain:
         if not self.layers:
             return 0.0
         assert self.form is not None
-        (together, pixels), copies = self.form, self.copies(cores)
-        share = 1 / (copies * together)
+        copies = self.copies(cores)
+        share = 1 / (copies * self.form[0])
         constants = min(copies * self.loading_ns, self.making_ns)
+        each = zip(self.layers, self.token_times_ns, strict=True)
         return constants + sum(
-            layer.core_ns(together, pixels, -(-layer.tokens // copies), share) for layer in self.layers
+            -(-layer.tokens // copies) * token_ns + layer.extra_ns * share for layer, token_ns in each
         )
+
+    @cached_property
+    def token_times_ns(self) -> list[float]:
+        """The time of a core for a token, by layer."""
+        assert self.form is not None
+        together, pixels = self.form
+        return [layer.token_ns(*layer.share(together, pixels), pixels) for layer in self.layers]
 
     @cached_property
     def loading_ns(self) -> float:
@@ -179,13 +186,17 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The first product of an attention: keys, heads, queries of a head, keys of a head, channels of each."""
+    """The first product of an attention: its name, heads, queries of a head, keys of a head, channels of each.
+
+    `relays`: tensors of tokens from before it that the layers behind it read.
+    """
 
     key: str
     heads: int
     queries: int
     keys: int
     channels: int
+    relays: tuple[str, ...] = ()
 
     def splits(self, cores: int) -> Iterator[tuple[int, int]]:
         """Yields ways to cut heads and queries for at most so many cores."""
@@ -200,21 +211,33 @@ class Product:
         """
         scores = self.keys * (vector_ns(arch, self.channels, 2) + ISSUE_NS)
         means = self.channels * (vector_ns(arch, self.keys, 2) + ISSUE_NS)
-        moved = 2 * self.keys * (self.channels * message_element_ns(arch) + copy_ns(arch, self.channels))
+        moved = 2 * self.keys * self.channels * message_element_ns(arch)
         turned = self.channels * vector_ns(arch, self.keys, 1)
         return heads * (queries * (scores + means + vector_ns(arch, self.keys, 2)) + moved + turned + MESSAGE_NS)
 
-    def best(self, cores: int, arch: Target) -> tuple[float, tuple[int, int]]:
-        """Returns the least working time of so many cores, and the numbers of ranges of heads and queries."""
-        found = (
-            (self.core_ns(-(-self.heads // h), -(-self.queries // q), arch), (h, q)) for h, q in self.splits(cores)
-        )
+    def sending_ns(self, heads: int, receivers: int, senders: int, arch: Target) -> float:
+        """Returns the time in which each sender of keys and values sends its part of `heads` heads to all receivers."""
+        each = -(-self.keys // max(1, senders)) * heads * self.channels
+        return 2 * receivers * (MESSAGE_NS + each * message_element_ns(arch))
+
+    def best(self, cores: int, senders: int, arch: Target) -> tuple[float, tuple[int, int]]:
+        """Returns the least time on at most so many cores, and the numbers of ranges of heads and queries.
+
+        With more cores, each computes less, but there is more to send.
+        """
+        found: list[tuple[float, tuple[int, int]]] = []
+        for heads, most in self.splits(cores):
+            each = -(-self.heads // heads)
+            for queries in {-(-self.queries // n) for n in range(-(-self.queries // most), self.queries + 1)}:
+                work = self.core_ns(each, -(-self.queries // queries), arch)
+                found.append((work + self.sending_ns(each, heads * queries, senders, arch), (heads, queries)))
         return min(found)
 
-    def record(self, cores: Sequence[int], arch: Target) -> DotGrid:
+    def record(self, cores: Sequence[int], senders: int, arch: Target, *, relaying: bool = False) -> DotGrid:
         """Returns the record for some of these cores."""
-        _, (heads, queries) = self.best(len(cores), arch)
-        return DotGrid(even(self.heads, heads), even(self.queries, queries), tuple(cores[: heads * queries]))
+        _, (heads, queries) = self.best(len(cores), senders, arch)
+        own, relays = tuple(cores[: heads * queries]), self.relays if relaying else ()
+        return DotGrid(even(self.heads, heads), even(self.queries, queries), own, relays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +281,13 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
     chains: list[list[TokenLayer]] = [[]]
     products: list[list[Product]] = []
     behind: set[str] = set()
+    made: dict[str, int] = {}  # the last chain that a tensor depends on
+    relays: dict[int, dict[str, None]] = {}
     for node in graph.nodes:
+        made[node.output] = max((made[name] for name in node.inputs if name in made), default=0)
+        if isinstance(node.operator, Elementwise):
+            early = (n for n in node.inputs if made.get(n, made[node.output]) < made[node.output])
+            relays.setdefault(made[node.output] - 1, {}).update(dict.fromkeys(early))
         if isinstance(node.operator, Dot) and multiplies_tokens(graph, node, parts, views):
             if node.inputs[0] not in behind:
                 if chains[-1] or not products:
@@ -273,11 +302,15 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
             chip = layer_target(graph, node, arch)
             extra = extra_ns.get(key, 0.0), constants.get(key, 0)
             tokens = graph.tensors[node.output].image.width
+            made[node.output] = len(chains) - 1
             chains[-1].append(TokenLayer(key, tokens, node.operator, parts[node.inputs[0]], chip, *extra))
     found = [Chain(tuple(chain), arch.xbars_per_core, arch.xbar_rows) for chain in chains]
     if not products or any(chain.form is None for chain in found):
         return None
-    return Stages(tuple(found), tuple(map(tuple, products)))
+    passing = (
+        (replace(together[0], relays=tuple(relays.get(i, ()))), *together[1:]) for i, together in enumerate(products)
+    )
+    return Stages(tuple(found), tuple(passing))
 
 
 def _constants(graph: Graph) -> dict[str, int]:
@@ -324,71 +357,166 @@ def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -
 
     The latency counts with the exponent `knobs.latency`.
     """
-    ways = [(groups, False) for groups in range(1, len(stages.products) + 1)] + [(len(stages.products), True)]
-    found = (_in_groups(stages, arch, cores, groups, apart, knobs) for groups, apart in ways)
+    found = [_in_groups(stages, arch, cores, groups, knobs) for groups in range(1, len(stages.products) + 1)]
+    found.append(_apart(stages, arch, cores, knobs))
     fitting = [choice for choice in found if choice is not None]
     return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)
 
 
-def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, apart: bool, knobs: Knobs) -> TokenCores | None:
-    """Returns the choice with so many groups; None if a group has too few cores for its chains.
-
-    If `apart`, no core of a chain takes part in an attention, so both can work on different samples.
-    """
+def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice with so many groups; None if a group has too few cores for its chains."""
     choice = TokenCores(cores=cores)
+    senders = 1
     for (first, last), (low, high) in zip(even(len(stages.products), groups), even(cores, groups), strict=True):
-        times = _in_group(choice, stages.group(first, last), range(low, high), arch, apart, knobs)
-        if times is None:
+        group, own = stages.group(first, last), range(low, high)
+        found = (_in_group(group, packed, own, arch, senders) for packed in packings(group.chains))
+        fitting = [way for way in found if way is not None]
+        if not fitting:
             return None
-        choice.latency_ns += sum(times)
-        choice.interval_ns = max(choice.interval_ns, *times) if apart else max(choice.interval_ns, sum(times))
+        best = min(fitting, key=lambda way: sum(way.times_ns))
+        for chain, place in best.chains:
+            choice.layers |= dict(chain.records(place, knobs.step_ns))
+        choice.products |= best.products
+        senders = best.senders
+        choice.latency_ns += sum(best.times_ns)
+        choice.interval_ns = max(choice.interval_ns, sum(best.times_ns))
     return choice
 
 
-def _in_group(
-    choice: TokenCores, group: Stages, cores: range, arch: Target, apart: bool, knobs: Knobs
-) -> list[float] | None:
-    """Adds the records of a group. Returns the times of its stages for a sample, or None if it has too few cores.
+@dataclass(slots=True)
+class _Group:
+    """Cores of a group: its chains with their cores, its products, and the times of all of them for a sample.
+
+    senders: number of cores that make keys and values for the next group.
+    """
+
+    chains: list[tuple[Chain, range]]
+    senders: int
+    products: dict[str, DotGrid] = field(default_factory=dict[str, DotGrid])
+    times_ns: list[float] = field(default_factory=list[float])
+
+
+def _in_group(group: Stages, chains: Sequence[Chain], cores: range, arch: Target, given: int) -> _Group | None:
+    """Returns the cores of a group whose layers are in these `chains`; None if it has too few cores.
+
+    given: number of cores of the group before that make keys and values for the first attention.
 
     The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
     """
-    shares = _shares_apart(group, len(cores), arch) if apart else _shares(group.chains, len(cores))
+    shares = _shares(chains, len(cores))
     if shares is None:
         return None
     ends = list(accumulate(shares, initial=cores.start))
-    for chain, first, last in zip(group.chains, ends, ends[1:], strict=False):
-        choice.layers |= dict(chain.records(range(first, last), knobs.step_ns))
-    times = [chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True)]
-    before = len(group.chains) - len(group.products)
-    for i, together in enumerate(group.products):
-        senders = range(ends[i + before - 1], ends[i + before]) if i + before else range(0)
-        busy = range(ends[0], ends[-1]) if apart else senders
-        free = [core for core in cores if core not in busy] or cores
+    placed = [(chain, range(*place)) for chain, place in zip(chains, pairwise(ends), strict=True)]
+    places = {layer.key: (place, chain.copies(len(place))) for chain, place in placed for layer in chain.layers}
+    makers = [places[chain.layers[-1].key] if chain.layers else (range(0), 1) for chain in group.chains]
+    if len(makers) == len(group.products):
+        makers.insert(0, (range(0), given))
+    found = _Group(placed, makers[-1][1])
+    found.times_ns += (chain.core_ns(share) for chain, share in zip(chains, shares, strict=True))
+    for (senders, copies), together in zip(makers, group.products, strict=False):
+        free = [core for core in cores if core not in senders]
         for product in together:
-            choice.products[product.key] = product.record(free, arch)
-            times.append(product.best(len(free), arch)[0])
-    return times
+            found.products[product.key] = product.record(free or cores, copies, arch)
+            time_ns, _ = product.best(len(free or cores), copies, arch)
+            found.times_ns.append(time_ns if free else WAITING * time_ns)
+    return found
 
 
-def _shares_apart(group: Stages, cores: int, arch: Target) -> list[int] | None:
-    """Shares cores among chains and attentions that work at the same time: the slowest chain gets more.
+def packings(chains: Sequence[Chain]) -> Iterator[Sequence[Chain]]:
+    """Yields ways to put the layers of some chains on cores: each chain for itself, and as closely as they fit.
 
-    What is left is for the attentions, until they are slower than any chain. Returns None if nothing is left.
+    Then a core may hold the end of one chain and the begin of the next one.
     """
-    shares = [chain.least for chain in group.chains]
-    while sum(shares) < cores:
-        times = [chain.core_ns(share) for chain, share in zip(group.chains, shares, strict=True)]
-        left = cores - sum(shares)
-        attention = sum(product.best(left, arch)[0] for together in group.products for product in together)
-        slowest = max(range(len(shares)), key=lambda i: times[i])
-        step = group.chains[slowest].least
-        if times[slowest] <= attention or step >= left:
-            return shares
-        shares[slowest] += step
-    return None
+    yield chains
+    whole = [chain for chain in chains if chain.layers]
+    if whole:
+        cores = max(chain.least for chain in whole)
+        yield from (_packed(whole, cores, pixels) for pixels in (whole[0].xbar_rows, 1))
 
 
-def _shares(chains: tuple[Chain, ...], cores: int) -> list[int] | None:
+def _packed(chains: Sequence[Chain], cores: int, pixels: int) -> Sequence[Chain]:
+    """Returns the layers as few chains, in order, if `cores` hold each together, with blocks of so many tokens."""
+    packed: list[list[TokenLayer]] = [[]]
+    used, most = 0, chains[0].xbars_per_core
+    for layer in (layer for chain in chains for layer in chain.layers):
+        xbars = layer.xbars(cores, pixels)
+        if used + xbars > most and packed[-1]:
+            packed.append([])
+            used = 0
+        packed[-1].append(layer)
+        used += xbars
+    return [Chain(tuple(layers), most, chains[0].xbar_rows) for layers in packed]
+
+
+@dataclass(slots=True)
+class _Apart:
+    """Chains and attentions with cores of their own: numbers of cores, first of the chains, then of the attentions."""
+
+    stages: Stages
+    arch: Target
+    chains: list[Chain] = field(init=False)
+    shares: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chains = [chain for chain in self.stages.chains if chain.layers]
+        self.shares = [*(chain.least for chain in self.chains), *(1 for _ in self.stages.products)]
+
+    def senders(self, attention: int) -> int:
+        """Returns the number of cores that make keys and values for an attention."""
+        chain = self.stages.chains[attention]
+        return chain.copies(self.shares[self.chains.index(chain)]) if chain.layers else 1
+
+    def time_ns(self, item: int) -> float:
+        """Returns the time of a chain or an attention for a sample: work, and sending keys and values."""
+        attention = item - len(self.chains)
+        if attention >= 0:
+            products, senders = self.stages.products[attention], self.senders(attention)
+            return sum(product.best(self.shares[item], senders, self.arch)[0] for product in products)
+        chain, sending = self.chains[item], 0.0
+        attention = self.stages.chains.index(chain)
+        if attention < len(self.stages.products):
+            receivers, senders = self.shares[len(self.chains) + attention], self.senders(attention)
+            for product in self.stages.products[attention]:
+                heads = -(-product.heads // receivers)
+                sending += product.sending_ns(heads, receivers, senders, self.arch)
+        return chain.core_ns(self.shares[item]) + sending
+
+    def share(self, cores: int) -> list[float] | None:
+        """Gives the slowest more cores until they are used up. Returns all times; None if there are too few cores."""
+        if sum(self.shares) > cores:
+            return None
+        times = [self.time_ns(item) for item in range(len(self.shares))]
+        while True:
+            slowest = max(range(len(times)), key=times.__getitem__)
+            step = self.chains[slowest].least if slowest < len(self.chains) else 1
+            if sum(self.shares) + step > cores:
+                return times
+            self.shares[slowest] += step
+            times[slowest] = self.time_ns(slowest)
+
+
+def _apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
+    """Returns the choice in which each chain and each attention has cores of its own; None if there are too few.
+
+    They work on different samples at the same time, so the slowest one gets more cores. Values that are needed behind
+    an attention pass through its cores: those that made them begin the next sample.
+    """
+    found = _Apart(stages, arch)
+    times = found.share(cores)
+    if times is None:
+        return None
+    choice = TokenCores(sum(times), max(times), cores)
+    ends = [range(*place) for place in pairwise(accumulate(found.shares, initial=0))]
+    for chain, place in zip(found.chains, ends, strict=False):
+        choice.layers |= dict(chain.records(place, knobs.step_ns))
+    for i, (together, place) in enumerate(zip(stages.products, ends[len(found.chains) :], strict=True)):
+        for product in together:
+            choice.products[product.key] = product.record(place, found.senders(i), arch, relaying=True)
+    return choice
+
+
+def _shares(chains: Sequence[Chain], cores: int) -> list[int] | None:
     """Shares cores among chains that work one after another, in whole copies; None if there are too few.
 
     The sum of `work / cores` is least if cores grow with the root of the work.

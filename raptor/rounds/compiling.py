@@ -19,7 +19,7 @@ from raptor.rounds.ranges import Goal, Ranges
 from raptor.rounds.slices import sliced
 from raptor.rounds.writes import crossbars, groups_of, steady_writes
 from raptor.target.arch import Target
-from raptor.target.device_file import DeviceFile
+from raptor.target.device_file import CrossbarWrite, DeviceFile
 from raptor.target.element import bytes_of
 
 MOST_SLICINGS = 4
@@ -111,7 +111,7 @@ def _known_as(units: Units, original: Units) -> Units:
 
 
 def _ranges(units: Units, job: Job) -> Ranges:
-    return Ranges(units, job.arch, job.wanted.device, job.strategy, job.requantising, job.wanted.goal)
+    return Ranges(units, job.arch, job.wanted.device, job.strategy, job.requantising, job.wanted.batch, job.wanted.goal)
 
 
 def _size_bytes(units: Units, name: str, arch: Target) -> int:
@@ -254,12 +254,10 @@ def waits_of(done: Compiled) -> Iterator[dict[str, int]]:
         yield {name: _size_bytes(units, name, arch) for name in units.waiting(a, b)}
 
 
-def in_words(job: Job) -> str:
-    """Says what rounds would take, by estimate, for the error about a chip that is too small; empty without a way."""
-    try:
-        plan = planned(job).plan()
-    except UserError:
-        return ""
-    from_device = sum(way.write_ns for way in plan.ways)
-    times = f"{plan.batch_ns / 1e6:.3g} ms a sample, {from_device / 1e6:.3g} ms of it writing"
-    return f"{option('rounds', True)} (about {len(plan.ways)} rounds: {times} with {job.wanted.device.name})"
+def in_words(needed: int, arch: Target, device: DeviceFile) -> str:
+    """Says what rounds would take for `needed` crossbars, for the error about a chip that is too small."""
+    rounds = -(-needed // (arch.core_count * arch.xbars_per_core))
+    cells = arch.xbar_rows * arch.xbar_cols
+    each = [CrossbarWrite(k % arch.core_count, arch.xbar_rows, cells) for k in range(needed)]
+    writing_ms = device.write.all_ns(each, arch.cell_bits) / 1e6
+    return f"{option('rounds', True)} ({rounds} or more, which take {writing_ms:.3g} ms to write with {device.name})"

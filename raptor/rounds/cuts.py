@@ -1,5 +1,6 @@
 """The best cuts of a sequence, by dynamic programming: optimal for the sum of the costs of the pieces."""
 
+import math
 from collections.abc import Callable, Collection
 from itertools import pairwise
 
@@ -7,11 +8,20 @@ Cost = Callable[[int, int], float | None]
 """Cost of the piece from one unit up to another (excluded); None if neither it nor any longer one is possible."""
 
 
-def best_cuts(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int, ...], float] | None:
+_ROUNDING = 1 + 1e-9
+
+Least = Callable[[int, int], float]
+"""Lower bound of the cost of all pieces from one unit up to another, however they are cut."""
+
+
+def best_cuts(
+    count: int, cuts: Collection[int], cost: Cost, least: Least = lambda _, __: 0.0, most: float = math.inf
+) -> tuple[tuple[int, ...], float] | None:
     """Returns where pieces begin (without 0) and the sum of their costs, the least; of equal ones the fewest pieces.
 
-    `count`: number of units. `cuts`: units at which a piece may begin. Returns None if no cut is possible.
-    O(count * m) costs are asked for, m = most units of a possible piece.
+    `count`: number of units. `cuts`: units at which a piece may begin. `most`: the cost of some cuts that are known.
+    Returns None if no cut is possible. Asks for O(count * m) costs, m = most units of a possible piece, and not for
+    those that by `least` cannot be in the best cuts.
     """
     best: dict[int, tuple[float, int, tuple[int, ...]]] = {0: (0.0, 0, ())}
     for first in range(count):
@@ -19,11 +29,14 @@ def best_cuts(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int,
             continue
         total, pieces, begun = best[first]
         for last in range(first + 1, count + 1):
+            if last < count and last not in cuts:
+                continue
+            bound = total + least(first, last)
+            if bound > best.get(last, (math.inf,))[0] or bound + least(last, count) > most * _ROUNDING:
+                continue
             own = cost(first, last)
             if own is None:
                 break
-            if last < count and last not in cuts:
-                continue
             way = total + own, pieces + 1, (*begun, first) if first else ()
             best[last] = min(best.get(last, way), way)
     return (best[count][2], best[count][0]) if count in best else None

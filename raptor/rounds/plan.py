@@ -13,6 +13,10 @@ from raptor.rounds.ranges import Ranges, Way
 Found = tuple[tuple[int, ...], float] | None
 
 
+_SIMPLE = {"longest rounds first": first_fit, "one layer a round": one_by_one}
+"""Simple methods to cut: what they take is told, and bounds the search for the best cuts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """A method to cut, the number of its rounds and the estimated time of a batch; None if it finds no way."""
@@ -63,18 +67,19 @@ def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memor
     count = len(ranges.units.nodes)
 
     def cost(first: int, last: int) -> float | None:
-        way = ranges.way(first, last, batch)
+        way = ranges.way(first, last)
         if way is None:
             return None
         own = float(way.cells) if ranges.goal == "writes" else way.batch_ns(batch)
         return own if memory.fits(first, last, batch) else math.inf
 
-    found = best_cuts(count, cuts, cost)
+    simple = {name: method(count, cuts, cost) for name, method in _SIMPLE.items()}
+    most = min((known[1] for known in simple.values() if known is not None), default=math.inf)
+    found = best_cuts(count, cuts, cost, ranges.least, most)
     if found is None or math.isinf(found[1]):
         raise _fault(ranges, cuts, batch, memory)
     ways = _ways(ranges, found[0], count, batch)
-    ends = ("longest rounds first", first_fit), ("one layer a round", one_by_one)
-    others = tuple(_alternative(name, method(count, cuts, cost), ranges, count, batch) for name, method in ends)
+    others = tuple(_alternative(name, known, ranges, count, batch) for name, known in simple.items())
     return Plan(found[0], ways, batch, tuple(_reasons(ranges, found[0], ways, batch)), others)
 
 
@@ -82,13 +87,13 @@ def _reasons(ranges: Ranges, cuts: tuple[int, ...], ways: tuple[Way, ...], batch
     """Yields why each cut is there."""
     ends = (0, *cuts, len(ranges.units.nodes))
     for k, cut in enumerate(cuts):
-        joined = ranges.way(ends[k], ends[k + 2], batch)
+        joined = ranges.way(ends[k], ends[k + 2])
         apart_ns = ways[k].batch_ns(batch) + ways[k + 1].batch_ns(batch)
         yield Reason(cut, apart_ns, None if joined is None else joined.batch_ns(batch))
 
 
 def _ways(ranges: Ranges, cuts: tuple[int, ...], count: int, batch: int) -> tuple[Way, ...]:
-    found = (ranges.way(a, b, batch) for a, b in zip((0, *cuts), (*cuts, count), strict=True))
+    found = (ranges.way(a, b) for a, b in zip((0, *cuts), (*cuts, count), strict=True))
     return tuple(way for way in found if way is not None)
 
 

@@ -10,14 +10,19 @@ import numpy.typing as npt
 from raptor import pipeline
 from raptor.common.errors import CapacityError, UserError
 from raptor.frontend.segments.units import Units
-from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.ir import Dot, Filter, Graph, Node
 from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import Decision, LineUnfolding, OnVectorUnit, layer_nodes
 from raptor.mapping.estimate import estimate, least_xbars
-from raptor.mapping.rows import KnownPlans, map_rows
+from raptor.mapping.knobs import DEFAULT
+from raptor.mapping.rows import KnownPlans, layer_plans, map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
+
+Floats = npt.NDArray[np.float64]
+WORTH_LESS = 0.1
+"""Part of a round's time that writing takes at least where fewer cores, with less to write, are tried."""
 
 Goal = Literal["time", "writes"]
 SHARES: Mapping[Goal, tuple[float, ...]] = {"time": (1.0, 0.5, 0.25), "writes": (1.0, 0.5, 0.25, 0.125, 0.0625)}
@@ -41,16 +46,18 @@ class Way:
 
 @dataclass(slots=True, eq=False)
 class Ranges:
-    """The ranges of a model in units on a chip. `strategy`: the mapping; `known`: ways by the shape of a range."""
+    """The ranges of a model in units on a chip. `strategy`: the mapping; `plans`: plans of layers that are known."""
 
     units: Units
     arch: Target
     device: DeviceFile
     strategy: str
     requantising: Requantising
+    batch: int
     goal: Goal = "time"
     plans: KnownPlans = field(default_factory=dict[Any, Any])
     _graph: Graph | None = None
+    _work: Floats | None = None
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict[object, tuple[Way, ...]])
     _ways: dict[tuple[int, int], tuple[Way, ...]] = field(default_factory=dict[tuple[int, int], tuple[Way, ...]])
     refused: dict[tuple[int, int], UserError] = field(default_factory=dict[tuple[int, int], UserError])
@@ -78,12 +85,33 @@ class Ranges:
             self._ways[first, last] = self._known[shape]
         return self._ways[first, last]
 
-    def way(self, first: int, last: int, batch: int) -> Way | None:
+    def way(self, first: int, last: int) -> Way | None:
         """Returns the best way for a batch; None if the range does not fit the chip."""
         found = self.ways(first, last)
         if self.goal == "writes":
-            return min(found, key=lambda w: (w.cells, w.batch_ns(batch)), default=None)
-        return min(found, key=lambda w: (w.batch_ns(batch), w.cells), default=None)
+            return min(found, key=lambda w: (w.cells, w.batch_ns(self.batch)), default=None)
+        return min(found, key=lambda w: (w.batch_ns(self.batch), w.cells), default=None)
+
+    def least(self, first: int, last: int) -> float:
+        """Returns a lower bound of the time of a batch for some units, however they are cut: their work, spread evenly.
+
+        It is 0 with the goal `writes`, and where attentions share cores with layers.
+        """
+        if self._work is None:
+            self._work = np.concatenate([[0.0], np.cumsum(self._work_ns())])
+        return float(self._work[last] - self._work[first]) / self.arch.core_count * self.batch
+
+    def _work_ns(self) -> Floats:
+        """Returns the least work of each unit for a sample, of all its cores together."""
+        found = np.zeros(len(self.units.nodes))
+        attends = any(isinstance(node.operator, Dot) for node in self.graph.nodes)
+        if self.goal == "writes" or self.strategy != "rows" or attends:
+            return found
+        for key, plans in layer_plans(self.graph, self.arch, DEFAULT, known=self.plans).items():
+            unit = self.units.unit_of.get(key)
+            if unit is not None:
+                found[unit] += min(plan.core_ns * plan.cores for plan in plans)
+        return found
 
     def refuse(self, first: int, last: int, error: UserError) -> None:
         """Takes note that a range cannot be compiled."""
@@ -95,9 +123,12 @@ class Ranges:
             return
         for cores in dict.fromkeys(max(1, int(most * share)) for share in SHARES[self.goal]):
             try:
-                yield self._way(graph, self.arch.with_places(range(cores)))
+                way = self._way(graph, self.arch.with_places(range(cores)))
             except CapacityError:
                 return  # fewer cores hold even less
+            yield way
+            if self.goal == "time" and way.write_ns < WORTH_LESS * way.batch_ns(self.batch):
+                return
 
     def _way(self, graph: Graph, arch: Target) -> Way:
         decision = decide(self.strategy, graph, arch, self.plans)

@@ -286,7 +286,18 @@ class TokenLowering(LineLowering):
     def operand(self, node: Node, name: str, y: int, p: int, cell: Cell, core: int | None, parts: Parts) -> Tile:
         if self.is_open(name) and self.same_pixels(name, node.output):
             return self.view(node, name, y, parts[p], cell.cols, core or 0)
+        relay = next((grid for grid in self.flow.products.values() if name in grid.relays), None)
+        if relay is not None and core is not None and self.same_pixels(name, node.output):
+            return self.relayed(node, self.as_parts(name, parts), y, p, cell.cols, (relay.relay(cell.cols[0], p), core))
         return LineLowering.operand(self, node, name, y, p, cell, core, parts)
+
+    def relayed(self, node: Node, name: str, y: int, p: int, cols: Range, cores: tuple[int, int]) -> Tile:
+        """Returns pixels of a line on the second of two cores; they are copied to the first one before."""
+        held = self.line_on(node, name, y, p, cols, cores[0], exact=True).tile
+        tile = replace(held, name=f"{held.name}.passed@{cores[1]}")
+        op = Copy(tile, held, 0, 0, held.elements)
+        self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), cores[1], y / self.image(node.output).rows)
+        return tile
 
     def bind_grid(self, name: str, node: str, grid: Grid) -> None:
         self.born.setdefault(grid.lines[0][0][0].tile.name, len(self.born))

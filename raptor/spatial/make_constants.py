@@ -27,14 +27,19 @@ ONE = "constant.one"
 """Name of the number 1 by which matrices of constants are multiplied."""
 
 
+_Row = tuple[int, int]
+
+
 @dataclass(slots=True)
 class _Constants:
-    """Constants of a core. first: number of the compute that reads one first. users: the operands, one for each use."""
+    """Constants of a core. first: number of the compute that reads one first. users: the operands, one for each use.
+
+    With each operand comes the row that its reader needs: pixels and channels.
+    """
 
     core: int
     first: int
-    users: list[tuple[ConstantTile, int]] = field(default_factory=list[tuple[ConstantTile, int]])
-    """Each constant, and the number of elements for which its reader repeats it."""
+    users: list[tuple[ConstantTile, _Row]] = field(default_factory=list[tuple[ConstantTile, tuple[int, int]]])
 
     @property
     def key(self) -> str:
@@ -82,7 +87,7 @@ def _constants_of(partition: Partition) -> dict[int, _Constants]:
     for i, (compute, core) in enumerate(zip(partition.graph.computes, partition.cores, strict=True)):
         for op in compute.body:
             for tile in _short_constants(op):
-                found.setdefault(core, _Constants(core, i)).users.append((tile, _row_elements(tile, op.result)))
+                found.setdefault(core, _Constants(core, i)).users.append((tile, _row(tile, op.result)))
     return found
 
 
@@ -92,9 +97,9 @@ def _short_constants(op: BodyOp) -> Iterator[ConstantTile]:
         yield from (t for t in op.sources if isinstance(t, ConstantTile) and t.pixels == 1 and t.element == MODELLED)
 
 
-def _row_elements(tile: ConstantTile, result: Tile) -> int:
-    """Returns the number of elements for which a function needs a constant: those of a row of the result."""
-    return max(tile.elements, result.width * result.channels)
+def _row(tile: ConstantTile, result: Tile) -> _Row:
+    """Returns pixels and channels of the row for which a function needs a constant: those of its result."""
+    return result.width, max(tile.channels, result.channels)
 
 
 def _with_products(partition: Partition, found: dict[int, _Constants], arch: Target) -> Partition:
@@ -105,7 +110,7 @@ def _with_products(partition: Partition, found: dict[int, _Constants], arch: Tar
     positions: list[float] = []
     filters: dict[str, Filter] = {}
     known: dict[str, ConstantTile] = {}
-    made: dict[tuple[int, bytes, int], Tile] = {}
+    made: dict[tuple[int, bytes, _Row], Tile] = {}
     for i, (compute, core) in enumerate(zip(graph.computes, partition.cores, strict=True)):
         if i in found:
             product, filters[found[i].key], tiles = _product(found[i], compute, arch)
@@ -126,22 +131,22 @@ def _with_products(partition: Partition, found: dict[int, _Constants], arch: Tar
 
 def _product(
     constants: _Constants, reader: Compute, arch: Target
-) -> tuple[Compute, Filter, dict[tuple[bytes, int], Tile]]:
-    """Returns the compute that makes the constants of a core, its weights, and the tile of each constant and length."""
+) -> tuple[Compute, Filter, dict[tuple[bytes, _Row], Tile]]:
+    """Returns the compute that makes the constants of a core, its weights, and the tile of each constant and row."""
     values = constants.values()
     starts = dict(zip(values, np.cumsum([0, *(t.elements for t in values.values())]).tolist(), strict=False))
-    row = np.concatenate([tile.values for tile in values.values()])
-    together = Tile(constants.key, 1, 1, row.size)
-    matrix = Matrix(0, (0, 1), (0, row.size), -(-row.size // arch.outputs_per_xbar))
-    tiles: dict[tuple[bytes, int], Tile] = {}
+    weights = np.concatenate([tile.values for tile in values.values()])
+    together = Tile(constants.key, 1, 1, weights.size)
+    matrix = Matrix(0, (0, 1), (0, weights.size), -(-weights.size // arch.outputs_per_xbar))
+    tiles: dict[tuple[bytes, _Row], Tile] = {}
     body: list[BodyOp] = [ApplyLine(together, (Tile(ONE, 1, 1, 1),), np.zeros((1, 4), np.int64))]
-    for tile, elements in constants.users:
-        key = tile.values.tobytes(), elements
+    for tile, row in constants.users:
+        key = tile.values.tobytes(), row
         if key not in tiles:
-            tiles[key] = Tile(f"{constants.key}.{len(tiles)}", 1, 1, elements)
-            body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile.elements, elements)))
+            tiles[key] = Tile(f"{constants.key}.{len(tiles)}", 1, *row)
+            body.append(Move(tiles[key], (together,), _runs(starts[key[0]], tile.elements, tiles[key].elements)))
     product = Compute(reader.node, reader.op_type, constants.key, (matrix,), tuple(body), tuple(tiles.values()))
-    return product, Filter(row.reshape(1, 1, -1), Window.point((1,))), tiles
+    return product, Filter(weights.reshape(1, 1, -1), Window.point((1,))), tiles
 
 
 def _runs(first: int, count: int, elements: int) -> npt.NDArray[np.int64]:
@@ -152,11 +157,11 @@ def _runs(first: int, count: int, elements: int) -> npt.NDArray[np.int64]:
     return np.stack(np.broadcast_arrays(at, 0, first, 1, count), axis=1)
 
 
-def _reading(op: BodyOp, core: int, made: dict[tuple[int, bytes, int], Tile]) -> BodyOp:
+def _reading(op: BodyOp, core: int, made: dict[tuple[int, bytes, _Row], Tile]) -> BodyOp:
     """Returns the operation with the tiles that were made in place of its constants."""
     short = list(_short_constants(op))
     if not short:
         return op
     assert isinstance(op, Vector)
-    known = {id(t): made.get((core, t.values.tobytes(), _row_elements(t, op.result))) for t in short}
+    known = {id(t): made.get((core, t.values.tobytes(), _row(t, op.result))) for t in short}
     return replace(op, sources=tuple(known.get(id(t)) or t for t in op.sources))

@@ -1,5 +1,6 @@
 """The dynamic programme gives the best of all cuts, on the cost model with which models are compiled."""
 
+import math
 from collections.abc import Callable
 from itertools import combinations
 
@@ -43,7 +44,8 @@ def ranges_of(seed: int) -> tuple[Ranges, int]:
     arch = load(xbar=16, cores=int(rng.integers(1, 6)), xbars_per_core=int(rng.integers(4, 40)))
     device = load_device(str(rng.choice(["reram-puma", "reram-verify", "sram"])))
     units = units_of(model, Fixed(), lambda _: None)
-    return Ranges(units, arch, device, "rows", Requantising("exact")), int(2 ** rng.integers(0, 9))
+    batch = int(2 ** rng.integers(0, 9))
+    return Ranges(units, arch, device, "rows", Requantising("exact"), batch), batch
 
 
 def check(seed: int) -> bool:
@@ -52,16 +54,17 @@ def check(seed: int) -> bool:
     count, cuts = len(ranges.units.nodes), ranges.units.cuts
 
     def cost(first: int, last: int) -> float | None:
-        way = ranges.way(first, last, batch)
+        way = ranges.way(first, last)
         return None if way is None else way.batch_ns(batch)
 
-    found, wanted = best_cuts(count, cuts, cost), brute_force(count, cuts, cost)
+    simple = [method(count, cuts, cost) for method in (first_fit, one_by_one)]
+    most = min((s[1] for s in simple if s is not None), default=math.inf)
+    found, wanted = best_cuts(count, cuts, cost, ranges.least, most), brute_force(count, cuts, cost)
     assert (found is None) == (wanted is None)
     if found is None or wanted is None:
         return False
     assert found[1] == pytest.approx(wanted)
-    for method in (first_fit, one_by_one):
-        other = method(count, cuts, cost)
+    for other in simple:
         assert other is None or other[1] >= found[1] * (1 - 1e-12)
     return True
 

@@ -42,7 +42,7 @@ def test_a_model_that_fits_is_as_ever(tmp_path: Path):
 
 
 def test_the_refusal_says_what_rounds_would_take():
-    with pytest.raises(CapacityError, match=r"rounds=True \(about \d rounds: .* ms a sample, .* of it writing with re"):
+    with pytest.raises(CapacityError, match=r"rounds=True \(3 or more, which take .* ms to write with reram-puma"):
         raptor.compile(chain(), **CHIP)
 
 

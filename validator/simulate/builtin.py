@@ -26,6 +26,7 @@ from validator.simulate.blocked import deadlock
 from validator.simulate.cycle_model import CycleModel, Run
 from validator.simulate.efficiency import Efficiency, macs_of
 from validator.simulate.geometry import check_geometry
+from validator.simulate.links import links_of
 from validator.simulate.simulation_report import CoreUse, SimulationReport
 from validator.simulate.state import Core, Stop
 
@@ -93,6 +94,7 @@ def simulate(
         critical_path_ns={name: ps / 1000 for name, ps in layers.by_layer(machine, of, credit).items()},
         seconds={"load": loaded - begin, "run": ran - loaded, "explain": done - ran},
         warnings=machine.warnings,
+        links=links_of(machine, target.file, interval_ns or latency_ns),
     )
 
 

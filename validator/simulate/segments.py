@@ -16,6 +16,7 @@ from validator.hosted.rounds import read_device, read_rounds
 from validator.options import Mode
 from validator.simulate import builtin
 from validator.simulate.efficiency import Efficiency
+from validator.simulate.links import LinkUse
 from validator.simulate.reloading import parts_of, reloading_of, with_reloading
 from validator.simulate.simulation_report import SimulationReport
 
@@ -112,8 +113,15 @@ def _together(program: str, reports: Sequence[SimulationReport], note: str) -> S
         critical_path_by="node" if all(r.critical_path_by == "node" for r in reports) else "instruction",
         critical_path_ns=_joined(reports),
         seconds={name: sum(r.seconds[name] for r in reports) for name in reports[0].seconds},
+        links=_busiest(reports),
         warnings=(*([note] if note else ()), *dict.fromkeys(w for r in reports for w in r.warnings)),
     )
+
+
+def _busiest(reports: Sequence[SimulationReport]) -> tuple[LinkUse, ...]:
+    """Returns for each link the use by the segment that uses it most."""
+    found = zip(*(r.links for r in reports), strict=True)
+    return tuple(max(uses, key=lambda use: use.share) for uses in found)
 
 
 def _joined(reports: Sequence[SimulationReport]) -> dict[str, float]:

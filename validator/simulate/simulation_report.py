@@ -12,6 +12,7 @@ from raptor.common.console import Console
 from raptor.common.names import shorten
 from raptor.common.strict import WallTimes
 from validator.options import Mode
+from validator.simulate.links import MOST_USED, LinkUse
 from validator.simulate.reloading import Reloading
 
 _BUSIEST = 5
@@ -50,7 +51,8 @@ class SimulationReport:
     `macs`: MACs of a sample, if the compiler noted them; `tops` (2 operations each), `tops_per_w` and `pj_per_mac`
     follow from them, in the mode simulated. `critical_path_ns`: by ONNX node, or by instruction if nodes are not known.
     `reloading`: figures of a program in rounds. Its `latency_ns` is the time of a batch with writing, its `interval_ns`
-    that divided by the samples, and its energy contains writing.
+    that divided by the samples, and its energy contains writing. `links`: those between chips; above a share of 0.7,
+    times are lower bounds, as the simulator has no contention.
     """
 
     program: str
@@ -75,6 +77,12 @@ class SimulationReport:
     seconds: WallTimes = field(default_factory=dict[str, float])
     warnings: tuple[str, ...] = ()
     reloading: Reloading | None = None
+    links: tuple[LinkUse, ...] = ()
+
+    @property
+    def crowded(self) -> tuple[LinkUse, ...]:
+        """The links that are used so much that times are lower bounds: the simulator lets all flits pass at once."""
+        return tuple(link for link in self.links if link.share > MOST_USED)
 
 
 def to_json(report: SimulationReport) -> bytes:
@@ -100,7 +108,7 @@ def show(report: SimulationReport, console: Console, *, quiet: bool = False) -> 
 def _summary(report: SimulationReport) -> str:
     figures = [f"{report.program}:"]
     if report.latency_ns is not None:
-        figures.append(f"latency {time_text(report.latency_ns)},")
+        figures.append(f"latency {'at least ' if report.crowded else ''}{time_text(report.latency_ns)},")
     if report.samples_per_s is not None:
         figures.append(f"{number_text(report.samples_per_s)} samples/s,")
     figures.append(f"energy {energy_text(report.energy_pj or 0.0)}")
@@ -114,11 +122,12 @@ def _slowest(report: SimulationReport) -> list[tuple[str, float]]:
 
 def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str, str]]:
     rows = [("estimator", report.estimator)]
+    least, most = ("at least ", "at most ") if report.crowded else ("", "")
     if report.latency_ns is not None:
-        rows.append(("latency", f"{time_text(report.latency_ns)}  ({report.instructions:,} instructions)"))
+        rows.append(("latency", f"{least}{time_text(report.latency_ns)}  ({report.instructions:,} instructions)"))
     if report.interval_ns is not None:
         rate = number_text(report.samples_per_s or 0.0)
-        rows.append(("throughput", f"{rate} samples/s, one each {time_text(report.interval_ns)}"))
+        rows.append(("throughput", f"{most}{rate} samples/s, one each {time_text(report.interval_ns)}"))
     if report.energy_pj is not None:
         rows.append(("energy", f"{energy_text(report.energy_pj)} a sample{_parts(report.energy_parts_pj)}"))
     if report.tops is not None and report.tops_per_w is not None and report.pj_per_mac is not None:
@@ -127,6 +136,7 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
         rows.append(("effective", f"{shown}  ({report.macs:,} MACs, 2 operations each)"))
     if report.reloading is not None:
         rows += _reloading_rows(report.reloading)
+    rows += _link_rows(report)
     if report.xbars_available:
         share = report.xbars_used / report.xbars_available
         rows.append(("crossbars", f"{report.xbars_used:,} of {report.xbars_available:,} ({share:.1%})"))
@@ -141,6 +151,14 @@ def _rows(report: SimulationReport, names: Mapping[str, str]) -> list[tuple[str,
     if len(report.critical_path_ns) > _LAYERS:
         rows.append(("", f"        and {len(report.critical_path_ns) - _LAYERS} more"))
     return rows
+
+
+def _link_rows(report: SimulationReport) -> Iterator[tuple[str, str]]:
+    """Yields the use of each link between chips."""
+    for link in report.links:
+        wait = ": others would wait, which is not modelled, so no time is known" if link in report.crowded else ""
+        a, b = link.chips
+        yield f"link {a}-{b}", f"{link.flits:,} flits a sample, used {link.share:.1%} of the time{wait}"
 
 
 def _reloading_rows(found: Reloading) -> Iterator[tuple[str, str]]:

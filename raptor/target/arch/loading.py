@@ -17,7 +17,8 @@ from raptor.common.errors import UserError
 from raptor.common.options import MOST_BITS, parse_xbar
 from raptor.common.spelling import option
 from raptor.target.arch.fields import set_fields
-from raptor.target.arch.network import mesh_layout, write_mesh
+from raptor.target.arch.links import linked_layout, linked_table, parse_link
+from raptor.target.arch.network import write_mesh
 from raptor.target.arch.pimsim import presets, read_arch, target_of
 from raptor.target.arch.schema import NETWORK_FILE, ArchFile, field_model
 from raptor.target.arch.table import LIMIT_BYTES, parse_table
@@ -37,6 +38,8 @@ def load(
     xbars_per_core: int | None = None,
     cell_bits: int | None = None,
     element_bits: int = 8,
+    chips: int | None = None,
+    link: str | None = None,
     fields: Mapping[str, Any] | None = None,
     network: bool = True,
 ) -> Target:
@@ -44,7 +47,8 @@ def load(
 
     The network is the table that the file names, or else the built-in mesh. For another number of cores, the mesh is
     laid out again, as square as possible. With smaller crossbars, the numbers of DACs and ADCs are lowered to fit;
-    otherwise the simulator would compute wrong times. `fields` are other fields of the file by name
+    otherwise the simulator would compute wrong times. With `chips`, `cores` counts those of one chip, and `link` says
+    what a flit costs from chip to chip (`raptor.target.arch.links`). `fields` are other fields of the file by name
     (`raptor.target.arch.fields`). If not `network`, no table is read, because only sizes are needed. Raises `UserError`
     for a file or network table that cannot be read or does not follow the schema, and for sizes that make no sense.
     """
@@ -60,10 +64,12 @@ def load(
     core = _section(chip, "core_config", source)
     links = _section(chip, "network_config", source)
     own = _own_table(raw, source) if arguments.flag("network", network) else None
-    if cores is not None:
-        chip["core_cnt"] = cores
+    several = _several(raw, source, chips, link)
+    each = _cores_each(raw, source) if cores is None else cores
+    if cores is not None or chips is not None:
+        chip["core_cnt"] = each * (several or 1)
         if own is None:
-            links["layout"] = list(mesh_layout(cores))
+            links["layout"] = list(linked_layout(each, several or 1))
     matrix = _section(core, "matrix_config", source)
     notes: list[str] = []
     if size is not None:
@@ -80,9 +86,41 @@ def load(
     table = None
     if own is not None:
         table = parse_table(*own, file.chip_config.core_cnt, file.chip_config.global_memory_switch_id)
+    elif file.chips is not None and network:
+        table = linked_table(file.chip_config.core_cnt // file.chips.count, file.chips, _memory_id(file))
     target = target_of(file, table, element_bits, tuple(notes))
     _check(target)
     return target
+
+
+def _several(raw: dict[str, Any], source: str | Path, chips: int | None, link: str | None) -> int | None:
+    """Puts chips and link into the object of a file. Returns the number of chips; None for one."""
+    count = whole_or_none("chips", chips, 1, 2**16)
+    given = _section(raw, "chips", source) if raw.get("chips") is not None or (count or 1) > 1 else {}
+    if count == 1:
+        raw["chips"] = None
+        given = {}
+    elif count is not None:
+        given["count"] = count
+        if "link_ns" not in given and link is None:
+            raise UserError(f"{option('chips', count)}: say what a flit costs from chip to chip, with {option('link')}")
+    if link is not None:
+        if not given:
+            raise UserError(f"{option('link', link)}: only with {option('chips')}, which are linked")
+        found = parse_link(link)
+        given |= {"link_ns": found.ns, "link_pj": found.pj}
+    count = given.get("count")
+    return count if isinstance(count, int) else None
+
+
+def _cores_each(raw: dict[str, Any], source: str | Path) -> int:
+    """Returns the cores of a chip, before the number of chips is changed."""
+    file = _parse(read_arch(source), source)
+    return file.chip_config.core_cnt // (file.chips.count if file.chips else 1)
+
+
+def _memory_id(file: ArchFile) -> int:
+    return file.chip_config.global_memory_switch_id
 
 
 def _own_table(raw: dict[str, Any], source: str | Path | None) -> tuple[Path, bytes] | None:
@@ -175,6 +213,11 @@ def _check(target: Target) -> None:
         raise UserError(
             f"global_memory_switch_id {target.memory_id} in chip_config, {core_id} in core_config; the simulator needs "
             "them equal"
+        )
+    several = target.file.chips
+    if several is not None and target.file.chip_config.core_cnt % several.count:
+        raise UserError(
+            f"chips.count {several.count}: {target.file.chip_config.core_cnt} cores cannot be shared evenly"
         )
     if target.memory_id >= 0:
         raise UserError(f"global_memory_switch_id {target.memory_id}: expected a number below 0, cores have the others")

@@ -86,9 +86,11 @@ def flit_ns(target: Target, source: Ints, to: Ints) -> Ints | Floats:
 
 
 def typical_flit_ns(target: Target) -> float:
-    """Estimates the time in ns of a flit between two cores that have no places yet."""
+    """Estimates the time in ns of a flit between two cores that have no places yet; of several chips, on the same."""
     if target.table is not None:
-        return float(np.median(target.table.between_cores_ns)) if target.core_count > 1 else 0.0
+        count = target.cores_per_chip
+        between = target.table.latency_ns[:count, :count][~np.eye(count, dtype=np.bool_)]
+        return float(np.median(between)) if count > 1 else 0.0
     return MESH_FLIT_NS
 
 

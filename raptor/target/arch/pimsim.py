@@ -46,16 +46,17 @@ def _content(source: str | Path) -> bytes:
 
 
 def target_of(file: ArchFile, table: Table | None, element_bits: int, notes: tuple[str, ...]) -> Target:
-    """Makes a target of one chip with ideal cells. `table`: the file's own network table, None for the mesh.
+    """Makes a target with ideal cells. `table`: the file's own network table, None for the mesh.
 
     `element_bits` is the width of all elements. `notes`: see `Target`.
     """
     chip = file.chip_config
     rows, cols = chip.network_config.layout
+    count = file.chips.count if file.chips else 1
     return Target(
         file=file,
-        chips=1,
-        cores_per_chip=chip.core_cnt,
+        chips=count,
+        cores_per_chip=chip.core_cnt // count,
         core=_core(chip.core_config),
         memory=_memory(chip.global_memory_config),
         network=Network(chip.network_config.bus_width, rows, cols, chip.global_memory_switch_id, table),

@@ -4,9 +4,9 @@ Names and defaults are those of the simulator. It ignores misspelt fields; RAPTO
 here, the simulator works; outside, it also accepts zeros that make it hang (`period`, `rob_size`) or divide by zero.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 GLOBAL_MEMORY_ID = -10
 NETWORK_FILE = "network.json"
@@ -153,11 +153,32 @@ class SimConfig(_Schema):
     )
 
 
+class ChipsConfig(_Schema):
+    """Several equal chips in a row, each linked with the next; the first has the global memory.
+
+    The simulator ignores this section: the network table has the latencies and energies that follow from it.
+    """
+
+    count: Annotated[int, Field(ge=2, le=2**16)] = Field(description="chips; each has an equal part of core_cnt")
+    link_ns: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = Field(
+        description="ns that a flit takes more over each link, which carries one flit in this time"
+    )
+    link_pj: Power = Field(description="pJ of a flit over a link")
+
+
 class ArchFile(_Schema):
     """A pimsim-nn architecture file."""
 
     chip_config: ChipConfig = Field(description="the hardware")
     sim_config: SimConfig = Field(default=SimConfig(), description="the simulation")
+    chips: ChipsConfig | None = Field(None, description="left out for one chip")
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialise(self)
+        if self.chips is None:
+            values.pop("chips", None)
+        return values
 
 
 def field_model(model: type[BaseModel], name: str) -> type[BaseModel] | None:

@@ -1,0 +1,57 @@
+"""Transformers whose chains and attentions have cores of their own: values pass through the cores of attentions."""
+
+from dataclasses import replace
+
+import pytest
+
+import models
+from raptor.mapping.check import faults_of
+from raptor.mapping.decision import DotGrid
+from raptor.spatial.ir import Copy
+from tests.pipeline import Passes, by_line, check, line_flow, passes
+
+CHIP = {"xbar": 64, "xbars_per_core": 24, "cores": 16}
+MODEL = models.build("bert_tiny", seed=0, depth=2, dim=64, heads=2, tokens=8)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Passes:
+    return passes(MODEL, **CHIP, mapping="rows")
+
+
+def relaying(compiled: Passes) -> list[DotGrid]:
+    return [grid for grid in line_flow(compiled.decision).products.values() if grid.relays]
+
+
+def test_chains_and_attentions_share_no_cores(compiled: Passes):
+    attentions = {core for grid in relaying(compiled) for core in grid.cores}
+    chains = {core for layer in by_line(compiled.decision).values() for core in layer.cores}
+    assert attentions
+    assert not attentions & chains
+
+
+def test_values_pass_through_the_attention_before_their_reader(compiled: Passes):
+    """Each copy of such a value to its reader is of a copy on a core of the attention."""
+    core_of = {
+        op.result.name: core
+        for compute, core in zip(compiled.spatial.computes, compiled.partition.cores, strict=True)
+        for op in compute.body
+    }
+    copies = [op for c in compiled.spatial.computes for op in c.body if isinstance(op, Copy)]
+    passed = [op for op in copies if ".passed@" in op.result.name]
+    attentions = {core for grid in relaying(compiled) for core in grid.cores}
+    assert len(passed) >= len(relaying(compiled))
+    assert {core_of[op.source.name] for op in passed} <= attentions
+    assert all(core_of[op.result.name] not in attentions for op in passed)
+
+
+def test_the_program_is_right():
+    check(MODEL, tolerance=1e-4, **CHIP)
+
+
+def test_an_unknown_value_is_refused(compiled: Passes):
+    flow = line_flow(compiled.decision)
+    name, grid = next(iter(flow.products.items()))
+    products = flow.products | {name: replace(grid, relays=("nothing",))}
+    decision = replace(compiled.decision, flow=replace(flow, products=products))
+    assert "nothing is no tensor" in next(faults_of(decision, compiled.graph, compiled.arch))

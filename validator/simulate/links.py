@@ -1,0 +1,53 @@
+"""Use of the links between chips: the simulator has no contention, so a link used too much makes times wrong."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.target.arch import ArchFile
+from raptor.target.arch.links import chip_of
+from raptor.target.isa import OPCODE
+from validator.simulate.cycle_model import CycleModel
+
+Ints = npt.NDArray[np.int64]
+
+MOST_USED = 0.7
+"""Part of the time above which a link would make others wait, so that times are lower bounds only."""
+_A, _D = 1, 4
+"""Indices of the words of an instruction that hold its partner and its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """A link from one chip to the next. `share`: part of a sample's time in which it carries `flits`, both ways."""
+
+    chips: tuple[int, int]
+    flits: int
+    share: float
+
+
+def links_of(machine: CycleModel, arch: ArchFile, time_ns: float) -> tuple[LinkUse, ...]:
+    """Returns the use of each link for a sample that takes `time_ns`; none on one chip."""
+    if arch.chips is None:
+        return ()
+    crossed = _crossed(machine, arch, arch.chips.count)
+    return tuple(
+        LinkUse((k, k + 1), int(flits), float(flits) * arch.chips.link_ns / max(time_ns, 1e-9))
+        for k, flits in enumerate(crossed.tolist())
+    )
+
+
+def _crossed(machine: CycleModel, arch: ArchFile, count: int) -> Ints:
+    """Returns the flits over each link: a message crosses all between its chips, the memory is on the first."""
+    sends = np.flatnonzero(machine.opcodes == OPCODE["send"])
+    memory = np.flatnonzero(np.isin(machine.opcodes, (OPCODE["ld"], OPCODE["st"])))
+    used = np.concatenate([sends, memory])
+    source = chip_of(machine.cores[machine.core_of[used]], count, arch.chip_config.core_cnt)
+    ends = np.concatenate([machine.words[sends, _A], np.zeros(len(memory), np.int64)]).astype(np.int64)
+    to = chip_of(ends, count, arch.chip_config.core_cnt)
+    flits = -(-machine.words[used, _D] // arch.chip_config.network_config.bus_width)
+    links = np.zeros(count - 1, np.int64)
+    for k in range(count - 1):
+        links[k] = flits[(np.minimum(source, to) <= k) & (np.maximum(source, to) > k)].sum()
+    return links
