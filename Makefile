@@ -14,7 +14,7 @@ GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-device bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-device bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -92,6 +92,9 @@ bench: $(READY)  ## time and memory of compile and validate by both mappings, be
 
 bench-accuracy: $(READY)  ## accuracy of the trained network in each form of quantisation, by onnxruntime and by streams
 	$(BIN)/python benchmarks/accuracy.py
+
+bench-analog: $(READY)  ## accuracy of the trained network on crossbars with converters and errors of cells
+	$(BIN)/python benchmarks/analog.py
 
 bench-growth: $(READY)  ## how compilation by the reference mapping grows with image size, channels, cores, model size
 	$(BIN)/python benchmarks/growth.py

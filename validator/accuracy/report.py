@@ -133,14 +133,16 @@ def show(report: AccuracyReport, console: Console, *, quiet: bool) -> None:
     """Prints the report."""
     if not quiet:
         console.print(_pairs({"crossbar": report.crossbar, **report.settings}))
-        if report.converters:
-            console.print(_converters(report))
-        if report.layers:
-            console.print(_noise(report))
         if report.sweep:
             console.print(_sweep(report))
+        else:
+            console.print(*_tables(report), sep="\n")
     for line in _verdict(report):
         console.print(line, soft_wrap=True)
+
+
+def _tables(report: AccuracyReport) -> list[Table]:
+    return [*([_converters(report)] if report.converters else []), *([_noise(report)] if report.layers else [])]
 
 
 def _verdict(report: AccuracyReport) -> Iterator[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
-from validator.crossbar.cells import program
+from validator.crossbar.cells import Programmed, program
 from validator.crossbar.converters import Codes, Ranges, calibrated_ranges, codes_of, fixed_ranges
 from validator.crossbar.encodings import Planes, encode
 from validator.crossbar.inputs import SIGN, Step, steps
@@ -38,7 +38,8 @@ class Array:
 
     `held` [planes, driven rows, cols] are the levels that the cells hold, pairs subtracted, and `variance` that of a
     read; both None in a sliced chip. `factor` [planes, cols] weighs conversions. `sums`, `low`, `high` [cols]: the sum
-    of the weights, and the range of the exact product.
+    of the weights, and the range of the exact product. `read_outs` [planes, cols]: sums of the levels of each column,
+    both sides of pairs added, just after programming and now; None unless drift is compensated.
     """
 
     use: Use
@@ -51,6 +52,7 @@ class Array:
     high: Floats
     held: Singles | None = None
     variance: Singles | None = None
+    read_outs: tuple[Floats, Floats] | None = None
 
     @property
     def rows(self) -> int:
@@ -112,7 +114,7 @@ def build(matrices: Sequence[npt.NDArray[np.integer]], uses: Sequence[Use], setu
     """Programs a chip. Raises `UserError` for weights that the encoding cannot hold, or sums that are too large."""
     codes = codes_of(setup.adc, signed=setup.is_signed)
     arrays = [_array(m, use, setup, codes) for m, use in zip(matrices, uses, strict=True)]
-    if setup.compensation != "none" and setup.kind == "noisy":
+    if setup.compensation != "none" and setup.kind == "noisy" and setup.cells is not None:
         arrays = _compensated(arrays, setup)
     return Crossbars(setup, codes, tuple(arrays))
 
@@ -182,22 +184,25 @@ def _held(array: Array, setup: Setup) -> Array:
     held = made[0].levels if len(made) == 1 else made[0].levels - made[1].levels
     variances = [m.variance for m in made if m.variance is not None]
     variance = sum(variances[1:], variances[0]).astype(np.float32) if variances else None
-    return replace(array, held=held.astype(np.float32), variance=variance)
+    return replace(array, held=held.astype(np.float32), variance=variance, read_outs=_read_outs(made))
+
+
+def _read_outs(made: Sequence[Programmed]) -> tuple[Floats, Floats] | None:
+    """Returns what reads of all rows give. The sides of pairs are added, because their difference may be nearly 0."""
+    fresh = [m.fresh.sum(axis=1) for m in made if m.fresh is not None]
+    now = [m.levels.sum(axis=1) for m in made]
+    return (np.sum(fresh, axis=0), np.sum(now, axis=0)) if fresh else None
 
 
 def _compensated(arrays: Sequence[Array], setup: Setup) -> list[Array]:
-    """Weighs conversions by what a read-out of all rows should give, divided by what it gives."""
-    wanted = [np.abs(_difference(a.planes).sum(axis=1)) for a in arrays]
-    found = [np.abs(a.held.sum(axis=1, dtype=np.float64)) for a in arrays if a.held is not None]
-    sums = [_shared(arrays, setup.compensation, values, np.sum) for values in (wanted, found)]
+    """Weighs conversions by what a read-out of all rows gave after programming, divided by what it gives now."""
+    fresh, now = (
+        _shared(arrays, setup.compensation, [a.read_outs[k] for a in arrays if a.read_outs], np.sum) for k in (0, 1)
+    )
     return [
-        replace(array, factor=array.factor * np.where((should > 0) & (does > 0), should / np.maximum(does, 1e-30), 1.0))
-        for array, should, does in zip(arrays, *sums, strict=True)
+        replace(array, factor=array.factor * np.where((was > 0) & (has > 0), was / np.maximum(has, 1e-30), 1.0))
+        for array, was, has in zip(arrays, fresh, now, strict=True)
     ]
-
-
-def _difference(planes: Planes) -> Floats:
-    return planes.plus.astype(np.float64) - (0 if planes.minus is None else planes.minus)
 
 
 def _shared(arrays: Sequence[Array], scope: str, seen: Sequence[Floats], join: Callable[..., Any]) -> list[Floats]:

@@ -4,7 +4,7 @@ In this order: errors of programming, drift, cells that are stuck, wires. The no
 Whatever the conductance `off` adds to a sum is taken off before the converter, as by a column of cells that are off.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +20,34 @@ _MICRO = 1e6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Programmed:
-    """Cells of an array after programming, in levels: what they are, and the variance of a read."""
+    """Cells of an array after programming, in levels: what they are, and the variance of a read.
+
+    `fresh`: what they were just after programming; None unless drift is compensated.
+    """
 
     levels: Floats
     variance: Floats | None
+    fresh: Floats | None
 
 
 def program(levels: npt.NDArray[np.integer], setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Programmed:
     """Returns cells [planes, rows, cols] that should hold `levels`. `place`: core, array group, and side of a pair."""
     step = (cells.on - cells.off) / ((1 << setup.cell_bits) - 1)
     target = cells.off + step * levels.astype(np.float64)
-    held = _stuck(_drifted(_written(target, setup, cells, place), target, setup, cells, place), setup, cells, place)
+    held = _held(target, setup, cells, place)
     variance = _read_variance(held, setup, cells)
-    if cells.wire_ohm:
-        held = _behind_wires(held, setup, _MICRO / cells.wire_ohm)
-    return Programmed((held - cells.off) / step, None if variance is None else variance / step**2)
+    is_compared = setup.compensation != "none"
+    fresh = _held(target, replace(setup, seconds=0.0), cells, place) if is_compared else None
+    return Programmed(
+        levels=(_behind_wires(held, setup, cells) - cells.off) / step,
+        variance=None if variance is None else variance / step**2,
+        fresh=None if fresh is None else (_behind_wires(fresh, setup, cells) - cells.off) / step,
+    )
+
+
+def _held(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
+    written = _written(target, setup, cells, place)
+    return _stuck(_drifted(written, target, setup, cells, place), setup, cells, place)
 
 
 def _written(target: Floats, setup: Setup, cells: Cells, place: tuple[int, int, int]) -> Floats:
@@ -79,11 +92,13 @@ def _read_variance(held: Floats, setup: Setup, cells: Cells) -> Floats | None:
     return sum((std**2 for std in parts), np.zeros_like(held)) if parts else None
 
 
-def _behind_wires(held: Floats, setup: Setup, wire_us: float) -> Floats:
+def _behind_wires(held: Floats, setup: Setup, cells: Cells) -> Floats:
     """Lets the cells of a weight stand side by side, cuts the columns into crossbars, and returns what is seen."""
+    if not cells.wire_ohm:
+        return held
     planes, rows, cols = held.shape
     beside = held.transpose(1, 2, 0).reshape(rows, cols * planes)
-    width = setup.xbar[1]
+    width, wire_us = setup.xbar[1], _MICRO / cells.wire_ohm
     parts = [seen_conductances(beside[:, k : k + width], wire_us) for k in range(0, beside.shape[1], width)]
     return np.concatenate(parts, axis=1).reshape(rows, cols, planes).transpose(2, 0, 1)
 

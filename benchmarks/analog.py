@@ -1,0 +1,172 @@
+"""Measure the trained network on real crossbars: `make bench-analog`.
+
+Three tables, on test images that training and calibration have not seen. Each form of quantisation, on exact crossbars,
+on those of ISAAC, and on chips of four devices. Bits of converters against rows that are driven at once. Time after
+programming against compensation. `--plot FOLDER` also draws the last two as SVG files (needs matplotlib).
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import ROOT
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(ROOT))
+import raptor
+from models.trained import MODEL, load_images
+from raptor.target.device_file import load_device
+from validator.accuracy.measure import accuracy
+from validator.accuracy.report import AccuracyReport, Point
+
+FORMS: Mapping[str, Mapping[str, Any] | None] = {
+    "float": None,
+    "int8": {"per_channel": True},
+    "int8, pow2": {"per_channel": True, "scheme": "pow2"},
+    "int4 weights": {"per_channel": True, "weights": 4},
+}
+DEVICES = ("pcm-aihwkit", "reram-wan2022", "reram-milo", "sonos")
+ROWS = ("16", "32", "64", "128")
+BITS = tuple(str(bits) for bits in range(2, 10))
+TIMES = {"20 s": "20", "1 hour": "3600", "1 day": "86400", "1 month": "2592000", "1 year": "31536000"}
+MITIGATIONS = ("none", "chip", "column")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=200, help="test images to use")
+    parser.add_argument("--chips", type=int, default=3, help="chips of each device")
+    parser.add_argument("--plot", type=Path, help="folder for drawings")
+    args = parser.parse_args()
+    training, test = load_images()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        np.savez(folder / "calibration.npz", image=training.pixels[:200])
+        np.savez(folder / "test.npz", x=test.pixels[: args.images], y=test.digits[: args.images])
+        outs = {form: compiled(form, folder) for form in FORMS}
+        forms(outs, folder / "test.npz", args.chips)
+        knee = converters(outs["int8"], folder / "test.npz")
+        drift = times(outs["int8"], folder / "test.npz", args.chips)
+    if args.plot:
+        draw_knee(knee, args.plot / "analog-converters.svg")
+        draw_drift(drift, args.plot / "analog-drift.svg")
+
+
+def compiled(form: str, folder: Path) -> Path:
+    options, model = FORMS[form], MODEL
+    if options is not None:
+        quantised = raptor.quantize(MODEL, data=folder / "calibration.npz", **options)
+        model = quantised.save(folder / f"{form}.onnx")
+    cells = {} if options is None else {"cell_bits": 2}
+    return raptor.compile(model, xbar=128, cores=64, **cells).save(folder / form)
+
+
+def forms(outs: Mapping[str, Path], data: Path, chips: int) -> None:
+    table = Table(box=None, title=f"Top-1, %: exact, ISAAC, and the mean of {chips} chips of each device")
+    for name in ("form", "onnxruntime", "exact", "isaac", *DEVICES):
+        table.add_column(name, justify="left" if name == "form" else "right")
+    for form, out in outs.items():
+        exact = accuracy(out, data)
+        cells = [f"{100 * (exact.reference.top1 or 0) if exact.reference else 0:.1f}", percent(exact)]
+        if FORMS[form] is not None:
+            cells.append(percent(accuracy(out, data, crossbar="sliced", device=load_device("isaac"))))
+            noisy = (accuracy(out, data, crossbar="noisy", device=load_device(d), chips=chips) for d in DEVICES)
+            cells += [spread(report) for report in noisy]
+        table.add_row(form, *cells)
+        print(form, *cells, flush=True)
+    Console().print(table)
+
+
+def converters(out: Path, data: Path) -> Sequence[Point]:
+    """Converters whose range reaches over all sums: a row more at once, a bit more."""
+    sweep = {"rows_at_once": ROWS, "adc_bits": BITS}
+    found = accuracy(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep).sweep
+    show(
+        "Top-1, %, by rows driven at once and bits of converters (range full)",
+        "rows",
+        BITS,
+        found,
+        "rows_at_once",
+        "adc_bits",
+    )
+    return found
+
+
+def times(out: Path, data: Path, chips: int) -> Sequence[Point]:
+    """A chip of PCM as it ages, with and without a factor against drift."""
+    sweep = {"compensation": MITIGATIONS, "seconds": tuple(TIMES.values())}
+    found = accuracy(out, data, crossbar="noisy", device=load_device("pcm-aihwkit"), sweep=sweep, chips=chips).sweep
+    show(
+        "Top-1, %, of PCM by compensation and time",
+        "compensation",
+        tuple(TIMES.values()),
+        found,
+        "compensation",
+        "seconds",
+    )
+    return found
+
+
+def show(title: str, head: str, columns: Sequence[str], points: Sequence[Point], row: str, column: str) -> None:
+    table = Table(box=None, title=title)
+    for name in (head, *columns):
+        table.add_column(name, justify="right")
+    for name, line in lines(points, row):
+        table.add_row(name, *(f"{100 * (p.top1 or 0):.1f}" for p in line))
+    Console().print(table)
+
+
+def lines(points: Sequence[Point], row: str) -> Iterator[tuple[str, list[Point]]]:
+    for name in dict.fromkeys(p.settings[row] for p in points):
+        yield name, [p for p in points if p.settings[row] == name]
+
+
+def percent(report: AccuracyReport) -> str:
+    return f"{100 * (report.top1 or 0):.1f}"
+
+
+def spread(report: AccuracyReport) -> str:
+    found = [100 * (chip.top1 or 0) for chip in report.chips]
+    return f"{np.mean(found):.1f} ({min(found):.1f} to {max(found):.1f})"
+
+
+def draw_knee(points: Sequence[Point], path: Path) -> None:
+    import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
+
+    _, axes = plt.subplots(figsize=(5.5, 3.4))
+    for name, line in lines(points, "rows_at_once"):
+        axes.plot(
+            [p.settings["adc_bits"] for p in line], [100 * (p.top1 or 0) for p in line], "o-", label=f"{name} rows"
+        )
+    finish(plt, axes, "bits of converters", path)
+
+
+def draw_drift(points: Sequence[Point], path: Path) -> None:
+    import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
+
+    _, axes = plt.subplots(figsize=(5.5, 3.4))
+    for name, line in lines(points, "compensation"):
+        heights = [100 * (p.top1 or 0) for p in line]
+        axes.plot([*TIMES], heights, "o-", label="no compensation" if name == "none" else f"a factor for each {name}")
+    finish(plt, axes, "time since programming", path)
+
+
+def finish(plt: Any, axes: Any, label: str, path: Path) -> None:
+    plt.rcParams |= {"svg.hashsalt": "raptor", "svg.fonttype": "none", "font.size": 9}
+    axes.set_xlabel(label)
+    axes.set_ylabel("top-1, %")
+    axes.set_ylim(0, 102)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+    plt.close()
+
+
+if __name__ == "__main__":
+    main()
