@@ -3,6 +3,7 @@
 Machines differ and are shared, so every figure has a baseline measured in the same run beside it:
 
 - `json.dump`: the standard library writing as many instructions as dicts,
+- `copies`: numpy copying the weights of the model, as many bytes as its file has, four times,
 - `onnxruntime`: inference of the same model on one thread, without optimisations,
 - `numpy`: as many matrix-vector products of 128x128, one call each.
 """
@@ -18,7 +19,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from measure import ROOT, Run, compile_command, validate_command
+from measure import ROOT, Run, compile_command, cpu_s, validate_command
 from rich.console import Console
 from rich.table import Table
 
@@ -43,6 +44,7 @@ class Row:
     compile: Run
     validate: Run
     json_dump_s: float
+    copies_s: float
     onnxruntime_s: float
     numpy_products_s: float
 
@@ -53,6 +55,7 @@ def main() -> None:
         "models", nargs="*", default=["lenet5", "squeezenet", "googlenet", "resnet18", "resnet50", "vgg16"]
     )
     parser.add_argument("--repeat", type=int, default=5, help="runs of each command; the median counts")
+    parser.add_argument("--warm", action="store_true", help="leave out the runs without cached kernels")
     parser.add_argument("--json", type=Path, help="also write the figures here, to compare two commits")
     args = parser.parse_args()
     rows: list[Row] = []
@@ -65,6 +68,8 @@ def main() -> None:
                 seconds = rows[-1].compile.wall_s
                 print(f"{name} {mapping} {streams}: compile {seconds:.2f} s", file=sys.stderr, flush=True)
     show(rows)
+    if not args.warm:
+        show_cold()
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
 
@@ -80,6 +85,7 @@ def measure(name: str, mapping: str, path: Path, out: Path, streams: str, repeat
         compiled,
         validated,
         json_dump_s=_seconds(json_dump_baseline) * instructions / _SAMPLE,
+        copies_s=_seconds(lambda: copies_baseline(path.stat().st_size)),
         onnxruntime_s=onnxruntime_baseline(path),
         numpy_products_s=_seconds(numpy_baseline) * products / _PRODUCTS,
     )
@@ -96,6 +102,13 @@ def json_dump_baseline() -> None:
     record = {"op": "vvadd", "rd": 1, "rs1": 1, "rs2": 3, "offset": {"offset_select": 0, "offset_value": 0}, "len": 128}
     with tempfile.TemporaryFile("w") as file:
         json.dump([dict(record) for _ in range(_SAMPLE)], file)
+
+
+def copies_baseline(size_bytes: int) -> None:
+    """Copies as many bytes as a model has, four times: about what its weights go through."""
+    weights = np.ones(size_bytes, np.uint8)
+    for _ in range(4):
+        weights = weights.copy()
 
 
 def numpy_baseline() -> None:
@@ -142,6 +155,7 @@ def _cells(row: Row) -> Iterator[Mapping[str, str]]:
         "compile": f"{row.compile.wall_s:.2f}",
         "CPU": f"{row.compile.cpu_s:.2f}",
         "/ json.dump": f"{row.compile.wall_s / row.json_dump_s:.2f}",
+        "us / instruction": f"{row.compile.cpu_s / instructions * 1e6:.1f}",
         "GiB": f"{row.compile.peak_bytes / _GIB:.2f}",
         "validate": f"{row.validate.wall_s:.2f}",
         "CPU ": f"{row.validate.cpu_s:.2f}",
@@ -152,9 +166,29 @@ def _cells(row: Row) -> Iterator[Mapping[str, str]]:
         "execute / numpy": f"{execute / row.numpy_products_s:.2f}" if row.numpy_products_s else "",
         "execute / onnxruntime": f"{execute / row.onnxruntime_s:.1f}",
         "json.dump": f"{row.json_dump_s:.2f}",
+        "copies": f"{row.copies_s:.2f}",
         "numpy": f"{row.numpy_products_s:.2f}",
         "onnxruntime": f"{row.onnxruntime_s:.3f}",
     }
+
+
+def show_cold() -> None:
+    """Measures LeNet-5 with an empty cache of compiled kernels, as on a new machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder) / "lenet5.onnx", Path(folder) / "out"
+        path.write_bytes(models.build("lenet5").SerializeToString())
+        commands = {
+            "compile": ["compile", str(path), "--cores", "200", "--xbar", "128", "-o", str(out), "--quiet"],
+            "validate": ["validate", str(out), "--samples", "2", "--quiet"],
+            "simulate": ["simulate", str(out), "--quiet"],
+        }
+        table = Table("command", "cold, CPU s", "warm, CPU s", title="LeNet-5 without and with cached kernels")
+        for name, words in commands.items():
+            cold, warm = (
+                cpu_s([*words, *again], Path(folder) / name) for again in ([], ["--force"] * (name == "compile"))
+            )
+            table.add_row(name, f"{cold:.2f}", f"{warm:.2f}")
+    Console(width=220).print(table)
 
 
 def _stage_table(rows: list[Row]) -> Table:

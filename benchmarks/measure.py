@@ -68,6 +68,19 @@ def run(command: Sequence[str], repeat: int, stages_file: Path) -> Run:
     return Run(statistics.median(walls), statistics.median(cpus), int(statistics.median(peaks)), stages, facts)
 
 
+def cpu_s(words: Sequence[str], cache: Path) -> float:
+    """Returns user and system time of a command of `raptor` whose compiled kernels are kept in the folder `cache`."""
+    command = [sys.executable, "-m", "raptor", *words]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, env=os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"failed with status {process.returncode}: {' '.join(command)}")
+    return usage.ru_utime + usage.ru_stime
+
+
 def compile_command(
     model: Path, out: Path, repeat: int, *, streams: str = "json", weights: str = "npz", **options: object
 ) -> Run:

@@ -25,7 +25,6 @@ from raptor.mapping.file import mapping_file
 from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.line_unfolding import (
     LineMatrix,
-    band_shape,
     bands,
     block_outputs,
     block_shape,
@@ -78,8 +77,7 @@ def test_blocks_times_their_matrices_are_the_convolution(
     cols = (first, data.draw(st.integers(first + 1, window.out_dims[1])))
     outputs = block_outputs(window, pixels) if owning else 0
     found = np.zeros((*window.out_dims, outs), np.float32)
-    for band in bands(window, height):
-        shape = band_shape(window, band)
+    for band, shape in bands(window, height):
         for block in line_blocks(window, cols, pixels, outputs):
             matrix = LineMatrix((0, ins), (0, outs), shape, *block_shape(window, block), 1)
             assert matrix.pixels <= pixels

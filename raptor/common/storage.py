@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-import orjson
 from pydantic import BaseModel, ValidationError
 
 from raptor.common.errors import UserError
@@ -76,7 +75,7 @@ def read_bytes(folder: Path, name: str, *, limit_bytes: int) -> bytes:
 
 def to_json(value: BaseModel) -> bytes:
     """Returns canonical bytes of a schema: declared key order, two spaces, newline at the end."""
-    return orjson.dumps(value.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+    return value.model_dump_json(indent=2).encode() + b"\n"
 
 
 @contextmanager

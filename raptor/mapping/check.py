@@ -31,7 +31,6 @@ from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
 from raptor.mapping.line_unfolding import (
     Block,
-    band_shape,
     bands,
     block_pixels,
     block_shape,
@@ -289,7 +288,7 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Parts
     tiles: channel ranges of its output.
     """
     grid, window, most = layer.grid, filter_.window, chip.arch.outputs_of(filter_.weight_bits)
-    phases = {band_shape(window, band) for band in bands(window, grid.height)}
+    phases = {shape for _, shape in bands(window, grid.height)}
     found: dict[int, int] = {}
     for s, cols in enumerate(grid.cols):
         for g, group in enumerate(grid.ins):

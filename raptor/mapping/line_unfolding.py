@@ -16,6 +16,7 @@ too few elements to fill the rows of a crossbar, a block takes several lines, ca
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -131,6 +132,7 @@ def outputs_of(filter_: Filter, part: Range, outs: Range, tiles: Sequence[Range]
     return (found[0][0], found[-1][1]) if found else (outs[0], outs[0])
 
 
+@lru_cache(maxsize=4096)
 def line_blocks(window: Window, outs: Range, pixels: int, outputs: int) -> tuple[Block, ...]:
     """Cuts the input of the output pixels `outs` into blocks of at most `pixels` pixels, from left to right.
 
@@ -173,10 +175,15 @@ def block_shape(window: Window, block: Block) -> tuple[int, int, int]:
     return block.pixels[1] - block.pixels[0], shift, block.outs[1] - block.outs[0]
 
 
-def bands(window: Window, height: int) -> tuple[Band, ...]:
-    """Cuts the input lines into bands of `height` lines, without bands that no output line of the image reads."""
+@lru_cache(maxsize=1024)
+def bands(window: Window, height: int) -> tuple[tuple[Band, BandShape], ...]:
+    """Cuts the input lines into bands of `height` lines, without bands that no output line of the image reads.
+
+    Bands of equal shape share their matrices.
+    """
     found = (_band(window, (y, min(y + height, window.in_dims[0]))) for y in range(0, window.in_dims[0], height))
-    return tuple(band for band in found if any(0 <= out < window.out_dims[0] for out in band.outs))
+    read = (band for band in found if any(0 <= out < window.out_dims[0] for out in band.outs))
+    return tuple((band, _band_shape(window, band)) for band in read)
 
 
 def _band(window: Window, lines: Range) -> Band:
@@ -186,8 +193,8 @@ def _band(window: Window, lines: Range) -> Band:
     return Band(lines, tuple(sorted({out for out, rest in met if rest == 0})))
 
 
-def band_shape(window: Window, band: Band) -> BandShape:
-    """Returns the shape of a band. Bands of equal shape share their matrices."""
+def _band_shape(window: Window, band: Band) -> BandShape:
+    """Returns the shape of a band."""
     first = band.outs[0]
     shift = axis_of(window, 0).shift(band.lines[0], first)
     return BandShape(band.lines[1] - band.lines[0], shift, tuple(out - first for out in band.outs))

@@ -37,7 +37,6 @@ from raptor.mapping.last_layers import LastLayers
 from raptor.mapping.line_unfolding import (
     BandShape,
     Block,
-    band_shape,
     bands,
     block_outputs,
     block_pixels,
@@ -475,7 +474,7 @@ def _halves(most: int) -> Iterator[int]:
 
 def _phases(window: Window, height: int) -> dict[BandShape, int]:
     """Counts the bands of each shape."""
-    return dict(Counter(band_shape(window, band) for band in bands(window, height)))
+    return dict(Counter(shape for _, shape in bands(window, height)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,9 @@ def _layers(
     for source in graph.nodes:
         sources[source.name].append(source)
     nodes = _in_order({compute.node: compute.op_type for compute in spatial.computes}, sources)
-    stencils = {c.node for c in spatial.computes if any(isinstance(op, Stencil) for op in c.body)}
+    flow = spatial.dataflow
+    weighing: list[int] = np.unique(flow.op_compute[flow.is_form(Stencil)]).tolist()
+    stencils = {spatial.computes[i].node for i in weighing}
     names: defaultdict[str, list[str]] = defaultdict(list)
     for tensor in spatial.tensors.values():
         names[tensor.node].append(tensor.name)

@@ -117,19 +117,7 @@ def _coding(element: ElementType, coding: Coding | None) -> files.Coding | None:
 def layers(program: PimProgram, streams: Streams) -> files.Layers:
     """Makes `layers.json`: core, instruction and address at which each tile of each tensor can be read."""
 
-    def tiles(spots: Sequence[pim.Spot]) -> Iterator[files.ProbeTile]:
-        for spot in spots:
-            core, stream = program.cores[spot.core], streams.cores[spot.core]
-            assert core.addresses is not None, "buffers have addresses"
-            yield files.ProbeTile(
-                channels=spot.region.channels,
-                rows=spot.region.rows,
-                cols=spot.region.cols,
-                core=spot.core,
-                pc=int(stream.step_ends[spot.step]),
-                address=int(core.addresses[core.steps.results(np.array([spot.step - 1]))[0]]),
-            )
-
+    places = _places([spot for trace in program.traces for spot in trace.spots], program, streams)
     probes = (
         files.Probe(
             tensor=t.tensor,
@@ -137,11 +125,31 @@ def layers(program: PimProgram, streams: Streams) -> files.Layers:
             coding=_coding(t.element, t.coding),
             image_shape=t.image.shape,
             channel_axis=t.image.channel_axis,
-            tiles=tuple(tiles(t.spots)),
+            tiles=tuple(_probe_tile(spot, *next(places)) for spot in t.spots),
         )
         for t in program.traces
     )
     return files.Layers(probes=tuple(probes))
+
+
+def _places(spots: Sequence[pim.Spot], program: PimProgram, streams: Streams) -> Iterator[tuple[int, int]]:
+    """Yields for each spot the instruction before which it can be read, and its address."""
+    on, step = np.array([(spot.core, spot.step) for spot in spots], np.int64).reshape(-1, 2).T
+    pc, address = np.zeros_like(on), np.zeros_like(on)
+    for core in np.unique(on).tolist():
+        own, program_of = np.flatnonzero(on == core), program.cores[core]
+        assert program_of.addresses is not None, "buffers have addresses"
+        pc[own] = streams.cores[core].step_ends[step[own]]
+        address[own] = program_of.addresses[program_of.steps.results(step[own] - 1)]
+    return zip(pc.tolist(), address.tolist(), strict=True)
+
+
+def _probe_tile(spot: pim.Spot, pc: int, address: int) -> files.ProbeTile:
+    """Makes a tile of a probe. It is not validated, because there are many; readers of the file do that."""
+    region = spot.region
+    return files.ProbeTile.model_construct(
+        channels=region.channels, rows=region.rows, cols=region.cols, core=spot.core, pc=pc, address=address
+    )
 
 
 def steps(program: PimProgram, streams: Streams) -> files.Steps:

@@ -1,6 +1,6 @@
 """Buffers, and the operations of PimIR that SpatialIR does not have: transfers, and copies of rows."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,10 +173,6 @@ class Repeat(OneResult[V]):
     @property
     def operands(self) -> tuple[V, ...]:
         return (self.source,)
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return ()
 
     def map_operands(self, f: Callable[[V], W]) -> "Repeat[W]":
         return Repeat(f(self.result), f(self.source))

@@ -55,7 +55,7 @@ class Costs:
             case Requantise():
                 return recipe_ns(op.recipe, op.result.element, op.result.elements, self.arch)
             case _:
-                return OF_CLASS[type(op)](op, arch)
+                return OF_CLASS.get(type(op), _at_once_ns)(op, arch)
 
     def product_ns(self, layer: str, given: Tile, result: Tile, xbars: int) -> float:
         """Returns the time of an MVM of a layer."""
@@ -144,4 +144,4 @@ OF_CLASS: Mapping[type[BodyOp], Callable[[Any, Target], float]] = {
     TakeRows: _rows_ns,
     Vector: _vector_ns,
 }
-"""Time of the operations that need no matrices, by class."""
+"""Time of the operations that need no matrices, by class; of others, that of a function of two vectors."""

@@ -5,13 +5,14 @@ do the same as others, on other tiles (the same body on another line of an image
 What depends on the form alone, such as a cost, is found once for each form.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from raptor.spatial.operations import Operation, pattern, shape_of
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.element import ElementType
 
@@ -52,7 +53,8 @@ class Dataflow:
     """Columns of what the operations of a graph read and make.
 
     tiles: all tiles, numbered as they occur first; constants are not among them unless an operation reads them as
-    tiles. constants: all constants, in the same way. forms: an operation of each form, with its compute. (For each
+    tiles. number: by name of a tile. odd: operations with a tile that is not equal to the first one of its name.
+    constants: all constants, numbered in the same way. forms: an operation of each form, with its compute. (For each
     layer and tuple of matrices, an operation with matrices has a form of its own.)
 
     types: the types of elements; tile_type, tile_elements: type and number of the elements of each tile. op_compute,
@@ -62,6 +64,8 @@ class Dataflow:
     """
 
     tiles: tuple[Tile, ...]
+    number: Mapping[str, int]
+    odd: tuple[tuple[int, Tile], ...]
     constants: tuple[ConstantTile, ...]
     forms: "tuple[tuple[BodyOp, Compute], ...]"
     types: tuple[ElementType, ...]
@@ -85,9 +89,13 @@ class Dataflow:
             found.add(number, compute)
         return found.dataflow()
 
-    def is_form(self, kind: type) -> Bools:
-        """Tells for each operation whether it is of this class."""
-        return np.array([isinstance(op, kind) for op, _ in self.forms], np.bool_)[self.op_form]
+    def is_form(self, *kinds: type) -> Bools:
+        """Tells for each operation whether it is of one of these classes."""
+        return np.array([isinstance(op, kinds) for op, _ in self.forms], np.bool_)[self.op_form]
+
+    def node(self, op: int, computes: "Sequence[Compute]") -> str:
+        """Returns the ONNX node of an operation of these computes."""
+        return computes[int(self.op_compute[op])].node
 
     def part(self, computes: range) -> "Dataflow":
         """Returns the dataflow of neighbouring computes, numbered from 0. Tiles and forms keep their numbers."""
@@ -123,45 +131,63 @@ class Dataflow:
 
 @dataclass(slots=True)
 class _Collector:
-    """The columns so far, as lists, and the numbers of tiles, forms and constants."""
+    """The columns so far, as lists, and the numbers of tiles, forms and constants.
+
+    shapes: number of each shape of a value. tile_shape: that of each tile. op_reads, op_uses: how many tiles and
+    constants each operation has.
+    """
 
     tiles: list[Tile] = field(default_factory=list[Tile])
-    constants: list[ConstantTile] = field(default_factory=list[ConstantTile])
-    forms: "list[tuple[BodyOp, Compute]]" = field(default_factory=list)
-    ops: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    reads: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    uses: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    results: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     tile_of: dict[str, int] = field(default_factory=dict[str, int])
-    form_of: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    tile_shape: list[int] = field(default_factory=list[int])
+    shapes: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    odd: list[tuple[int, Tile]] = field(default_factory=list[tuple[int, Tile]])
+    constants: list[ConstantTile] = field(default_factory=list[ConstantTile])
     constant_of: dict[str, int] = field(default_factory=dict[str, int])
+    forms: "list[tuple[BodyOp, Compute]]" = field(default_factory=list)
+    form_of: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    ops: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    read: list[int] = field(default_factory=list[int])
+    op_reads: list[int] = field(default_factory=list[int])
+    used: list[int] = field(default_factory=list[int])
+    op_uses: list[int] = field(default_factory=list[int])
+    results: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def add(self, number: int, compute: "Compute") -> None:
         """Adds a compute."""
         for op in compute.body:
-            reads = op.reads
-            self.reads += [(len(self.ops), self.tile(tile)) for tile in reads]
-            self.uses += [
-                (len(self.ops), self.constant(tile)) for tile in op.operands if isinstance(tile, ConstantTile)
-            ]
-            self.ops.append((number, self.form(op, compute), self.tile(op.result)))
+            reads, uses = len(self.read), len(self.used)
+            names, shapes = list[str](), list[int]()
+            keeps = type(op).reads is Operation.reads  # constants are read like other tiles
+            for value in op.operands:
+                names.append(value.name)
+                constant = isinstance(value, ConstantTile)
+                if constant:
+                    self.used.append(self.constant(value))
+                if keeps or not constant:
+                    self.read.append(self.tile(value))
+                shapes.append(self.shape(value) if constant else self.tile_shape[self.read[-1]])
+            result = self.tile(op.result)
+            key = type(op), self.tile_shape[result], tuple(shapes), op.parameters, pattern(names)
+            self.ops.append((number, self.form(key, op, compute), result))
+            self.op_reads.append(len(self.read) - reads)
+            self.op_uses.append(len(self.used) - uses)
         self.results += [(number, self.tile(tile)) for tile in compute.results]
 
     def tile(self, tile: Tile) -> int:
         """Returns the number of a tile; names are unique."""
-        number = self.tile_of.setdefault(tile.name, len(self.tiles))
-        if number == len(self.tiles):
+        number = self.tile_of.get(tile.name)
+        if number is None:
+            number = self.tile_of[tile.name] = len(self.tiles)
             self.tiles.append(tile)
+            self.tile_shape.append(self.shape(tile))
+        elif self.tiles[number] is not tile and self.tiles[number] != tile:
+            self.odd.append((len(self.ops), tile))
         return number
 
-    def form(self, op: "BodyOp", compute: "Compute") -> int:
-        """Returns the number of the form of an operation."""
-        # NOTE: computes of a core share their tuple of matrices, so its identity will do, and hashes faster.
-        key = (op.form, compute.layer, id(compute.matrices)) if compute.matrices else op.form
-        number = self.form_of.setdefault(key, len(self.forms))
-        if number == len(self.forms):
-            self.forms.append((op, compute))
-        return number
+    def shape(self, value: Tile) -> int:
+        """Returns the number of the shape of a value; see `shape_of`."""
+        return self.shapes.setdefault(shape_of(value), len(self.shapes))
 
     def constant(self, tile: ConstantTile) -> int:
         """Returns the number of a constant."""
@@ -170,19 +196,45 @@ class _Collector:
             self.constants.append(tile)
         return number
 
+    def form(self, key: Hashable, op: "BodyOp", compute: "Compute") -> int:
+        """Returns the number of the form of an operation. `key`: what operations of one form have in common."""
+        if compute.matrices:
+            # NOTE: computes of a core share their tuple of matrices, so its identity will do, and hashes faster.
+            key = key, compute.layer, id(compute.matrices)
+        number = self.form_of.setdefault(key, len(self.forms))
+        if number == len(self.forms):
+            self.forms.append((op, compute))
+        return number
+
     def dataflow(self) -> Dataflow:
         """Returns the columns."""
-        forms, ops = tuple(self.forms), _columns(self.ops, 3)
-        reads, uses, results = (_columns(rows, 2) for rows in (self.reads, self.uses, self.results))
-        types: dict[ElementType, int] = {}
-        tile_type = np.array([types.setdefault(tile.element, len(types)) for tile in self.tiles], np.int64)
-        for constant in self.constants:
-            types.setdefault(constant.element, len(types))
-        elements = np.array([tile.elements for tile in self.tiles], np.int64)
-        tiles = tuple(self.tiles), tuple(self.constants), forms, tuple(types), tile_type, elements
-        return Dataflow(*tiles, *ops, *reads, *uses, *results)
+        count, elements = np.arange(len(self.ops)), np.array([tile.elements for tile in self.tiles], np.int64)
+        types = {value.element: 0 for value in (*self.tiles, *self.constants)}
+        types = {element: i for i, element in enumerate(types)}
+        tile_type = np.array([types[tile.element] for tile in self.tiles], np.int64)
+        op_compute, op_form, op_result = _columns(self.ops, 3)
+        result_compute, result_tile = _columns(self.results, 2)
+        return Dataflow(
+            tiles=tuple(self.tiles),
+            number=self.tile_of,
+            odd=tuple(self.odd),
+            constants=tuple(self.constants),
+            forms=tuple(self.forms),
+            types=tuple(types),
+            tile_type=tile_type,
+            tile_elements=elements,
+            op_compute=op_compute,
+            op_form=op_form,
+            op_result=op_result,
+            read_op=np.repeat(count, self.op_reads),
+            read_tile=np.array(self.read, np.int64),
+            use_op=np.repeat(count, self.op_uses),
+            use_constant=np.array(self.used, np.int64),
+            result_compute=result_compute,
+            result_tile=result_tile,
+        )
 
 
-def _columns(rows: list[tuple[int, ...]] | list[tuple[int, int]] | list[tuple[int, int, int]], width: int) -> Ints:
+def _columns(rows: list[tuple[int, int]] | list[tuple[int, int, int]], width: int) -> Ints:
     """Returns the columns of a table, each contiguous."""
     return np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, width).T)

@@ -172,9 +172,5 @@ class Lookup(OneResult[V]):
     def reads(self) -> tuple[V, ...]:
         return (self.source,)
 
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return ()
-
     def map_operands(self, f: Callable[[V], W]) -> "Lookup[W]":
         return Lookup(f(self.result), f(self.source), f(self.table))

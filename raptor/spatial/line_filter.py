@@ -14,7 +14,6 @@ from raptor.mapping.line_unfolding import (
     BandShape,
     Block,
     LineMatrix,
-    band_shape,
     bands,
     block_pixels,
     block_shape,
@@ -186,7 +185,7 @@ class _CoreLines:
     def lower(self, emit: Emit, on_core: _OnCore) -> Iterator[tuple[int, int, Tile]]:
         """Emits the share: products, then sums. Yields line, part and tile of the output."""
         window = self.layer.operator.window
-        found = [(band, band_shape(window, band)) for band in bands(window, self.layer.chosen.grid.height)]
+        found = bands(window, self.layer.chosen.grid.height)
         for _, shape in found:
             if shape not in self.work:
                 self.work[shape] = self.plan(shape)

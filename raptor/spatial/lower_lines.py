@@ -123,7 +123,8 @@ class LineLowering(TileLowering):
             compute = placed.compute
             copies = all(isinstance(op, Copy | MoveTile) for op in compute.body)
             if not copies or any(tile.name in used for tile in compute.results):
-                used.update(tile.name for op in compute.body for tile in op.reads)
+                for op in compute.body:
+                    used.update([tile.name for tile in op.reads])
                 kept.append(placed)
         self.computes = kept[::-1]
 
@@ -256,13 +257,12 @@ class LineLowering(TileLowering):
         if self.residency.core_of(tile) is not None:  # copied for another layer on this core
             return tile
         for y in range(*lines):
-            for cell in grid.lines[y][p]:
+            for cell in (cell for cell in grid.lines[y][p] if overlap(cols, cell.cols)):
                 low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])
-                if low < high:
-                    first, at = (low - cell.cols[0], (y - lines[0]) * width + low - cols[0])
-                    op = Copy(tile, cell.tile, first * channels, at * channels, (high - low) * channels)
-                    position = y / len(grid.lines)
-                    self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, position)
+                first, at = (low - cell.cols[0], (y - lines[0]) * width + low - cols[0])
+                op = Copy(tile, cell.tile, first * channels, at * channels, (high - low) * channels)
+                position = y / len(grid.lines)
+                self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, position)
         return tile
 
     def lower_weights(self, node: Node, operator: Filter) -> None:

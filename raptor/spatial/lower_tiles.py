@@ -28,6 +28,7 @@ from raptor.graph.ir import (
     Take,
 )
 from raptor.mapping.decision import ByLine, Decision, KernelUnfolding, filter_key
+from raptor.mapping.streaming import Range
 from raptor.spatial.integer_tiles import MakeOp, bound_op, lookup_op, requantise_op
 from raptor.spatial.ir import BodyOp, Compute, Part, ProductUse, TakeRows, TensorParts, ViewUse
 from raptor.spatial.operations import UNIT_WEIGHT, ZERO_WEIGHT, Average, Gather, Piece, Vector
@@ -415,15 +416,23 @@ def op_of(operator: Stencil | Pool | Map | Requantise | Bound | Lookup, *, short
 def map_op(operator: Map, *, short: bool = False) -> MakeOp:
     """Returns a function that makes the `Vector` of one tile.
 
-    If `short`, a constant of one number is a single element, so that little is loaded; the core repeats it.
+    If `short`, a constant of one number is a single element, so that little is loaded; the core repeats it. Tiles of
+    the same channels share the constants that are the same for all pixels.
     """
+    known: dict[tuple[int, Range, ElementType], ConstantTile] = {}
+
+    def constant(i: int, pixels: Constant, result: Tile, element: ElementType, region: Region) -> ConstantTile:
+        name, key = f"{result.name}.const{i}", (i, region.channels, element)
+        if pixels.pixels.shape[:2] != (1, 1):
+            return _constant_tile(name, pixels, result, element, region, short=short)
+        if key not in known:
+            known[key] = _constant_tile(name, pixels, result, element, region, short=short)
+        return known[key]
 
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         element = operands[0].element if operands else result.element
         chosen = tuple(
-            _constant_tile(f"{result.name}.const{i}", o, result, element, region, short=short)
-            if isinstance(o, Constant)
-            else operands[o]
+            constant(i, o, result, element, region) if isinstance(o, Constant) else operands[o]
             for i, o in enumerate(operator.operands)
         )
         return Vector(result, operator.function, chosen)

@@ -6,9 +6,6 @@ import numpy as np
 
 from raptor.common.jit import helper, kernel
 
-_ROUNDING = 1e-9
-"""Bound of the rounding error of a sum of distances, as a share of the largest sum. (Whole numbers are exact.)"""
-
 
 @kernel
 def swap_places(
@@ -20,6 +17,7 @@ def swap_places(
     first: Any,
     peers: Any,
     weights: Any,
+    slack: float,
     sweeps: int,
 ) -> None:
     """Swaps places until no core gains by a swap with any other, or for `sweeps` rounds. Changes `places`.
@@ -29,14 +27,14 @@ def swap_places(
 
     `by_row`, `by_col`: flits times distance of each core, if it were in that row or column. They are kept up to date,
     so that the gain of a swap is a few additions. Rounding may change such a gain, and with it which of two equal swaps
-    is taken; so a gain close to the best is computed again, peer by peer.
+    is taken; so a gain that is less than the best by up to `slack` is computed again, peer by peer.
     """
     count = len(places)
     by_row, by_col = np.zeros((count, len(rows_apart))), np.zeros((count, len(cols_apart)))
+    nowhere = np.int64(-1)  # a plain -1 would be compiled once more, for this number alone
     for i in range(count):
-        _move(by_row, rows_apart, first, peers, weights, i, -1, rows[places[i]])
-        _move(by_col, cols_apart, first, peers, weights, i, -1, cols[places[i]])
-    slack = _ROUNDING * weights.sum() * (rows_apart.max() + cols_apart.max())
+        _move(by_row, rows_apart, first, peers, weights, i, nowhere, rows[places[i]])
+        _move(by_col, cols_apart, first, peers, weights, i, nowhere, cols[places[i]])
     shared = np.zeros(count)
     for _ in range(sweeps):
         swapped = False
@@ -77,7 +75,8 @@ def _best_swap(
 
     `shared`: [cores], scratch memory of zeros, which is zero again at the end.
     """
-    shared[peers[first[i] : first[i + 1]]] = weights[first[i] : first[i + 1]]
+    for k in range(first[i], first[i + 1]):
+        shared[peers[k]] = weights[k]
     row, col = rows[places[i]], cols[places[i]]
     now = by_row[i, row] + by_col[i, col]
     best, other = 0.0, -1
@@ -92,12 +91,13 @@ def _best_swap(
             gain += _gain(places, rows, cols, rows_apart, cols_apart, first, peers, weights, j, i)
             if gain > best:
                 best, other = gain, j
-    shared[peers[first[i] : first[i + 1]]] = 0.0
+    for k in range(first[i], first[i + 1]):
+        shared[peers[k]] = 0.0
     return other
 
 
 @helper
-def _move(sums: Any, apart: Any, first: Any, peers: Any, weights: Any, core: int, source: int, to: int) -> None:
+def _move(sums: Any, apart: Any, first: Any, peers: Any, weights: Any, core: int, source: Any, to: int) -> None:
     """Updates `sums[peer, line]` of the peers of a core that moves from line `source` (-1: from nowhere) to another.
 
     A line is a row or a column.

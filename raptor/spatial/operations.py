@@ -6,7 +6,7 @@ need to know. `Tile` and `Buffer` both have a shape, so an operation stores no s
 """
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, Self, TypeVar
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from raptor.graph.ir import MapFunction, window_text
 from raptor.graph.window import Table, Window
 from raptor.spatial.tiles import ConstantTile, Value
-from raptor.target.element import MODELLED, ElementType
+from raptor.target.element import MODELLED
 
 V = TypeVar("V", bound=Value)
 W = TypeVar("W", bound=Value)
@@ -65,8 +65,8 @@ class Operation(Generic[V]):
 
     @property
     def parameters(self) -> tuple[Hashable, ...]:
-        """Returns what the operation does, besides the values on which it does it: see `form`."""
-        raise NotImplementedError
+        """Returns all fields that are no values, in a form that can be compared: see `form`."""
+        return ()
 
     @property
     def form(self) -> Hashable:
@@ -74,12 +74,8 @@ class Operation(Generic[V]):
 
         Constants stand where constants stand, and operands that are one value are one value in both.
         """
-        operands = self.operands
-        shapes = tuple([_shape(value) for value in (*self.results, *operands)])
-        if len(operands) < 2 or len({value.name for value in operands}) == len(operands):
-            return type(self), shapes, self.parameters
-        first = {value.name: i for i, value in reversed(list(enumerate(operands)))}
-        return type(self), shapes, self.parameters, tuple([first[value.name] for value in operands])
+        shapes = tuple([shape_of(value) for value in (*self.results, *self.operands)])
+        return type(self), shapes, self.parameters, pattern([value.name for value in self.operands])
 
     @property
     def mnemonic(self) -> str:
@@ -103,13 +99,20 @@ class Operation(Generic[V]):
         return f" {{{inside}}}" if inside else ""
 
 
-def _shape(value: Value) -> tuple[int, int, int, ElementType | None, bool]:
+def shape_of(value: Value) -> Hashable:
     """Returns what a form tells of a value: its shape, the type of its elements, and if it is a constant.
 
     The type is None for that of most values, which hashes faster.
     """
     element = None if value.element is MODELLED else value.element
     return value.rows, value.width, value.channels, element, isinstance(value, ConstantTile)
+
+
+def pattern(names: Sequence[str]) -> tuple[int, ...]:
+    """Tells which of some values are equal: where each occurs first. Empty if all differ."""
+    if len(names) < 2 or len(set(names)) == len(names):
+        return ()
+    return tuple([names.index(name) for name in names])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -381,10 +384,6 @@ class Average(OneResult[V]):
     def operands(self) -> tuple[V, ...]:
         return (self.input,)
 
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return ()
-
     def map_operands(self, f: Callable[[V], W]) -> "Average[W]":
         return Average(f(self.result), f(self.input))
 
@@ -458,10 +457,6 @@ class Softmax(OneResult[V]):
     @property
     def operands(self) -> tuple[V, ...]:
         return (self.input,)
-
-    @property
-    def parameters(self) -> tuple[Hashable, ...]:
-        return ()
 
     def map_operands(self, f: Callable[[V], W]) -> "Softmax[W]":
         return Softmax(f(self.result), f(self.input))

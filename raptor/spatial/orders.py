@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 if TYPE_CHECKING:
     from raptor.spatial.schedule_kernel import Ints, Work
 
@@ -74,7 +76,7 @@ def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":
     """Returns the order of the work of each sample, if so many follow one another."""
     from raptor.spatial.schedule_kernel import all_of, idle, list_schedule  # compiled code is loaded only where it runs
 
-    return list_schedule(idle(work, samples), work, all_of(work, samples), patience_ns)
+    return list_schedule(idle(work, samples), work, all_of(work, samples), np.argsort(work.rank), patience_ns)
 
 
 def _times(work: "Work", order: "Ints") -> tuple[float, float]:

@@ -95,21 +95,22 @@ def all_of(work: Work, samples: int) -> Todo:
 
 
 @kernel
-def list_schedule(chip: Chip, work: Work, todo: Todo, patience_ns: float) -> Ints:
+def list_schedule(chip: Chip, work: Work, todo: Todo, by_rank: Ints, patience_ns: float) -> Ints:
     """Returns for each sample, one after another on the same chip, the order in which its computes start.
 
     The next compute is the one that can start first; of several, that of the earlier sample, then the one of lowest
     rank. It starts when both its cores are free and its inputs are there; with a peer, it counts as if it could start
     `patience_ns` earlier. A core begins a sample when it has done all its work of the one before, sending included.
+    by_rank: the computes in order of their rank.
     """
     samples, count = todo.left.shape
-    by_rank, pairs = np.argsort(work.rank), len(work.peer_of)
+    pairs, first_sample = len(work.peer_of), np.int64(0)  # a plain 0 would be compiled once more, for this number alone
     # For each pair, the computes whose inputs are there before both cores are free, by turn; and all others, by time.
     here: list[Any] = [[(0.0, 0) for _ in range(0)] for _ in range(pairs)]
     later: list[Any] = [[(0.0, 0) for _ in range(0)] for _ in range(pairs)]
     queue: list[Any] = [(0.0, 0) for _ in range(0)]
     for i in range(count):
-        _open(i, 0, queue, later, chip, work, todo, patience_ns)
+        _open(i, first_sample, queue, later, chip, work, todo, patience_ns)
     ordered, done = np.empty((samples, count), np.int64), np.zeros(samples, np.int64)
     while len(queue) > 0:
         start, turn = heapq.heappop(queue)

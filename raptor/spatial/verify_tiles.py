@@ -1,6 +1,7 @@
 """Invariants of SpatialIR (docs/design.md, 3)."""
 
 from collections import Counter
+from collections.abc import Container
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
+from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Overlap, Vector
 from raptor.spatial.tiles import Tile
@@ -28,25 +30,15 @@ _Product = tuple[int, tuple[int, int], tuple[int, int]]
 
 def verify(graph: SpatialGraph, arch: Target) -> None:
     """Checks a graph. Raises `VerifyError` that names the operation and the ONNX node."""
-    given = [p.tile for tensor in graph.tensors.values() for p in tensor.parts]
-    inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
-    known: dict[str, Tile] = {t.name: t for t in given if t.name in inputs or t.name in graph.literals}
-    known |= {n: Tile(n, t.rows, t.width, t.channels, t.element) for n, t in graph.literals.items() if n not in known}
-    sums: dict[Tile, Counter[_Product]] = {}
-    for compute in graph.computes:
-        bits = graph.filters[compute.layer].weight_bits if compute.matrices else 0
-        _check_compute(compute, known, arch, bits)
-        if compute.matrices:
-            _collect_products(compute, sums)
-    by_line = {c.layer for c in graph.computes if any(isinstance(op, ApplyLine) for op in c.body)}
+    flow = graph.dataflow
+    _check_definitions(graph, flow)
+    _check_matrices(graph, arch)
+    for op, compute in flow.forms:
+        _check_op(f"spatial: {compute.node}", op, compute)
+    by_line = {compute.layer for op, compute in flow.forms if isinstance(op, ApplyLine)}
     for tensor in graph.tensors.values():
         _check_cover(tensor.name, tensor.image, [p.region for p in tensor.parts])
-        for part in tensor.parts:
-            if known.get(part.tile.name) != part.tile:
-                raise VerifyError(f"spatial: {tensor.node}: {part.tile} of {tensor.name} is never defined")
-    for name, use in graph.filter_of.items():
-        if use.key not in by_line:
-            _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
+    _check_reductions(graph, by_line)
     _check_sources(graph)
     verify_types(graph)
     verify_lines(graph)
@@ -56,41 +48,82 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     verify_views(graph)
     verify_products(graph)
     verify_moves(graph)
-    _check_used(graph)
+    _check_used(graph, flow)
 
 
-def _check_used(graph: SpatialGraph) -> None:
+def _check_definitions(graph: SpatialGraph, flow: Dataflow) -> None:
+    """Checks that each tile is made once, before all that read it. Only copies may fill a tile together.
+
+    All that use a tile agree about its shape.
+    """
+    known, op = _given(graph), np.arange(len(flow.op_result))
+    given = np.zeros(len(flow.tiles), np.bool_)
+    given[[flow.number[name] for name in known if name in flow.number]] = True
+    first = np.full(len(flow.tiles), len(op))
+    first[flow.op_result[::-1]] = op[::-1]
+    unlike = np.array([known.get(tile.name, tile) != tile for tile in flow.tiles], np.bool_)
+    early = unlike[flow.read_tile] | (~given[flow.read_tile] & (first[flow.read_tile] >= flow.read_op))
+    undefined = [(int(flow.read_op[i]), flow.tiles[int(flow.read_tile[i])]) for i in np.flatnonzero(early)[:1]]
+    for at, tile in (*undefined, *flow.odd):
+        where = f"spatial: {flow.node(at, graph.computes)}: {flow.tiles[int(flow.op_result[at])]}"
+        raise VerifyError(f"{where} reads {tile} before it is defined")
+    again = given[flow.op_result] | (first[flow.op_result] < op)
+    for at in np.flatnonzero(again & ~flow.is_form(Copy))[:1].tolist():
+        tile = flow.tiles[int(flow.op_result[at])]
+        raise VerifyError(f"spatial: {flow.node(at, graph.computes)}: {tile} is defined twice")
+    made = np.bincount(flow.op_result, minlength=len(flow.tiles)) > 0
+    known |= {flow.tiles[i].name: flow.tiles[i] for i in np.flatnonzero(made).tolist()}
+    for tensor in graph.tensors.values():
+        for part in tensor.parts:
+            if known.get(part.tile.name) != part.tile:
+                raise VerifyError(f"spatial: {tensor.node}: {part.tile} of {tensor.name} is never defined")
+
+
+def _given(graph: SpatialGraph) -> dict[str, Tile]:
+    """Returns the tiles that are there before any compute, by name: inputs, and constants."""
+    parts = [p.tile for tensor in graph.tensors.values() for p in tensor.parts]
+    inputs = {p.tile.name for name in graph.inputs for p in graph.tensors[name].parts}
+    known: dict[str, Tile] = {t.name: t for t in parts if t.name in inputs or t.name in graph.literals}
+    constants = {n: Tile(n, t.rows, t.width, t.channels, t.element) for n, t in graph.literals.items()}
+    return constants | known
+
+
+def _check_matrices(graph: SpatialGraph, arch: Target) -> None:
+    """Checks that the matrices of each compute fit a core, and each of them its crossbars."""
+    for compute in {id(c.matrices): c for c in graph.computes if c.matrices}.values():
+        where, xbars = f"spatial: {compute.node}", sum(m.xbars for m in compute.matrices)
+        if xbars > arch.xbars_per_core:
+            raise VerifyError(f"{where}: a compute needs {xbars} crossbars, a core has {arch.xbars_per_core}")
+        most = arch.outputs_of(graph.filters[compute.layer].weight_bits)
+        for matrix in compute.matrices:
+            rows, cols = matrix.rows[1] - matrix.rows[0], matrix.cols[1] - matrix.cols[0]
+            if rows > arch.xbar_rows or cols > matrix.xbars * most:
+                raise VerifyError(f"{where}: a matrix of {rows}x{cols} does not fit {matrix.xbars} crossbars")
+
+
+def _check_reductions(graph: SpatialGraph, by_line: Container[str]) -> None:
+    """Checks that the layers that are not computed by line add each product once."""
+    sums: dict[Tile, Counter[_Product]] = {}
+    for compute in graph.computes:
+        if compute.matrices and compute.layer not in by_line:
+            _collect_products(compute, sums)
+    for name, use in graph.filter_of.items():
+        if use.key not in by_line:
+            _check_reduction(graph.filters[use.key], graph.tensors[name], sums)
+
+
+def _check_used(graph: SpatialGraph, flow: Dataflow) -> None:
     """Checks that each result is read, or is a part of a tensor, which can be compared.
 
     Copies do not count: the reference mappings make some that nobody reads, and their streams stay as they are.
     """
-    used = {part.tile.name for tensor in graph.tensors.values() for part in tensor.parts}
-    used.update(tile.name for compute in graph.computes for op in compute.body for tile in op.reads)
-    for compute in graph.computes:
-        for op in compute.body:
-            if op.result.name not in used and not isinstance(op, Copy | Gather | Move):
-                raise VerifyError(f"spatial: {compute.node}: {op.result} is computed, and nobody reads it")
-
-
-def _check_compute(compute: Compute, known: dict[str, Tile], arch: Target, weight_bits: int) -> None:
-    """Checks matrices and operations of a compute, and adds its tiles to `known`."""
-    where = f"spatial: {compute.node}"
-    xbars = sum(m.xbars for m in compute.matrices)
-    if xbars > arch.xbars_per_core:
-        raise VerifyError(f"{where}: a compute needs {xbars} crossbars, a core has {arch.xbars_per_core}")
-    most = arch.outputs_of(weight_bits)
-    for matrix in compute.matrices:
-        rows, cols = matrix.rows[1] - matrix.rows[0], matrix.cols[1] - matrix.cols[0]
-        if rows > arch.xbar_rows or cols > matrix.xbars * most:
-            raise VerifyError(f"{where}: a matrix of {rows}x{cols} does not fit {matrix.xbars} crossbars")
-    for op in compute.body:
-        undefined = [t for t in op.reads if known.get(t.name) != t]
-        if undefined:
-            raise VerifyError(f"{where}: {op.result} reads {undefined[0]} before it is defined")
-        if op.result.name in known and not isinstance(op, Copy):
-            raise VerifyError(f"{where}: {op.result} is defined twice")
-        _check_op(where, op, compute)
-        known[op.result.name] = op.result
+    used = np.zeros(len(flow.tiles), np.bool_)
+    used[flow.read_tile] = True
+    parts = (part.tile.name for tensor in graph.tensors.values() for part in tensor.parts)
+    used[[flow.number[name] for name in parts if name in flow.number]] = True
+    for at in np.flatnonzero(~used[flow.op_result] & ~flow.is_form(Copy, Gather, Move))[:1].tolist():
+        tile = flow.tiles[int(flow.op_result[at])]
+        raise VerifyError(f"spatial: {flow.node(at, graph.computes)}: {tile} is computed, and nobody reads it")
 
 
 def _check_op(where: str, op: BodyOp, compute: Compute) -> None:
@@ -213,6 +246,8 @@ def _check_sources(graph: SpatialGraph) -> None:
 
     A tile may hold several ranges of channels, because equal parts of a tensor may share a tile.
     """
+    if not graph.dataflow.is_form(ApplyFilters).any():
+        return
     holders: dict[str, dict[Tile, list[tuple[int, int]]]] = {}
     for use in graph.filter_of.values():
         held = holders.setdefault(use.key, {})

@@ -28,11 +28,10 @@ _SIGNATURES: dict[type[object], Signature] = {
 
 def verify_types(graph: SpatialGraph) -> None:
     """Raises `VerifyError` for an operation whose elements do not go together."""
-    for compute in graph.computes:
-        for op in compute.body:
-            fault = _fault(op)
-            if fault:
-                raise VerifyError(f"spatial: {compute.node}: {op.result}: {fault}")
+    for op, compute in graph.dataflow.forms:
+        fault = _fault(op)
+        if fault:
+            raise VerifyError(f"spatial: {compute.node}: {op.result}: {fault}")
 
 
 def _fault(op: BodyOp) -> str | None:

@@ -19,7 +19,7 @@ _MINUS, _ZERO = 45, 48
 @kernel
 def write_json(words: Any, text: Any, bounds: Any, slots: Any, out: Any) -> int:
     """Writes a line of JSON for each row of `words`; each starts with `,` and a newline. Returns the byte count."""
-    at = 0
+    at: Any = np.int64(0)  # a plain 0 would have a type of its own, for which the helper would be compiled once more
     for i in range(words.shape[0]):
         head = words[i, 0]
         opcode = head & 255

@@ -136,7 +136,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(APPLY, "first_source += len(self.work[shape])", "first_source += 0"),
     Defect(APPLY, "for band, shape in found:", "for band, shape in [*found, found[0]]:"),
     Defect(APPLY, "self.cols, pixels, chosen.outputs):", "self.cols, pixels, chosen.outputs)[1:]:"),
-    Defect(LINES, "for cell in grid.lines[y][p]:\n                low", "for cell in grid.lines[lines[0]][p]:\n                low"),
+    Defect(LINES, "(cell for cell in grid.lines[y][p] if overlap", "(cell for cell in grid.lines[lines[0]][p] if overlap"),
     Defect(LINES, "cols[0] * channels, 0, width * channels", "0, 0, width * channels"),
     Defect(GRID, "at = y * width + cell.cols[0]", "at = y * width"),
     Defect(GRID, "target = (at + pixel) * wide + low - channels[0]", "target = (at + pixel) * wide"),
@@ -177,7 +177,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     # Files
     Defect(CONTENTS, "cols=p.region.cols, address=at)", "cols=p.region.cols, address=at + 1)"),
     Defect(CONTENTS, "tuple(g.matrix.xbars for g in core.groups) for i, core", "tuple(1 for g in core.groups) for i, core"),
-    Defect(CONTENTS, "pc=int(stream.step_ends[spot.step])", "pc=int(stream.step_ends[spot.step - 1])"),
+    Defect(CONTENTS, "step_ends[step[own]]", "step_ends[step[own] - 1]"),
     # One pixel, pools, shared cores, places
     Defect(DENSE, "ends[i], i * width) for i", "ends[0], i * width) for i"),
     Defect(DENSE, "source.first + size - elements, start, elements)", "source.first, start, elements)"),

@@ -2,18 +2,19 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 
 from raptor.codegen.emit import EMIT
 from raptor.graph.steps import Recipe
 from raptor.pim.operations import Buffer, Load, LoadRows, Receive, Repeat, Send, Store
 from raptor.spatial.ir import Copy, TakeRows
-from raptor.spatial.operations import OneResult, Operation, Piece, V, W
-from raptor.spatial.tiles import Value
+from raptor.spatial.operations import OneResult, Operation, Piece, V, Vector, W
+from raptor.spatial.tiles import ConstantTile, Tile, Value
 
 
 def concrete(kind: type) -> Iterator[type[Operation[Buffer]]]:
@@ -44,6 +45,8 @@ def sample(annotation: Any, number: Iterator[int]) -> Any:
         return Piece(sample(V, number), 0, 0, 1)
     if get_origin(annotation) is Union and V in arguments:
         return sample(V, number)
+    if get_origin(annotation) is np.ndarray:
+        return np.zeros(4, np.int64)
     if annotation is Recipe:
         return Recipe(((0, 1), (0, 1)), (), (), 0, 1)
     return next(number) if annotation is int else object()
@@ -123,6 +126,66 @@ class Untold(Biased[V]):
 def test_a_forgotten_operand_is_noticed(kind: type[Operation[Buffer]]) -> None:
     with pytest.raises(AssertionError, match="b2"):
         check(kind)
+
+
+def changed(thing: Any) -> Any:
+    """A field with the same values, and with everything else different."""
+    if isinstance(thing, Value):
+        return thing
+    if isinstance(thing, Piece):
+        return Piece(thing.value, thing.source + 1, thing.target, thing.channels)
+    if isinstance(thing, tuple):
+        return tuple(map(changed, thing))
+    if isinstance(thing, int | np.ndarray):
+        return thing + 1
+    return replace(thing, low=thing.low - 1) if isinstance(thing, Recipe) else object()
+
+
+def tells_all(operation: Operation[Buffer]) -> None:
+    """Raises `AssertionError` if a field may change, and the form of the operation stays."""
+    for field in fields(operation):
+        before = getattr(operation, field.name)
+        after = changed(before)
+        if values_in(before) and not isinstance(before, Value) and after == before:
+            continue  # nothing but values
+        if not isinstance(before, Value):
+            assert replace(operation, **{field.name: after}).form != operation.form, f"the form forgets {field.name}"
+
+
+@pytest.mark.parametrize("kind", sorted(set(ALL) - BUFFERS_ONLY, key=lambda kind: kind.__name__))
+def test_a_form_tells_all_but_the_values(kind: type[Operation[Buffer]]) -> None:
+    operation = made(kind)
+    tells_all(operation)
+    assert operation.map_operands(other).form == operation.form
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled(OneResult[V]):
+    """Forgets that it has a factor."""
+
+    input: V
+    factor: int
+
+    @property
+    def operands(self) -> tuple[V, ...]:
+        return (self.input,)
+
+    def map_operands(self, f: Callable[[V], W]) -> "Scaled[Any]":
+        return Scaled(f(self.result), f(self.input), self.factor)
+
+
+def test_a_parameter_that_the_form_forgets_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="the form forgets factor"):
+        tells_all(made(Scaled))
+
+
+def test_equal_operands_are_equal_in_all_operations_of_a_form() -> None:
+    a, b, out = (Buffer(name, 1, 1, 4) for name in ("a", "b", "out"))
+    assert Vector(out, "add", (a, a)).form != Vector(out, "add", (a, b)).form
+    assert Vector(out, "add", (a, a)).form == Vector(a, "add", (b, b)).form
+    constant = ConstantTile.of("a", np.zeros((1, 1, 4)))
+    tile = Tile("a", 1, 1, 4)
+    assert Vector(Tile("t", 1, 1, 4), "relu", (constant,)).form != Vector(Tile("t", 1, 1, 4), "relu", (tile,)).form
 
 
 def test_every_operation_of_a_core_has_an_emitter() -> None:

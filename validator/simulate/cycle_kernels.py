@@ -29,6 +29,9 @@ from validator.simulate.event_kernels import call, extract, insert, push, take, 
 from validator.simulate.state import Core, Global, Op, Stop
 from validator.simulate.unit_kernels import end_instruction, run_switch, run_unit, through_port
 
+_SECOND_TICK = np.int64(2)
+"""A plain 2 would have a type of its own, for which numba would compile the helpers once more."""
+
 
 @bare_kernel
 def simulate(chip, program, tables, log, rounds, g) -> int:  # noqa: C901 the scheduler's loop
@@ -47,10 +50,10 @@ def simulate(chip, program, tables, log, rounds, g) -> int:  # noqa: C901 the sc
             core[c, Core.PC] = core[c, Core.FIRST] - 1
             core[c, Core.ARRIVED] = 1
             if fast:
-                next_instruction(chip, program, tables, log, rounds, g, c, 2)
+                next_instruction(chip, program, tables, log, rounds, g, c, _SECOND_TICK)
             else:
-                leave(chip, program, tables, log, rounds, g, c, 2)
-                call(g, tables, count, 2, c)
+                leave(chip, program, tables, log, rounds, g, c, _SECOND_TICK)
+                call(g, tables, count, _SECOND_TICK, c)
     while g[Global.UNFINISHED] > 0:
         if not to_next_event(chip, tables, g, count):
             return Stop.BLOCKED

@@ -14,6 +14,9 @@ from validator.simulate.dispatch_kernels import next_instruction
 from validator.simulate.event_kernels import call, push, sleep
 from validator.simulate.state import Core, Global, Message, Op, Queue, Step, Stop, Switch
 
+_ONE, _NOTHING = np.int64(1), np.int64(0)
+"""Plain numbers would have types of their own, for which numba would compile `_post` once more."""
+
 
 @bare_helper
 def through_port(core, c, now, time):
@@ -47,7 +50,7 @@ def run_unit(chip, program, tables, log, rounds, g, t):  # noqa: C901 the dispat
         ended = _wait(core, tables, log, op, c, now)
     elif kind == Timing.GIVE_TOKEN:
         op[Op.SINCE], op[Op.STATE], ended = now, Step.ENDING, False
-        _post(tables, g, c, Message.TOKEN, op[Op.OTHER], 1, op[Op.PC], op[Op.VALUE])
+        _post(tables, g, c, Message.TOKEN, op[Op.OTHER], _ONE, op[Op.PC], op[Op.VALUE])
         sleep(g, tables, t, chip.period_ps)
     else:
         raise NotImplementedError("an instruction that no unit executes")
@@ -75,7 +78,7 @@ def _load(core, tables, g, t, op, c, now):
     if op[Op.STATE] == Step.START:
         op[Op.SINCE] = now
         op[Op.STATE] = Step.LOADED
-        _post(tables, g, c, Message.LOAD, core.shape[0], 1, op[Op.PC], op[Op.VALUE])
+        _post(tables, g, c, Message.LOAD, core.shape[0], _ONE, op[Op.PC], op[Op.VALUE])
     else:
         op[Op.STATE] = Step.ENDING
         sleep(g, tables, t, through_port(core, c, now, op[Op.WRITE]))
@@ -118,7 +121,7 @@ def _send(core, tables, log, g, t, op, c, now):
     if op[Op.STATE] == Step.START:
         op[Op.SINCE] = now
         op[Op.STATE] = Step.PERMISSION
-        _post(tables, g, c, Message.REQUEST, op[Op.OTHER], 1, op[Op.PC], 0)
+        _post(tables, g, c, Message.REQUEST, op[Op.OTHER], _ONE, op[Op.PC], _NOTHING)
     elif op[Op.STATE] == Step.PERMISSION:
         core[c, Core.ON_SEND] += now - op[Op.SINCE]
         log.waited[op[Op.PC]] = now - op[Op.SINCE]
@@ -127,7 +130,7 @@ def _send(core, tables, log, g, t, op, c, now):
         sleep(g, tables, t, through_port(core, c, now, op[Op.READ]))
     else:
         op[Op.STATE] = Step.ENDING
-        _post(tables, g, c, Message.DATA, op[Op.OTHER], op[Op.SIZE], op[Op.PC], 0)
+        _post(tables, g, c, Message.DATA, op[Op.OTHER], op[Op.SIZE], op[Op.PC], _NOTHING)
         return True
     return False
 
@@ -141,7 +144,7 @@ def _receive(core, tables, log, g, t, op, c, now):
         core[c, Core.RECV_FROM] = sender
         if core[sender, Core.OPEN_TO] == c:
             core[sender, Core.OPEN_TO] = state.NONE
-            _post(tables, g, c, Message.PERMISSION, sender, 1, op[Op.PC], 0)
+            _post(tables, g, c, Message.PERMISSION, sender, _ONE, op[Op.PC], _NOTHING)
     else:
         core[c, Core.ON_RECV] += now - op[Op.SINCE]
         log.waited[op[Op.PC]] = now - op[Op.SINCE]
@@ -240,7 +243,7 @@ def _deliver(tables, log, g, c, message):
     t = 1 + state.THREADS_PER_CORE * to + state.TRANSFER
     if kind == Message.REQUEST:
         if core[to, Core.RECV_FROM] == c:
-            _post(tables, g, to, Message.PERMISSION, c, 1, thread[t, Op.PC], 0)
+            _post(tables, g, to, Message.PERMISSION, c, _ONE, thread[t, Op.PC], _NOTHING)
         else:
             core[c, Core.OPEN_TO] = to
         return 1000
