@@ -4,13 +4,16 @@ The database is the only state. A study that was stopped at any moment goes on w
 proposed again, and those whose results were ready are not evaluated again.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import OperationalError
 
@@ -19,8 +22,8 @@ from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.explore import workers
 from raptor.explore.dashboard import Mirror
-from raptor.explore.evaluation import Job, Record
-from raptor.explore.points import digest_of, options_of
+from raptor.explore.evaluation import Job, Measuring, Record
+from raptor.explore.points import digest_of, options_of, settings_of
 from raptor.explore.proposing import Proposal, Proposer
 from raptor.explore.store import Entry, Store, UnreachableError, shown
 from raptor.explore.study import Model, Study
@@ -123,7 +126,8 @@ class _Driver:
     def _evaluate(self, store: Store, batch: Sequence[Proposal]) -> list[Outcome]:
         """Returns the outcomes of a batch. Equal jobs are evaluated once, and those with a stored result not at all."""
         wanted = [[(model, job_of(self._study, model, p.point)) for model in self._study.models] for p in batch]
-        digests = [[digest(model, job) for model, job in jobs] for jobs in wanted]
+        hashes = [data.sha256 for data in self._study.data] or [""] * len(self._study.models)
+        digests = [[digest(m, job, data) for (m, job), data in zip(jobs, hashes, strict=True)] for jobs in wanted]
         jobs = {d: pair for ds, pairs in zip(digests, wanted, strict=True) for d, pair in zip(ds, pairs, strict=True)}
         stored = store.results(jobs)
         for d in self._results.keys() & jobs.keys() - stored.keys():
@@ -150,16 +154,47 @@ class _Driver:
 
 def job_of(study: Study, model: Model, point: Mapping[str, Any]) -> Job:
     """Returns the job of a model at a point."""
-    common = study.file.options
-    if study.file.study.mapping == "fixed":
-        fields = {name.removeprefix("fields."): value for name, value in point.items()}
-        return Job(str(model.path), options_of(common, {}), study.is_steady, fields)
-    return Job(str(model.path), options_of(common, point), study.is_steady)
+    is_fixed = study.file.study.mapping == "fixed"
+    fields = {n.removeprefix("fields."): value for n, value in point.items() if n.startswith("fields.")}
+    options = options_of(study.file.options, {} if is_fixed else point)
+    for name in ("arch", "mapping"):
+        if name in options:
+            options[name] = _beside(study, options[name])
+    return Job(
+        str(model.path),
+        options,
+        study.needs("steady"),
+        fields if is_fixed else None,
+        _measuring(study, study.models.index(model), point),
+    )
 
 
-def digest(model: Model, job: Job) -> str:
-    """Returns the key of a result: all that it depends on."""
-    return digest_of(VERSION, model.sha256, job.options, job.is_steady, job.fields)
+def _beside(study: Study, name: str) -> str:
+    """Returns the path of a file beside the study file; other names, of presets say, as they are."""
+    path = study.folder / name
+    return str(path) if path.is_file() else name
+
+
+def _measuring(study: Study, index: int, point: Mapping[str, Any]) -> Measuring | None:
+    part = study.file.accuracy
+    if part is None:
+        return None
+    shared = {name: str(value) for name, value in part.settings.items()}
+    given = part.model_dump(exclude={"data", "settings"})
+    if part.cells is not None:
+        given["cells"] = _beside(study, part.cells)
+    return Measuring(str(study.data[index].path), settings=shared | settings_of(point), **given)
+
+
+def digest(model: Model, job: Job, data_sha256: str) -> str:
+    """Returns the key of a result: all that it depends on, files by their contents."""
+    parts: list[Any] = [VERSION, model.sha256, job.options, job.is_steady, job.fields]
+    named = [job.options.get("arch"), job.options.get("mapping")]
+    if job.accuracy is not None:
+        parts.append(msgspec.to_builtins(job.accuracy) | {"data": data_sha256})
+        named.append(job.accuracy.cells)
+    found = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in named if name and Path(name).is_file()]
+    return digest_of(*parts, *found)
 
 
 def stored_outcomes(store: Store, study: Study) -> list[Outcome]:

@@ -1,6 +1,7 @@
 """Evaluates a point: compiles a model with its options, and simulates the program. Never raises for a bad point."""
 
 import time
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -13,12 +14,27 @@ from raptor.explore.metrics import METRICS
 from raptor.output.writer import Artifacts
 from raptor.target import arch as architectures
 from raptor.target.arch import Target
+from raptor.target.device_file import load_device
+from validator.accuracy.measure import accuracy
+from validator.options import CrossbarKind
 
 SAMPLES = 4
 """Samples that each core begins in a simulation of the steady state."""
 _LONGEST = 1000
 
 State = Literal["ok", "infeasible", "timeout", "out_of_memory", "crashed", "error"]
+
+
+class Measuring(msgspec.Struct, frozen=True):
+    """Measurement of accuracy: the arguments of `validator.accuracy.measure.accuracy`."""
+
+    data: str
+    crossbar: CrossbarKind | None = None
+    cells: str | None = None
+    settings: dict[str, str] = {}
+    chips: int = 1
+    samples: int | None = None
+    calibration: int = 16
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -31,6 +47,7 @@ class Job(msgspec.Struct, frozen=True):
     options: dict[str, Any]
     is_steady: bool
     fields: dict[str, Any] | None = None
+    accuracy: Measuring | None = None
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -93,7 +110,30 @@ def _figures(job: Job) -> dict[str, float]:
     }
     if job.is_steady:
         found["interval_ns"], found["steady_energy_pj"] = _cost(program, chip, job, SAMPLES)
+    if job.accuracy is not None:
+        try:
+            found |= _accuracy(program, job.accuracy)
+        except UserError as e:  # equal points have equal reasons: without the folder, which is a temporary one
+            raise UserError(str(e).removeprefix(f"{program.directory}: ")) from e
     return {name: float(found[name]) for name in METRICS if name in found}
+
+
+def _accuracy(program: Program, given: Measuring) -> dict[str, float]:
+    """Runs the program on data; without labels, only the agreement is known."""
+    found = accuracy(
+        program.directory,
+        Path(given.data),
+        crossbar=given.crossbar,
+        device=None if given.cells is None else load_device(given.cells),
+        settings=given.settings,
+        chips=given.chips,
+        samples=given.samples,
+        calibration=given.calibration,
+        noise_samples=0,
+        workers=1,
+    )
+    shares = {"top1": found.top1, "top5": found.top5, "agreement": found.agreement}
+    return {name: share for name, share in shares.items() if share is not None}
 
 
 def _chip(job: Job) -> Target:

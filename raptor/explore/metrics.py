@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Direction = Literal["min", "max"]
+Need = Literal["steady", "accuracy"]
 
 _TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _ENERGIES = {"pJ": 1.0, "nJ": 1e3, "uJ": 1e6, "mJ": 1e9, "J": 1e12}
@@ -19,28 +20,31 @@ _LIMIT = re.compile(r"(<=|>=)\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
 class Metric:
     """A figure. `units`: names that a limit may have, with their size. `joined`: of several models together.
 
-    `is_steady`: it needs a simulation of several samples.
+    `needs`: what it takes beside a simulation of one sample: one of several (`steady`), or labelled data (`accuracy`).
     """
 
     meaning: str
     units: Mapping[str, float]
     joined: Callable[[list[float]], float] = max
-    is_steady: bool = False
+    needs: Need | None = None
 
 
 METRICS: Mapping[str, Metric] = {
-    "latency_ns": Metric("time of one sample alone; of several models: the sum", _TIMES, sum),
-    "interval_ns": Metric("time between samples in steady state; of several models: the sum", _TIMES, sum, True),
-    "energy_pj": Metric("energy of one sample alone; of several models: the sum", _ENERGIES, sum),
-    "steady_energy_pj": Metric("energy of a sample in steady state; of several models: the sum", _ENERGIES, sum, True),
-    "xbars_used": Metric("crossbars that hold weights; of several models: the most", _PLAIN),
-    "cores_used": Metric("cores with work; of several models: the most", _PLAIN),
+    "latency_ns": Metric("time of one sample alone (the sum)", _TIMES, sum),
+    "interval_ns": Metric("time between samples in steady state (the sum)", _TIMES, sum, "steady"),
+    "energy_pj": Metric("energy of one sample alone (the sum)", _ENERGIES, sum),
+    "steady_energy_pj": Metric("energy of a sample in steady state (the sum)", _ENERGIES, sum, "steady"),
+    "xbars_used": Metric("crossbars that hold weights (the most)", _PLAIN),
+    "cores_used": Metric("cores with work (the most)", _PLAIN),
     "xbars": Metric("crossbars of the chip", _PLAIN),
     "cells": Metric("cells of all crossbars of the chip", _PLAIN),
-    "local_bytes": Metric("local memory of the core that needs most; of several models: the most", _BYTES),
-    "instructions": Metric("instructions of all cores; of several models: the sum", _PLAIN, sum),
+    "local_bytes": Metric("local memory of the core that needs most (the most)", _BYTES),
+    "instructions": Metric("instructions of all cores (the sum)", _PLAIN, sum),
+    "top1": Metric("share of samples whose label has the largest score (the least)", _PLAIN, min, "accuracy"),
+    "top5": Metric("share of samples whose label is among the first five (the least)", _PLAIN, min, "accuracy"),
+    "agreement": Metric("share of samples with the answer of onnxruntime (the least)", _PLAIN, min, "accuracy"),
 }
-"""All figures by name."""
+"""All figures by name. In brackets: of several models together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,13 @@ cell_bits = [1, 2, 4, 8]
 mapping = ["rows", "raptor"]
 fields.rob_size = [1, 4]
 
+# Labelled data, for the figures top1, top5 and agreement; crossbar.NAME in the space is a setting of the crossbars.
+# [accuracy]
+# data = ["test.npz"]    # x and y; one file, or one for each model
+# crossbar = "noisy"     # ideal, integer, sliced, noisy
+# cells = "reram-wan2022"
+# samples = 200
+
 # Limits on any of the figures, for each model.
 [constraints]
 latency_ns = "<= 10 ms"

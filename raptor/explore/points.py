@@ -15,11 +15,14 @@ from raptor.common.options import REQUANT, parse_mapping, parse_xbar
 from raptor.mapping.knobs import parse_knobs
 from raptor.target.arch import check_source
 from raptor.target.arch.fields import find_field
+from validator.crossbar.settings import check_setting
 
 Value = bool | int | float | str
 WHOLE = ("cores", "xbars_per_core", "cell_bits", "bits")
 GROUPS = ("fields", "knobs")
 """Options that are tables: a parameter is one entry of them, such as `fields.rob_size`."""
+TABLES = (*GROUPS, "crossbar")
+"""All tables of the space; `crossbar` has settings of crossbars, which are no options of `raptor.compile`."""
 _FLAGS = {"xbars_per_core": "--xbars-per-core", "cell_bits": "--cell-bits"}
 
 
@@ -63,8 +66,14 @@ def check_values(name: str, values: Sequence[Value]) -> None:
     if group == "fields" and rest:
         find_field(rest)
         return
+    if group == "crossbar" and rest:
+        for value in values:
+            check_setting(rest, str(value))
+        return
     if group != "knobs" and name not in _CHECKS:
-        raise UserError(f"{name}: no such parameter; expected one of: {', '.join(_CHECKS)}, knobs.NAME, fields.NAME")
+        raise UserError(
+            f"{name}: no such parameter; expected one of: {', '.join(_CHECKS)}, knobs.NAME, fields.NAME, crossbar.NAME"
+        )
     check = _CHECKS.get(name, lambda value: parse_knobs({rest: value}))
     for value in values:
         check(value)
@@ -85,11 +94,18 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Mapping[str, Value]]:
     yield from (dict(zip(names, values, strict=True)) for values in product(*(p.grid for p in parameters)))
 
 
+def settings_of(point: Mapping[str, Value]) -> dict[str, str]:
+    """Returns the settings of crossbars of a point, as texts."""
+    return {name.removeprefix("crossbar."): str(v) for name, v in point.items() if name.startswith("crossbar.")}
+
+
 def options_of(common: Mapping[str, Any], point: Mapping[str, Value]) -> dict[str, Any]:
     """Returns keywords of `raptor.compile`: those that all points share, and those of the point above them."""
     found = dict(common) | {group: dict(common.get(group, {})) for group in GROUPS}
     for name, value in point.items():
         group, _, rest = name.partition(".")
+        if group == "crossbar":
+            continue
         if rest:
             found[group][rest] = value
         else:

@@ -11,8 +11,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from raptor.common.errors import UserError
 from raptor.common.strict import Items, Named, Schema, faults
-from raptor.explore.metrics import METRICS, Direction, Limit, parse_limit
-from raptor.explore.points import GROUPS, Parameter, Value, check_values, grid
+from raptor.explore.metrics import METRICS, Direction, Limit, Need, parse_limit
+from raptor.explore.points import TABLES, Parameter, Value, check_values, grid
+from validator.options import CrossbarKind
 
 _LIMIT_BYTES = 2**20
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -54,6 +55,18 @@ class RunPart(Schema):
     memory_mb: Annotated[int, Field(ge=512, le=2**30)] = 8000
 
 
+class AccuracyPart(Schema):
+    """Table `accuracy`: data for the figures of accuracy, and the crossbars on which the programs run."""
+
+    data: Annotated[Items[str], Field(min_length=1)]
+    crossbar: CrossbarKind | None = None
+    cells: str | None = None
+    settings: Annotated[dict[str, int | float | str], Field(default_factory=dict)]
+    chips: Annotated[int, Field(ge=1, le=1000)] = 1
+    samples: Annotated[int, Field(ge=1)] | None = None
+    calibration: Annotated[int, Field(ge=1)] = 16
+
+
 class RangePart(Schema):
     """A range of numbers."""
 
@@ -76,6 +89,7 @@ class StudyFile(Schema):
 
     study: StudyPart
     run: RunPart = RunPart()
+    accuracy: AccuracyPart | None = None
     options: Annotated[dict[str, Any], Field(default_factory=dict)]
     space: Annotated[dict[str, Any], Field(min_length=1)]
     objectives: Annotated[Named[Direction], Field(min_length=1)]
@@ -100,7 +114,7 @@ class StudyFile(Schema):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of a study: its name in the file, where it is, and the SHA-256 of its bytes."""
+    """A file of a study, a model or data: its name in the study, where it is, and the SHA-256 of its bytes."""
 
     name: str
     path: Path
@@ -109,11 +123,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A checked study. `folder`: of the study file; `space`: parameters in the order of the file."""
+    """A checked study. `folder`: of the study file; `space`: parameters in the order of the file.
+
+    `data`: labelled data of each model; none if no accuracy is measured.
+    """
 
     file: StudyFile
     folder: Path
     models: tuple[Model, ...]
+    data: tuple[Model, ...]
     space: tuple[Parameter, ...]
     limits: tuple[Limit, ...]
 
@@ -132,10 +150,9 @@ class Study:
         kind, slashes, path = url.partition(":///")
         return f"{kind}{slashes}{self.folder / path}" if kind == "sqlite" else url
 
-    @property
-    def is_steady(self) -> bool:
-        """Tells whether a figure that the study names needs the steady state."""
-        return any(METRICS[name].is_steady for name in (*self.objectives, *self.file.constraints))
+    def needs(self, need: Need) -> bool:
+        """Tells whether a figure that the study names needs this."""
+        return any(METRICS[name].needs == need for name in (*self.objectives, *self.file.constraints))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -151,7 +168,13 @@ class Study:
             "space": self.file.space,
             "objectives": dict(self.file.objectives),
             "constraints": dict(self.file.constraints),
-        }
+        } | self._accuracy
+
+    @property
+    def _accuracy(self) -> dict[str, Any]:
+        if self.file.accuracy is None:
+            return {}
+        return {"accuracy": self.file.accuracy.model_dump() | {"data": [d.sha256 for d in self.data]}}
 
 
 def read_study(path: Path) -> Study:
@@ -184,7 +207,24 @@ def _study(file: StudyFile, folder: Path) -> Study:
         except ValueError as e:
             raise UserError(f"constraints.{name}: {e}") from e
     _check(file, space)
-    return Study(file, folder, tuple(_model(name, folder) for name in file.study.models), space, tuple(limits))
+    models = tuple(_file("study.models", name, folder) for name in file.study.models)
+    return Study(file, folder, models, tuple(_data(file, folder)), space, tuple(limits))
+
+
+def _data(file: StudyFile, folder: Path) -> Iterator[Model]:
+    """Yields the data of each model. Raises `UserError` if there are too few or too many, or they are of no use."""
+    needed = [n for n in (*file.objectives, *file.constraints) if METRICS[n].needs == "accuracy"]
+    part = file.accuracy
+    if part is None:
+        if needed:
+            raise UserError(f"{needed[0]}: needs data: a table 'accuracy' with a key 'data'")
+        return
+    if not needed:
+        raise UserError("accuracy: no objective and no limit is a figure of accuracy: top1, top5, agreement")
+    if len(part.data) not in (1, len(file.study.models)):
+        raise UserError(f"accuracy.data: expected 1 file, or one for each of {len(file.study.models)} models")
+    names = part.data if len(part.data) > 1 else part.data * len(file.study.models)
+    yield from (_file("accuracy.data", name, folder) for name in names)
 
 
 def _check(file: StudyFile, space: tuple[Parameter, ...]) -> None:
@@ -196,28 +236,32 @@ def _check(file: StudyFile, space: tuple[Parameter, ...]) -> None:
         count = sum(1 for _ in zip(grid(space), range(_MOST_POINTS + 1), strict=False))
         if count > _MOST_POINTS:
             raise UserError(f"space: a grid of more than {_MOST_POINTS} points")
-    others = [p.name for p in space if not p.name.startswith("fields.")]
+    if file.accuracy is None or file.accuracy.crossbar not in ("sliced", "noisy"):
+        analog = [p.name for p in space if p.name.startswith("crossbar.")]
+        if analog:
+            raise UserError(f"space.{analog[0]}: needs accuracy.crossbar 'sliced' or 'noisy'")
+    others = [p.name for p in space if not p.name.startswith(("fields.", "crossbar."))]
     if file.study.mapping == "fixed" and others:
         raise UserError(
             f"space.{others[0]}: with study.mapping 'fixed' the programs are compiled once, for the options of all "
-            "points, so that only fields of the architecture can vary"
+            "points, so that only fields of the architecture and settings of crossbars can vary"
         )
 
 
-def _model(name: str, folder: Path) -> Model:
+def _file(key: str, name: str, folder: Path) -> Model:
     path = folder / name
     try:
         with path.open("rb") as stream:
             return Model(name, path, hashlib.file_digest(stream, "sha256").hexdigest())
     except OSError as e:
-        raise UserError(f"study.models: {name}: {e.strerror or e}") from e
+        raise UserError(f"{key}: {name}: {e.strerror or e}") from e
 
 
 def _parameters(table: Mapping[str, Any], prefix: str) -> Iterator[Parameter]:
-    """Yields the parameters of the space; those of `fields` and `knobs` may be tables within it."""
+    """Yields the parameters of the space; those of `TABLES` may be tables within it."""
     for key, value in table.items():
         name = f"{prefix}{key}"
-        if isinstance(value, dict) and not _RANGE & value.keys() and name.partition(".")[0] in GROUPS:
+        if isinstance(value, dict) and not _RANGE & value.keys() and name.partition(".")[0] in TABLES:
             yield from _parameters(cast(dict[str, Any], value), f"{name}.")
         else:
             yield _parameter(name, value)

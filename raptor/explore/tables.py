@@ -2,12 +2,14 @@
 
 import csv
 import io
+import shlex
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, BinaryIO, cast
 
 from raptor.common.errors import UserError
 from raptor.explore.driver import job_of
+from raptor.explore.evaluation import Job
 from raptor.explore.front import front
 from raptor.explore.points import command, digest_of
 from raptor.explore.report import PointReport, StudyReport
@@ -37,8 +39,23 @@ def _point(study: Study, found: Outcome, key: str, *, on_front: bool) -> PointRe
         reason=found.reason,
         figures=found.figures,
         models={m.name: record.figures for m, record in zip(study.models, found.records, strict=True)},
-        commands=tuple(command(name, job.options) for name, job in jobs),
+        commands=tuple(_command(name, job) for name, job in jobs),
     )
+
+
+def _command(model: str, job: Job) -> str:
+    """Returns the commands that compile a model for a point, and measure its accuracy if the study does."""
+    compiled = command(model, job.options)
+    given = job.accuracy
+    if given is None:
+        return compiled
+    words = ["raptor", "accuracy", "out", "--data", given.data]
+    words += [] if given.crossbar is None else ["--crossbar", given.crossbar]
+    words += [] if given.cells is None else ["--cells", given.cells]
+    words += [word for name, value in given.settings.items() for word in ("--with", f"{name}={value}")]
+    words += [] if given.chips == 1 else ["--chips", str(given.chips)]
+    words += [] if given.samples is None else ["--samples", str(given.samples)]
+    return f"{compiled} && {shlex.join(words)}"
 
 
 def rows(found: StudyReport) -> list[Row]:

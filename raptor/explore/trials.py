@@ -53,7 +53,11 @@ def outcome(study: Study, trial: Trial, records: Sequence[Record]) -> Outcome:
     for record, model in zip(records, study.models, strict=True):
         if record.state != "ok":
             return Outcome(trial, record.state, f"{model.name}: {record.reason}", {}, tuple(records), {})
-    figures = {name: METRICS[name].joined([r.figures[name] for r in records]) for name in records[0].figures}
+    known = [name for name in METRICS if all(name in r.figures for r in records)]
+    missing = [name for name in (*study.objectives, *study.file.constraints) if name not in known]
+    if missing:
+        return Outcome(trial, "infeasible", f"{missing[0]}: the data have no labels", {}, tuple(records), {})
+    figures = {name: METRICS[name].joined([r.figures[name] for r in records]) for name in known}
     wrong = [name for name, value in figures.items() if not math.isfinite(value)]
     if wrong:
         return Outcome(trial, "error", f"{wrong[0]} is {figures[wrong[0]]}", {}, tuple(records), {})

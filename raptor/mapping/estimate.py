@@ -103,7 +103,8 @@ def _whole_ns(
 ) -> dict[int, float]:
     """Returns the working time of each core for a layer with matrices of whole tiles: products and partial sums."""
     pixels, sums, found = filter_.window.out_pixels, accumulating(arch), Counter[int]()
-    for core, matrix in zip(layer.cores, layer.matrices, strict=True):
+    for k, core in enumerate(layer.cores):
+        matrix = layer.matrices[k % len(layer.matrices)]  # steps of a recurrent layer may have copies
         width = matrix.cols[1] - matrix.cols[0]
         found[core] += int(pixels * (mvmul_ns(arch, matrix.xbars) + vector_ns(sums, width, 2) + 2 * ISSUE_NS))
     width = pixels * filter_.weights.shape[2] / max(1, len(found))

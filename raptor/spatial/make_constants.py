@@ -15,17 +15,13 @@ import numpy.typing as npt
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.decision import ByLine, Decision, Matrix
-from raptor.spatial.ir import BodyOp, Compute
+from raptor.spatial.ir import BodyOp, Compute, SpatialGraph
 from raptor.spatial.operations import ApplyLine, Move, Vector
 from raptor.spatial.placed import Partition
 from raptor.spatial.tiles import ConstantTile, Tile
 from raptor.target.arch import Target
 from raptor.target.element import MODELLED
 from raptor.target.timing import ISSUE_NS, load_ns, mvmul_ns
-
-ONE = "constant.one"
-"""Name of the number 1 by which matrices of constants are multiplied."""
-
 
 _Row = tuple[int, int]
 
@@ -34,16 +30,23 @@ _Row = tuple[int, int]
 class _Constants:
     """Constants of a core. first: number of the compute that reads one first. users: the operands, one for each use.
 
-    With each operand comes the row that its reader needs: pixels and channels.
+    With each operand comes the row that its reader needs: pixels and channels. stem: begin of the names of all that is
+    made, which no tensor of the model has.
     """
 
+    stem: str
     core: int
     first: int
     users: list[tuple[ConstantTile, _Row]] = field(default_factory=list[tuple[ConstantTile, tuple[int, int]]])
 
     @property
     def key(self) -> str:
-        return f"constants@{self.core}"
+        return f"{self.stem}@{self.core}"
+
+    @property
+    def one(self) -> str:
+        """The name of the number 1 by which matrices of constants are multiplied."""
+        return f"{self.stem}@one"
 
     def values(self) -> dict[bytes, ConstantTile]:
         """Returns the different constants by their bytes."""
@@ -84,11 +87,20 @@ def _used_xbars(partition: Partition) -> defaultdict[int, int]:
 def _constants_of(partition: Partition) -> dict[int, _Constants]:
     """Returns the constants that element-wise functions read on each core."""
     found: dict[int, _Constants] = {}
+    stem = _free_stem(partition.graph)
     for i, (compute, core) in enumerate(zip(partition.graph.computes, partition.cores, strict=True)):
         for op in compute.body:
             for tile in _short_constants(op):
-                found.setdefault(core, _Constants(core, i)).users.append((tile, _row(tile, op.result)))
+                found.setdefault(core, _Constants(stem, core, i)).users.append((tile, _row(tile, op.result)))
     return found
+
+
+def _free_stem(graph: SpatialGraph) -> str:
+    """Returns a name with which that of no tensor or layer begins."""
+    stem = "constants"
+    while any(name.startswith(stem) for name in (*graph.tensors, *graph.filters)):
+        stem += "'"
+    return stem
 
 
 def _short_constants(op: BodyOp) -> Iterator[ConstantTile]:
@@ -123,7 +135,8 @@ def _with_products(partition: Partition, found: dict[int, _Constants], arch: Tar
         computes.append(replace(compute, body=tuple(_reading(op, core, made) for op in compute.body)))
         cores.append(core)
         positions.append(partition.positions[i])
-    literals = {**graph.literals, ONE: ConstantTile.of(ONE, np.ones((1, 1, 1)))}
+    one = next(iter(found.values())).one
+    literals = {**graph.literals, one: ConstantTile.of(one, np.ones((1, 1, 1)))}
     filters = {**graph.filters, **filters}
     changed = replace(graph, computes=tuple(computes), filters=filters, literals=literals, made=known)
     return Partition(changed, tuple(cores), tuple(positions))
@@ -139,7 +152,7 @@ def _product(
     together = Tile(constants.key, 1, 1, weights.size)
     matrix = Matrix(0, (0, 1), (0, weights.size), -(-weights.size // arch.outputs_per_xbar))
     tiles: dict[tuple[bytes, _Row], Tile] = {}
-    body: list[BodyOp] = [ApplyLine(together, (Tile(ONE, 1, 1, 1),), np.zeros((1, 4), np.int64))]
+    body: list[BodyOp] = [ApplyLine(together, (Tile(constants.one, 1, 1, 1),), np.zeros((1, 4), np.int64))]
     for tile, row in constants.users:
         key = tile.values.tobytes(), row
         if key not in tiles:

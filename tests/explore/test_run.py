@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import raptor
 from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.explore import tables, workers
@@ -20,7 +21,7 @@ from raptor.explore.driver import Progress, adapted, read_outcomes, run
 from raptor.explore.evaluation import Job, Record, evaluate
 from raptor.explore.front import front
 from raptor.explore.store import Store
-from raptor.explore.study import Study
+from raptor.explore.study import Study, read_study
 from tests.explore.small import model, small, write
 
 LIMIT = '[constraints]\nlatency_ns = "<= 6.5 us"\n'
@@ -181,7 +182,7 @@ def test_no_process_is_left(tmp_path: Path):
         os.kill(pid, 0)
 
 
-def raptor(*args: str | Path) -> list[str]:
+def command(*args: str | Path) -> list[str]:
     return [sys.executable, "-m", "raptor", "explore", *map(str, args)]
 
 
@@ -196,7 +197,7 @@ def test_kills(victim: str, tmp_path: Path):
     rng = np.random.default_rng(0)
     kills = 0
     while True:
-        process = subprocess.Popen(raptor("run", path, "-q"))
+        process = subprocess.Popen(command("run", path, "-q"))
         try:
             while process.poll() is None:
                 time.sleep(rng.uniform(0.2, 3.0) + (4 if victim == "worker" else 0))
@@ -257,3 +258,40 @@ def test_equal_results_on_threads(tmp_path: Path):
         found = [r.figures for r in pool.map(evaluate, jobs)]
     assert found[:3] == found[3:]
     assert len({json.dumps(f) for f in found}) > 1
+
+
+def test_accuracy(tmp_path: Path):
+    """Fewer bits of the converters lose answers, and the command measures the same."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=rng.standard_normal((12, 1, 40)).astype(np.float32), y=rng.integers(0, 40, 12))
+    space = "\ncrossbar.adc_bits = [2, 12]\nxbar = 64\n"
+    settings = 'trials = 2\nbatch = 2\nsampler = "grid"'
+    rest = '[accuracy]\ndata = ["data.npz"]\ncrossbar = "sliced"\n'
+    path = write(tmp_path, settings, space, rest)
+    path.write_text(path.read_text().replace('energy_pj = "min"', 'agreement = "max"'))
+    assert run(read_study(path))[0].reason.startswith("m0.onnx: a program of float32 numbers has no bits")
+    raptor.quantize(tmp_path / "m0.onnx").save(tmp_path / "m0.onnx", force=True)
+    (tmp_path / "small.db").unlink()
+    study = read_study(path)
+    coarse, fine = run(study)
+    assert coarse.figures["agreement"] < fine.figures["agreement"]
+    assert coarse.figures["latency_ns"] == fine.figures["latency_ns"]
+    point = tables.report(study, [fine]).results[0]
+    assert point.commands[0].endswith("--crossbar sliced --with adc_bits=12")
+    path.write_text(path.read_text().replace("[accuracy]", "[accuracy]\nsamples = 6"))
+    with pytest.raises(UserError, match="was begun with other accuracy"):
+        run(read_study(path))
+
+
+def test_a_file_that_changed_is_evaluated_again(tmp_path: Path):
+    write(tmp_path)
+    arch = json.loads((Path(raptor.__file__).parent / "target" / "presets" / "bench.json").read_text())
+    figures: list[float] = []
+    for name, size in (("a", 1), ("b", 4)):
+        arch["chip_config"]["core_config"]["rob_size"] = size
+        (tmp_path / "chip.json").write_text(json.dumps(arch))
+        settings = f'trials = 1\nbatch = 1\nsampler = "grid"\nstorage = "sqlite:///shared.db"\n#{name}'
+        path = write(tmp_path, settings, '\narch = "chip.json"\n')
+        path.write_text(path.read_text().replace('name = "small"', f'name = "{name}"'))
+        figures.append(run(read_study(path))[0].figures["latency_ns"])
+    assert figures[0] > figures[1]

@@ -65,6 +65,10 @@ def test_ranges(tmp_path: Path):
             "constraints.latency_ns: '< 5': expected a limit such as '<= 5 ms'",
         ),
         ({"rest": '[constraints]\nlatency_ns = "<= 5 kB"'}, "no such unit here; expected one of: ns, us, ms, s"),
+        ({"rest": '[constraints]\ntop1 = ">= 0.9"'}, "top1: needs data: a table 'accuracy' with a key 'data'"),
+        ({"rest": '[accuracy]\ndata = ["m0.onnx"]'}, "accuracy: no objective and no limit is a figure of accuracy"),
+        ({"space": "\ncrossbar.adc_bits = [4]\n"}, "space.crossbar.adc_bits: needs accuracy.crossbar 'sliced'"),
+        ({"space": "\ncrossbar.adc_bit = [4]\n"}, "adc_bit: no setting of a crossbar; did you mean adc_bits?"),
         ({"rest": "[run]\nworkers = 0"}, "run.workers: Input should be greater"),
     ],
 )

@@ -19,8 +19,9 @@ from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.quantised import QUANTISED
 from tests.fuzz.relations import METAMORPHIC
+from tests.fuzz.rounds import ROUNDS
 
-_ALL = (GRAPHS, QUANTISED, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED, DECISIONS, CUTS)
+_ALL = (GRAPHS, QUANTISED, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED, DECISIONS, CUTS, ROUNDS)
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
 

@@ -11,10 +11,11 @@ import pytest
 import raptor
 from raptor.common.digests import matrix_digest
 from raptor.common.errors import CapacityError, UserError
+from raptor.frontend.segments.slicing import Slicer
 from raptor.output.files import GroupWrite
 from raptor.rounds.writes import steady_writes
 from raptor.target.device_file import CrossbarWrite, DeviceFile, load_device
-from tests.frontend.support import make_model, node, random
+from tests.frontend.support import golden, make_model, node, random
 from tests.hosted.support import sandwich
 from tests.rounds.support import CHIP, chain, dense, in_rounds, residual
 from validator.hosted.load import load_hosted
@@ -164,6 +165,19 @@ def test_a_layer_that_alone_is_too_large_is_sliced(
     assert len(artifacts.segments) > 1
 
 
+def test_a_slice_can_be_sliced_again():
+    """Constants of both times have names of their own, and the model still computes the same."""
+    model = dense(12, 12)
+    first = Slicer.of(model)
+    first.slice(first.proto.graph.node[0], 2, 1)
+    second = Slicer.of(first.proto)
+    second.slice(second.proto.graph.node[0], 2, 3)
+    names = [t.name for t in second.proto.graph.initializer]
+    assert len(set(names)) == len(names)
+    inputs = {"x": random(1, 12)}
+    np.testing.assert_allclose(golden(second.proto, inputs)["y"], golden(model, inputs)["y"], rtol=1e-5, atol=1e-6)
+
+
 def test_a_convolution_is_sliced(tmp_path: Path):
     model = chain(1, channels=60)
     _, artifacts = in_rounds(model, tmp_path / "out")
@@ -260,6 +274,20 @@ def test_fewest_writes(tmp_path: Path):
         in_rounds(chain(4, 8, 12), folder, **CHIP | {"cores": 8, "xbars_per_core": 4}, **goal)
         written.append(sum(w["cells"] for r in rounds_of(folder)["rounds"] for w in r["writes"]))
     assert written[1] < written[0]
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_the_batch_loop_is_the_interchange_of_occ(tmp_path: Path, batch: int):
+    """A product of `batch` rows with 64x64 weights in tiles of 16x16: 16 tiles are written for all rows of a batch.
+
+    OCC's naive loop writes rows x columns x reduction tiles; with the loop of the rows inside, columns x reduction.
+    """
+    in_rounds(dense(64, 64, "MatMul"), tmp_path / "out", cores=1, xbars_per_core=4, batch=batch, mapping="raptor")
+    rounds = rounds_of(tmp_path / "out")["rounds"]
+    assert sum(w["xbars"] for r in rounds for w in r["writes"]) == (64 // 16) * (64 // 16)
+    figures = raptor.load(tmp_path / "out").simulate().reloading
+    assert figures is not None
+    assert figures.writes_per_cell == pytest.approx(64 * 64 / (4 * 16 * 16) / batch)
 
 
 # Planted defects: what `rounds.json` says is not believed.

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import models
@@ -26,9 +27,9 @@ def compiled() -> Passes:
     return passes(MODEL, **CHIP, mapping="rows")
 
 
-def products(graph: SpatialGraph) -> list[int]:
+def products(graph: SpatialGraph, stem: str = "constants@") -> list[int]:
     """The numbers of the computes that make constants."""
-    return [i for i, c in enumerate(graph.computes) if c.layer.startswith("constants@")]
+    return [i for i, c in enumerate(graph.computes) if c.layer.startswith(stem)]
 
 
 def test_cores_load_one_number_in_place_of_their_constants(compiled: Passes):
@@ -37,7 +38,17 @@ def test_cores_load_one_number_in_place_of_their_constants(compiled: Passes):
     assert len(made) > 10
     assert all(isinstance(m, Matrix) for i in products(compiled.spatial) for m in compiled.spatial.computes[i].matrices)
     loads = [s.operation for c in compiled.program.cores.values() for s in c.steps if isinstance(s.operation, Load)]
-    assert sum(load.result.name == "constant.one" for load in loads) == len(made)
+    assert sum(load.result.name == "constants@one" for load in loads) == len(made)
+
+
+def test_a_tensor_of_the_model_may_have_such_a_name():
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    first = model.graph.node[0].output[0]
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["constants@0" if name == first else name for name in names]
+    assert products(passes(model, **CHIP, mapping="rows").spatial, "constants'@")
 
 
 def test_the_program_is_right():

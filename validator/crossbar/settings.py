@@ -171,6 +171,12 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def check_setting(name: str, text: str) -> None:
+    """Raises `UserError` for a setting that does not exist, and for a value that it cannot have."""
+    _check_names({name: text})
+    SETTINGS[name].parse(name, text)
+
+
 def _check_names(given: Mapping[str, str]) -> None:
     for name in given:
         if name not in SETTINGS:

@@ -7,6 +7,7 @@ which are added. Both are ONNX nodes, so that everything behind this knows nothi
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,13 @@ def _form(node: NodeProto) -> _Form | None:
             return None
 
 
+_PREFIX = "raptor/slice"
+"""Beginning of the names of constants that are added: a model may be sliced again, and names are of one constant."""
+
+
 @dataclass(slots=True)
 class Slicer:
-    """Slices layers of a complete model, in place. `made`: number of constants that it has added."""
+    """Slices layers of a complete model, in place. `made`: number of constants that were added."""
 
     proto: ModelProto
     made: int = 0
@@ -208,8 +213,9 @@ class Slicer:
         return self._dequantised(node.input[1]) is None and self._initializer(node.input[1]).dtype == np.float32
 
     def _add(self, values: Array) -> str:
+        known = self._initializers()
+        name = next(n for k in count(self.made) if (n := f"{_PREFIX}{k}") not in known)
         self.made += 1
-        name = f"raptor/slice{self.made}"
         self.proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
@@ -224,6 +230,6 @@ def _renamed(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
     return copied
 
 
-def _even(count: int, parts: int) -> Iterator[Range]:
-    parts = min(parts, count)
-    yield from ((count * k // parts, count * (k + 1) // parts) for k in range(parts))
+def _even(size: int, parts: int) -> Iterator[Range]:
+    parts = min(parts, size)
+    yield from ((size * k // parts, size * (k + 1) // parts) for k in range(parts))
