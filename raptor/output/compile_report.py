@@ -190,8 +190,7 @@ def _layers(
         sources[source.name].append(source)
     nodes = _in_order({compute.node: compute.op_type for compute in spatial.computes}, sources)
     flow = spatial.dataflow
-    weighing: list[int] = np.unique(flow.op_compute[flow.is_form(Stencil)]).tolist()
-    stencils = {spatial.computes[i].node for i in weighing}
+    stencils = {spatial.computes[i].node for i in flow.with_form(Stencil)}
     names: defaultdict[str, list[str]] = defaultdict(list)
     for tensor in spatial.tensors.values():
         names[tensor.node].append(tensor.name)

@@ -11,13 +11,17 @@ from raptor.target.arch import Target
 
 
 def sliced(units: Units, large: list[int], arch: Target) -> Slicer | None:
-    """Slices the layers of these units. Returns the slicer with the new model; None if one of them cannot be sliced."""
+    """Slices the layers of these units. Returns the slicer with the new model; None if one of them cannot be sliced.
+
+    A layer that became several filters, or one of groups of channels, cannot.
+    """
     slicer = Slicer.of(units.asked.proto)
     wanted = [(i, filters_in(units, i)) for unit in large for i in units.nodes[unit] if i in units.cutter.weighted]
     nodes = [(slicer.proto.graph.node[i], found) for i, found in wanted]
     for node, found in nodes:
         sizes = slicer.sizes(node)
-        ways = None if sizes is None or len(found) != 1 else _parts(found[0], sizes, arch)
+        whole = len(found) == 1 and found[0].groups == 1
+        ways = _parts(found[0], sizes, arch) if sizes is not None and whole else None
         if ways is None:
             return None
         slicer.slice(node, *ways)

@@ -93,6 +93,10 @@ class Dataflow:
         """Tells for each operation whether it is of one of these classes."""
         return np.array([isinstance(op, kinds) for op, _ in self.forms], np.bool_)[self.op_form]
 
+    def with_form(self, *kinds: type) -> list[int]:
+        """Returns the numbers of the computes with an operation of one of these classes, in order."""
+        return np.unique(self.op_compute[self.is_form(*kinds)]).tolist()
+
     def node(self, op: int, computes: "Sequence[Compute]") -> str:
         """Returns the ONNX node of an operation of these computes."""
         return computes[int(self.op_compute[op])].node

@@ -54,6 +54,10 @@ from raptor.target.timing import pixels_together
 Ints = npt.NDArray[np.int64]
 
 
+_Stencils = dict[tuple[Range, Window], StencilTile[Tile]]
+"""Stencils by the channels and the window of their lines."""
+
+
 @dataclass(slots=True)
 class LineLowering(TileLowering):
     """Lowers nodes by line if that works, else by tile.
@@ -463,19 +467,22 @@ class LineLowering(TileLowering):
         """Emits a stencil, line by line on the cores that hold the cells of the input."""
         grid = self.grid(node.inputs[0])
         made: Made = {}
+        known: _Stencils = {}
         for p, cells in enumerate(grid.lines[0]):
             for cols, cell in _pool_cells(window, cells):
                 core = self.residency.core_of(cell.tile) or 0
-                for y, tile in self.stencil_cells(node, operator, window, p, cols, core):
+                for y, tile in self.stencil_cells(node, operator, window, p, cols, core, known):
                     made.setdefault((y, p), []).append(Cell(cols, tile))
         self.bind_made(node, grid.parts, made)
 
     def stencil_cells(
-        self, node: Node, operator: Stencil, window: Window, p: int, cols: Range, core: int
+        self, node: Node, operator: Stencil, window: Window, p: int, cols: Range, core: int, known: _Stencils
     ) -> Iterator[tuple[int, Tile]]:
-        """Emits all lines of output columns `cols`, each from the lines it reads. Yields line and tile."""
+        """Emits all lines of output columns `cols`, each from the lines it reads. Yields line and tile.
+
+        known: the operations so far; those that differ in their tiles only share their weights.
+        """
         name, part = node.inputs[0], self.grid(node.inputs[0]).parts[p]
-        known: dict[Window, StencilTile[Tile]] = {}
         pixels = input_range(window, cols)
         for y in range(window.out_dims[0]):
             first, lines = y * window.strides[0] - window.pads[0], _lines_read(window, y)
@@ -490,12 +497,12 @@ class LineLowering(TileLowering):
             given = [(i - lines[0], self.line_on(node, name, i, p, pixels, core, exact=True).tile) for i in read]
             shape = 1, cols[1] - cols[0], part[1] - part[0]
             tile = Tile(cell_name(node.output, y, p, cols), *shape, self.element(node.output))
-            if local not in known:
+            if (part, local) not in known:
                 op = stencil_op(replace(operator, window=local))(tile, [given[0][1]], Region(part, (0, 1)))
                 assert isinstance(op, StencilTile)
                 at_once = pixels_together(self.arch.holding(tile.element), tile.width, tile.channels)
-                known[local] = replace(op, together=at_once if window.strides[1] == 1 else 1)
-            body, position = (replace(known[local], result=tile, inputs=tuple(given)),), y / window.out_dims[0]
+                known[part, local] = replace(op, together=at_once if window.strides[1] == 1 else 1)
+            body, position = (replace(known[part, local], result=tile, inputs=tuple(given)),), y / window.out_dims[0]
             self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core, position)
             yield y, tile
 

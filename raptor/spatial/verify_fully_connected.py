@@ -25,10 +25,11 @@ def verify_dense(graph: SpatialGraph) -> None:
     """Checks all fully connected layers. Raises `VerifyError` that names the ONNX node and what is added wrongly."""
     layers: defaultdict[str, list[Compute]] = defaultdict(list)
     copies = _Copies()
-    for compute in graph.computes:
-        if any(isinstance(op, ApplyLine | Overlap) for op in compute.body):
-            layers[compute.layer].append(compute)
-        for op in compute.body:
+    flow = graph.dataflow
+    for i in flow.with_form(ApplyLine, Overlap):
+        layers[graph.computes[i].layer].append(graph.computes[i])
+    for i in flow.with_form(Copy, Move):
+        for op in graph.computes[i].body:
             copies.add(op)
     for name, use in graph.filter_of.items():
         if any(isinstance(m, Matrix) for compute in layers[use.key] for m in compute.matrices):

@@ -14,8 +14,8 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import input_pixels
 from raptor.mapping.decision import Matrix
 from raptor.mapping.line_unfolding import LineMatrix
-from raptor.spatial.ir import Compute, SpatialGraph, TensorParts
-from raptor.spatial.operations import ApplyLine, Overlap
+from raptor.spatial.ir import Compute, Copy, SpatialGraph, TensorParts
+from raptor.spatial.operations import ApplyLine, Move, Overlap
 from raptor.spatial.provenance import (
     NOWHERE,
     Copies,
@@ -34,14 +34,14 @@ Range = tuple[int, int]
 def verify_lines(graph: SpatialGraph) -> None:
     """Checks all layers by line. Raises `VerifyError` that names the ONNX node and what is added wrongly."""
     layers: dict[str, list[Compute]] = {}
-    for compute in graph.computes:
-        if any(isinstance(op, ApplyLine | Overlap) for op in compute.body):
-            layers.setdefault(compute.layer, []).append(compute)
+    flow = graph.dataflow
+    for i in flow.with_form(ApplyLine, Overlap):
+        layers.setdefault(graph.computes[i].layer, []).append(graph.computes[i])
     dense = {key for key, of in layers.items() if any(isinstance(m, Matrix) for c in of for m in c.matrices)}
     layers = {key: of for key, of in layers.items() if key not in dense}
     if not layers:
         return
-    copies = Copies.of(graph.computes)
+    copies = Copies.of(graph.computes[i] for i in flow.with_form(Copy, ApplyLine, Move))
     for name, use in graph.filter_of.items():
         if use.key in layers:
             places = Places(graph.tensors[use.source], copies)

@@ -12,6 +12,8 @@ Ints = npt.NDArray[np.int64]
 
 def verify_takes(graph: SpatialGraph) -> None:
     """Raises `VerifyError` unless each pixel of a tensor of rows is the row that the id of this pixel chooses."""
+    if not graph.take_of:
+        return
     made = {op.result.name: op for compute in graph.computes for op in compute.body if isinstance(op, TakeRows)}
     for name, use in graph.take_of.items():
         tensor = graph.tensors[name]

@@ -30,6 +30,8 @@ def verify_views(graph: SpatialGraph) -> None:
 
 def verify_products(graph: SpatialGraph) -> None:
     """Raises `VerifyError` unless each part of a product multiplies its pixels of one operand with all of the other."""
+    if not graph.product_of:
+        return
     origins = _Origins.of(graph)
     made = {op.result.name: op for c in graph.computes for op in c.body if isinstance(op, Dot)}
     for name, use in graph.product_of.items():

@@ -13,6 +13,7 @@ from raptor.cli.app import app
 from raptor.common.errors import UserError
 from raptor.output.files import TensorPlace
 from raptor.target.device_file import load_device
+from tests.pipeline import conv_model
 from validator.accuracy.data import read_data
 from validator.accuracy.measure import accuracy
 from validator.accuracy.report import to_csv, to_json
@@ -179,6 +180,13 @@ def test_data_that_does_not_fit(tmp_path: Path, arrays: dict, message: str):
     np.savez(tmp_path / "d.npz", **arrays)
     with pytest.raises(UserError, match=message):
         read_data(tmp_path / "d.npz", [PLACE])
+
+
+def test_a_batch_has_no_scores_of_one_sample(tmp_path: Path):
+    (tmp_path / "m.onnx").write_bytes(conv_model((2, 3, 4, 4), 4).SerializeToString())
+    out = raptor.compile(tmp_path / "m.onnx", xbar=8, cores=8).save(tmp_path / "out")
+    with pytest.raises(UserError, match="accuracy needs the scores of one sample"):
+        accuracy(out, tmp_path / "nothing.npz")
 
 
 def test_data_without_labels(digits: tuple[Path, Path], tmp_path: Path):

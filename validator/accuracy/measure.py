@@ -62,11 +62,21 @@ def accuracy(
     kind = exact_kind(program, crossbar)
     setup = None if kind in ("ideal", "integer") else setup_for(kind, arch_of(program), device, settings or {})
     _check(kind, setup, settings or {}, sweep or {}, chips)
-    read = None if data is None else read_data(data, program.memory.inputs, samples)
+    read = None if data is None else _read(program, data, samples)
     task = _Task(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
     loaded = perf_counter()
     found = task.report(kind, chips, sweep or {})
     return replace(found, seconds={"load": loaded - start, "measure": perf_counter() - loaded})
+
+
+def _read(program: Program, data: Path, samples: int | None) -> Data:
+    output = program.memory.outputs[0]
+    if len(output.shape) > 1 and output.shape[0] != 1:
+        raise UserError(
+            f"output {output.name!r} has shape {list(output.shape)}: accuracy needs the scores of one sample; compile "
+            "with a batch of 1"
+        )
+    return read_data(data, program.memory.inputs, samples)
 
 
 def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: Sweep, chips: int) -> None:
