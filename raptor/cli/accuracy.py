@@ -58,7 +58,7 @@ def command(
     The streams are executed; what a real crossbar changes is in every mvmul. Without --data, only what the converters
     lose is told.
 
-    Example: raptor accuracy out --data test.npz --crossbar noisy --cells reram-wan2022 --chips 5
+    Example: raptor compile int8.onnx -o int8 -q && raptor accuracy int8 --crossbar sliced --cells isaac
     """
     from raptor.cli.accuracy_view import plots, progress, read_sweep
     from raptor.common import storage

@@ -57,7 +57,7 @@ def run_command(
 ) -> None:
     """Run a study, or go on with one that was stopped. Stop it at any time.
 
-    Example: raptor explore run study.toml
+    Example: raptor explore run study.toml --trials 4
     """
     require_extra()
     from raptor.cli.explore_view import show_front, show_verified, watching

@@ -171,7 +171,7 @@ class ArchFile(_Schema):
 
     chip_config: ChipConfig = Field(description="the hardware")
     sim_config: SimConfig = Field(default=SimConfig(), description="the simulation")
-    chips: ChipsConfig | None = Field(None, description="left out for one chip")
+    chips: ChipsConfig | None = Field(default=None, description="left out for one chip")
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
