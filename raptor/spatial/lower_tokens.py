@@ -384,6 +384,9 @@ class TokenLowering(LineLowering):
         if chosen is not None:
             yield from ((y, cols, core) for rows, cols, core in chosen.places() for y in range(*rows))
             return
+        if left not in self.parts_of:
+            yield from ((y, *place) for y in range(self.image(left).rows) for place in self.owners(left, y))
+            return
         for y, line in enumerate(self.grid(left).lines):
             yield from ((y, cell.cols, self.residency.core_of(cell.tile) or 0) for cell in line[0])
 

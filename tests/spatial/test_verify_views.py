@@ -4,14 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import models
+import raptor
 from raptor.common.errors import VerifyError
 from raptor.mapping.decision import DotGrid
 from raptor.spatial import SpatialGraph, verify
 from raptor.spatial.ir import BodyOp
 from raptor.spatial.operations import Dot, Move
+from tests.frontend.support import make_model, node
 from tests.pipeline import Passes, by_line, check, line_flow, passes
 
 SIZES: dict[str, int] = {"tokens": 10, "depth": 1, "dim": 24, "heads": 2}
@@ -96,3 +99,24 @@ def test_a_chain_on_several_cores_is_right():
     check(model, **small, tolerance=1e-4)
     shared = by_line(passes(model, **small).decision).values()
     assert any(len(layer.grid.outs) > 1 for layer in shared)
+
+
+def test_the_rows_of_a_product_may_be_a_view_that_is_no_stream():
+    """Its places are those of the elements that it takes."""
+    rng = np.random.default_rng(0)
+    shapes = {"c": (24,), "v": (2, 4), "w": (4, 7)}
+    constants = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    constants |= {"s": np.array([4, 24]), "r": np.array([2, 2])}
+    nodes = [
+        node("Reshape", "x s", "t"),
+        node("Gemm", "t z", "g", transA=1, name="turned"),
+        node("MatMul", "c g", "h", name="row"),
+        node("MatMul", "h z", "p", name="product"),
+        node("Gemm", "z w", "o", name="lines"),
+        node("Reshape", "p r", "u", name="square"),
+        node("Gemm", "u v", "q", name="last"),
+        node("MatMul", "x x", "k", name="other"),
+    ]
+    model = make_model(nodes, {"x": [3, 2, 4, 4], "z": [4, 4]}, {"o": 2, "q": 2, "k": 4}, constants)
+    program = raptor.compile(model, xbar=(237, 209), xbars_per_core=1, cores=4, bits=16, cell_bits=16)
+    assert program.validate(samples=2).passed
