@@ -155,7 +155,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(LINES, "pads=(window.pads[0], pixels[0] - cols[0] * window.strides[1] + window.pads[1])", "pads=(window.pads[0], window.pads[1])"),
     Defect(LINES, "pads=(lines[0] - first, pixels[0]", "pads=(window.pads[0], pixels[0]"),
     Defect(LINES, "return max(0, first), min(last, window.in_dims[0])", "return max(0, first), min(last - 1, window.in_dims[0])"),
-    Defect(LINES, "replace(known[local], result=tile, inputs=tuple(given)),), y", "replace(known[local], result=tile),), y"),
+    Defect(LINES, "replace(known[part, local], result=tile, inputs=tuple(given)),), y", "replace(known[part, local], result=tile),), y"),
     Defect(LINES, "cells for grid in grids for cells", "cells for grid in grids[::-1] for cells"),
     Defect(LINES, "first = max(first, last)", "first = max(first, last + 1)"),
     Defect(MOVES, "channel[own] - low", "channel[own]"),
