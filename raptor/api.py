@@ -282,7 +282,7 @@ def compile(
     from raptor.frontend.fixed import Fixed
     from raptor.frontend.segments import Wishes
     from raptor.hosting import Request, compile_any
-    from raptor.mapping.knobs import changed, parse_knobs
+    from raptor.mapping.knobs import DEFAULT, changed, parse_knobs
     from raptor.search import EFFORT
 
     fewest_writes = optimize is not None and GOAL.parse(optimize) == "writes"
@@ -292,7 +292,8 @@ def compile(
         )
     if optimize is not None and mapping is not None and not fewest_writes:
         raise UserError(f"{option('mapping')}: not with {option('optimize')}, which searches for the mapping")
-    if knobs and (optimize is not None or mapping not in (None, "rows")):
+    chosen_knobs = parse_knobs(knobs)
+    if chosen_knobs != DEFAULT and (optimize is not None or mapping not in (None, "rows")):
         raise UserError(f"{option('knobs')}: only with the mapping rows, whose numbers they are")
     if effort is not None and (optimize is None or fewest_writes):
         raise UserError(f"{option('effort')}: only with {option('optimize')}, which it belongs to")
@@ -314,7 +315,7 @@ def compile(
         None if optimize is None or fewest_writes else OBJECTIVE.parse(optimize),
         arguments.whole_or_none("effort", effort, 1) or EFFORT,
         arguments.new_file("emit_mapping", emit_mapping),
-        parse_knobs(knobs),
+        chosen_knobs,
     )
     base_isa = arguments.flag("base_isa", base_isa)
     wishes = Wishes(
@@ -335,7 +336,7 @@ def compile(
         **({"chips": chip.chips} if chip.chips > 1 else {}),
     } | ({"optimize": choice.optimize, "effort": choice.effort} if choice.optimize else {})
     options |= {"fields": parse_named("fields", fields)} if fields else {}
-    options |= {"knobs": changed(choice.knobs)} if knobs else {}
+    options |= {"knobs": changed(choice.knobs)} if choice.knobs != DEFAULT else {}
     chosen = None if requant is None else REQUANT.parse(requant)
     request = Request(chip, Fixed(bound, sizes, fixed), base_isa, chosen, choice, options)
     with without_collector():
@@ -355,7 +356,7 @@ def _reload(wanted: bool, batch: object, device: str | Path | None, goal: Litera
         return Wanted(arguments.whole_or_none("batch", batch, 1) or 1, found, goal)
     for keyword, value in (("batch", batch), ("device", device)):
         if value is not None:
-            raise UserError(f"{option(keyword, value)}: only with {option('rounds', True)}, which it belongs to")
+            raise UserError(f"{option(keyword)}: only with {option('rounds', True)}, which it belongs to")
     return None
 
 

@@ -23,6 +23,7 @@ from raptor.common.errors import (
     UserError,
 )
 from raptor.device import errors as device_errors
+from raptor.explore.store import UnreachableError
 from raptor.graph.recipes import NoRecipeError
 from tests.frontend.support import make_model, node
 from tests.pipeline import conv_model
@@ -39,6 +40,7 @@ EXAMPLES: dict[type[RaptorError], RaptorError] = {
     for example in (
         RaptorError("anything"),
         UserError("model.onnx: no such file"),
+        UnreachableError("study.storage: no answer"),
         CapacityError("cores", 11, 10, where="layer conv", levers=("--cores 11", "--xbar 4")),
         UnsupportedError([UnsupportedNode("a", "Loop", "no loops", ("b",)), UnsupportedNode("b", "If", "no branches")]),
         IncompleteError("input 'x' (1,H): H has no size", ["--dim", "H=SIZE"]),

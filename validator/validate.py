@@ -75,6 +75,8 @@ def validate(
     settings = Settings(allowed, layers, engine, schedule, limit)
     folder, check_hashes, start = path("out", out), flag("check_hashes", check_hashes), perf_counter()
     if crossbars is not None:
+        if not callable(crossbars):
+            raise fault("crossbars", crossbars, "a function from a program to a program")
         one_segment(folder, option("crossbar"))
     if is_hosted(folder):
         hosted = load_hosted(folder, check_hashes=check_hashes)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from raptor.common.arguments import fault
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.target.arch.network import FLIT_PJ, MEMORY_NS, ROUTER_NS, mesh_layout
@@ -48,7 +49,9 @@ LINKS = {
 
 def parse_link(value: object) -> Link:
     """Returns a link: a preset, or NS:PJ. Raises `UserError`."""
-    text = str(value)
+    if not isinstance(value, str):
+        raise fault("link", value, f"{' or '.join(LINKS)}, or ns and pJ of a flit, such as 5:13000")
+    text = value
     if text in LINKS:
         return LINKS[text]
     try:

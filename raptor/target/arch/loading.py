@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from raptor.common import arguments
 from raptor.common.arguments import whole_or_none
 from raptor.common.errors import UserError
-from raptor.common.options import MOST_BITS, parse_xbar
+from raptor.common.options import MOST_BITS, parse_named, parse_xbar
 from raptor.common.spelling import option
 from raptor.target.arch.fields import set_fields
 from raptor.target.arch.links import linked_layout, linked_table, parse_link
@@ -59,14 +59,14 @@ def load(
     cell_bits = whole_or_none("cell_bits", cell_bits, 1)
     element_bits = arguments.whole("element_bits", element_bits, 1, MOST_BITS)
     raw = read_arch(source)
-    set_fields(raw, fields or {})
+    set_fields(raw, parse_named("fields", fields))
     chip = _section(raw, "chip_config", source)
     core = _section(chip, "core_config", source)
     links = _section(chip, "network_config", source)
     own = _own_table(raw, source) if arguments.flag("network", network) else None
     several = _several(raw, source, chips, link)
-    each = _cores_each(raw, source) if cores is None else cores
     if cores is not None or chips is not None:
+        each = _cores_each(raw, source) if cores is None else cores
         chip["core_cnt"] = each * (several or 1)
         if own is None:
             links["layout"] = list(linked_layout(each, several or 1))
