@@ -18,6 +18,7 @@ from raptor.common.arguments import (
 )
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
+from validator.crossbar.choice import is_choice
 from validator.hosted.judge import validate_hosted
 from validator.hosted.listing import is_hosted, one_segment
 from validator.hosted.load import load_hosted
@@ -75,8 +76,8 @@ def validate(
     settings = Settings(allowed, layers, engine, schedule, limit)
     folder, check_hashes, start = path("out", out), flag("check_hashes", check_hashes), perf_counter()
     if crossbars is not None:
-        if not callable(crossbars):
-            raise fault("crossbars", crossbars, "a function from a program to a program")
+        if not is_choice(crossbars):
+            raise fault("crossbars", crossbars, "a choice of validator.crossbar.choice")
         one_segment(folder, option("crossbar"))
     if is_hosted(folder):
         hosted = load_hosted(folder, check_hashes=check_hashes)

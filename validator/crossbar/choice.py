@@ -31,6 +31,11 @@ def chosen(crossbar: CrossbarKind, cells: str | None, settings: Sequence[str]) -
     return partial(_programmed, crossbar, None if cells is None else load_device(cells), pairs("--with", settings))
 
 
+def is_choice(value: object) -> bool:
+    """Tells whether a value is what `chosen` returns."""
+    return isinstance(value, partial) and value.func is _programmed
+
+
 def _programmed(crossbar: CrossbarKind, device: Any, settings: Mapping[str, str], program: Program) -> Program:
     kind = exact_kind(program, crossbar)
     if kind in ("ideal", "integer"):

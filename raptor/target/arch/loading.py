@@ -106,7 +106,7 @@ def _several(raw: dict[str, Any], source: str | Path, chips: int | None, link: s
             raise UserError(f"{option('chips', count)}: say what a flit costs from chip to chip, with {option('link')}")
     if link is not None:
         if not given:
-            raise UserError(f"{option('link', link)}: only with {option('chips')}, which are linked")
+            raise UserError(f"{option('link')}: only with {option('chips')}, which are linked")
         found = parse_link(link)
         given |= {"link_ns": found.ns, "link_pj": found.pj}
     count = given.get("count")
