@@ -125,7 +125,7 @@ def test_rounds_and_chips_combine(tmp_path: Path):
 def test_bad_chips():
     for options, text in (
         ({"chips": 2}, "chips=2: say what a flit costs from chip to chip, with link="),
-        ({"link": "board-ht"}, "link='board-ht': only with chips="),
+        ({"link": "board-ht"}, "link=: only with chips="),
         ({"chips": 2, "link": "fast"}, "link='fast': expected board-ht or package-ucie, or ns and pJ"),
         ({"chips": 2, "link": "-1:3"}, "link='-1:3': expected"),
         ({"chips": 0}, "chips=0: expected a whole number, 1 to"),

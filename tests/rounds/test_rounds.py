@@ -371,8 +371,8 @@ def test_a_memory_that_is_too_small_for_one_sample(tmp_path: Path):
 
 def test_options_that_belong_to_rounds():
     for options, text in (
-        ({"batch": 2}, "batch=2: only with rounds=True"),
-        ({"device": "sram"}, "device='sram': only with rounds=True"),
+        ({"batch": 2}, "batch=: only with rounds=True"),
+        ({"device": "sram"}, "device=: only with rounds=True"),
         ({"optimize": "writes"}, "optimize='writes': only with rounds=True"),
         ({"rounds": True, "batch": 0}, "batch=0: expected a whole number, 1 to"),
         ({"rounds": True, "device": "nothing"}, "device nothing: no such file; give a file or one of: isaac"),
