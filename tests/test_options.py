@@ -2,8 +2,8 @@
 
 Every command runs with one option, with another, and with both, in the same states of a folder. With both, something
 must differ from each alone (exit status, standard output, files, what the engine was told), or the command must end
-with status 2 and a sentence. A new option without a value here fails the test of completeness. Pairs of options of the
-commands that take long are a sixth of all in the default suite, and all of them in the slow one.
+with status 2 and a sentence. A new option without a value here fails the test of completeness. The default suite tries
+a share of the pairs of those commands that take long, and the slow one all of them.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ from raptor.cli import app
 from raptor.common.errors import UserError
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
+from tests.rounds.support import dense
 from validator import samples
 
 
@@ -126,6 +127,58 @@ COMMANDS = {
             "--quiet": ("--quiet",),
         },
     ),
+    "validate: integers": Command(
+        ("validate", "int8"),
+        {
+            "--crossbar": ("--crossbar", "noisy"),
+            "--cells": ("--cells", "reram-wan2022"),
+            "--with": ("--with", "seed=3"),
+            "--device": ("--device", "integer"),
+            "--input": ("--input", "image.npy"),
+            "--seed": ("--seed", "4000"),
+            "--samples": ("--samples", "3"),
+            "--layers": ("--layers",),
+            "--engine": ("--engine", "python"),
+            "--schedule": ("--schedule", "round-robin"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy": Command(
+        ("accuracy", "int8", "--crossbar", "sliced"),
+        {
+            "--data": ("--data", "labelled.npz"),
+            "--cells": ("--cells", "reram-wan2022"),
+            "--with": ("--with", "adc_bits=3"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy: data": Command(
+        ("accuracy", "int8", "--data", "labelled.npz"),
+        {
+            "--crossbar": ("--crossbar", "noisy"),
+            "--cells": ("--cells", "reram-wan2022"),
+            "--with": ("--with", "adc_bits=3"),
+            "--sweep": ("--sweep", "seed=1,2"),
+            "--chips": ("--chips", "2"),
+            "--samples": ("--samples", "2"),
+            "--calibration": ("--calibration", "1"),
+            "--csv": ("--csv", "found.csv"),
+            "--plot": ("--plot", "found.html"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "compile: rounds": Command(
+        ("compile", "wide.onnx", "--xbar", "8", "--cores", "2", "--xbars-per-core", "2", "--rounds"),
+        {
+            "--batch": ("--batch", "3"),
+            "--device": ("--device", "pcm-occ"),
+            **{k: COMPILE[k] for k in ("--mapping", "--emit-mapping", "--emit-ops", "--stop-after")},
+            **{k: COMPILE[k] for k in ("--output", "--force", "--quiet")},
+        },
+    ),
     "run": Command(
         ("run", "out"),
         {
@@ -202,8 +255,12 @@ COMMANDS = {
 }
 """Values that act alone, where anything can."""
 
-LONG = ("compile", "quantize", "validate")
-"""Commands that take long."""
+SHARES = {
+    "compile": 30,
+    **dict.fromkeys(("compile: rounds", "quantize", "validate", "validate: integers", "accuracy: data"), 12),
+    **dict.fromkeys(("report", "run", "explain", "compare", "arch new", "inspect"), 6),
+}
+"""Commands that take long: one pair of options in so many is tried by the default suite."""
 
 ALWAYS_REFUSED = {
     "--engine": "needs the simulator itself",
@@ -214,6 +271,11 @@ ALWAYS_REFUSED = {
 
 WHERE_NEEDED = {"--host": "--isa"}
 """Options that act only where another one makes them necessary: the chip computes all of the model without it."""
+
+
+def kind(title: str) -> str:
+    """Returns the command of an entry of `COMMANDS`."""
+    return title.split(":")[0]
 
 
 def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
@@ -228,12 +290,8 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 UNTRIED: dict[str, set[str]] = {
-    "compile": {"--batch", "--chips", "--device", "--field", "--knob", "--link", "--rounds"},
-    "validate": {"--cells", "--crossbar", "--with"},
-    "accuracy": {
-        *("--calibration", "--cells", "--chips", "--crossbar", "--csv", "--data", "--json", "--plot", "--quiet"),
-        *("--samples", "--sweep", "--with", "--workers"),
-    },
+    "compile": {"--chips", "--field", "--knob", "--link", "--rounds"},
+    "accuracy": {"--workers"},
     "simulate": {"--rate"},
     "arch device": set(),
     "arch new": {"--field"},
@@ -246,7 +304,7 @@ UNTRIED: dict[str, set[str]] = {
 
 def test_every_option_of_every_command_has_a_value_here():
     for name, options in names_of(app.command()).items():
-        known = COMMANDS[name].options if name in COMMANDS else {}
+        known = [option for title, command in COMMANDS.items() if kind(title) == name for option in command.options]
         given = {option for option in known if option.startswith("-")} | UNTRIED.get(name, set())
         assert given == {o for o in options if o not in ("--help", "--debug", "--version")}, name
 
@@ -274,6 +332,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = folder / "spoilt" / "report.json"
     report.write_text(report.read_text().rstrip("\n") + " ")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
+    onnx.save(dense(8, 40), str(folder / "wide.onnx"))
+    raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
+    raptor.compile(folder / "int8.onnx", xbar=16, cores=2).save(folder / "int8")
+    (folder / "int8.onnx").unlink()
+    np.save(folder / "image.npy", random(1, 6))
+    np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
     np.savez(folder / "data.npz", x=random(6, 4, 6, 6), scale=random(6, 1, 6, 6, seed=1))
     return folder
 
@@ -293,7 +357,7 @@ class Runner:
     """Runs a command with some of its options, each combination once."""
 
     def __init__(self, name: str, folder: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.name, self.command, self.folder = name, COMMANDS[name], folder
+        self.name, self.command, self.folder = kind(name), COMMANDS[name], folder
         self.copy, self.monkeypatch = scratch / "copy", monkeypatch
         self.known: dict[frozenset[str], tuple[Observed, ...]] = {}
 
@@ -315,7 +379,7 @@ class Runner:
             yield self.once(words)
             if self.name in ("compile", "models", "quantize", "run", "arch new"):
                 yield self.once(words)
-            if self.name == "validate":
+            if "out" in words and self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])
         finally:
             self.monkeypatch.chdir(self.folder)
@@ -368,12 +432,12 @@ def test_every_option_acts_or_is_refused_beside_others(
 ):
     """One test per command, not per option, so that two options are run together only once."""
     runner = Runner(name, folder, tmp_path, monkeypatch)
-    share = 6 if name in LONG else 1
+    share = SHARES.get(name, 1)
     assert [fault for option in runner.command.options for fault in faults(runner, option, share)] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", SHARES)
 def test_every_option_acts_or_is_refused_beside_every_other(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from raptor.cli import completion
 from raptor.common.errors import UserError
 from raptor.common.together import refuse_given
-from validator.options import CrossbarKind
+from validator.cli_options import Cells, Crossbar, CrossbarSettings, Out
 
 _WITH_DATA = {"sweep", "chips", "samples", "calibration", "workers", "csv", "plot"}
 _ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
@@ -16,7 +15,7 @@ _ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
 
 def command(
     context: typer.Context,
-    out: Annotated[Path, typer.Argument(help="Output directory of the compiler.")],
+    out: Out,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -25,21 +24,9 @@ def command(
             show_default="only what converters lose",
         ),
     ] = None,
-    crossbar: Annotated[
-        CrossbarKind | None, typer.Option(help="How crossbars compute.", show_default="exactly")
-    ] = None,
-    cells: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|PRESET",
-            help="Device file.",
-            show_default="ideal cells and converters",
-            autocompletion=completion.devices,
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="A setting, such as adc_bits=8.")
-    ] = None,
+    crossbar: Crossbar = None,
+    cells: Cells = None,
+    settings: CrossbarSettings = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUES", help="Settings to try: adc_bits=4:9, or read_noise=0,0.02,0.05."),
