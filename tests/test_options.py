@@ -8,6 +8,7 @@ a share of the pairs of those commands that take long, and the slow one all of t
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -28,7 +29,8 @@ from raptor.common.errors import UserError
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
 from tests.rounds.support import dense
-from validator import samples
+from validator import bit_true, samples
+from validator.accuracy import measure
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ COMMANDS = {
         ("accuracy", "int8", "--crossbar", "sliced"),
         {
             "--data": ("--data", "labelled.npz"),
-            "--cells": ("--cells", "reram-wan2022"),
+            "--cells": ("--cells", "isaac"),
             "--with": ("--with", "adc_bits=3"),
             "--json": ("--json", "found.json"),
             "--quiet": ("--quiet",),
@@ -158,9 +160,17 @@ COMMANDS = {
         ("accuracy", "int8", "--data", "labelled.npz"),
         {
             "--crossbar": ("--crossbar", "noisy"),
-            "--cells": ("--cells", "reram-wan2022"),
-            "--with": ("--with", "adc_bits=3"),
-            "--sweep": ("--sweep", "seed=1,2"),
+            "--cells": ("--cells", "isaac"),
+            "--samples": ("--samples", "2"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy: noisy": Command(
+        ("accuracy", "int8", "--data", "labelled.npz", "--crossbar", "noisy", "--cells", "reram-wan2022"),
+        {
+            "--with": ("--with", "programming_noise=0.2"),
+            "--sweep": ("--sweep", "adc_bits=2,3"),
             "--chips": ("--chips", "2"),
             "--samples": ("--samples", "2"),
             "--calibration": ("--calibration", "1"),
@@ -175,8 +185,7 @@ COMMANDS = {
         {
             "--batch": ("--batch", "3"),
             "--device": ("--device", "pcm-occ"),
-            **{k: COMPILE[k] for k in ("--mapping", "--emit-mapping", "--emit-ops", "--stop-after")},
-            **{k: COMPILE[k] for k in ("--output", "--force", "--quiet")},
+            **{k: COMPILE[k] for k in ("--mapping", "--weights", "--output", "--force", "--quiet")},
         },
     ),
     "run": Command(
@@ -257,7 +266,7 @@ COMMANDS = {
 
 SHARES = {
     "compile": 30,
-    **dict.fromkeys(("compile: rounds", "quantize", "validate", "validate: integers", "accuracy: data"), 12),
+    **dict.fromkeys(("compile: rounds", "quantize", "validate", "validate: integers", "accuracy: noisy"), 12),
     **dict.fromkeys(("report", "run", "explain", "compare", "arch new", "inspect"), 6),
 }
 """Commands that take long: one pair of options in so many is tried by the default suite."""
@@ -387,15 +396,21 @@ class Runner:
 
     def once(self, words: list[str]) -> Observed:
         told: list[object] = []
-        real = samples.run
+        real, calibrated = bit_true.run, measure.calibrated
 
         def spied(program: Any, inputs: Any, **options: Any) -> Any:
-            told.append(sorted(options.items()))
+            told.append((sorted(options.items()), program.crossbars and program.crossbars.setup))
             return real(program, inputs, **options)
+
+        def spied_calibration(program: Any, inputs: Any) -> Any:
+            told.append(len(given := list(inputs)))
+            return calibrated(program, given)
 
         out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
         with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
-            patched.setattr(samples, "run", spied)
+            for module in (samples, bit_true):
+                patched.setattr(module, "run", spied)
+            patched.setattr(measure, "calibrated", spied_calibration)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:
                 app.main(words)
@@ -405,8 +420,8 @@ class Runner:
 def written(stream: TextIOWrapper) -> str:
     """Returns the printed text, without wall times."""
     stream.flush()
-    lines = stream.buffer.getvalue().decode().splitlines()
-    return "\n".join(line for line in lines if not line.startswith("seconds") and " s, tolerance" not in line)
+    text = re.sub(r" in \d+\.\d+ s\b", "", stream.buffer.getvalue().decode())
+    return "\n".join(line for line in text.splitlines() if not line.startswith("seconds"))
 
 
 def digest(folder: Path) -> str:

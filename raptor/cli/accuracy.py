@@ -33,7 +33,9 @@ def command(
     ] = None,
     chips: Annotated[int, typer.Option(min=1, max=1000, help="Chips, each with errors of its own.")] = 1,
     samples: Annotated[int | None, typer.Option(min=1, help="Use the first so many.", show_default="all")] = None,
-    calibration: Annotated[int, typer.Option(min=1, help="Samples that set the ranges of calibrated converters.")] = 16,
+    calibration: Annotated[
+        int | None, typer.Option(min=1, help="Samples that set the ranges of calibrated converters.", show_default="16")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=256, show_default="all processors", help="Threads.")] = None,
     csv: Annotated[Path | None, typer.Option(help="File for the sweep as CSV.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File for plots of the sweep.")] = None,

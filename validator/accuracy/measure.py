@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from raptor.target.analog import Adc
 from raptor.target.device_file import DeviceFile
 from validator.accuracy.data import Data, read_data
 from validator.accuracy.report import AccuracyReport, ChipResult, LayerNoise, Point, described, mean_of
@@ -31,6 +32,7 @@ Array = npt.NDArray[Any]
 Settings = Mapping[str, str]
 Sweep = Mapping[str, Sequence[str]]
 MOST_POINTS = 10_000
+_CALIBRATION = 16
 
 
 def accuracy(
@@ -43,7 +45,7 @@ def accuracy(
     sweep: Sweep | None = None,
     chips: int = 1,
     samples: int | None = None,
-    calibration: int = 16,
+    calibration: int | None = None,
     noise_samples: int = 8,
     workers: int | None = None,
     tick: Tick = lambda: None,
@@ -53,8 +55,8 @@ def accuracy(
     `data`: as `read_data` reads it; None: only what the converters lose is told. `crossbar`: how products are computed,
     by default exactly. `settings` override those of `device`. `sweep`: values of settings, all combinations of which
     are measured, too. `chips`: chips whose seeds follow each other. `samples`: the first so many. `calibration`:
-    samples for converters with a calibrated range. `noise_samples`: those on which the noise of layers is measured.
-    Raises `UserError` for bad input.
+    samples for converters with a calibrated range, 16 by default. `noise_samples`: those on which the noise of layers
+    is measured. Raises `UserError` for bad input.
     """
     one_segment(out, "accuracy")
     start = perf_counter()
@@ -62,8 +64,12 @@ def accuracy(
     kind = exact_kind(program, crossbar)
     setup = None if kind in ("ideal", "integer") else setup_for(kind, arch_of(program), device, settings or {})
     _check(kind, setup, settings or {}, sweep or {}, chips)
+    if calibration is not None and not _is_calibrated(setup, sweep or {}):
+        raise UserError(
+            f"--calibration {calibration}: no converter has a calibrated range; take --with adc_range=calibrated"
+        )
     read = None if data is None else _read(program, data, samples)
-    task = _Task(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
+    task = _Task(program, read, setup, calibration or _CALIBRATION, noise_samples, workers or default_workers(), tick)
     loaded = perf_counter()
     found = task.report(kind, chips, sweep or {})
     return replace(found, seconds={"load": loaded - start, "measure": perf_counter() - loaded})
@@ -90,6 +96,12 @@ def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: S
     points = int(np.prod([len(values) for values in sweep.values()], dtype=np.float64))
     if points * chips > MOST_POINTS:
         raise UserError(f"--sweep: {points} points with {chips} chips each; at most {MOST_POINTS} in all")
+
+
+def _is_calibrated(setup: Setup | None, sweep: Sweep) -> bool:
+    """Tells whether converters have a calibrated range, in the setup or at a point of the sweep."""
+    adc = setup and (setup.adc or (Adc(bits=1) if "adc_bits" in sweep else None))
+    return adc is not None and "calibrated" in sweep.get("adc_range", (adc.range,))
 
 
 class _Task:
@@ -143,7 +155,7 @@ class _Task:
         if setup is None:
             return self.program
         made = with_crossbars(self.program, setup)
-        if setup.adc is None or setup.adc.range != "calibrated" or self.data is None:
+        if self.data is None or not _is_calibrated(setup, {}):
             return made
         numbers = range(min(self.calibration, self.data.count))
         return calibrated(made, map(self.data.sample, numbers))
