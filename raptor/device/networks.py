@@ -34,12 +34,12 @@ def lstm(graph: Graph, x: Array, weights: Array, recurrent: Array, bias: Array) 
     if recurrent.shape != (hidden, 4 * hidden) or not steps:
         raise ShapeError(f"recurrent weights of {recurrent.shape} and {steps} steps are no LSTM")
     inputs = matmul(graph, x, weights)
-    state = graph.host(lambda: np.zeros((2, hidden), np.float32), [], (2, hidden))
+    state = graph.host(partial(np.zeros, (2, hidden), np.float32), [], (2, hidden))
     for step in range(steps):
-        product = matmul(graph, graph.host(lambda value: value[:1], [state], (1, hidden)), recurrent)
+        product = matmul(graph, graph.host(_first, [state], (1, hidden)), recurrent)
         # 8 sums and 4 functions for the gates; 3 products, a sum and a function for the state.
         state = graph.host(partial(_lstm_step, step, bias), [inputs, product, state], (2, hidden), 17 * hidden)
-    return graph.host(lambda value: value[:1], [state], (1, hidden))
+    return graph.host(_first, [state], (1, hidden))
 
 
 def wavenet_cell(
@@ -53,11 +53,9 @@ def wavenet_cell(
     source = x if isinstance(x, Node) else graph.host(partial(np.asarray, x, np.float32), [], np.shape(x))
     _, channels, samples = source.shape
     past = dilation * (gates[0].shape[2] - 1)
-    padded = graph.host(
-        lambda value: np.pad(value, ((0, 0), (0, 0), (past, 0))), [source], (1, channels, samples + past)
-    )
+    padded = graph.host(partial(_behind, past), [source], (1, channels, samples + past))
     both = [convolution(graph, padded, gate, dilation=dilation) for gate in gates]
-    gated = graph.host(lambda a, b: np.tanh(a) * _sigmoid(b), both, both[0].shape, 3 * channels * samples)
+    gated = graph.host(_gated, both, both[0].shape, 3 * channels * samples)
     left = convolution(graph, gated, residual)
     following = graph.host(np.add, [left, source], source.shape, channels * samples)
     return following, convolution(graph, gated, skip)
@@ -65,6 +63,19 @@ def wavenet_cell(
 
 def _relu(bias: Array, value: Array) -> Array:
     return np.maximum(value + bias, np.float32(0))
+
+
+def _first(state: Array) -> Array:
+    return state[:1]
+
+
+def _behind(past: int, value: Array) -> Array:
+    """Returns samples behind so many zeros."""
+    return np.pad(value, ((0, 0), (0, 0), (past, 0)))
+
+
+def _gated(value: Array, gate: Array) -> Array:
+    return np.tanh(value) * _sigmoid(gate)
 
 
 def _sigmoid(value: Array) -> Array:
