@@ -60,6 +60,7 @@ COMPILE = {
     "--optimize": ("--optimize", "energy"),
     "--effort": ("--effort", "2"),
     "--emit-mapping": ("--emit-mapping", "mapping.json"),
+    "--emit-ops": ("--emit-ops", "flow.txt"),
     "--isa": ("--isa", "base"),
     "--requant": ("--requant", "short"),
     "--host": ("--host",),
