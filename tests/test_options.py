@@ -52,6 +52,8 @@ COMPILE = {
     "--bits": ("--bits", "4"),
     "--cell-bits": ("--cell-bits", "4"),
     "--arch": ("--arch", "chip.json"),
+    "--field": ("--field", "chip_config.core_config.matrix_config.dac_count=3"),
+    "--knob": ("--knob", "step_ns=10"),
     "--shape": ("--shape", "x=2,4,6,6"),
     "--dim": ("--dim", "N=3"),
     "--set": ("--set", f"scale={','.join(str(k) for k in SCALES)}"),
@@ -299,7 +301,7 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 UNTRIED: dict[str, set[str]] = {
-    "compile": {"--chips", "--field", "--knob", "--link", "--rounds"},
+    "compile": {"--chips", "--link", "--rounds"},
     "accuracy": {"--workers"},
     "simulate": {"--rate"},
     "arch device": set(),

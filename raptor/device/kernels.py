@@ -21,7 +21,7 @@ from raptor.device.graph import Graph, Node, Value
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a product of matrices takes.
+    """Costs of a product of matrices.
 
     `writes`: crossbars that are written if each tile of vectors writes its matrix; `fewest_writes`: if no matrix is
     written twice. `products`: vectors that are multiplied. `macs`: multiply-accumulates on crossbars. `additions`:
@@ -37,7 +37,7 @@ class Counts:
 
 
 def counts(xbar: tuple[int, int], m: int, k: int, n: int) -> Counts:
-    """Returns what `matmul` of [m, k] and [k, n] takes on crossbars of `xbar`, without computing it."""
+    """Returns the costs of `matmul` of [m, k] and [k, n] on crossbars of `xbar`, without computing it."""
     rows, cols = xbar
     bands, inner, columns = -(-m // rows), -(-k // rows), -(-n // cols)
     tiles = inner * columns
