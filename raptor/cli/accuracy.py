@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from raptor.common.errors import UserError
-from raptor.common.together import refuse_given
+from raptor.common.together import refuse_given, was_given
 from validator.cli_options import Cells, Crossbar, CrossbarSettings, Out
 
 _WITH_DATA = {"sweep", "chips", "samples", "calibration", "workers", "csv", "plot"}
@@ -33,9 +33,7 @@ def command(
     ] = None,
     chips: Annotated[int, typer.Option(min=1, max=1000, help="Chips, each with errors of its own.")] = 1,
     samples: Annotated[int | None, typer.Option(min=1, help="Use the first so many.", show_default="all")] = None,
-    calibration: Annotated[
-        int | None, typer.Option(min=1, help="Samples that set the ranges of calibrated converters.", show_default="16")
-    ] = None,
+    calibration: Annotated[int, typer.Option(min=1, help="Samples that set the ranges of calibrated converters.")] = 16,
     workers: Annotated[int | None, typer.Option(min=1, max=256, show_default="all processors", help="Threads.")] = None,
     csv: Annotated[Path | None, typer.Option(help="File for the sweep as CSV.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File for plots of the sweep.")] = None,
@@ -53,18 +51,21 @@ def command(
     from raptor.common import storage
     from raptor.common.console import Console
     from raptor.target.device_file import load_device
-    from validator.accuracy.measure import accuracy
+    from validator.accuracy.measure import accuracy, check_calibration
     from validator.accuracy.report import show, to_csv, to_json
     from validator.crossbar.settings import pairs
 
     _check(context, data, crossbar, sweep, csv, plot)
     given, swept = pairs("--with", settings or ()), read_sweep(sweep or ())
+    device = None if cells is None else load_device(cells)
+    if was_given(context, "calibration") and (crossbar == "sliced" or crossbar == "noisy"):
+        check_calibration(out, crossbar, device, given, swept)
     with progress(data, swept, chips, quiet=quiet) as tick:
         report = accuracy(
             out,
             data,
             crossbar=crossbar,
-            device=None if cells is None else load_device(cells),
+            device=device,
             settings=given,
             sweep=swept,
             chips=chips,

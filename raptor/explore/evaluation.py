@@ -34,7 +34,7 @@ class Measuring(msgspec.Struct, frozen=True):
     settings: dict[str, str] = {}
     chips: int = 1
     samples: int | None = None
-    calibration: int | None = None
+    calibration: int = 16
 
 
 class Job(msgspec.Struct, frozen=True):

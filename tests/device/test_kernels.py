@@ -50,7 +50,7 @@ def test_a_wrong_closed_form_is_seen():
 
 
 def test_published_figures():
-    """What OCC says at its sizes: interchange divides the writes by the tiles of rows; shares, and cells in use."""
+    """OCC's figures at its sizes: interchange divides the writes by the tiles of rows; shares, and cells in use."""
     found = {kernel.name: figures(kernel, kernel.size, (64, 64)) for kernel in KERNELS}
     assert (found["mm"].writes, found["mm"].fewest_writes) == (64, 16)
     assert all(found[name].cells == 1 for name in ("mm", "tmm", "2mm", "3mm", "mv"))

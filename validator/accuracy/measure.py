@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,6 @@ Array = npt.NDArray[Any]
 Settings = Mapping[str, str]
 Sweep = Mapping[str, Sequence[str]]
 MOST_POINTS = 10_000
-_CALIBRATION = 16
 
 
 def accuracy(
@@ -45,7 +44,7 @@ def accuracy(
     sweep: Sweep | None = None,
     chips: int = 1,
     samples: int | None = None,
-    calibration: int | None = None,
+    calibration: int = 16,
     noise_samples: int = 8,
     workers: int | None = None,
     tick: Tick = lambda: None,
@@ -55,21 +54,17 @@ def accuracy(
     `data`: as `read_data` reads it; None: only what the converters lose is told. `crossbar`: how products are computed,
     by default exactly. `settings` override those of `device`. `sweep`: values of settings, all combinations of which
     are measured, too. `chips`: chips whose seeds follow each other. `samples`: the first so many. `calibration`:
-    samples for converters with a calibrated range, 16 by default. `noise_samples`: those on which the noise of layers
-    is measured. Raises `UserError` for bad input.
+    samples for converters with a calibrated range. `noise_samples`: those on which the noise of layers is measured.
+    Raises `UserError` for bad input.
     """
     one_segment(out, "accuracy")
     start = perf_counter()
     program = load(out)
     kind = exact_kind(program, crossbar)
-    setup = None if kind in ("ideal", "integer") else setup_for(kind, arch_of(program), device, settings or {})
+    setup = None if kind in ("ideal", "integer") else setup_for(kind, arch_of(program.folder), device, settings or {})
     _check(kind, setup, settings or {}, sweep or {}, chips)
-    if calibration is not None and not _is_calibrated(setup, sweep or {}):
-        raise UserError(
-            f"--calibration {calibration}: no converter has a calibrated range; take --with adc_range=calibrated"
-        )
     read = None if data is None else _read(program, data, samples)
-    task = _Task(program, read, setup, calibration or _CALIBRATION, noise_samples, workers or default_workers(), tick)
+    task = _Task(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
     loaded = perf_counter()
     found = task.report(kind, chips, sweep or {})
     return replace(found, seconds={"load": loaded - start, "measure": perf_counter() - loaded})
@@ -98,9 +93,17 @@ def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: S
         raise UserError(f"--sweep: {points} points with {chips} chips each; at most {MOST_POINTS} in all")
 
 
-def _is_calibrated(setup: Setup | None, sweep: Sweep) -> bool:
+def check_calibration(
+    out: Path, kind: Literal["sliced", "noisy"], device: DeviceFile | None, settings: Settings, sweep: Sweep
+) -> None:
+    """Raises `UserError` if no converter has a calibrated range, so that the number of samples for it says nothing."""
+    if not _is_calibrated(setup_for(kind, arch_of(out), device, settings), sweep):
+        raise UserError("--calibration: no converter has a calibrated range; take --with adc_range=calibrated")
+
+
+def _is_calibrated(setup: Setup, sweep: Sweep) -> bool:
     """Tells whether converters have a calibrated range, in the setup or at a point of the sweep."""
-    adc = setup and (setup.adc or (Adc(bits=1) if "adc_bits" in sweep else None))
+    adc = setup.adc or (Adc(bits=1) if "adc_bits" in sweep else None)
     return adc is not None and "calibrated" in sweep.get("adc_range", (adc.range,))
 
 
