@@ -32,7 +32,7 @@ from raptor.mapping.line_unfolding import (
 )
 from raptor.mapping.rows import layer_plans
 from raptor.pim import PimProgram
-from raptor.search import Objective, figure_of, search
+from raptor.search.mappings import Objective, figure_of, search
 from raptor.target import isa
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models

@@ -18,8 +18,8 @@ from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.explore import tables, workers
 from raptor.explore.driver import Progress, adapted, read_outcomes, run
-from raptor.explore.evaluation import Job, Record, evaluate
 from raptor.explore.front import front
+from raptor.explore.jobs import Job, Record, evaluate
 from raptor.explore.store import Store
 from raptor.explore.study import Study, read_study
 from tests.explore.small import model, small, write
@@ -157,9 +157,9 @@ def test_workers_that_die_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(workers, "WORKER", (str(script), str(tmp_path / "died")))
     names = ["good", "dies", "slow", "dies once", "better", "best"]
     found: dict[int, Record] = {}
-    with workers.local(2) as pool:
+    with workers.local(2) as submit:
         jobs = [Job(name, {}, is_steady=False) for name in names]
-        workers.evaluate_all(pool, jobs, workers.Limits(1.0, 4000), found.__setitem__)
+        workers.evaluate_all(submit, jobs, workers.Limits(1.0, 4000), found.__setitem__)
     assert [found[i].state for i in range(6)] == ["ok", "crashed", "timeout", "ok", "ok", "ok"]
     assert found[1].reason == "the process was killed by signal 9, 3 times"
     assert found[2].reason == "took more than 1 s"
@@ -174,12 +174,17 @@ def test_a_limit_of_memory():
 
 def test_no_process_is_left(tmp_path: Path):
     job = Job(str(model(tmp_path / "m.onnx")), {"cores": 4, "xbar": 16}, is_steady=False)
-    with workers.local(1) as pool:
-        workers.evaluate_all(pool, [job], LIMITS, lambda *_: None)
-        (process,) = workers._all  # pyright: ignore[reportPrivateUsage]
-        pid = process._process.pid  # pyright: ignore[reportPrivateUsage]
+    before = children(os.getpid())
+    with workers.local(1) as submit:
+        assert submit(job, LIMITS).result().state == "ok"
+        (pid,) = children(os.getpid()) - before
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def children(pid: int) -> set[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "explore.worker"], stdout=subprocess.PIPE, check=False)
+    return set(map(int, found.stdout.split()))
 
 
 def command(*args: str | Path) -> list[str]:
@@ -217,10 +222,10 @@ def _kill(pid: int, victim: str) -> int:
     if victim == "driver":
         os.kill(pid, signal.SIGKILL)
         return 1
-    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
-    for child in children[:1]:
-        os.kill(int(child), signal.SIGKILL)
-    return len(children[:1])
+    chosen = sorted(children(pid))[:1]
+    for child in chosen:
+        os.kill(child, signal.SIGKILL)
+    return len(chosen)
 
 
 @pytest.mark.slow

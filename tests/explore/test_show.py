@@ -10,13 +10,15 @@ import pytest
 
 import raptor
 from raptor.cli import app
-from raptor.explore.evaluation import Record
 from raptor.explore.importance import importances
+from raptor.explore.jobs import Job, Record
 from raptor.explore.page import study_page
 from raptor.explore.study import Study, read_study
 from raptor.explore.tables import report, rows
 from raptor.explore.trials import Outcome, Trial, outcome
 from tests.explore.small import small, write
+
+JOB = Job("m0.onnx", {}, is_steady=False)
 
 
 def status(*args: object) -> int:
@@ -96,7 +98,7 @@ def made_up(study: Study, count: int) -> list[Outcome]:
         cores, bits = 1 + k % 4, (2, 8)[k // 4 % 2]
         point = {"xbar": 16, "cores": cores, "cell_bits": bits, "mapping": "rows"}
         figures = {"latency_ns": 1000.0 / cores, "energy_pj": 5.0, "xbars": 8.0 * cores}
-        found.append(outcome(study, Trial(k, point, [str(k)]), [Record("ok", figures)]))
+        found.append(outcome(study, Trial(k, point, [str(k)]), [JOB], [Record("ok", figures)]))
     return found
 
 
@@ -113,6 +115,7 @@ def test_pages_of_little(tmp_path: Path):
     refused = outcome(
         study,
         Trial(0, {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}, ["0"]),
+        [JOB],
         [Record("infeasible", {}, "<script>too small</script>")],
     )
     page = study_page(study, [refused], rows(report(study, [refused])))
