@@ -5,7 +5,7 @@ RAPTOR writes it and never reads it, but for its length.
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from raptor.explore.trials import Outcome
 _PARTS = ("trial_params", "trial_values", "trial_user_attributes", "trial_system_attributes")
 """Optuna's tables with the parts of a trial, by its `trial_id`."""
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 class Mirror:

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
-from raptor.common.arguments import flag, whole
+from raptor.common.arguments import flag, path, whole
 from raptor.common.errors import UserError
 from raptor.common.options import REQUANT, parse_mapping, parse_xbar
 from raptor.mapping.knobs import parse_knobs
@@ -67,8 +67,8 @@ class Parameter:
 
 def beside(folder: Path, name: str) -> str:
     """Returns the path of a file in the folder of the study; other names, of presets say, as they are."""
-    path = folder / name
-    return str(path) if path.is_file() else name
+    file = folder / name
+    return str(file) if file.is_file() else name
 
 
 def check_values(name: str, values: Sequence[Value], folder: Path) -> None:
@@ -97,7 +97,7 @@ _CHECKS: Mapping[str, Callable[[Value], object]] = {
     "requant": REQUANT.parse,
     "link": parse_link,
     "rounds": partial(flag, "rounds"),
-    "device": load_device,
+    "device": lambda value: load_device(path("device", value)),
 } | {name: partial(whole, name, least=1) for name in WHOLE}
 """Checks of the values of parameters by name."""
 

@@ -13,6 +13,7 @@ from raptor.cli import app
 from raptor.explore.importance import importances
 from raptor.explore.jobs import Job, Record
 from raptor.explore.page import study_page
+from raptor.explore.points import Value
 from raptor.explore.study import Study, read_study
 from raptor.explore.tables import report, rows
 from raptor.explore.trials import Outcome, Trial, outcome
@@ -96,7 +97,7 @@ def made_up(study: Study, count: int) -> list[Outcome]:
     found: list[Outcome] = []
     for k in range(count):
         cores, bits = 1 + k % 4, (2, 8)[k // 4 % 2]
-        point = {"xbar": 16, "cores": cores, "cell_bits": bits, "mapping": "rows"}
+        point: dict[str, Value] = {"xbar": 16, "cores": cores, "cell_bits": bits, "mapping": "rows"}
         figures = {"latency_ns": 1000.0 / cores, "energy_pj": 5.0, "xbars": 8.0 * cores}
         found.append(outcome(study, Trial(k, point, [str(k)]), [JOB], [Record("ok", figures)]))
     return found
