@@ -55,6 +55,7 @@ def test_trials(whole: Study):
     assert all(o.is_feasible for o in best)
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("sampler", ["nsga2", pytest.param("tpe", marks=pytest.mark.slow)])
 def test_one_worker_and_a_stop_make_no_difference(sampler: str, tmp_path: Path):
     settings = f'trials = 16\nbatch = 4\nseed = 3\nsampler = "{sampler}"'
@@ -77,6 +78,7 @@ def test_one_worker_and_a_stop_make_no_difference(sampler: str, tmp_path: Path):
     assert table(study) == table(expected)
 
 
+@pytest.mark.usefixtures("here")
 def test_more_trials_later(whole: Study, tmp_path: Path):
     study = small(tmp_path, models=2, rest=LIMIT)
     run(adapted(study, None, 8))
@@ -85,6 +87,7 @@ def test_more_trials_later(whole: Study, tmp_path: Path):
     assert table(study) == table(whole)
 
 
+@pytest.mark.usefixtures("here")
 def test_results_are_used_again(whole: Study, tmp_path: Path):
     other = small(tmp_path, f'trials = 8\nbatch = 8\nseed = 4\nstorage = "{whole.storage}"', models=2)
     seen: list[Progress] = []
@@ -96,6 +99,7 @@ def test_results_are_used_again(whole: Study, tmp_path: Path):
     assert seen[-1].known + seen[-1].evaluated == 16
 
 
+@pytest.mark.usefixtures("here")
 def test_a_grid_ends_by_itself(tmp_path: Path):
     study = small(tmp_path, 'trials = 99\nbatch = 3\nsampler = "grid"', "\ncores = [2, 4]\ncell_bits = [2, 4, 8]\n")
     assert run(study) == read_outcomes(study)
@@ -103,6 +107,7 @@ def test_a_grid_ends_by_itself(tmp_path: Path):
     assert [tuple(o.trial.point.values()) for o in found] == [(c, b) for c in (2, 4) for b in (2, 4, 8)]
 
 
+@pytest.mark.usefixtures("here")
 def test_a_fixed_mapping(tmp_path: Path):
     study = small(
         tmp_path, 'trials = 4\nbatch = 4\nsampler = "grid"\nmapping = "fixed"', "\nfields.rob_size = [1, 4]\n"
@@ -265,6 +270,7 @@ def test_equal_results_on_threads(tmp_path: Path):
     assert len({json.dumps(f) for f in found}) > 1
 
 
+@pytest.mark.usefixtures("here")
 def test_accuracy(tmp_path: Path):
     """Fewer bits of the converters lose answers, and the command measures the same."""
     rng = np.random.default_rng(0)
@@ -288,6 +294,7 @@ def test_accuracy(tmp_path: Path):
         run(read_study(path))
 
 
+@pytest.mark.usefixtures("here")
 def test_a_file_that_changed_is_evaluated_again(tmp_path: Path):
     write(tmp_path)
     arch = json.loads((Path(raptor.__file__).parent / "target" / "presets" / "bench.json").read_text())
