@@ -90,6 +90,10 @@ def check_values(name: str, values: Sequence[Value], folder: Path) -> None:
         check(beside(folder, value) if name in FILES and isinstance(value, str) else value)
 
 
+def _check_device(value: Value) -> object:
+    return load_device(path("device", value))
+
+
 _CHECKS: Mapping[str, Callable[[Value], object]] = {
     "xbar": parse_xbar,
     "mapping": parse_mapping,
@@ -97,7 +101,7 @@ _CHECKS: Mapping[str, Callable[[Value], object]] = {
     "requant": REQUANT.parse,
     "link": parse_link,
     "rounds": partial(flag, "rounds"),
-    "device": lambda value: load_device(path("device", value)),
+    "device": _check_device,
 } | {name: partial(whole, name, least=1) for name in WHOLE}
 """Checks of the values of parameters by name."""
 

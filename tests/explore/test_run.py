@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,11 @@ from raptor.explore import tables, workers
 from raptor.explore.driver import Progress, adapted, read_outcomes, run
 from raptor.explore.front import front
 from raptor.explore.jobs import Job, Record, evaluate
+from raptor.explore.points import Value
+from raptor.explore.proposing import Proposer
 from raptor.explore.store import Store
 from raptor.explore.study import Study, read_study
+from raptor.explore.trials import Trial, outcome
 from tests.explore.small import model, small, write
 
 LIMIT = '[constraints]\nlatency_ns = "<= 6.5 us"\n'
@@ -133,6 +137,37 @@ def test_steady_figures(tmp_path: Path):
     assert found.figures["steady_energy_pj"] > 0
 
 
+def test_rounds_and_chips(tmp_path: Path):
+    """A model that is too large is written in rounds, which wears cells out, or has several chips."""
+    path = str(model(tmp_path / "m.onnx"))
+    chip = {"xbar": 16, "xbars_per_core": 6, "cores": 1}
+    assert evaluate(Job(path, chip, is_steady=False)).state == "infeasible"
+    rounds = evaluate(Job(path, chip | {"rounds": True, "batch": 8, "device": "pcm-occ"}, is_steady=True)).figures
+    alone = raptor.compile(path, **chip, rounds=True, batch=8, device="pcm-occ").simulate()
+    assert (rounds["latency_ns"], rounds["writes"]) == (alone.latency_ns, alone.reloading.worst_per_sample)
+    assert rounds["wear_per_year"] == 1 / alone.reloading.years > 0
+    assert rounds["interval_ns"] == alone.reloading.sample_ns
+    more = evaluate(Job(path, chip | {"rounds": True, "batch": 16}, is_steady=False)).figures
+    assert more["writes"] == rounds["writes"] / 2
+    assert "wear_per_year" not in more, "the default device does not say how often a cell can be written"
+    chips = evaluate(Job(path, chip | {"cores": 2, "chips": 2, "link": "package-ucie"}, is_steady=False)).figures
+    dear = evaluate(Job(path, chip | {"cores": 2, "chips": 2, "link": "board-ht"}, is_steady=False)).figures
+    assert chips["xbars"] == 24
+    assert chips["writes"] == chips["wear_per_year"] == 0
+    assert dear["energy_pj"] > chips["energy_pj"]
+
+
+def test_a_long_study_goes_on(tmp_path: Path):
+    """Parents of the generations are found one after another: Optuna's own recursion ends at 500 of them."""
+    study = small(tmp_path, "trials = 4000\nbatch = 2")
+    point: dict[str, Value] = {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}
+    job, record = Job("m.onnx", {}, is_steady=False), Record("ok", dict.fromkeys(study.objectives, 1.0))
+    done = [outcome(study, Trial(k, point, ["0"], {"generation": k // 2}), [job], [record]) for k in range(2400)]
+    (first, second) = Proposer(study, done).propose(2)
+    assert (first.number, second.number) == (2400, 2401)
+    assert first.notes == {"generation": 1200}
+
+
 def test_what_cannot_be_evaluated(tmp_path: Path):
     path = str(model(tmp_path / "m.onnx"))
     small_chip = evaluate(Job(path, {"cores": 1, "xbar": 16, "xbars_per_core": 1}, is_steady=False))
@@ -240,6 +275,44 @@ def test_a_cluster(whole: Study, tmp_path: Path):
     with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
         settings = study.file.run.model_copy(update={"scheduler": cluster.scheduler_address})
         run(replace(study, file=study.file.model_copy(update={"run": settings})))
+    assert table(study) == table(whole)
+
+
+@pytest.mark.slow
+def test_four_workers(whole: Study, tmp_path: Path):
+    study = small(tmp_path, models=2, rest=LIMIT)
+    run(adapted(study, 4, None))
+    assert table(study) == table(whole)
+
+
+@pytest.mark.slow
+def test_a_scheduler_and_workers_in_processes_of_their_own(whole: Study, tmp_path: Path):
+    """They are started as a site does it. One worker is killed in the middle; what it had is evaluated by the other."""
+    pytest.importorskip("distributed")
+    study = small(tmp_path, models=2, rest=LIMIT)
+    with ExitStack() as stack:
+        file = tmp_path / "scheduler.json"
+
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            dask = [sys.executable, "-m", "dask", *words]
+            process = stack.enter_context(subprocess.Popen(dask, cwd=tmp_path, stderr=subprocess.DEVNULL))
+            stack.callback(process.kill)
+            return process
+
+        start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
+        workers_of = ("--scheduler-file", str(file), "--nthreads", "1", "--no-dashboard", "--no-nanny")
+        victim, _ = (start("worker", *workers_of, "--local-directory", str(tmp_path / name)) for name in "ab")
+        end = time.monotonic() + 60
+        while not file.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        settings = study.file.run.model_copy(update={"scheduler": json.loads(file.read_text())["address"]})
+
+        def kill_one(progress: Progress) -> None:
+            if progress.evaluated == 5:
+                victim.kill()
+
+        run(replace(study, file=study.file.model_copy(update={"run": settings})), kill_one)
+    assert victim.returncode == -signal.SIGKILL
     assert table(study) == table(whole)
 
 
