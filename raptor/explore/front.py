@@ -95,12 +95,13 @@ class Covered:
     def _add(self, one: Outcome) -> None:
         if self._reference is None or not one.is_feasible:
             return
-        row = costs(self._study, [one])[0]
+        row: Floats = costs(self._study, [one])[0]
         self._best = np.minimum(self._best, row)
         if not bool((row < self._reference).all()) or (self._front <= row).all(axis=1).any():
             return
         known = hypervolume(_thinned(np.maximum(self._front, row)), self._reference)
-        self._volume += max(0.0, float(np.prod(self._reference - row)) - known)
+        sides: Floats = self._reference - row
+        self._volume += max(0.0, float(sides.prod()) - known)
         self._front = np.vstack([self._front[~(row <= self._front).all(axis=1)], row])
 
 

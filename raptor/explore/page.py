@@ -59,7 +59,7 @@ def _compact(rows: Sequence[Row]) -> dict[str, Any]:
     return {"names": names, "columns": columns}
 
 
-def _commands(values: list[str]) -> dict[str, Any]:
+def _commands(values: Sequence[Any]) -> dict[str, Any]:
     """Returns texts as numbers of the pieces between their options, most of which repeat."""
     lines = [text.split(_BETWEEN) for text in values]
     pieces = {piece: k for k, piece in enumerate(dict.fromkeys(piece for line in lines for piece in line))}
