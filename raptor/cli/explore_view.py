@@ -52,7 +52,7 @@ def _live(facts: Sequence[tuple[str, str]]) -> Table:
 
 
 class _Facts:
-    """What is told about a study that runs. Figures of trials are taken up once, as there may be very many."""
+    """Facts about a study that runs. Figures of trials are taken up once, as there may be very many."""
 
     def __init__(self, study: Study) -> None:
         self._begin = time.monotonic()
