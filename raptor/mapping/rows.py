@@ -45,13 +45,13 @@ from raptor.mapping.line_unfolding import (
     line_blocks,
     outputs_of,
 )
+from raptor.mapping.packing import share_cores
 from raptor.mapping.plans import (
     Placed,
     Plan,
     choose,
     in_order,
     pareto,
-    share_cores,
 )
 from raptor.mapping.recurrent import Steps, Whole, recurrent_steps
 from raptor.mapping.reference import map_raptor
@@ -260,8 +260,7 @@ def _fit(
         whole, used = _place_whole(graph, others, arch, apart=False)
         placed = choose(fronts, arch.usable_cores, used, share)
         if placed is None and used < arch.usable_cores:
-            single = {k: [_without_copies(p) for p in plans] for k, plans in (layers | inputs).items()}
-            placed = share_cores(single, arch.usable_cores - used, arch.xbars_per_core)
+            placed = share_cores(layers | inputs, arch.usable_cores - used, arch.xbars_per_core)
         if placed is not None:
             return _moved_all(whole, _first_free(placed)), placed
         if not layers:
@@ -325,10 +324,6 @@ def _share_last(
         return None
     moved = _moved_all(shared.last, shared.first)
     return moved | _moved_all(whole, shared.end), shared.placed
-
-
-def _without_copies(plan: Plan) -> Plan:
-    return replace(plan, grid=replace(plan.grid, copies=1))
 
 
 def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
