@@ -81,7 +81,7 @@ class _Table:
         return int(held.min(axis=1, initial=np.iinfo(np.int64).max).sum())
 
     def choices(self, limit: _Limit) -> Iterator[Ints]:
-        """Yields the plans that together need few cores, one of each layer; none if a layer has no plan within the limits.
+        """Yields the plans that together need few cores, one of each layer; none if one has none within the limits.
 
         A place of a plan needs a part of a core. First it is counted exactly, then as if the core were shared only by
         places of this size, so that the unused rest counts, too.
