@@ -35,7 +35,7 @@ from raptor.target.timing import ISSUE_NS, load_ns, message_element_ns, message_
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """What is known of layers on one kind of core: parts of a graph, on few cores and on many, have most in common.
+    """Knowledge about layers on one kind of core: parts of a graph, on few cores and on many, have most in common.
 
     `plans` and `grids_ns`: plans of layers, and working times of grids, by all that they depend on. `prepared`: the
     graph that was asked for last, its layers on the vector unit, and what is left for crossbars.
