@@ -23,7 +23,7 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.file import mapping_file
 from raptor.mapping.knobs import DEFAULT
-from raptor.mapping.line_plans import layer_plans
+from raptor.mapping.known import layer_plans
 from raptor.mapping.line_unfolding import (
     LineMatrix,
     bands,

@@ -29,7 +29,7 @@ from raptor.mapping.decision import (
 from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, is_mean, use_vector_unit
 from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
-from raptor.mapping.line_plans import runs_by_line
+from raptor.mapping.known import runs_by_line
 from raptor.mapping.line_unfolding import (
     Block,
     bands,

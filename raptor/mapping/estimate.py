@@ -20,7 +20,7 @@ from raptor.mapping.decision import (
     layer_nodes,
 )
 from raptor.mapping.following import NOTHING, Following, following
-from raptor.mapping.line_plans import Known
+from raptor.mapping.known import Known
 from raptor.mapping.streaming import Parts, line_parts
 from raptor.mapping.token_cores import dot_ns
 from raptor.mapping.widths import accumulating, layer_target

@@ -25,8 +25,9 @@ from raptor.mapping.following import following
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
 from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.known import Known, layer_plans
 from raptor.mapping.last_layers import LastLayers
-from raptor.mapping.line_plans import Known, layer_plans, loading
+from raptor.mapping.line_plans import loading
 from raptor.mapping.packing import share_cores
 from raptor.mapping.plans import (
     Placed,

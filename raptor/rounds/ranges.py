@@ -15,7 +15,7 @@ from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import Decision, LineUnfolding, OnVectorUnit, layer_nodes
 from raptor.mapping.estimate import estimate, least_xbars
 from raptor.mapping.knobs import DEFAULT
-from raptor.mapping.line_plans import Known, layer_plans
+from raptor.mapping.known import Known, layer_plans
 from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.target.arch import Target

@@ -40,7 +40,7 @@ def check_rounds(rounds: Rounds, programs: Mapping[str, Program]) -> None:
     For the first batch all is written.
     """
     held: _Held = {}
-    groups = {one.path: list(_groups(programs[one.path])) for one in rounds.rounds}
+    groups = {one.path: list(groups_of(programs[one.path])) for one in rounds.rounds}
     for found in groups.values():
         held.update(item for group in found for item in group.contents())
     for one in rounds.rounds:
@@ -54,7 +54,7 @@ def check_rounds(rounds: Rounds, programs: Mapping[str, Program]) -> None:
                 raise _fault(one, group, "is neither written nor left from an earlier round")
 
 
-def _groups(program: Program) -> Iterator[GroupWrite]:
+def groups_of(program: Program) -> Iterator[GroupWrite]:
     """Yields the array groups of a program; the cells are not counted."""
     for core in range(program.core_count):
         matrices = (program.weights.matrix(core, group) for group in range(len(program.config.groups(core))))
