@@ -37,8 +37,8 @@ def share_cores(plans: Mapping[str, Sequence[Plan]], cores: int, xbars: int) -> 
         for chosen in table.choices(limit):
             where = _pack(table, chosen, limit)
             if where is not None:
-                ranks = zip(plans.items(), chosen.tolist(), table.ranks, strict=True)
-                return _numbered({key: found[rank[k]] for (key, found), k, rank in ranks}, where)
+                found = zip(plans.items(), chosen, table.ranks, strict=True)
+                return _numbered({key: own[rank[int(k)]] for (key, own), k, rank in found}, where)
         core_ns *= STEP
     return None
 
