@@ -10,8 +10,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import BytesIO, TextIOWrapper
 from itertools import pairwise
@@ -26,6 +26,9 @@ import pytest
 import raptor
 from raptor.cli import app
 from raptor.common.errors import UserError
+from raptor.explore import driver, workers
+from raptor.explore.jobs import Job, Record
+from raptor.explore.study import read_study
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
 from tests.rounds.support import dense
@@ -258,7 +261,32 @@ COMMANDS = {
             "--output": ("-o", "mine.json"),
             "--from": ("--from", "isaac"),
             **{k: COMPILE[k] for k in ("--cores", "--xbars-per-core", "--xbar", "--cell-bits")},
+            "--field": ("--field", "rob_size=3"),
             "--force": ("--force",),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "explore new": Command(
+        ("explore", "new", "model.onnx"),
+        {"--output": ("-o", "other.toml"), "--force": ("--force",), "--quiet": ("--quiet",)},
+    ),
+    "explore run": Command(
+        ("explore", "run", "small.toml"),
+        {
+            "--workers": ("--workers", "3"),
+            "--trials": ("--trials", "3"),
+            "--verify": ("--verify", "1"),
+            "--pimsim": ("--pimsim", "missing"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "explore show": Command(
+        ("explore", "show", "small.toml"),
+        {
+            "--html": ("--html", "found.html"),
+            "--csv": ("--csv", "found.csv"),
+            "--json": ("--json", "found.json"),
+            "--parquet": ("--parquet", "found.parquet"),
             "--quiet": ("--quiet",),
         },
     ),
@@ -268,7 +296,9 @@ COMMANDS = {
 
 SHARES = {
     "compile": 30,
-    **dict.fromkeys(("compile: rounds", "quantize", "validate", "validate: integers", "accuracy: noisy"), 12),
+    **dict.fromkeys(
+        ("compile: rounds", "quantize", "validate", "validate: integers", "accuracy: noisy", "explore run"), 12
+    ),
     **dict.fromkeys(("report", "run", "explain", "compare", "arch new", "inspect"), 6),
 }
 """Commands that take long: one pair of options in so many is tried by the default suite."""
@@ -305,10 +335,6 @@ UNTRIED: dict[str, set[str]] = {
     "accuracy": {"--workers"},
     "simulate": {"--rate"},
     "arch device": set(),
-    "arch new": {"--field"},
-    "explore new": {"--force", "--output", "--quiet"},
-    "explore run": {"--pimsim", "--quiet", "--trials", "--verify", "--workers"},
-    "explore show": {"--csv", "--html", "--json", "--parquet", "--quiet"},
 }
 """Options that have tests of their own, but whose pairs are not tried here yet. To become empty."""
 
@@ -350,7 +376,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "image.npy", random(1, 6))
     np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
     np.savez(folder / "data.npz", x=random(6, 4, 6, 6), scale=random(6, 1, 6, 6, seed=1))
+    write_study(folder)
     return folder
+
+
+def write_study(folder: Path) -> None:
+    """Writes a study of three points. All have results, made up, and two are trials of it."""
+    text = """
+    objectives = { latency_ns = "min" }
+    study = { name = "NAME", models = ["model.onnx"], sampler = "grid", storage = "sqlite:///s.db", trials = TRIALS }
+    options = { arch = "small.json" }
+    space = { cores = [12, 13, 14] }
+    """
+    path = folder / "small.toml"
+
+    def made_up(_: object, jobs: Sequence[Job], __: object, done: Callable[[int, Record], None]) -> None:
+        for k in range(len(jobs)):
+            done(k, Record("ok", {"latency_ns": 3.0 - k}))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(workers, "evaluate_all", made_up)
+        for name, trials in (("other", "3"), ("small", "2")):
+            path.write_text(text.replace("NAME", name).replace("TRIALS", trials))
+            driver.run(read_study(path))
 
 
 def write_chip(path: Path, **converters: int) -> None:
@@ -388,7 +436,7 @@ class Runner:
             if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            if self.name in ("compile", "models", "quantize", "run", "arch new"):
+            if self.name in ("compile", "models", "quantize", "run", "arch new", "explore new"):
                 yield self.once(words)
             if "out" in words and self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])
@@ -408,11 +456,17 @@ class Runner:
             told.append(len(given := list(inputs)))
             return calibrated(program, given)
 
+        def counted(count: int) -> AbstractContextManager[workers.Submit]:
+            told.append(count)
+            return real_workers(count)
+
+        real_workers = workers.local
         out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
         with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
             for module in (samples, bit_true):
                 patched.setattr(module, "run", spied)
             patched.setattr(measure, "calibrated", spied_calibration)
+            patched.setattr(workers, "local", counted)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:
                 app.main(words)
@@ -427,9 +481,9 @@ def written(stream: TextIOWrapper) -> str:
 
 
 def digest(folder: Path) -> str:
-    """Names and contents of all files, without wall times."""
+    """Names and contents of all files, without wall times, which are also in the database of a study."""
     found = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("s.db")):
         content = path.read_bytes()
         if path.name == "found.json":
             content = json.dumps(json.loads(content) | {"seconds": 0}).encode()
