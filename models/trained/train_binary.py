@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -62,7 +63,7 @@ class Binary(Layer):
         return dy @ self.signs.T
 
     def nodes(self, source: str, target: str) -> Iterator[NodeProto]:
-        yield _bipolar(f"{self.name}.weight", f"{self.name}.binary")
+        yield from _weights(self.name)
         yield helper.make_node("MatMul", [source, f"{self.name}.binary"], [target], self.name)
 
 
@@ -92,7 +93,7 @@ class BinaryConv(Binary):
         return dx
 
     def nodes(self, source: str, target: str) -> Iterator[NodeProto]:
-        yield _bipolar(f"{self.name}.weight", f"{self.name}.binary")
+        yield from _weights(self.name)
         yield helper.make_node("Conv", [source, f"{self.name}.binary"], [target], self.name, kernel_shape=[SIZE, SIZE])
 
     def stored(self) -> Array:
@@ -122,13 +123,15 @@ class Norm(Layer):
             self.variance = np.asarray(0.9 * self.variance + 0.1 * variance, np.float32)
         self.factor = self._along(np.asarray(1 / np.sqrt(variance + 1e-5), np.float32), x)
         self.x = (x - self._along(mean, x)) * self.factor
-        return self.x * self._along(self.weights["scale"], x) + self._along(self.weights["bias"], x)
+        return np.asarray(
+            self.x * self._along(self.weights["scale"], x) + self._along(self.weights["bias"], x), np.float32
+        )
 
     def backward(self, dy: Array) -> Array:
         self.gradients = {"scale": (dy * self.x).sum(self.axes), "bias": dy.sum(self.axes)}
         dx = dy * self._along(self.weights["scale"], dy)
         means = [self._along(v.mean(self.axes), dy) for v in (dx, dx * self.x)]
-        return (dx - means[0] - self.x * means[1]) * self.factor
+        return np.asarray((dx - means[0] - self.x * means[1]) * self.factor, np.float32)
 
     @staticmethod
     def _along(values: Array, x: Array) -> Array:
@@ -164,8 +167,14 @@ class Pixels(Layer):
 
     def nodes(self, source: str, target: str) -> Iterator[NodeProto]:
         inputs = [source, "pixels.scale", "pixels.zero", "pixels.bits"]
-        given = {"signed": 0, "narrow": 0, "rounding_mode": "ROUND"}
+        given: dict[str, Any] = {"signed": 0, "narrow": 0, "rounding_mode": "ROUND"}
         yield helper.make_node("Quant", inputs, [target], self.name, domain=DOMAIN, **given)
+
+
+def _weights(name: str) -> Iterator[NodeProto]:
+    """Yields the nodes of a binary weight, which is stored in a byte a number."""
+    yield helper.make_node("Cast", [f"{name}.weight"], [f"{name}.float"], f"{name}.float", to=TensorProto.FLOAT)
+    yield _bipolar(f"{name}.float", f"{name}.binary")
 
 
 def _bipolar(source: str, target: str, name: str = "") -> NodeProto:
@@ -216,7 +225,7 @@ def train(images: Images, epochs: int = EPOCHS) -> Chain:
     return network
 
 
-def constants(network: Chain) -> Iterator[tuple[str, Array]]:
+def constants(network: Chain) -> Iterator[tuple[str, Any]]:
     """Yields the constants of the file: signs of the weights, and what the normalisations have learned."""
     yield "one", np.ones((), np.float32)
     for name, value in (("scale", 1 / 16), ("zero", 0), ("bits", 5)):
@@ -224,7 +233,7 @@ def constants(network: Chain) -> Iterator[tuple[str, Array]]:
     for layer in network.all_layers():
         if isinstance(layer, Binary):
             stored = layer.stored() if isinstance(layer, BinaryConv) else layer.weights["weight"]
-            yield f"{layer.name}.weight", np.where(stored >= 0, 1, -1).astype(np.float32)
+            yield f"{layer.name}.weight", np.where(stored >= 0, 1, -1).astype(np.int8)
         if isinstance(layer, Norm):
             yield from ((f"{layer.name}.{key}", value) for key, value in layer.weights.items())
             yield f"{layer.name}.mean", layer.mean
@@ -237,7 +246,7 @@ def to_onnx(network: Chain) -> ModelProto:
         "digits-binary",
         [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 1, 8, 8])],
         [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 10])],
-        [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in constants(network)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants(network)],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, ir_version=8, opset_imports=opsets)

@@ -1,4 +1,4 @@
-"""What stands between a layer of integers and a quantiser, as thresholds of the layer's sums."""
+"""Thresholds of a layer's sums: quantisers, with what stands between them and the layer."""
 
 from __future__ import annotations
 

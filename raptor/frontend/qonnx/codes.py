@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +25,22 @@ MOST_BITS = 16
 _HALVES = 2
 BIPOLAR = "BIPOLAR"
 """Rounding of a signed `Quant` of 1 bit: as `BipolarQuant`."""
-_ROUNDINGS: Mapping[str, Any] = {
+
+
+def _away(size: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Returns a rounding that treats numbers below 0 as their opposites."""
+    return lambda x: np.asarray(np.copysign(size(np.abs(x)), x))
+
+
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     BIPOLAR: lambda x: np.where(x >= 0, 1, -1),
     **dict.fromkeys(("ROUND", "HALF_EVEN"), np.rint),
     "FLOOR": np.floor,
     "CEIL": np.ceil,
     **dict.fromkeys(("ROUND_TO_ZERO", "DOWN"), np.trunc),
-    "UP": lambda x: np.copysign(np.ceil(np.abs(x)), x),
-    "HALF_UP": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
-    "HALF_DOWN": lambda x: np.copysign(np.ceil(np.abs(x) - 0.5), x),
+    "UP": _away(np.ceil),
+    "HALF_UP": _away(lambda x: np.floor(x + 0.5)),
+    "HALF_DOWN": _away(lambda x: np.ceil(x - 0.5)),
 }
 """QONNX's modes of rounding. UP and HALF_UP are away from zero, as Python's decimal has them."""
 
@@ -174,7 +181,7 @@ def grid(node: NodeProto, constants: Mapping[str, Array]) -> Grid:
         raise fault(node, f"its width is 1 bit, with zero point {point}{', narrow' * narrow}: that has no meaning")
     low = -(1 << (width - 1)) + narrow if signed else 0
     high = (1 << (width - 1)) - 1 if signed else (1 << width) - 1 - narrow
-    rounding = given.get("rounding_mode", b"ROUND").decode().upper()
+    rounding = str(given.get("rounding_mode", b"ROUND").decode()).upper()
     if rounding not in _ROUNDINGS:
         raise fault(node, f"its rounding mode '{rounding}' is not one of {', '.join(_ROUNDINGS)}")
     return Grid(low, high, point, scales, rounding)
@@ -227,7 +234,7 @@ def multithreshold(node: NodeProto, constants: Mapping[str, Array], rank: int | 
     first = int(halves) if odd else int(halves) // _HALVES
     if narrowest(first, first + step * borders.shape[1]) is None or borders.shape[1] >= 1 << MOST_BITS:
         raise fault(node, f"it has {borders.shape[1]} thresholds, too many")
-    layout = given.get("data_layout", b"").decode()
+    layout = str(given.get("data_layout", b"").decode())
     axis = layout.index("C") if "C" in layout else 1
     if not layout and rank == 3:
         axis = 2

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto
 
-from raptor.frontend.qonnx.codes import Array, Coded, Doubles, Ints, Singles, attributes
-
-BINARY = 2
-"""Most bits of a constant of floats that is taken for integers times one scale: 0, 1 and -1."""
+from raptor.frontend.qonnx.codes import Array, Coded, Doubles, Ints, attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,12 @@ def coded_floats(values: Array) -> Coded | None:
         return None
     if (values == np.rint(values)).all() and values.min() >= -128 and values.max() <= 127:
         return Coded(values.astype(np.int64), np.ones((), np.float32))
-    scale: Singles = np.asarray(np.abs(values).max(), np.float32)
-    if not np.isin(values, (-scale, 0, scale)).all():
+    if not is_ternary(values):
         return None
-    return Coded(np.sign(values).astype(np.int64), scale)
+    return Coded(np.sign(values).astype(np.int64), np.asarray(np.abs(values).max(), np.float32))
+
+
+def is_ternary(values: Array) -> bool:
+    """Tells whether all numbers are 0, a scale, or its negative."""
+    sizes = np.abs(values)
+    return bool(values.size and ((sizes == 0) | (sizes == sizes.max())).all())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
@@ -27,7 +29,7 @@ from raptor.frontend.qonnx.codes import (
     multithreshold,
     sign,
 )
-from raptor.frontend.qonnx.layers import Layer, Stream, coded_floats, is_plain, output_axis
+from raptor.frontend.qonnx.layers import Layer, Stream, coded_floats, is_plain, is_ternary, output_axis
 from raptor.frontend.qonnx.writing import OPSET, Writer
 from raptor.frontend.reading import graphs_of
 from raptor.frontend.registry import STANDARD_DOMAINS
@@ -50,12 +52,30 @@ def is_qonnx(model: ModelProto) -> bool:
 
 
 def is_of_signs(model: ModelProto) -> bool:
-    """Tells whether a layer of a model of floats reads signs, and so has integers."""
-    signs = {o for node in model.graph.node if node.op_type == "Sign" for o in node.output}
+    """Tells whether all layers of a model of floats read signs, and have weights of a few bits themselves."""
+    layers = [n for n in model.graph.node if n.op_type in chains.LAYERS]
+    if not layers or not any(n.op_type == "Sign" for n in model.graph.node):
+        return False
+    binary, signs = _binary_constants(model), _signs(model)
+    return all(n.input[0] in signs and n.input[1] in binary for n in layers)
+
+
+def _signs(model: ModelProto) -> set[str]:
+    """Returns the results of Sign, also where they are moved."""
+    found: set[str] = set()
     for node in model.graph.node:
-        if node.op_type in _MOVES and node.input[0] in signs:
-            signs.update(node.output)
-    return any(node.op_type in chains.LAYERS and node.input[0] in signs for node in model.graph.node)
+        if node.op_type == "Sign" or (node.op_type in _MOVES and node.input[0] in found):
+            found.update(node.output)
+    return found
+
+
+def _binary_constants(model: ModelProto) -> set[str]:
+    """Returns the constants of 0, a scale and its negative, and the signs of constants."""
+    known = {t.name for t in model.graph.initializer}
+    floats = (t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT)
+    found = {t.name for t in floats if is_ternary(numpy_helper.to_array(t))}
+    signs = (n for n in model.graph.node if n.op_type == "Sign" and n.input[0] in known)
+    return found | {node.output[0] for node in signs}
 
 
 def translate(model: ModelProto) -> ModelProto:
@@ -106,7 +126,8 @@ class _Translation:
         self.ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
         self.coded: dict[str, Coded] = {}
         self.streams: dict[str, Stream] = {}
-        self.writer = Writer({name for n in graph.node for name in (*n.input, *n.output)} | self.constants.keys())
+        names = {name for n in graph.node for name in (*n.input, *n.output)} | self.constants.keys()
+        self.writer = Writer(names, {v.name for v in graph.input})
 
     def run(self) -> ModelProto:
         for node in self.model.graph.node:
@@ -148,7 +169,8 @@ class _Translation:
         ]
         graph = helper.make_graph([node], "one", inputs, [onnx.ValueInfoProto(name=node.output[0])])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-        return np.asarray(ReferenceEvaluator(model).run([node.output[0]], given)[0])
+        evaluator: Any = ReferenceEvaluator(model)  # its result has no type
+        return np.asarray(evaluator.run([node.output[0]], given)[0])
 
     def _quantiser(self, node: NodeProto) -> bool:
         """Writes a quantiser of a computed tensor. Returns False for other nodes."""
@@ -161,8 +183,8 @@ class _Translation:
             return True
         found = self._thresholds(node, levels)
         if found is None and node.op_type == "Sign":
-            return False
-        if found is None:
+            self.writer.signs(node)
+        elif found is None:
             self.writer.compare(node, levels, self.ranks.get(node.input[0]))
         else:
             self.writer.thresholds(node, levels, *found)

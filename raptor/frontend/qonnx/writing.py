@@ -21,10 +21,10 @@ _MOST_TERMS = 8
 
 
 class Writer:
-    """A model that is being written. `names`: those that are taken."""
+    """A model that is being written. `names`: those that are taken; `inputs`: those of the model."""
 
-    def __init__(self, names: set[str]) -> None:
-        self._names = set(names)
+    def __init__(self, names: set[str], inputs: set[str]) -> None:
+        self._names, self._inputs = set(names), inputs
         self._nodes: list[NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
         self._written: set[str] = set()
@@ -55,7 +55,7 @@ class Writer:
         codes = self._codes(f"{name}.codes", value.values)
         axis = value.axis()
         scale = self._floats(f"{name}.scale", value.scales())
-        given = {} if axis is None else {"axis": axis}
+        given: dict[str, Any] = {} if axis is None else {"axis": axis}
         self._nodes.append(helper.make_node("DequantizeLinear", [codes, scale], [name], **given))
 
     def with_coded(self, node: NodeProto, position: int, value: Coded) -> NodeProto:
@@ -77,22 +77,31 @@ class Writer:
         return helper.make_node("Sub", [copy.output[0], minus], node.output, f"{label(node)}.bias")
 
     def quantise(self, node: NodeProto, grid: Grid, rank: int | None) -> None:
-        """Writes a `Quant` node as bounds, QuantizeLinear and DequantizeLinear."""
+        """Writes a `Quant` node as QuantizeLinear and DequantizeLinear, with bounds if no type has just its codes."""
         kind = narrowest(min(grid.low, grid.zero), max(grid.high, grid.zero))
         if kind is None or kind.elem_type == TensorProto.INT32:
             raise fault(node, f"its codes reach from {grid.low} to {grid.high}; computed integers have at most 16 bits")
-        name, axis = node.input[0], self._axis(node, grid, rank)
-        if (kind.low, kind.high) != (grid.low, grid.high):
-            if axis is not None:
-                raise fault(node, "scales by channel for codes that do not fill 2, 4, 8 or 16 bits")
-            ends = [np.float32((code - grid.zero) * np.float64(grid.scale.item())) for code in (grid.low, grid.high)]
-            name = self._clipped(name, *ends, f"{node.output[0]}.bound")
-        scale = self._floats(f"{node.output[0]}.scale", grid.scale.reshape(() if axis is None else -1))
-        size = () if axis is None else grid.scale.size
-        zero = self._integers(f"{node.output[0]}.zero", np.full(size, grid.zero), kind)
-        given = {} if axis is None else {"axis": axis}
-        codes = self._step("QuantizeLinear", [name, scale, zero], f"{node.output[0]}.codes", label(node), **given)
+        name, out, axis = node.input[0], node.output[0], self._axis(node, grid, rank)
+        is_bounded = (kind.low, kind.high) != (grid.low, grid.high)
+        # The host can quantise an input of the model only if nothing stands before.
+        is_late = is_bounded and (axis is not None or name in self._inputs)
+        if is_bounded and not is_late:
+            unit = np.float64(grid.scale.item())
+            low, high = (np.float32((code - grid.zero) * unit) for code in (grid.low, grid.high))
+            name = self._clipped(name, low, high, f"{out}.bound")
+        scale = self._floats(f"{out}.scale", grid.scale.reshape(() if axis is None else -1))
+        zero = self._integers(f"{out}.zero", np.full(() if axis is None else grid.scale.size, grid.zero), kind)
+        given: dict[str, Any] = {} if axis is None else {"axis": axis}
+        codes = self._step("QuantizeLinear", [name, scale, zero], f"{out}.codes", label(node), **given)
+        if is_late:
+            codes = self._bounded(f"{out}.bound", codes, grid, kind)
         self._nodes.append(helper.make_node("DequantizeLinear", [codes, scale, zero], node.output, **given))
+
+    def _bounded(self, stem: str, codes: str, grid: Grid, kind: CodeKind) -> str:
+        """Writes codes between the bounds of a grid."""
+        units = [self._floats(f"{stem}.one", 1), self._integers(f"{stem}.none", np.zeros((), np.int64), kind)]
+        whole = self._step("DequantizeLinear", [codes, *units], f"{stem}.whole")
+        return self._step("QuantizeLinear", [self._clipped(whole, grid.low, grid.high, stem), *units], f"{stem}.codes")
 
     @staticmethod
     def _axis(node: NodeProto, grid: Grid, rank: int | None) -> int | None:
@@ -147,7 +156,7 @@ class Writer:
         self.constant(f"{stem}.addend", Coded(added, np.asarray(unit)))
         return self._step("Add", [sums, f"{stem}.addend"], f"{stem}.shifted")
 
-    def _total(self, stem: str, counts: Sequence[str]) -> str:
+    def _total(self, stem: str, counts: list[str]) -> str:
         """Writes a sum of integers of scale 1, of any number of terms."""
         level, largest = 0, 1
         while len(counts) > 1:
@@ -194,6 +203,16 @@ class Writer:
             met = self._step(kind, [node.input[0], borders], f"{out}.met.{k}")
             counts.append(self._step("Where", [met, one, none], f"{out}.reached.{k}"))
         self._counted(node, levels, counts[0] if len(counts) == 1 else self._step("Sum", counts, f"{out}.total"))
+
+    def signs(self, node: NodeProto) -> None:
+        """Writes a Sign of floats, and its result as integers."""
+        copy, kind = NodeProto.FromString(node.SerializeToString()), narrowest(-1, 1)
+        assert kind is not None, "two bits"
+        copy.output[0] = self._name(f"{node.output[0]}.float")
+        self._nodes.append(copy)
+        units = [self._floats("one", 1), self._integers("none", np.zeros((), np.int64), kind)]
+        codes = self._step("QuantizeLinear", [copy.output[0], *units], f"{node.output[0]}.codes")
+        self._nodes.append(helper.make_node("DequantizeLinear", [codes, *units], node.output))
 
     def _clipped(self, name: str, low: float | np.float32, high: float | np.float32, stem: str) -> str:
         ends = [self._floats(f"{stem}.{end}", value) for end, value in (("low", low), ("high", high))]
