@@ -233,6 +233,7 @@ def compile(
     optimize: Goal | None = None,
     effort: int | None = None,
     emit_mapping: str | Path | None = None,
+    emit_ops: str | Path | None = None,
     knobs: Mapping[str, float] | None = None,
     base_isa: bool = False,
     requant: Requant | None = None,
@@ -262,7 +263,8 @@ def compile(
     `optimize` (`latency`, `throughput` or `energy`; `writes` is for rounds, below), `effort` mappings (4 by default)
     are tried in the built-in simulator instead, and the best is used. `knobs` are numbers of the strategy `rows` that
     differ from its defaults, such as {"share": 0.75} (docs/design.md, "Mapping"). `base_isa` refuses nodes that need
-    instructions that pimsim-nn does not have.
+    instructions that pimsim-nn does not have. `emit_ops` is a file for the flow of operators, in the words of the
+    chip's interface: whole cores, crossbars or word lines, as the field `interface` says (docs/operator-flow.md).
 
     Integers: `requant` says how sums become integers of fewer bits: `exact` (the default), `short` (with multipliers of
     one word, which round some sums otherwise; a note says how many), or `instruction` (with the extended `vrequant`).
@@ -309,12 +311,15 @@ def compile(
         link=link,
         fields=parse_named("fields", fields),
     )
+    if emit_ops is None and "interface" in (fields or {}):
+        raise UserError(f"{option('fields', 'interface')}: only with {option('emit_ops')}, which alone uses it")
     bound, sizes, fixed = parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants)
     choice = Choice(
         DEFAULT_STRATEGY if mapping is None else parse_mapping(mapping),
         None if optimize is None or fewest_writes else OBJECTIVE.parse(optimize),
         arguments.whole_or_none("effort", effort, 1) or EFFORT,
         arguments.new_file("emit_mapping", emit_mapping),
+        arguments.new_file("emit_ops", emit_ops),
         chosen_knobs,
     )
     base_isa = arguments.flag("base_isa", base_isa)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raptor import codegen, frontend, pim, pipeline
-from raptor.codegen import Streams
+from raptor.codegen import Streams, operator_flow
 from raptor.common import storage
 from raptor.common.arguments import OneOf
 from raptor.common.errors import UnsupportedError, UnsupportedNode, UserError
@@ -52,13 +52,15 @@ class Choice:
     """The way in which the decision is made.
 
     `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search tries `effort`
-    mappings instead. `emit`: path to which the decision is written. `knobs`: numbers of the strategy `rows`.
+    mappings instead. `emit`: path to which the decision is written. `emit_ops`: path to which the flow of operators is
+    written. `knobs`: numbers of the strategy `rows`.
     """
 
     strategy: str
     optimize: Objective | None = None
     effort: int = EFFORT
     emit: Path | None = None
+    emit_ops: Path | None = None
     knobs: Knobs = DEFAULT
 
 
@@ -158,6 +160,9 @@ def compile_loaded(
         storage.write_for(option("emit_mapping"), choice.emit, mapping.to_json())
     tiles, memory = values[Partition].graph, values[GlobalMemory]
     program, streams = values[PimProgram], values[Streams]
+    if choice.emit_ops is not None:
+        flow = operator_flow(values[Graph], program, streams, arch)
+        storage.write_for(option("emit_ops"), choice.emit_ops, "".join(f"{line}\n" for line in flow).encode())
     warnings = (*model.notes, *arch.notes, *decided.notes, *flip_notes(graph), *pim.memory_warnings(program, arch))
     return Artifacts(
         name=model.name,

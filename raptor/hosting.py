@@ -258,6 +258,7 @@ def _check_rounds(request: Request, driver: Driver) -> None:
     for keyword, given in (
         ("mapping", choice.strategy not in STRATEGIES),
         ("emit_mapping", choice.emit is not None),
+        ("emit_ops", choice.emit_ops is not None),
         ("stop_after", driver.stop_after is not None),
     ):
         if given:
@@ -279,7 +280,7 @@ def _with_rounds(error: CapacityError, request: Request) -> CapacityError:
 
 
 def _check_one_mapping(found: Cut, choice: Choice) -> None:
-    """Raises `UserError` for a mapping file, which is of one program, where there are several."""
+    """Raises `UserError` for a mapping file or a flow, which is of one program, where there are several."""
     count = len(found.on_chip)
     for keyword, given in (("mapping", choice.strategy not in STRATEGIES), ("emit_mapping", choice.emit is not None)):
         if given and count != 1:
@@ -287,6 +288,10 @@ def _check_one_mapping(found: Cut, choice: Choice) -> None:
                 f"{option(keyword)}: a stored mapping is of one program, but {count} segments of the model are for "
                 "the chip; each has its own mapping.json in the output"
             )
+    if choice.emit_ops is not None and count != 1:
+        raise UserError(
+            f"{option('emit_ops')}: a flow is of one program, but {count} segments of the model are for the chip"
+        )
 
 
 def _check_requant(found: Cut, requant: Requant | None) -> None:

@@ -49,6 +49,8 @@ COMPILE = {
     "--bits": ("--bits", "4"),
     "--cell-bits": ("--cell-bits", "4"),
     "--arch": ("--arch", "chip.json"),
+    "--field": ("--field", "chip_config.core_config.matrix_config.dac_count=3"),
+    "--knob": ("--knob", "step_ns=10"),
     "--shape": ("--shape", "x=2,4,6,6"),
     "--dim": ("--dim", "N=3"),
     "--set": ("--set", f"scale={','.join(str(k) for k in SCALES)}"),
@@ -58,6 +60,7 @@ COMPILE = {
     "--optimize": ("--optimize", "energy"),
     "--effort": ("--effort", "2"),
     "--emit-mapping": ("--emit-mapping", "mapping.json"),
+    "--emit-ops": ("--emit-ops", "flow.txt"),
     "--isa": ("--isa", "base"),
     "--requant": ("--requant", "short"),
     "--host": ("--host",),
@@ -227,7 +230,7 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 UNTRIED: dict[str, set[str]] = {
-    "compile": {"--batch", "--chips", "--device", "--field", "--knob", "--link", "--rounds"},
+    "compile": {"--batch", "--chips", "--device", "--link", "--rounds"},
     "validate": {"--cells", "--crossbar", "--with"},
     "accuracy": {
         *("--calibration", "--cells", "--chips", "--crossbar", "--csv", "--data", "--json", "--plot", "--quiet"),

@@ -1,6 +1,7 @@
 """A program loaded from an output directory: checked, and ready to run."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -50,6 +51,10 @@ class Weights:
 class Products(Protocol):
     """Crossbars outside of the engine that hold the matrices of a program."""
 
+    def begin(self) -> None:
+        """Writes the matrices that are not there. Called before each run."""
+        ...
+
     def __call__(self, core: int, group: int, vector: Matrix) -> Matrix:
         """Returns a vector [rows] times the matrix of an array group, [columns]."""
         ...
@@ -63,6 +68,10 @@ class Writer(ABC):
     @abstractmethod
     def __call__(self, program: "Program") -> Products:
         """Writes the matrices of a program."""
+
+    @abstractmethod
+    def in_turns(self, programs: Sequence["Program"]) -> Sequence[Products]:
+        """Returns the crossbars of programs that have them in turns: each writes its matrices when it begins."""
 
 
 @dataclass(frozen=True, slots=True)

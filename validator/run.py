@@ -107,6 +107,8 @@ def execute(state: Machine, *, engine: Engine, schedule: Schedule, max_steps: in
     """Runs a prepared machine to its end, or raises as `run` does."""
     # NOTE: machine code cannot call crossbars outside of it.
     is_compiled = engine == "numba" and state.products is None
+    if state.products is not None:
+        state.products.begin()
     execute_ = compiled.execute if is_compiled else reference.execute
     fault = execute_(state, block=schedule == "block", max_steps=max_steps)
     if fault.stop is not Stop.DONE:

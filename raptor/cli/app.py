@@ -223,6 +223,9 @@ def compile_command(
         int | None, typer.Option(min=1, help="Mappings that --optimize tries at most.", show_default="4")
     ] = None,
     emit_mapping: Annotated[Path | None, typer.Option(help="Also write the mapping to this file.")] = None,
+    emit_ops: Annotated[
+        Path | None, typer.Option(help="Also write the flow of operators, as the chip's interface has them.")
+    ] = None,
     knob: model_options.Knob = None,
     isa: model_options.InstructionSet = "extended",
     requant: Annotated[
@@ -272,13 +275,14 @@ def compile_command(
     base_isa = ISA.parse(isa) == "base"
     storage.check_no_terminal("-o", output)
     if stop_after is not None:
-        useless = {"output", "stream_format", "weights", "emit_mapping", "quiet"}
+        useless = {"output", "stream_format", "weights", "emit_mapping", "emit_ops", "quiet"}
         useless |= set() if dump_ir else {"force"}
         refuse_given(context, useless, "not with --stop-after, which prints what a pass returns and writes no output")
     if dump_ir is not None and dump_ir.is_dir() and any(dump_ir.iterdir()) and not force:
         raise UserError(f"--dump-ir {dump_ir}: is not empty; --force replaces what has the same names")
-    if emit_mapping is not None and emit_mapping.exists() and not force:
-        raise UserError(f"--emit-mapping {emit_mapping}: exists; --force replaces it")
+    for name, file in (("--emit-mapping", emit_mapping), ("--emit-ops", emit_ops)):
+        if file is not None:
+            storage.check_replaceable(name, file, force=force)
     if verbose and quiet:
         raise UserError("--verbose: not with --quiet")
     keep = nullcontext() if stop_after else outputs.reserved(output, force=force)
@@ -303,6 +307,7 @@ def compile_command(
                 optimize=None if optimize is None else GOAL.parse(optimize),
                 effort=effort,
                 emit_mapping=emit_mapping,
+                emit_ops=emit_ops,
                 knobs=model_options.read_knobs(knob or ()),
                 base_isa=base_isa,
                 requant=None if requant is None else REQUANT.parse(requant),

@@ -135,11 +135,14 @@ def _parse_constant(text: str) -> tuple[str, str]:
     return name, value
 
 
+_LITERALS = ("true", "false", "null")
+
+
 def _parse_field(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     try:
         if name:
-            return name, json.loads(value)
+            return name, value if value.isalpha() and value not in _LITERALS else json.loads(value)
     except (json.JSONDecodeError, RecursionError):
         pass
     raise UserError(

@@ -2,6 +2,7 @@
 
 from raptor.codegen.emit import VECTOR_OPCODE
 from raptor.codegen.generate import Stream, Streams, generate, operation_name
+from raptor.codegen.operator_flow import operator_flow
 from raptor.codegen.verify import verify_streams
 
-__all__ = ["VECTOR_OPCODE", "Stream", "Streams", "generate", "operation_name", "verify_streams"]
+__all__ = ["VECTOR_OPCODE", "Stream", "Streams", "generate", "operation_name", "operator_flow", "verify_streams"]

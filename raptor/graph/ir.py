@@ -389,14 +389,18 @@ def _in_pixels(window: Window | Table) -> int:
 
 def _lines(graph: Graph) -> Iterator[str]:
     yield f"graph {graph.name} {{"
-    for name in graph.inputs:
-        yield f"  %{name} = input {_dims(graph.tensors[name])}"
-    for node in graph.nodes:
-        operands = ", ".join(f"%{i}" for i in node.inputs)
-        result = _dims(graph.tensors[node.output])
-        yield f"  %{node.output} = {_operator_text(node.operator)} {operands} : {result}  # {node.name}"
+    yield from (f"  {line}" for line in lines_of(graph).values())
     yield f"  return {', '.join(f'%{o}' for o in graph.outputs)}"
     yield "}"
+
+
+def lines_of(graph: Graph) -> dict[str, str]:
+    """Returns a line of text for each tensor: an input, or the node that computes it."""
+    found = {name: f"%{name} = input {_dims(graph.tensors[name])}" for name in graph.inputs}
+    for node in graph.nodes:
+        operands, result = ", ".join(f"%{i}" for i in node.inputs), _dims(graph.tensors[node.output])
+        found[node.output] = f"%{node.output} = {_operator_text(node.operator)} {operands} : {result}  # {node.name}"
+    return found
 
 
 def _dims(tensor: Tensor) -> str:

@@ -21,7 +21,7 @@ from raptor.mapping.decision import (
 )
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.following import NOTHING, Following, following
-from raptor.mapping.rows import grid_ns
+from raptor.mapping.line_plans import grid_ns
 from raptor.mapping.streaming import Parts, line_parts
 from raptor.mapping.token_cores import dot_ns
 from raptor.mapping.views import use_views

@@ -30,8 +30,19 @@ class Hosted:
     sessions: Mapping[str, Any]
 
     def on_device(self, write: Writer) -> "Hosted":
-        """Returns the program with its matrices in crossbars outside of the engine, where `write` puts them."""
-        return replace(self, programs={path: program.on_device(write) for path, program in self.programs.items()})
+        """Returns the program with its matrices in crossbars outside of the engine, where `write` puts them.
+
+        Segments share the crossbars; rounds have them in turns.
+        """
+        programs = self.programs.values()
+        places = write.in_turns([*programs]) if self.has_rounds else [write(program) for program in programs]
+        placed = [replace(program, products=place) for program, place in zip(programs, places, strict=True)]
+        return replace(self, programs=dict(zip(self.programs, placed, strict=True)))
+
+    @property
+    def has_rounds(self) -> bool:
+        """True if the weights of the segments are on the chip one after another."""
+        return files.ROUNDS in self.listed.files
 
     @property
     def core_count(self) -> int:

@@ -41,7 +41,7 @@ def check_rounds(rounds: Rounds, programs: Mapping[str, Program]) -> None:
     For the first batch all is written.
     """
     held: _Held = {}
-    groups = {one.path: list(_groups(programs[one.path])) for one in rounds.rounds}
+    groups = {one.path: list(groups_of(programs[one.path])) for one in rounds.rounds}
     for found in groups.values():
         held.update(item for group in found for item in _contents(group))
     for one in rounds.rounds:
@@ -55,7 +55,7 @@ def check_rounds(rounds: Rounds, programs: Mapping[str, Program]) -> None:
                 raise _fault(one, group, "is neither written nor left from an earlier round")
 
 
-def _groups(program: Program) -> Iterator[GroupWrite]:
+def groups_of(program: Program) -> Iterator[GroupWrite]:
     """Yields the array groups of a program; the cells are not counted."""
     for core in range(program.core_count):
         first = 0

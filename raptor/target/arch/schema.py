@@ -4,7 +4,7 @@ Names and defaults are those of the simulator. It ignores misspelt fields; RAPTO
 here, the simulator works; outside, it also accepts zeros that make it hang (`period`, `rob_size`) or divide by zero.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -166,18 +166,28 @@ class ChipsConfig(_Schema):
     link_pj: Power = Field(description="pJ of a flit over a link")
 
 
+Interface = Literal["core", "crossbar", "wordline"]
+
+
 class ArchFile(_Schema):
     """A pimsim-nn architecture file."""
 
     chip_config: ChipConfig = Field(description="the hardware")
     sim_config: SimConfig = Field(default=SimConfig(), description="the simulation")
     chips: ChipsConfig | None = Field(default=None, description="left out for one chip")
+    interface: Interface | None = Field(
+        default=None,
+        description="what a program can ask of the crossbars: that cores compute a layer (core), that crossbars "
+        "multiply (crossbar, as without this field), or that some of their rows do, dac_count at once (wordline); "
+        "only the file of --emit-ops depends on it",
+    )
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = serialise(self)
-        if self.chips is None:
-            values.pop("chips", None)
+        for name in ("chips", "interface"):
+            if getattr(self, name) is None:
+                values.pop(name, None)
         return values
 
 

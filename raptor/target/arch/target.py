@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from raptor.target.arch.schema import ArchFile
+from raptor.target.arch.schema import ArchFile, Interface
 from raptor.target.arch.table import Table
 from raptor.target.element import ElementType, bytes_of
 
@@ -211,6 +211,16 @@ class Target:
     @property
     def cell_bits(self) -> int:
         return self.core.xbar.cell_bits
+
+    @property
+    def rows_at_once(self) -> int:
+        """Number of rows of a crossbar that can be driven at once: each takes a DAC."""
+        return min(self.core.xbar.converters.dacs, self.xbar_rows)
+
+    @property
+    def interface(self) -> Interface:
+        """The smallest thing that a program can ask of the crossbars."""
+        return self.file.interface or "crossbar"
 
     @property
     def outputs_per_xbar(self) -> int:

@@ -1,0 +1,143 @@
+"""Matrices of compiled programs in crossbars of a device: for good, or in turns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from raptor.common.errors import CapacityError, UserError
+from raptor.device.back_end import Array, DeviceInfo
+from raptor.device.crossbar import Crossbar
+from raptor.device.device import Device
+from raptor.output.files import GroupWrite
+from validator.hosted.rounds import groups_of
+from validator.program import Products, Program
+
+Held = Mapping[tuple[int, int], tuple[Crossbar, ...]]
+"""The crossbars that hold a matrix side by side, for each core and array group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written(Products):
+    """The matrices of a program in crossbars of their own."""
+
+    held: Held
+
+    def begin(self) -> None:
+        """Does nothing: all is written."""
+
+    def __call__(self, core: int, group: int, vector: Array) -> Array:
+        """Returns a vector times the matrix of an array group."""
+        return _product(self.held[core, group], vector)
+
+
+@dataclass(slots=True)
+class Turns:
+    """The crossbars of a chip that programs have in turns.
+
+    A matrix stays until another one needs its crossbars of the chip, as `rounds.json` counts it, or its crossbars of a
+    device that has fewer than the chip.
+    """
+
+    device: Device
+    _held: dict[tuple[int, int], tuple[GroupWrite, tuple[Crossbar, ...]]] = field(
+        default_factory=dict[tuple[int, int], tuple[GroupWrite, tuple[Crossbar, ...]]]
+    )
+
+    def of(self, program: Program) -> "Turn":
+        """Returns the crossbars of a program. Raises `CapacityError` and `UserError` as `write_program` does."""
+        check_fits(self.device, program)
+        return Turn(self, program, tuple(groups_of(program)))
+
+    def take(self, program: Program, wanted: Sequence[GroupWrite]) -> Held:
+        """Writes the matrices of a program that the crossbars do not hold, and waits until they are there."""
+        missing = [group for group in wanted if not self._holds(group)]
+        replaced = {xbar for group in missing for xbar in _places(group)}
+        self._drop([held for held, _ in self._held.values() if not replaced.isdisjoint(_places(held))])
+        if _crossbars(missing, self.device.info) > self.device.free:
+            needed = {(group.core, group.first) for group in wanted}
+            self._drop([held for place, (held, _) in self._held.items() if place not in needed])
+        for group in missing:
+            matrix = program.weights.matrix(group.core, group.group)
+            self._held[group.core, group.first] = group, write_matrix(self.device, matrix)
+        self.device.barrier()
+        return {(group.core, group.group): self._held[group.core, group.first][1] for group in wanted}
+
+    def _holds(self, group: GroupWrite) -> bool:
+        held = self._held.get((group.core, group.first))
+        return held is not None and (held[0].sha256, held[0].xbars) == (group.sha256, group.xbars)
+
+    def _drop(self, groups: Sequence[GroupWrite]) -> None:
+        for group in groups:
+            for crossbar in self._held.pop((group.core, group.first))[1]:
+                crossbar.release()
+
+
+@dataclass(slots=True)
+class Turn(Products):
+    """The matrices of a program that has crossbars in turns with others."""
+
+    turns: Turns
+    program: Program
+    groups: tuple[GroupWrite, ...]
+    held: Held = field(default_factory=dict[tuple[int, int], tuple[Crossbar, ...]])
+
+    def begin(self) -> None:
+        """Writes what another program has replaced."""
+        self.held = self.turns.take(self.program, self.groups)
+
+    def __call__(self, core: int, group: int, vector: Array) -> Array:
+        """Returns a vector times the matrix of an array group."""
+        return _product(self.held[core, group], vector)
+
+
+def write_program(device: Device, program: Program) -> Written:
+    """Writes the matrices of a program to free crossbars of a device, and waits until they are there.
+
+    Raises `CapacityError` if there are too few crossbars or too few rows, `UserError` for the wrong kind of device.
+    """
+    check_fits(device, program)
+    matrices = {(g.core, g.group): program.weights.matrix(g.core, g.group) for g in groups_of(program)}
+    held = {place: write_matrix(device, matrix) for place, matrix in matrices.items()}
+    device.barrier()
+    return Written(held)
+
+
+def write_matrix(device: Device, matrix: Array) -> tuple[Crossbar, ...]:
+    """Starts to write a matrix to free crossbars side by side, and returns them."""
+    step = device.info.xbar[1]
+    crossbars = tuple(device.acquire() for _ in range(0, matrix.shape[1], step))
+    for k, crossbar in enumerate(crossbars):
+        crossbar.write(matrix[:, k * step : (k + 1) * step])
+    return crossbars
+
+
+def check_fits(device: Device, program: Program) -> None:
+    """Raises `CapacityError` or `UserError` if the free crossbars of a device cannot hold a program."""
+    info, groups = device.info, list(groups_of(program))
+    where = f"device {info.back_end}"
+    if info.is_float == program.has_integers:
+        kind, other = ("integers", "integer") if program.has_integers else ("float32 numbers", "numpy")
+        raise UserError(f"{where}: has {info.dtype} weights, the program has {kind}; try {other}")
+    rows, cols = info.xbar
+    if (most := max((group.rows for group in groups), default=0)) > rows:
+        levers = [f"compile with --xbar {rows}x{cols}"]
+        raise CapacityError("rows of a crossbar", most, rows, where=where, levers=levers)
+    if (needed := _crossbars(groups, info)) > device.free:
+        raise CapacityError(
+            "crossbars", needed, device.free, where=where, levers=["a larger device", "a smaller model"]
+        )
+
+
+def _crossbars(groups: Sequence[GroupWrite], info: DeviceInfo) -> int:
+    return sum(-(-group.cols // info.xbar[1]) for group in groups)
+
+
+def _places(group: GroupWrite) -> Iterator[tuple[int, int]]:
+    """Yields core and number of the crossbars of the chip that hold a group."""
+    return ((group.core, number) for number in range(group.first, group.first + group.xbars))
+
+
+def _product(crossbars: Sequence[Crossbar], vector: Array) -> Array:
+    parts = [crossbar.matvec(vector) for crossbar in crossbars]
+    return np.concatenate([part.result() for part in parts])

@@ -1,0 +1,281 @@
+"""Plans of a layer by line: every grid of cores that holds it, with its crossbars and the working time of a core."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from raptor.graph.ir import Filter
+from raptor.graph.window import Window
+from raptor.mapping.decision import LineGrid
+from raptor.mapping.following import Following
+from raptor.mapping.knobs import INPUT_READERS, MESSAGE_NS, SENDINGS, Knobs
+from raptor.mapping.line_unfolding import (
+    BandShape,
+    Block,
+    bands,
+    block_outputs,
+    block_pixels,
+    block_shape,
+    input_range,
+    line_blocks,
+    outputs_of,
+)
+from raptor.mapping.plans import Plan
+from raptor.mapping.streaming import Parts, Range, cut_channels
+from raptor.mapping.widths import accumulating
+from raptor.target.arch import Target, memory_flit_ns
+from raptor.target.layout import Image
+from raptor.target.timing import (
+    ISSUE_NS,
+    load_ns,
+    message_element_ns,
+    message_ns,
+    mvmul_ns,
+    vector_element_ns,
+)
+
+
+def loading(image: Image, arch: Target) -> Iterator[Plan]:
+    """Yields plans to load a model input: every core loads what it needs, or loaders load columns and pass them on.
+
+    A plan without loaders has a grid without cores.
+    """
+    line = image.width * image.channels
+    flit = memory_flit_ns(arch)
+    yield Plan(
+        LineGrid((), (), (), 1, 1, 0, 1),
+        0,
+        image.rows * (INPUT_READERS * (load_ns(arch, -(-2 * line // INPUT_READERS)) - flit) + flit),
+    )
+    for cols in _splits((0, image.width)):
+        if len(cols) > INPUT_READERS:
+            break
+        share = -(-line // len(cols))
+        pieces = INPUT_READERS / len(cols) + 1
+        message = message_ns(arch, -(-line // INPUT_READERS)) + MESSAGE_NS
+        yield Plan(
+            LineGrid(cols, ((),), ((0, 0),), 1, 1, 0, 1), 0, image.rows * (load_ns(arch, share) + pieces * message)
+        )
+
+
+def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, knobs: Knobs) -> Iterator[Plan]:
+    """Yields a plan for every grid of cores that holds the layer, and for every way to form blocks."""
+    window = operator.window
+    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    for cols in _splits((0, window.out_dims[1])):
+        extras = {
+            (len(groups), len(chosen)): _after_ns(after, window, cols, chosen, len(groups))
+            for groups, chosen in _grids(operator, parts, outs)
+        }
+        for height, pixels, outputs in _styles(window, parts, cols, arch):
+            most = {r: min(pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
+            blocks = {r: [line_blocks(window, c, most[r], outputs) for c in cols] for r in parts}
+            if height > 1 and any(len(b) > 1 for segments in blocks.values() for b in segments):
+                continue
+            phases = _phases(window, height)
+            for groups, chosen in _grids(operator, parts, outs):
+                ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
+                extra = extras[len(groups), len(chosen)]
+                shares = _shares(operator, groups, ranges, outs)
+                costs = [(_Cost(window, arch, phases, ranges, n, extra, knobs.products), group) for group, n in shares]
+                xbars = max(cost.xbars(blocks, group) for cost, group in costs)
+                if xbars <= arch.xbars_per_core:
+                    core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for cost, group in costs)
+                    step = max(1, int(knobs.step_ns / costs[0][0].block_ns(blocks, parts[0])))
+                    # More copies are of no use: a core has at most `rob_size` products under way.
+                    copies = max(1, min(arch.rob_size, arch.xbars_per_core // max(1, xbars)))
+                    grid = LineGrid(cols, groups, ranges, height, pixels, outputs, step, copies)
+                    yield Plan(grid, xbars, core_ns)
+
+
+def grid_ns(operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
+    """Returns the working time of the busiest core of a grid for a sample, as the plan of that grid has it."""
+    outs = cut_channels(operator.weights.shape[2], arch.xbar_rows)
+    chosen = tuple(tuple(o for o in outs if a <= o[0] < b) for a, b in grid.outs)
+    extra = _after_ns(after, operator.window, grid.cols, chosen, len(grid.ins))
+    phases = _phases(operator.window, grid.height)
+    most = {r: min(grid.pixels, block_pixels(r, arch.xbar_rows)) for r in parts}
+    blocks = {r: [line_blocks(operator.window, c, most[r], grid.outputs) for c in grid.cols] for r in parts}
+    return max(
+        _Cost(operator.window, arch, phases, grid.outs, n, extra, 1.0).core_ns(blocks, group, grid.cols, len(grid.ins))
+        for group, n in _shares(operator, grid.ins, grid.outs, outs)
+    )
+
+
+def _grids(operator: Filter, ins: Parts, outs: Parts) -> Iterator[tuple[tuple[Parts, ...], tuple[Parts, ...]]]:
+    """Yields groups of input ranges and groups of output ranges.
+
+    A layer with groups of channels has one group of inputs: its cores read no more of it than their outputs need, and
+    make no partial sums for each other.
+    """
+    for groups in _groupings(ins) if operator.groups == 1 else [(ins,)]:
+        for chosen in _groupings(outs):
+            yield groups, chosen
+
+
+def _shares(
+    operator: Filter, groups: tuple[Parts, ...], outs: tuple[Range, ...], tiles: Parts
+) -> Iterator[tuple[Parts, int]]:
+    """Yields what different cores of a grid multiply: input ranges, and the most output channels for one of them."""
+    if operator.groups == 1:
+        yield from ((group, max(b - a for a, b in outs)) for group in groups)
+        return
+    (ins,) = groups
+    for out in outs:
+        found = {part: outputs_of(operator, part, out, tiles) for part in ins}
+        read = {part: b - a for part, (a, b) in found.items() if a < b}
+        yield tuple(read), max(read.values())
+
+
+def _after_ns(
+    after: Following, window: Window, cols: tuple[Range, ...], outs: tuple[tuple[Range, ...], ...], groups: int
+) -> float:
+    """Returns the time for what follows a layer, of the core with most columns and channels.
+
+    outs: channel ranges of each part of the grid. Cores of different groups of inputs share the ranges of a part.
+    """
+    widths = max(([b - a for a, b in part[: -(-len(part) // groups)]] for part in outs), key=sum)
+    columns = max(b - a for a, b in cols) / window.out_dims[1]
+    return after.core_ns(columns, sum(widths) / outs[-1][-1][1], widths)
+
+
+def _styles(window: Window, parts: Parts, cols: tuple[Range, ...], arch: Target) -> Iterator[tuple[int, int, int]]:
+    """Yields height, pixels and outputs of blocks: side by side, owning their outputs, or of several lines."""
+    most = block_pixels(min(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)
+    for pixels in _halves(most):
+        yield 1, pixels, 0
+        owned = block_outputs(window, min(pixels, block_pixels(max(parts, key=lambda r: r[1] - r[0]), arch.xbar_rows)))
+        if window.kernel[1] > 1 and owned > 1:
+            yield 1, arch.xbar_rows, owned
+    needed = max(b - a for a, b in (input_range(window, c) for c in cols))
+    channels = max(b - a for a, b in parts)
+    tallest = min(arch.xbar_rows // max(1, needed * channels), window.in_dims[0], 2 * window.kernel[0])
+    owned = max(b - a for a, b in cols)
+    yield from ((height, arch.xbar_rows, owned) for height in range(2, tallest + 1))
+
+
+def _halves(most: int) -> Iterator[int]:
+    """Yields `most`, half of it, and so on to 1: smaller blocks need fewer crossbars."""
+    while most > 1:
+        yield most
+        most //= 2
+    yield 1
+
+
+def _phases(window: Window, height: int) -> dict[BandShape, int]:
+    """Counts the bands of each shape."""
+    return dict(Counter(shape for _, shape in bands(window, height)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Crossbars and working time of a core of a grid.
+
+    `phases`: number of bands of each shape. `outs`: output channels of the cores. `reading`: number of those for which
+    a block is multiplied. `extra_ns`: time of the other operations of the core. `products`: see `Knobs`.
+    """
+
+    window: Window
+    arch: Target
+    phases: dict[BandShape, int]
+    outs: tuple[Range, ...]
+    reading: int
+    extra_ns: float
+    products: float
+
+    @property
+    def widest(self) -> int:
+        """Largest number of output channels of a core."""
+        return max(stop - start for start, stop in self.outs)
+
+    def matrix_xbars(self, band: BandShape, block: Block) -> int:
+        """Returns the crossbars of the matrix of a block."""
+        columns = len(band.outs) * (block.outs[1] - block.outs[0]) * self.reading
+        return -(-columns // self.arch.outputs_per_xbar)
+
+    def xbars(self, blocks: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
+        """Returns the crossbars of a core of the column segment that needs most."""
+        segments = len(next(iter(blocks.values())))
+        return max(sum(self.part_xbars(blocks[part][s]) for part in group) for s in range(segments))
+
+    def part_xbars(self, blocks: tuple[Block, ...]) -> int:
+        """Returns the crossbars of some blocks, where equal shapes share a matrix."""
+        shapes = {block_shape(self.window, b): b for b in blocks}
+        return sum(self.matrix_xbars(band, b) for b in shapes.values() for band in self.phases)
+
+    def core_ns(
+        self,
+        blocks: dict[Range, list[tuple[Block, ...]]],
+        group: tuple[Range, ...],
+        cols: tuple[Range, ...],
+        groups: int,
+    ) -> float:
+        """Returns the working time of a core for a sample: products, reductions, messages and `extra_ns`."""
+        arch, sums, segment = self.arch, accumulating(self.arch), _widest(cols)
+        products = sum(self.part_ns(blocks[part][segment]) for part in group)
+        pixels = sum(self.pixels(blocks[part][segment]) * (part[1] - part[0]) for part in group)
+        width = cols[segment][1] - cols[segment][0]
+        results = self.window.out_dims[0] * width * self.widest
+        moved = message_element_ns(arch)
+        added = vector_element_ns(sums) + 2 * message_element_ns(sums)
+        reduced = (groups - 1) / groups * results * added if groups > 1 else 0.0
+        received = sum(band.lines * n for band, n in self.phases.items()) * (pixels * moved + MESSAGE_NS)
+        sent = SENDINGS * results / groups * moved
+        return products + reduced + received + sent + self.extra_ns
+
+    def part_ns(self, blocks: tuple[Block, ...]) -> float:
+        """Returns the time of the MVMs of some blocks and of their additions, for all lines of a sample."""
+        total, sums = 0.0, accumulating(self.arch)
+        for band, count in self.phases.items():
+            for block in blocks:
+                elements = len(band.outs) * (block.outs[1] - block.outs[0]) * self.reading
+                product = self.products * _mvmul_ns(self.arch, self.matrix_xbars(band, block)) + ISSUE_NS
+                total += count * (product + elements * vector_element_ns(sums))
+        return total
+
+    def block_ns(self, blocks: dict[Range, list[tuple[Block, ...]]], part: Range) -> float:
+        """Returns the time of the longest MVM of a block."""
+        found = [b for segment in blocks[part] for b in segment]
+        widest = max((self.matrix_xbars(band, b) for band in self.phases for b in found), default=1)
+        return _mvmul_ns(self.arch, widest)
+
+    @staticmethod
+    def pixels(blocks: tuple[Block, ...]) -> int:
+        """Returns the number of input pixels of a line that the blocks span."""
+        return blocks[-1].pixels[1] - blocks[0].pixels[0] if blocks else 0
+
+
+@cache
+def _widest(cols: tuple[Range, ...]) -> int:
+    """Returns the number of the widest segment; of several, that nearest to the middle, which reads most."""
+    return max(range(len(cols)), key=lambda s: (cols[s][1] - cols[s][0], -abs(s - len(cols) // 2)))
+
+
+@cache
+def _mvmul_ns(arch: Target, xbars: int) -> float:
+    return mvmul_ns(arch, xbars)
+
+
+def _splits(whole: Range) -> Iterator[tuple[Range, ...]]:
+    """Yields the ways to cut a range into nearly equal pieces, one for each possible size of the largest piece."""
+    start, stop = whole
+    known: set[int] = set()
+    for count in range(1, stop - start + 1):
+        size = -(-(stop - start) // count)
+        if size not in known:
+            known.add(size)
+            pieces = -(-(stop - start) // size)
+            yield tuple(_even(start, stop, pieces))
+
+
+def _even(start: int, stop: int, pieces: int) -> Iterator[Range]:
+    """Yields ranges of sizes that differ by at most 1."""
+    for i in range(pieces):
+        yield start + (stop - start) * i // pieces, start + (stop - start) * (i + 1) // pieces
+
+
+def _groupings(parts: Parts) -> Iterator[tuple[tuple[Range, ...], ...]]:
+    """Yields the ways to form groups of neighbouring parts, of nearly equal numbers of parts."""
+    for pieces in _splits((0, len(parts))):
+        yield tuple(parts[a:b] for a, b in pieces)
