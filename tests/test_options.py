@@ -2,12 +2,13 @@
 
 Every command runs with one option, with another, and with both, in the same states of a folder. With both, something
 must differ from each alone (exit status, standard output, files, what the engine was told), or the command must end
-with status 2 and a sentence. A new option without a value here fails the test of completeness. Pairs of options of the
-commands that take long are a sixth of all in the default suite, and all of them in the slow one.
+with status 2 and a sentence. A new option without a value here fails the test of completeness. The default suite tries
+a share of the pairs of those commands that take long, and the slow one all of them.
 """
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
@@ -30,7 +31,9 @@ from raptor.explore.jobs import Job, Record
 from raptor.explore.study import read_study
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
-from validator import samples
+from tests.rounds.support import dense
+from validator import bit_true, samples
+from validator.accuracy import measure
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,65 @@ COMMANDS = {
             "--max-steps": ("--max-steps", "1000000"),
             "--no-hash": ("--no-hash",),
             "--quiet": ("--quiet",),
+        },
+    ),
+    "validate: integers": Command(
+        ("validate", "int8"),
+        {
+            "--crossbar": ("--crossbar", "noisy"),
+            "--cells": ("--cells", "reram-wan2022"),
+            "--with": ("--with", "seed=3"),
+            "--device": ("--device", "integer"),
+            "--input": ("--input", "image.npy"),
+            "--seed": ("--seed", "4000"),
+            "--samples": ("--samples", "3"),
+            "--layers": ("--layers",),
+            "--engine": ("--engine", "python"),
+            "--schedule": ("--schedule", "round-robin"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy": Command(
+        ("accuracy", "int8", "--crossbar", "sliced"),
+        {
+            "--data": ("--data", "labelled.npz"),
+            "--cells": ("--cells", "isaac"),
+            "--with": ("--with", "adc_bits=3"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy: data": Command(
+        ("accuracy", "int8", "--data", "labelled.npz"),
+        {
+            "--crossbar": ("--crossbar", "noisy"),
+            "--cells": ("--cells", "isaac"),
+            "--samples": ("--samples", "2"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy: noisy": Command(
+        ("accuracy", "int8", "--data", "labelled.npz", "--crossbar", "noisy", "--cells", "reram-wan2022"),
+        {
+            "--with": ("--with", "programming_noise=0.2"),
+            "--sweep": ("--sweep", "adc_bits=2,3"),
+            "--chips": ("--chips", "2"),
+            "--samples": ("--samples", "2"),
+            "--calibration": ("--calibration", "1"),
+            "--csv": ("--csv", "found.csv"),
+            "--plot": ("--plot", "found.html"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "compile: rounds": Command(
+        ("compile", "wide.onnx", "--xbar", "8", "--cores", "2", "--xbars-per-core", "2", "--rounds"),
+        {
+            "--batch": ("--batch", "3"),
+            "--device": ("--device", "pcm-occ"),
+            **{k: COMPILE[k] for k in ("--mapping", "--weights", "--output", "--force", "--quiet")},
         },
     ),
     "run": Command(
@@ -232,8 +294,14 @@ COMMANDS = {
 }
 """Values that act alone, where anything can."""
 
-LONG = ("compile", "quantize", "validate", "explore run")
-"""Commands that take long."""
+SHARES = {
+    "compile": 30,
+    **dict.fromkeys(
+        ("compile: rounds", "quantize", "validate", "validate: integers", "accuracy: noisy", "explore run"), 12
+    ),
+    **dict.fromkeys(("report", "run", "explain", "compare", "arch new", "inspect"), 6),
+}
+"""Commands that take long: one pair of options in so many is tried by the default suite."""
 
 ALWAYS_REFUSED = {
     "--engine": "needs the simulator itself",
@@ -244,6 +312,11 @@ ALWAYS_REFUSED = {
 
 WHERE_NEEDED = {"--host": "--isa"}
 """Options that act only where another one makes them necessary: the chip computes all of the model without it."""
+
+
+def kind(title: str) -> str:
+    """Returns the command of an entry of `COMMANDS`."""
+    return title.split(":")[0]
 
 
 def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
@@ -258,12 +331,8 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 UNTRIED: dict[str, set[str]] = {
-    "compile": {"--batch", "--chips", "--device", "--link", "--rounds"},
-    "validate": {"--cells", "--crossbar", "--with"},
-    "accuracy": {
-        *("--calibration", "--cells", "--chips", "--crossbar", "--csv", "--data", "--json", "--plot", "--quiet"),
-        *("--samples", "--sweep", "--with", "--workers"),
-    },
+    "compile": {"--chips", "--link", "--rounds"},
+    "accuracy": {"--workers"},
     "simulate": {"--rate"},
     "arch device": set(),
 }
@@ -272,7 +341,7 @@ UNTRIED: dict[str, set[str]] = {
 
 def test_every_option_of_every_command_has_a_value_here():
     for name, options in names_of(app.command()).items():
-        known = COMMANDS[name].options if name in COMMANDS else {}
+        known = [option for title, command in COMMANDS.items() if kind(title) == name for option in command.options]
         given = {option for option in known if option.startswith("-")} | UNTRIED.get(name, set())
         assert given == {o for o in options if o not in ("--help", "--debug", "--version")}, name
 
@@ -300,6 +369,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = folder / "spoilt" / "report.json"
     report.write_text(report.read_text().rstrip("\n") + " ")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
+    onnx.save(dense(8, 40), str(folder / "wide.onnx"))
+    raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
+    raptor.compile(folder / "int8.onnx", xbar=16, cores=2).save(folder / "int8")
+    (folder / "int8.onnx").unlink()
+    np.save(folder / "image.npy", random(1, 6))
+    np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
     np.savez(folder / "data.npz", x=random(6, 4, 6, 6), scale=random(6, 1, 6, 6, seed=1))
     write_study(folder)
     return folder
@@ -341,7 +416,7 @@ class Runner:
     """Runs a command with some of its options, each combination once."""
 
     def __init__(self, name: str, folder: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.name, self.command, self.folder = name, COMMANDS[name], folder
+        self.name, self.command, self.folder = kind(name), COMMANDS[name], folder
         self.copy, self.monkeypatch = scratch / "copy", monkeypatch
         self.known: dict[frozenset[str], tuple[Observed, ...]] = {}
 
@@ -363,7 +438,7 @@ class Runner:
             yield self.once(words)
             if self.name in ("compile", "models", "quantize", "run", "arch new", "explore new"):
                 yield self.once(words)
-            if self.name == "validate":
+            if "out" in words and self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])
         finally:
             self.monkeypatch.chdir(self.folder)
@@ -371,11 +446,15 @@ class Runner:
 
     def once(self, words: list[str]) -> Observed:
         told: list[object] = []
-        real = samples.run
+        real, calibrated = bit_true.run, measure.calibrated
 
         def spied(program: Any, inputs: Any, **options: Any) -> Any:
-            told.append(sorted(options.items()))
+            told.append((sorted(options.items()), program.crossbars and program.crossbars.setup))
             return real(program, inputs, **options)
+
+        def spied_calibration(program: Any, inputs: Any) -> Any:
+            told.append(len(given := list(inputs)))
+            return calibrated(program, given)
 
         def counted(count: int) -> AbstractContextManager[workers.Submit]:
             told.append(count)
@@ -384,7 +463,9 @@ class Runner:
         real_workers = workers.local
         out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
         with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
-            patched.setattr(samples, "run", spied)
+            for module in (samples, bit_true):
+                patched.setattr(module, "run", spied)
+            patched.setattr(measure, "calibrated", spied_calibration)
             patched.setattr(workers, "local", counted)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:
@@ -395,8 +476,8 @@ class Runner:
 def written(stream: TextIOWrapper) -> str:
     """Returns the printed text, without wall times."""
     stream.flush()
-    lines = stream.buffer.getvalue().decode().splitlines()
-    return "\n".join(line for line in lines if not line.startswith("seconds") and " s, tolerance" not in line)
+    text = re.sub(r" in \d+\.\d+ s\b", "", stream.buffer.getvalue().decode())
+    return "\n".join(line for line in text.splitlines() if not line.startswith("seconds"))
 
 
 def digest(folder: Path) -> str:
@@ -422,12 +503,12 @@ def test_every_option_acts_or_is_refused_beside_others(
 ):
     """One test per command, not per option, so that two options are run together only once."""
     runner = Runner(name, folder, tmp_path, monkeypatch)
-    share = 6 if name in LONG else 1
+    share = SHARES.get(name, 1)
     assert [fault for option in runner.command.options for fault in faults(runner, option, share)] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", SHARES)
 def test_every_option_acts_or_is_refused_beside_every_other(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

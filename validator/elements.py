@@ -29,9 +29,10 @@ def paired(name: str, elements: Array, coding: Coding, value: Value) -> Pair:
     Raises `UserError` if the coding is not that of the tensor.
     """
     if coding.kind == "float":
-        if not isinstance(value, np.ndarray) or value.dtype != np.float32:
+        # Truth values and integers can be held as floats; the coding says so.
+        if not isinstance(value, np.ndarray) or value.dtype.name != coding.dtype:
             raise _other(name, coding, "exact numbers" if isinstance(value, Real) else value.dtype.name)
-        return Pair(elements.astype(np.float32).reshape(value.shape), value)
+        return Pair(elements.astype(np.float32).reshape(value.shape), value.astype(np.float32))
     whole = _whole(elements)
     if isinstance(value, Real):
         return _units(name, whole, coding, value)

@@ -35,15 +35,24 @@ def _planes(machine: Machine, name: Literal["local", "memory"]) -> tuple[Values,
 
 
 def _integers(machine: Machine) -> tuple[Any, ...] | None:
-    """Returns what `integer_kernels` need: widths, views of local memory, space for operands and results, crossbars."""
+    """Returns what `integer_kernels` need: widths, views of local memory, space for operands and results, crossbars.
+
+    Crossbars are None if products are exact: numba then leaves them out, which halves the time to compile the engine.
+    """
     if machine.written is None:
         return None
-    from validator.crossbar.tables import exact_tables, tables_of
     from validator.integer_kernels import CHUNK
 
     views = [machine.local.view(kind) for kind in (np.int8, np.int16, np.int32, np.float32)]
     rows, cols = (int(sizes.max(initial=1)) for sizes in (machine.weights.rows, machine.weights.cols))
     chunks = (np.zeros(CHUNK, np.int64), np.zeros(CHUNK, np.int64))
     space = (np.zeros(rows, np.int32), np.zeros(cols, np.int32), np.zeros(cols, np.int64))
-    tables = exact_tables() if machine.crossbars is None else tables_of(machine.crossbars)
-    return machine.widths, *views, *chunks, *space, tables, machine.work
+    return machine.widths, *views, *chunks, *space, _crossbars(machine)
+
+
+def _crossbars(machine: Machine) -> tuple[Any, ...] | None:
+    if machine.crossbars is None:
+        return None
+    from validator.crossbar.tables import tables_of
+
+    return tables_of(machine.crossbars), machine.work

@@ -4,7 +4,7 @@ Vectors are done in chunks, in 64 bits: operands are loaded to `a` and `b`, resu
 If a check fails, the chunk is done again element by element, which finds the fault that the definition finds first.
 
 `integers`: widths of each core; local memory as int8, int16, int32 and float32; `a`, `b`; the input of a product, its
-sums in 32 bits and in 64; the tables of the crossbars and the space for their products.
+sums in 32 bits and in 64; the tables of the crossbars and the space for their products, or None for exact products.
 """
 
 # Kernels are untyped for numba's sake; `engine` passes the arrays that `machine` declares.
@@ -17,7 +17,7 @@ from raptor.common.jit import bare_helper, helper
 from raptor.target.isa import OPCODE
 from raptor.target.opcode_tables import IN_INPUTS, IN_PARAMETERS, NO_ACCESS, ONE, PARAMETER_BYTES, TABLE, Rule
 from validator.address_kernels import apart, place
-from validator.crossbar.kernels import EXACT, analog_product
+from validator.crossbar.kernels import analog_product
 from validator.float_kernels import binary, unary
 from validator.integer_meanings import FLOAT_BITS, MAX_SHIFT, SIGN_BITS, TABLE_BITS
 from validator.machine import Stop
@@ -37,10 +37,8 @@ _VLUT, _VREQUANT, _VFLOAT, _VROUND, _VAVG = (OPCODE[n] for n in ("vlut", "vrequa
 
 
 @helper
-def integer_product(  # noqa: C901 in one piece, it is compiled faster
-    core, target, source, relu, group, memories, weights, integers, fault
-):
-    values, offset, rows, cols, first_group = weights
+def integer_product(core, target, source, relu, group, memories, weights, integers, fault):
+    rows, cols, first_group = weights[2], weights[3], weights[4]
     widths, x32, t32, t64 = integers[0], integers[7], integers[8], integers[9]
     bits, target_bits = widths[core, 0], widths[core, 1]
     if bits == 0 or widths[core, 2]:
@@ -61,27 +59,35 @@ def integer_product(  # noqa: C901 in one piece, it is compiled faster
         for i in range(n):
             x32[start + i] = a[i]
             largest = max(largest, abs(a[i]))
-    n, m, o = _U(rows[g]), _U(cols[g]), _U(offset[g])
-    if integers[10][0][0] != EXACT:
-        code = _on_crossbars(g, x32, bits, target_bits, m, t64, integers, fault)
-        if code != _OK:
-            return code
-    elif largest * _largest_weight(values) * rows[g] < 2147483648:
-        _product(x32, n, values, o, m, t32)
-        for j in range(m):
-            t64[j] = t32[j]
-    else:
-        _product(x32, n, values, o, m, t64)
+    code = _multiply(g, x32, largest, bits, target_bits, weights, t32, t64, integers[10], fault)
+    if code != _OK:
+        return code
     if relu:
-        for j in range(m):
+        for j in range(cols[g]):
             t64[j] = max(t64[j], np.int64(0))
     return _store(y, target_bits, np.int64(0), cols[g], t64, memories, integers, fault)
 
 
 @helper
-def _on_crossbars(g, x, bits, target_bits, cols, found, integers, fault):
+def _multiply(g, x, largest, bits, target_bits, weights, narrow, wide, crossbars, fault):
+    """Computes wide = x times the matrix of group `g`; `narrow`: the same space in 32 bits, for sums that fit there."""
+    values, offset, rows, cols, _ = weights
+    n, m, o = _U(rows[g]), _U(cols[g]), _U(offset[g])
+    if crossbars is None:
+        if largest * _largest_weight(values) * rows[g] < 2147483648:
+            _product(x, n, values, o, m, narrow)
+            for j in range(m):
+                wide[j] = narrow[j]
+        else:
+            _product(x, n, values, o, m, wide)
+        return _OK
+    return _on_crossbars(g, x, bits, target_bits, m, wide, crossbars, fault)
+
+
+@helper
+def _on_crossbars(g, x, bits, target_bits, cols, found, crossbars, fault):
     """Computes a product with slices, converters and noise. What leaves the width of the sums saturates."""
-    wrong = analog_product(g, x, bits, integers[10], integers[11], found)
+    wrong = analog_product(g, x, bits, crossbars[0], crossbars[1], found)
     if wrong >= 0:
         fault[3], fault[4], fault[5] = wrong, x[wrong], SIGN_BITS
         return _OVERFLOW

@@ -207,12 +207,11 @@ def create(
 
 
 def _work(program: Program, sample: int, *, watch: bool) -> tuple[Any, ...]:
-    if not program.has_integers:
+    if program.crossbars is None:
         return ()
-    from validator.crossbar.tables import exact_tables, tables_of, work_for  # they import numba
+    from validator.crossbar.tables import tables_of, work_for  # they import numba
 
-    chip = program.crossbars
-    return work_for(exact_tables() if chip is None else tables_of(chip), sample=sample, watch=watch)
+    return work_for(tables_of(program.crossbars), sample=sample, watch=watch)
 
 
 def _empty(program: Program, size: int) -> Values:

@@ -1,7 +1,7 @@
 """A small network that is trained, and the images it is for: digits of 8x8 pixels.
 
 Weights that are drawn at random cannot show what a change costs in accuracy; these can. `train_digits.py` makes
-`digits.onnx`.
+`digits.onnx`, `train_binary.py` a binary one, `digits-binary.onnx`.
 
 The images are the 1797 of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (UCI Machine
 Learning Repository, 1998, https://doi.org/10.24432/C50P49, CC BY 4.0), as scikit-learn 1.9.1 ships them: `load_digits`,
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 MODEL, DATA = FOLDER / "digits.onnx", FOLDER / "digits.npz"
+BINARY_MODEL = FOLDER / "digits-binary.onnx"
+"""A network of weights and activations of 1 and -1, in QONNX. `train_binary.py` makes it."""
 _TRAINING = 1197
 """Images for training; the other 600 are for tests."""
 _SPLIT_SEED = 0

@@ -279,7 +279,7 @@ def train(images: Images) -> Chain:
         order, loss = rng.permutation(count), 0.0
         for start in range(0, count, BATCH):
             chosen = order[start : start + BATCH]
-            scores = network.forward(_moved(images.pixels[chosen], rng))
+            scores = network.forward(moved(images.pixels[chosen], rng))
             part, gradient = cross_entropy(scores, images.digits[chosen])
             network.backward(gradient)
             optimiser.update(layers)
@@ -289,7 +289,8 @@ def train(images: Images) -> Chain:
     return network
 
 
-def _moved(pixels: Array, rng: np.random.Generator) -> Array:
+def moved(pixels: Array, rng: np.random.Generator) -> Array:
+    """Returns the images, each moved by up to one pixel."""
     padded = np.pad(pixels, ((0, 0), (0, 0), (1, 1), (1, 1)))
     moves = rng.integers(0, 3, (len(pixels), 2))
     return np.stack([p[:, y : y + 8, x : x + 8] for p, (y, x) in zip(padded, moves, strict=True)])

@@ -425,7 +425,11 @@ class ImportContext:
             return MODELLED, None
         sources = [self.tensors[i] for i in inputs]
         if isinstance(operator, Filter) and operator.weights.dtype.kind == "f":
-            raise Refusal("its weights are floats, but the model is of integers: quantise them too")
+            has_codes = any(i in self._coded for i in node.inputs[:2])
+            which = "its weights are integers, but its input is not" if has_codes else "its weights are floats"
+            raise Refusal(
+                f"{which}, and the model is of integers: quantise {'the input' if has_codes else 'them'}, too"
+            )
         try:
             pairs = [(t, self.range(t) if t.element.kind == "int" else None) for t in sources]
             return result_of(operator, pairs, self.floats)

@@ -68,9 +68,9 @@ def load(
     missing, and `UnsupportedError` with every node that has no lowering.
     """
     # onnx and onnxruntime take a moment to import; `raptor --help` does without.
-    from raptor.frontend import canonical, check, nodes, reading, translating
+    from raptor.frontend import canonical, check, nodes, standard, translating
 
-    model = reading.read(source)
+    model = standard.read(source)
     onnx_bytes, name = model.onnx_bytes, model.name
     ready = prepare(model, Fixed(shapes, dims, constants))
     origin = translating.Origin.of(model)
@@ -92,9 +92,9 @@ def survey(
 
     Raises `UserError` as `load` does, but lists unsupported nodes and inputs that are not floats instead of raising.
     """
-    from raptor.frontend import canonical, counting, reading, translating
+    from raptor.frontend import canonical, counting, standard, translating
 
-    model = reading.read(source)
+    model = standard.read(source)
     operators, parameters = counting.count_operators(model.proto), 0
     graph, unsupported, notes = Graph(model.name, {}, (), (), ()), (), ()
     try:

@@ -56,13 +56,14 @@ class Source:
 def read(source: str | Path | ModelProto) -> Source:
     """Reads a model. Raises `UserError` if it is not one complete ONNX model of less than 2 GiB."""
     if isinstance(source, ModelProto):
-        return _from_proto(source)
+        return from_proto(source)
     path = arguments.path("model", source, expected="the path of an ONNX file, or an onnx.ModelProto")
     return _source(_read_file(path), path.stem, str(path), path)
 
 
-def _from_proto(source: ModelProto) -> Source:
-    name = source.graph.name or "model"
+def from_proto(source: ModelProto, name: str = "") -> Source:
+    """Makes a `Source` of a model in memory. `name`: that of the model, if it is not that of its graph."""
+    name = name or source.graph.name or "model"
     if _is_external(source):
         raise UserError(f"{name}: the weights are in other files; give the path of the model instead of the proto")
     return _source(_serialise(source, name), name, name)

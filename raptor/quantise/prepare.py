@@ -11,7 +11,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
-from raptor.frontend import reading
+from raptor.frontend import reading, standard
 from raptor.frontend.check import first_line, label
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.loading import prepare as bind
@@ -37,7 +37,7 @@ def prepare(source: "str | Path | ModelProto", fixed: Fixed, opset: int, scratch
 
     Raises `UserError` for a model that cannot be read, is quantised already, or has no layer to quantise.
     """
-    model = reading.read(source)
+    model = standard.read(source)
     _refuse_quantised(model.proto)
     ready = bind(model, fixed)
     for tensor in model.proto.graph.initializer:

@@ -212,7 +212,7 @@ BAD: dict[str, tuple[Callable[[], ModelProto], str]] = {
         lambda: changed("b", np.full(4, 1e9, np.float32), "conv with a float bias"),
         r"layer \(Conv\): its bias is 1000000000.0, beyond 32 bits",
     ),
-    "float weights": (float_weights, r"layer \(Conv\): its weights are floats, .* quantise them too"),
+    "float weights": (float_weights, r"layer \(Conv\): its weights are floats, .* quantise them, too"),
     "dynamic": (dynamic, "its scale is known only at run time"),
 }
 

@@ -20,7 +20,7 @@ from raptor.common.jit import bare_helper, bare_kernel
 from validator.crossbar.chance import mixed, normal
 from validator.crossbar.inputs import Source
 
-EXACT, SLICED, NOISY = 0, 1, 2
+SLICED, NOISY = 1, 2
 """Kinds of chips."""
 ROWS, DRIVEN, COLS, PLANES, SIDES, ONCE, DOUBLED, FIRST_CELL, FIRST_PLANE, FIRST_ENTRY, FIRST_COLUMN = range(11)
 """Columns of the table of arrays."""

@@ -15,19 +15,6 @@ _WIDE = 8
 """Bits of a cell, or of a step, at most."""
 
 
-def exact_tables() -> tuple[Any, ...]:
-    """Returns the tables of a chip whose products are exact, which the kernels do not read."""
-    none, real = np.zeros(0, np.int64), np.zeros(0)
-    return (
-        (np.int64(kernels.EXACT), np.zeros((0, 11), np.int64), np.zeros((1, 1, 4), np.int64), none, none),
-        (np.zeros(0, np.uint64), np.zeros(0, np.float32), np.zeros(0, np.float32), none, none),
-        (real, real, real),
-        (real, real, real, real),
-        real,
-        np.zeros(0, np.uint64),
-    )
-
-
 @lru_cache(maxsize=2)
 def tables_of(chip: Crossbars) -> tuple[Any, ...]:
     """Returns a chip as the kernels read it."""

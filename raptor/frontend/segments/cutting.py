@@ -14,7 +14,7 @@ import numpy.typing as npt
 from onnx import GraphProto, ModelProto
 
 from raptor.common.errors import IncompleteError, UnsupportedError, UnsupportedNode, UserError
-from raptor.frontend import asking, loading, reading, shapes
+from raptor.frontend import asking, loading, shapes, standard
 from raptor.frontend.asking import Asked
 from raptor.frontend.check import input_fault, label
 from raptor.frontend.fixed import Fixed
@@ -98,7 +98,7 @@ def cut(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse: R
     `frontend.load` does. A model that the front end cannot even read is one segment on the host, if onnxruntime takes
     it.
     """
-    model = reading.read(source)
+    model = standard.read(source)
     own = types_of_interface(model.proto)
     if wishes.needed and _has_empty_input(model.proto):
         return _all_on_host(source, fixed, UserError("an input has no elements"))
@@ -153,7 +153,7 @@ def _all_on_host(
 
     `host`: nodes and reasons, if they are known; else the error is the reason.
     """
-    model = reading.read(source)
+    model = standard.read(source)
     bound = ModelProto.FromString(model.onnx_bytes)
     own, graph = types_of_interface(bound), bound.graph
     weights = {t.name for t in graph.initializer}

@@ -6,7 +6,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from raptor.common.errors import IncompleteError, UnsupportedError, UnsupportedNode
-from raptor.frontend import asking, reading
+from raptor.frontend import asking, standard
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.segments.cutting import BEHIND, Cut, Cutter, Refuse, cut, types_of_interface
 from raptor.frontend.segments.wishes import Wishes
@@ -39,7 +39,7 @@ def split(source: str | Path | ModelProto, fixed: Fixed, wishes: Wishes, refuse:
         except UnsupportedError:
             if wishes.needed:
                 raise
-    model = reading.read(source)
+    model = standard.read(source)
     own = types_of_interface(model.proto)
     try:
         cutter = Cutter.of(asking.ask(model, fixed), own, wishes, refuse)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
-from raptor.frontend import asking, reading
+from raptor.frontend import asking, standard
 from raptor.frontend.asking import Asked
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.segments.cutting import Cut, Cutter, Refuse, types_of_interface
@@ -78,7 +78,7 @@ class Units:
 
 def units_of(source: ModelSource, fixed: Fixed, refuse: Refuse) -> Units:
     """Divides a model that the chip can compute into units. Raises `UserError` as `frontend.load` does."""
-    model = reading.read(source)
+    model = standard.read(source)
     own = types_of_interface(model.proto)
     cutter = Cutter.of(asking.ask(model, fixed), own, Wishes(), refuse)
     cutter.check_refused()

@@ -1,0 +1,152 @@
+"""Thresholds of a layer's sums: quantisers, with what stands between them and the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto
+
+from raptor.frontend.qonnx.codes import Array, Doubles, Ints, Levels, attributes
+
+LAYERS = frozenset(("MatMul", "Gemm", "Conv"))
+_AFFINE = frozenset(("Mul", "Div", "Add", "Sub", "BatchNormalization"))
+CHAIN = _AFFINE | {"Relu", "Identity", "Dropout"}
+"""Operators that may stand between a layer and its quantiser."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """y = factor * x + addend by channel, then max(y, 0) if `relu`. Arrays: [channels] or [1]."""
+
+    factor: Doubles
+    addend: Doubles
+    relu: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conditions:
+    """Conditions on a number x of a channel: above `thresholds` where `rising`, else below; not equal where `strict`.
+
+    thresholds: [channels, count]; rising: [channels, 1]; strict: [count].
+    """
+
+    thresholds: Doubles
+    rising: npt.NDArray[np.bool_]
+    strict: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, levels: Levels, channels: int) -> Conditions:
+        """Returns the conditions of a quantiser."""
+        full = np.broadcast_to(levels.thresholds, (channels, levels.thresholds.shape[1]))
+        return cls(full, np.ones((channels, 1), np.bool_), levels.strict)
+
+    def before(self, stage: Stage) -> Conditions:
+        """Returns the conditions on the stage's input that are equal to these on its result."""
+        found = self._before_relu() if stage.relu else self
+        factor, addend = stage.factor[:, None], stage.addend[:, None]
+        always = np.where(found.rising, -np.inf, np.inf)
+        met = found._met_by(addend)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            moved = (found.thresholds - addend) / factor
+        rising = found.rising ^ (factor < 0)
+        constant = np.where(met, always, -always)
+        return Conditions(np.where(factor == 0, constant, moved), rising, found.strict)
+
+    def _before_relu(self) -> Conditions:
+        """Returns the conditions on x that are equal to these on max(x, 0)."""
+        met = self._met_by(np.zeros((1, 1)))
+        # Below 0, max(x, 0) always meets a rising condition that 0 meets, and never a falling one that 0 does not meet.
+        return replace(self, thresholds=np.where(met == self.rising, -np.inf, self.thresholds))
+
+    def _met_by(self, x: Doubles) -> npt.NDArray[np.bool_]:
+        above = np.where(self.strict, x > self.thresholds, x >= self.thresholds)
+        below = np.where(self.strict, x < self.thresholds, x <= self.thresholds)
+        return np.where(self.rising, above, below)
+
+    def of_sums(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        """Returns signs [channels] and the smallest sign * sum that meets each condition, [channels, count].
+
+        low, high: range of the sums of each channel. A condition that is never met has a threshold of one more.
+        """
+        signs = np.where(self.rising[:, 0], 1, -1)
+        turned = self.thresholds * signs[:, None]
+        whole = np.where(self.strict, np.floor(turned) + 1, np.ceil(turned))
+        first, last = np.minimum(low * signs, high * signs), np.maximum(low * signs, high * signs)
+        return signs, np.clip(whole, first[:, None], last[:, None] + 1).astype(np.int64)
+
+
+def stage_of(node: NodeProto, constants: Mapping[str, Array], channels: int, place: tuple[int, int]) -> Stage | None:
+    """Returns the function of a node of a chain; None if it differs within a channel, or depends on other tensors.
+
+    place: axis of the channels, and number of dimensions.
+    """
+    one, none = np.ones(1), np.zeros(1)
+    if node.op_type in ("Identity", "Dropout"):
+        return Stage(one, none)
+    if node.op_type == "Relu":
+        return Stage(one, none, relu=True)
+    if node.op_type == "BatchNormalization":
+        return _normalisation(node, constants) if place[0] == 1 else None
+    position = 1 if node.input[0] not in constants else 0
+    value = by_channel(constants.get(node.input[position]), channels, place)
+    if value is None or (position == 0 and node.op_type == "Div"):
+        return None
+    match node.op_type:
+        case "Mul":
+            return Stage(value, none)
+        case "Div":
+            return Stage(1 / value, none) if (value != 0).all() else None
+        case "Add":
+            return Stage(one, value)
+        case _:
+            return Stage(one, -value) if position else Stage(-one, value)
+
+
+def _normalisation(node: NodeProto, constants: Mapping[str, Array]) -> Stage | None:
+    found = [constants.get(name) for name in node.input[1:5]]
+    if len(found) < 4 or attributes(node).get("training_mode", 0):
+        return None
+    scale, bias, mean, variance = (None if v is None else v.astype(np.float64).reshape(-1) for v in found)
+    if scale is None or bias is None or mean is None or variance is None:
+        return None
+    factor = scale / np.sqrt(variance + attributes(node).get("epsilon", 1e-5))
+    return Stage(factor, bias - mean * factor)
+
+
+def by_channel(value: Array | None, channels: int, place: tuple[int, int]) -> Doubles | None:
+    """Returns [channels] or [1] numbers of a constant that broadcasts along the axis of the channels, else None."""
+    axis, rank = place
+    if value is None or value.dtype.kind != "f" or value.ndim > rank:
+        return None
+    if value.size == 1:
+        return value.astype(np.float64).reshape(1)
+    full = (1,) * (rank - value.ndim) + value.shape
+    is_along = full[axis] == channels == value.size
+    return value.astype(np.float64).reshape(-1) if is_along else None
+
+
+def walked(name: str, producers: Mapping[str, NodeProto], constants: Mapping[str, Array]) -> list[NodeProto]:
+    """Returns the nodes from a tensor back to the layer of its chain, that layer last; none if there is no layer."""
+    found: list[NodeProto] = []
+    while (node := producers.get(name)) is not None:
+        found.append(node)
+        if node.op_type in LAYERS:
+            return found
+        if node.op_type not in CHAIN:
+            break
+        computed = [i for i in node.input if i and i not in constants]
+        if len(computed) != 1:
+            break
+        name = computed[0]
+    return []
+
+
+def conditions(levels: Levels, stages: Sequence[Stage], channels: int) -> Conditions:
+    """Returns the conditions of a quantiser on what enters the stages; `stages`: the last one first."""
+    found = Conditions.of(levels, channels)
+    for stage in stages:
+        found = found.before(stage)
+    return found

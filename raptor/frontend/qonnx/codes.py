@@ -1,0 +1,242 @@
+"""Integers that stand for real numbers: constants, and what a quantiser makes of a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, TensorProto, helper
+
+from raptor.common.errors import UserError
+from raptor.frontend.check import label
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+
+DOMAINS = frozenset(("onnx.brevitas", "qonnx.custom_op.general", "finn.custom_op.general"))
+"""Domains under which tools have written the operators of QONNX."""
+QUANTISERS = frozenset(("Quant", "IntQuant", "BipolarQuant", "MultiThreshold"))
+MOST_BITS = 16
+_HALVES = 2
+BIPOLAR = "BIPOLAR"
+"""Rounding of a signed `Quant` of 1 bit: as `BipolarQuant`."""
+
+
+def _away(size: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Returns a rounding that treats numbers below 0 as their opposites."""
+    return lambda x: np.asarray(np.copysign(size(np.abs(x)), x))
+
+
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    BIPOLAR: lambda x: np.where(x >= 0, 1, -1),
+    **dict.fromkeys(("ROUND", "HALF_EVEN"), np.rint),
+    "FLOOR": np.floor,
+    "CEIL": np.ceil,
+    **dict.fromkeys(("ROUND_TO_ZERO", "DOWN"), np.trunc),
+    "UP": _away(np.ceil),
+    "HALF_UP": _away(lambda x: np.floor(x + 0.5)),
+    "HALF_DOWN": _away(lambda x: np.ceil(x - 0.5)),
+}
+"""QONNX's modes of rounding. UP and HALF_UP are away from zero, as Python's decimal has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeKind:
+    """An integer type of ONNX: number of the type, smallest and largest value."""
+
+    elem_type: int
+    low: int
+    high: int
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """Type of an array of the values."""
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self.elem_type))
+
+
+def _kind(bits: int, *, signed: bool) -> CodeKind:
+    low, sign = (-(1 << bits - 1), "") if signed else (0, "U")
+    return CodeKind(TensorProto.DataType.Value(f"{sign}INT{bits}"), low, low + (1 << bits) - 1)
+
+
+_KINDS = (*(_kind(bits, signed=signed) for bits in (2, 4, 8, 16) for signed in (True, False)), _kind(32, signed=True))
+
+
+def narrowest(low: int, high: int) -> CodeKind | None:
+    """Returns the type with the fewest bits that holds all numbers from `low` to `high`; None if 32 are too few."""
+    return next((kind for kind in _KINDS if kind.low <= low and high <= kind.high), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coded:
+    """A constant: real number = values * scale, with a scale for each element, or one."""
+
+    values: Ints
+    scale: Singles
+
+    @property
+    def real(self) -> Singles:
+        """The real numbers, as DequantizeLinear computes them."""
+        return np.asarray(self.values.astype(np.float32) * self.scale, np.float32)
+
+    def axis(self) -> int | None:
+        """Returns the only axis along which scales differ; None if there is one scale. Raises `ValueError` for more."""
+        full = np.broadcast_to(self.scale, self.values.shape)
+        differing = [a for a in range(full.ndim) if (full != full.take([0], axis=a)).any()]
+        if len(differing) > 1:
+            raise ValueError("scales differ along several axes")
+        return differing[0] if differing else None
+
+    def scales(self) -> Singles:
+        """Returns the scales along `axis`, or the only one, without axes."""
+        axis, full = self.axis(), np.broadcast_to(self.scale, self.values.shape)
+        if axis is None:
+            return np.asarray(full.flat[0])
+        return np.moveaxis(full, axis, 0).reshape(full.shape[axis], -1)[:, 0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Levels:
+    """A quantiser of real numbers: code = first + step * (number of thresholds that x reaches); result = code * scale.
+
+    thresholds: [channels or 1, count]. strict: [count], True where x must be above the threshold.
+    axis: that of the channels.
+    """
+
+    thresholds: Doubles
+    strict: npt.NDArray[np.bool_]
+    first: int
+    step: int
+    scale: np.float32
+    axis: int = 1
+
+    @property
+    def last(self) -> int:
+        """The largest code."""
+        return self.first + self.step * self.thresholds.shape[1]
+
+
+def fault(node: NodeProto, text: str) -> UserError:
+    """Returns the error about a node."""
+    return UserError(f"{label(node)} ({node.op_type}): {text}")
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """Returns the attributes of a node by name."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """A `Quant` node: codes from `low` to `high`, real number = (code - zero) * scale."""
+
+    low: int
+    high: int
+    zero: int
+    scale: Singles
+    rounding: str
+
+    def quantised(self, x: Array) -> Coded:
+        """Quantises a constant."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = np.asarray(x, np.float32) / self.scale + np.float32(self.zero)
+        codes = _ROUNDINGS[self.rounding](np.clip(steps, self.low, self.high))
+        return Coded(codes.astype(np.int64) - self.zero, np.asarray(self.scale, np.float32))
+
+    @property
+    def is_even(self) -> bool:
+        """True if ties are rounded to even codes, as QuantizeLinear does."""
+        return _ROUNDINGS[self.rounding] is np.rint
+
+    def levels(self) -> Levels:
+        """Returns the thresholds halfway between codes. A tie goes to the even code."""
+        if self.rounding == BIPOLAR:
+            return bipolar(np.float32(self.scale.item()))
+        codes = np.arange(self.low + 1, self.high + 1)
+        borders = (codes - 0.5 - self.zero) * np.float64(self.scale.item())
+        return Levels(borders[None], codes % 2 == 1, self.low - self.zero, 1, np.float32(self.scale.item()))
+
+
+def grid(node: NodeProto, constants: Mapping[str, Array]) -> Grid:
+    """Reads a `Quant` node. Raises `UserError` for parameters that are not constant or not whole."""
+    scale, zero, bits = (
+        _parameter(node, constants, k, name) for k, name in enumerate(("scale", "zero point", "width"), 1)
+    )
+    given = attributes(node)
+    scales = np.asarray(scale, np.float32)
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
+        raise fault(node, f"its scale is {scales.min()}, must be a finite number above 0")
+    width, point = _whole(node, bits, "width"), _whole(node, zero, "zero point")
+    if not 1 <= width <= 32:
+        raise fault(node, f"its width is {width} bits; widths from 1 to 32 are supported")
+    signed, narrow = bool(given.get("signed", 1)), bool(given.get("narrow", 0))
+    if signed and width == 1 and point == 0:
+        return Grid(-1, 1, 0, scales, BIPOLAR)
+    if width == 1 and (signed or narrow):
+        raise fault(node, f"its width is 1 bit, with zero point {point}{', narrow' * narrow}: that has no meaning")
+    low = -(1 << (width - 1)) + narrow if signed else 0
+    high = (1 << (width - 1)) - 1 if signed else (1 << width) - 1 - narrow
+    rounding = str(given.get("rounding_mode", b"ROUND").decode()).upper()
+    if rounding not in _ROUNDINGS:
+        raise fault(node, f"its rounding mode '{rounding}' is not one of {', '.join(_ROUNDINGS)}")
+    return Grid(low, high, point, scales, rounding)
+
+
+def _parameter(node: NodeProto, constants: Mapping[str, Array], position: int, name: str) -> Array:
+    value = constants.get(node.input[position]) if position < len(node.input) else None
+    if value is None or not value.size:
+        raise fault(node, f"its {name} must be a constant")
+    return value
+
+
+def _whole(node: NodeProto, value: Array, name: str) -> int:
+    if value.size != 1 and (value != value.flat[0]).any():
+        raise fault(node, f"its {name} differs by channel: {value.min()} to {value.max()}")
+    number = float(value.flat[0])
+    if not number.is_integer():
+        raise fault(node, f"its {name} is {number:g}, must be a whole number")
+    return int(number)
+
+
+def bipolar_scale(node: NodeProto, constants: Mapping[str, Array]) -> Singles:
+    """Returns the scale of a `BipolarQuant` node."""
+    return np.asarray(_parameter(node, constants, 1, "scale"), np.float32)
+
+
+def bipolar(scale: np.float32) -> Levels:
+    """Returns the levels of `BipolarQuant`: scale where x >= 0, else -scale."""
+    return Levels(np.zeros((1, 1)), np.zeros(1, np.bool_), -1, 2, scale)
+
+
+def sign() -> Levels:
+    """Returns the levels of `Sign`: -1, 0 and 1."""
+    return Levels(np.zeros((1, 2)), np.array([False, True]), -1, 1, np.float32(1))
+
+
+def multithreshold(node: NodeProto, constants: Mapping[str, Array], rank: int | None) -> Levels:
+    """Reads a `MultiThreshold` node. `rank`: dimensions of its input, which tell where the channels are."""
+    borders, given = _parameter(node, constants, 1, "thresholds"), attributes(node)
+    if borders.ndim != 2 or not np.isfinite(borders).all():
+        raise fault(
+            node, f"its thresholds have the shape {list(borders.shape)} or are infinite; expected [channels, steps]"
+        )
+    scale, bias = (np.float32(given.get(name, default)) for name, default in (("out_scale", 1), ("out_bias", 0)))
+    halves = _HALVES * bias / scale if scale > 0 else np.float32(np.nan)
+    if not float(halves).is_integer():
+        raise fault(node, f"out_bias {bias:g} is not a multiple of half of out_scale {scale:g}")
+    odd = int(halves) % _HALVES
+    step = _HALVES if odd else 1
+    first = int(halves) if odd else int(halves) // _HALVES
+    if narrowest(first, first + step * borders.shape[1]) is None or borders.shape[1] >= 1 << MOST_BITS:
+        raise fault(node, f"it has {borders.shape[1]} thresholds, too many")
+    layout = str(given.get("data_layout", b"").decode())
+    axis = layout.index("C") if "C" in layout else 1
+    if not layout and rank == 3:
+        axis = 2
+    unit = np.float32(scale / step)
+    return Levels(borders.astype(np.float64), np.zeros(borders.shape[1], np.bool_), first, step, unit, axis)

@@ -1,0 +1,292 @@
+"""The translation: constants become integers, quantisers become QuantizeLinear and DequantizeLinear, or thresholds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from raptor.common.errors import UserError
+from raptor.frontend.check import first_line
+from raptor.frontend.qonnx import chains
+from raptor.frontend.qonnx.codes import (
+    BIPOLAR,
+    DOMAINS,
+    QUANTISERS,
+    Array,
+    Coded,
+    Doubles,
+    Grid,
+    Ints,
+    Levels,
+    bipolar,
+    bipolar_scale,
+    fault,
+    grid,
+    multithreshold,
+    sign,
+)
+from raptor.frontend.qonnx.layers import Layer, Stream, coded_floats, is_plain, is_ternary, output_axis
+from raptor.frontend.qonnx.writing import OPSET, Writer
+from raptor.frontend.reading import graphs_of
+from raptor.frontend.registry import STANDARD_DOMAINS
+
+_MOVES = frozenset(
+    ("Identity", "Dropout", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Gather")
+)
+"""Operators that leave integers and their scale as they are."""
+MOST_THRESHOLDS = 15
+"""Most thresholds of a `Quant` node behind a layer; with more levels, what stands between is computed in floats."""
+_FOLDED = _MOVES | {"Constant", "Cast", "Mul", "Div", "Add", "Sub", "Sqrt", "Neg", "Sign"}
+"""Operators on constants that are computed here: scales, thresholds and weights may be written so."""
+_MOST_FOLDED = 1 << 24
+"""Most elements of the constants that are computed here."""
+
+
+def is_qonnx(model: ModelProto) -> bool:
+    """Tells whether a model has operators of QONNX."""
+    return any(node.domain in DOMAINS for graph in graphs_of(model.graph) for node in graph.node)
+
+
+def is_of_signs(model: ModelProto) -> bool:
+    """Tells whether all layers of a model of floats read signs, and have weights of a few bits themselves."""
+    layers = [n for n in model.graph.node if n.op_type in chains.LAYERS]
+    if not layers or not any(n.op_type == "Sign" for n in model.graph.node):
+        return False
+    binary, signs = _binary_constants(model), _signs(model)
+    return all(n.input[0] in signs and n.input[1] in binary for n in layers)
+
+
+def _signs(model: ModelProto) -> set[str]:
+    """Returns the results of Sign, also where they are moved."""
+    found: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type == "Sign" or (node.op_type in _MOVES and node.input[0] in found):
+            found.update(node.output)
+    return found
+
+
+def _binary_constants(model: ModelProto) -> set[str]:
+    """Returns the constants of 0, a scale and its negative, and the signs of constants."""
+    known = {t.name for t in model.graph.initializer}
+    floats = (t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT)
+    found = {t.name for t in floats if is_ternary(numpy_helper.to_array(t))}
+    signs = (n for n in model.graph.node if n.op_type == "Sign" and n.input[0] in known)
+    return found | {node.output[0] for node in signs}
+
+
+def translate(model: ModelProto) -> ModelProto:
+    """Returns a model of standard operators that computes the same. Raises `UserError` for what has no such form."""
+    inner = [n for graph in list(graphs_of(model.graph))[1:] for n in graph.node if n.domain in DOMAINS]
+    if inner:
+        raise fault(inner[0], "it is inside of a branch or loop, where operators of QONNX are not supported")
+    return _Translation(_converted(model)).run()
+
+
+def _converted(model: ModelProto) -> ModelProto:
+    """Returns the model in operator set `OPSET`.
+
+    The converter does not know QONNX, so an Identity takes the place of each of its nodes meanwhile.
+    """
+    copy = ModelProto.FromString(model.SerializeToString())
+    own: dict[str, NodeProto] = {}
+    for node in copy.graph.node:
+        if node.domain in DOMAINS:
+            if node.op_type not in QUANTISERS:
+                raise fault(node, "this operator of QONNX is not supported")
+            own[node.output[0]] = NodeProto.FromString(node.SerializeToString())
+            node.CopyFrom(helper.make_node("Identity", node.input[:1], node.output, node.name))
+    weights = {t.name for t in copy.graph.initializer}
+    inputs = [v for v in copy.graph.input if v.name not in weights]
+    del copy.graph.input[:], copy.opset_import[:]
+    copy.graph.input.extend(inputs)
+    copy.opset_import.extend(o for o in model.opset_import if o.domain in STANDARD_DOMAINS)
+    try:
+        copy = onnx.version_converter.convert_version(copy, OPSET)
+        copy = onnx.shape_inference.infer_shapes(copy, data_prop=True)
+    except Exception as error:  # those of onnx's C++ code have no common base
+        raise UserError(f"onnx cannot convert the model to operator set {OPSET}: {first_line(error)}") from None
+    for node in copy.graph.node:
+        if node.output[0] in own:
+            node.CopyFrom(own[node.output[0]])
+    return copy
+
+
+class _Translation:
+    """One model, in the order of its nodes. `coded`: constants of integers; `streams`: computed tensors of integers."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.model, graph = model, model.graph
+        self.constants: dict[str, Array] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self.producers = {o: node for node in graph.node for o in node.output}
+        values = (*graph.input, *graph.value_info, *graph.output)
+        self.ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
+        self.coded: dict[str, Coded] = {}
+        self.streams: dict[str, Stream] = {}
+        names = {name for n in graph.node for name in (*n.input, *n.output)} | self.constants.keys()
+        self.writer = Writer(names, {v.name for v in graph.input})
+
+    def run(self) -> ModelProto:
+        for node in self.model.graph.node:
+            if not self._constant(node) and not self._quantiser(node):
+                self._keep(node)
+        return self.writer.model(self.model)
+
+    def _constant(self, node: NodeProto) -> bool:
+        """Computes a node of constants. Returns True if it has become integers, and need not be kept."""
+        if not all(i in self.constants for i in node.input if i):
+            return False
+        x, out = self.constants.get(node.input[0]) if node.input else None, node.output[0]
+        if x is not None and node.op_type in ("Quant", "IntQuant") and node.domain in DOMAINS:
+            self._add(out, grid(node, self.constants).quantised(x))
+        elif x is not None and node.op_type == "BipolarQuant":
+            self._add(out, Coded(np.where(x >= 0, 1, -1).astype(np.int64), bipolar_scale(node, self.constants)))
+        elif node.op_type in _MOVES and node.input[0] in self.coded:
+            coded = self.coded[node.input[0]]
+            scale = np.broadcast_to(coded.scale, coded.values.shape)
+            moved = [self._computed(node, values) for values in (coded.values, scale)]
+            self._add(out, Coded(*moved))
+        else:
+            if node.op_type in _FOLDED and sum(self.constants[i].size for i in node.input if i) < _MOST_FOLDED:
+                self.constants[out] = self._computed(node)
+            return False
+        return True
+
+    def _add(self, name: str, value: Coded) -> None:
+        self.coded[name], self.constants[name] = value, value.real
+
+    def _computed(self, node: NodeProto, first: Array | None = None) -> Array:
+        """Returns the result of a node of constants, with another first operand if that is given."""
+        given = {i: self.constants[i] for i in node.input if i}
+        if first is not None:
+            given[node.input[0]] = first
+        inputs = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+            for n, v in given.items()
+        ]
+        graph = helper.make_graph([node], "one", inputs, [onnx.ValueInfoProto(name=node.output[0])])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        evaluator: Any = ReferenceEvaluator(model)  # its result has no type
+        return np.asarray(evaluator.run([node.output[0]], given)[0])
+
+    def _quantiser(self, node: NodeProto) -> bool:
+        """Writes a quantiser of a computed tensor. Returns False for other nodes."""
+        out = node.output[0]
+        if node.domain not in DOMAINS and node.op_type != "Sign":
+            return False
+        levels = self._levels(node)
+        if isinstance(levels, Grid):
+            self._grid(node, levels)
+            return True
+        found = self._thresholds(node, levels)
+        if found is None and node.op_type == "Sign":
+            self.writer.signs(node)
+        elif found is None:
+            self.writer.compare(node, levels, self.ranks.get(node.input[0]))
+        else:
+            self.writer.thresholds(node, levels, *found)
+        self.streams[out] = Stream(levels.scale, levels.first, levels.last)
+        return True
+
+    def _levels(self, node: NodeProto) -> Levels | Grid:
+        """Reads a quantiser. A `Quant` of more than one bit is a grid."""
+        match node.op_type:
+            case "Quant" | "IntQuant":
+                found = grid(node, self.constants)
+                return found.levels() if found.rounding == BIPOLAR and found.scale.size == 1 else found
+            case "BipolarQuant":
+                scale = bipolar_scale(node, self.constants)
+                if scale.size != 1:
+                    raise fault(node, f"it has {scale.size} scales for a computed tensor; one is supported")
+                return bipolar(np.float32(scale.item()))
+            case "Sign":
+                return sign()
+            case _:
+                return multithreshold(node, self.constants, self.ranks.get(node.input[0]))
+
+    def _grid(self, node: NodeProto, given: Grid) -> None:
+        if not given.is_even:
+            raise fault(node, f"its rounding mode is {given.rounding}; of computed tensors, ROUND is supported")
+        if given.high - given.low <= MOST_THRESHOLDS and given.scale.size == 1:
+            levels = given.levels()
+            found = self._thresholds(node, levels)
+            if found is not None:
+                self.writer.thresholds(node, levels, *found)
+                self.streams[node.output[0]] = Stream(levels.scale, levels.first, levels.last)
+                return
+        self.writer.quantise(node, given, self.ranks.get(node.input[0]))
+        if given.scale.size == 1:
+            scale = np.float32(given.scale.item())
+            self.streams[node.output[0]] = Stream(scale, given.low - given.zero, given.high - given.zero)
+
+    def _thresholds(self, node: NodeProto, levels: Levels) -> tuple[Layer, Ints, Ints] | None:
+        """Returns layer, signs of its channels, thresholds of its sums; None if no layer of integers stands before."""
+        path = chains.walked(node.input[0], self.producers, self.constants)
+        layer = self._layer(path[-1]) if path else None
+        scales = None if layer is None else layer.scales()
+        bias = None if layer is None else self._bias(layer)
+        if layer is None or scales is None or bias is None:
+            return None
+        if levels.thresholds.shape[0] not in (1, layer.channels):
+            raise fault(node, f"it has thresholds for {levels.thresholds.shape[0]} channels of {layer.channels}")
+        if levels.thresholds.shape[0] > 1 and levels.axis != layer.place[0]:
+            return None
+        stages = [chains.stage_of(n, self.constants, layer.channels, layer.place) for n in path[:-1]]
+        found = [s for s in stages if s is not None]
+        if len(found) < len(stages):
+            return None
+        every = (*found, chains.Stage(scales, bias))
+        signs, sums = chains.conditions(levels, every, layer.channels).of_sums(*layer.range())
+        return layer, signs, sums
+
+    def _layer(self, node: NodeProto) -> Layer | None:
+        """Returns a layer of integers; None for others."""
+        rank, x, weights = self.ranks.get(node.output[0]), self._stream(node.input[0]), self._weights(node.input[1])
+        axis = None if weights is None or rank is None else output_axis(node, weights.values.ndim)
+        if rank is None or x is None or weights is None or axis is None or not is_plain(node):
+            return None
+        return Layer(node, x, weights, axis, (1 if node.op_type == "Conv" else rank - 1, rank))
+
+    def _stream(self, name: str) -> Stream | None:
+        """Returns the integers of a computed tensor, also behind nodes that only move them."""
+        while name not in self.streams and name in self.producers and self.producers[name].op_type in _MOVES:
+            name = self.producers[name].input[0]
+        return self.streams.get(name)
+
+    def _weights(self, name: str) -> Coded | None:
+        value = self.constants.get(name)
+        return self.coded.get(name) or (None if value is None else coded_floats(value))
+
+    def _bias(self, layer: Layer) -> Doubles | None:
+        """Returns the bias of a layer, [channels] or [1]; None if it is computed."""
+        name = layer.node.input[2] if len(layer.node.input) > 2 else ""
+        value = self.constants.get(name)
+        if not name:
+            return np.zeros(1)
+        if layer.node.op_type == "Conv":
+            return None if value is None else value.astype(np.float64)
+        return chains.by_channel(value, layer.channels, layer.place)
+
+    def _keep(self, node: NodeProto) -> None:
+        """Writes a node as it is. The constants of a layer of integers become integers."""
+        for name in node.input:
+            if name in self.coded:
+                self.writer.constant(name, self.coded[name])
+        if node.op_type in chains.LAYERS and self._stream(node.input[0]) is not None:
+            weights = self._weights(node.input[1])
+            if weights is not None and node.input[1] not in self.coded:
+                node = self.writer.with_coded(node, 1, weights)
+            value = self.constants.get(node.input[2]) if len(node.input) > 2 else None
+            if value is not None and node.input[2] not in self.coded and not self._is_rounded(node.output[0]):
+                node = self.writer.without_bias(node, value)
+        self.writer.keep(node)
+
+    def _is_rounded(self, name: str) -> bool:
+        """Tells whether a tensor is only read to be quantised, perhaps behind a Relu."""
+        readers = [n for n in self.model.graph.node if name in n.input]
+        outputs = {v.name for v in self.model.graph.output}
+        done = (n.op_type in QUANTISERS or (n.op_type == "Relu" and self._is_rounded(n.output[0])) for n in readers)
+        return bool(readers) and name not in outputs and all(done)
