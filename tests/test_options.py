@@ -51,7 +51,7 @@ COMPILE = {
     "--output": ("-o", "elsewhere"),
     "--xbar": ("--xbar", "8"),
     "--cores": ("--cores", "9"),
-    "--xbars-per-core": ("--xbars-per-core", "3"),
+    "--xbars-per-core": ("--xbars-per-core", "2"),
     "--bits": ("--bits", "4"),
     "--cell-bits": ("--cell-bits", "4"),
     "--arch": ("--arch", "chip.json"),
