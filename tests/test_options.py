@@ -2,12 +2,13 @@
 
 Every command runs with one option, with another, and with both, in the same states of a folder. With both, something
 must differ from each alone (exit status, standard output, files, what the engine was told), or the command must end
-with status 2 and a sentence. A new option without a value here fails the test of completeness. Pairs of options of the
-commands that take long are a sixth of all in the default suite, and all of them in the slow one.
+with status 2 and a sentence. A new option without a value here fails the test of completeness. The default suite tries
+a share of the pairs of those commands that take long, and the slow one all of them.
 """
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
@@ -30,7 +31,9 @@ from raptor.explore.jobs import Job, Record
 from raptor.explore.study import read_study
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
-from validator import samples
+from tests.rounds.support import dense
+from validator import bit_true, samples
+from validator.accuracy import measure
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,65 @@ COMMANDS = {
             "--quiet": ("--quiet",),
         },
     ),
+    "validate: integers": Command(
+        ("validate", "int8"),
+        {
+            "--crossbar": ("--crossbar", "noisy"),
+            "--cells": ("--cells", "reram-wan2022"),
+            "--with": ("--with", "seed=3"),
+            "--device": ("--device", "integer"),
+            "--input": ("--input", "image.npy"),
+            "--seed": ("--seed", "4000"),
+            "--samples": ("--samples", "3"),
+            "--layers": ("--layers",),
+            "--engine": ("--engine", "python"),
+            "--schedule": ("--schedule", "round-robin"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy": Command(
+        ("accuracy", "int8", "--crossbar", "sliced"),
+        {
+            "--data": ("--data", "labelled.npz"),
+            "--cells": ("--cells", "isaac"),
+            "--with": ("--with", "adc_bits=3"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy: data": Command(
+        ("accuracy", "int8", "--data", "labelled.npz"),
+        {
+            "--crossbar": ("--crossbar", "noisy"),
+            "--cells": ("--cells", "isaac"),
+            "--samples": ("--samples", "2"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy: noisy": Command(
+        ("accuracy", "int8", "--data", "labelled.npz", "--crossbar", "noisy", "--cells", "reram-wan2022"),
+        {
+            "--with": ("--with", "programming_noise=0.2"),
+            "--sweep": ("--sweep", "adc_bits=2,3"),
+            "--chips": ("--chips", "2"),
+            "--samples": ("--samples", "2"),
+            "--calibration": ("--calibration", "1"),
+            "--csv": ("--csv", "found.csv"),
+            "--plot": ("--plot", "found.html"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "compile: rounds": Command(
+        ("compile", "wide.onnx", "--xbar", "8", "--cores", "2", "--xbars-per-core", "2", "--rounds"),
+        {
+            "--batch": ("--batch", "3"),
+            "--device": ("--device", "pcm-occ"),
+            **{k: COMPILE[k] for k in ("--mapping", "--weights", "--output", "--force", "--quiet")},
+        },
+    ),
     "run": Command(
         ("run", "out"),
         {
@@ -163,6 +225,15 @@ COMMANDS = {
             "--json": ("--json", "found.json"),
             "--engine": ("--engine", "pimsim"),
             "--pimsim": ("--pimsim", "no-such-program"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "simulate: rounds": Command(
+        ("simulate", "turns"),
+        {
+            "--mode": ("--mode", "throughput"),
+            "--rate": ("--rate", "10"),
+            "--json": ("--json", "found.json"),
             "--quiet": ("--quiet",),
         },
     ),
@@ -234,30 +305,14 @@ COMMANDS = {
 }
 """Values that act alone, where anything can."""
 
-SMALL = ("--cores", "1", "--xbars-per-core", "9", "--rounds")
-"""A chip that is too small for the model, which therefore takes two rounds."""
-
-COMMANDS |= {
-    "compile --rounds": Command(
-        ("compile", "model.onnx", *SMALL),
-        {
-            **{k: COMPILE[k] for k in ("--output", "--format", "--quiet")},
-            "--batch": ("--batch", "4"),
-            "--device": ("--device", "pcm-occ"),
-        },
+SHARES = {
+    "compile": 30,
+    **dict.fromkeys(
+        ("compile: rounds", "quantize", "validate", "validate: integers", "accuracy: noisy", "explore run"), 12
     ),
-    "simulate rounds": Command(
-        ("simulate", "turns"),
-        {
-            **{k: COMMANDS["simulate"].options[k] for k in ("--mode", "--json", "--quiet")},
-            "--rate": ("--rate", "10"),
-        },
-    ),
+    **dict.fromkeys(("report", "run", "explain", "compare", "arch new", "inspect"), 6),
 }
-"""The same for a model that is larger than the chip."""
-
-LONG = ("compile", "compile --rounds", "quantize", "validate", "explore run")
-"""Commands that take long."""
+"""Commands that take long: one pair of options in so many is tried by the default suite."""
 
 ALWAYS_REFUSED = {
     "--engine": "needs the simulator itself",
@@ -268,6 +323,11 @@ ALWAYS_REFUSED = {
 
 WHERE_NEEDED = {"--host": "--isa"}
 """Options that act only where another one makes them necessary: the chip computes all of the model without it."""
+
+
+def kind(title: str) -> str:
+    """Returns the command of an entry of `COMMANDS`."""
+    return title.split(":")[0]
 
 
 def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
@@ -282,11 +342,7 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 UNTRIED: dict[str, set[str]] = {
-    "validate": {"--cells", "--crossbar", "--with"},
-    "accuracy": {
-        *("--calibration", "--cells", "--chips", "--crossbar", "--csv", "--data", "--json", "--plot", "--quiet"),
-        *("--samples", "--sweep", "--with", "--workers"),
-    },
+    "accuracy": {"--workers"},
     "arch device": set(),
 }
 """Options that have tests of their own, but whose pairs are not tried here yet. To become empty."""
@@ -294,8 +350,8 @@ UNTRIED: dict[str, set[str]] = {
 
 def test_every_option_of_every_command_has_a_value_here():
     for name, options in names_of(app.command()).items():
-        tried = [command for command in COMMANDS.values() if " ".join(command.words).startswith(name)]
-        known = {word for command in tried for word in (*command.options, *command.words)}
+        tried = [command for title, command in COMMANDS.items() if kind(title) == name]
+        known = [word for command in tried for word in (*command.words, *command.options)]
         given = {option for option in known if option.startswith("-")} | UNTRIED.get(name, set())
         assert given == {o for o in options if o not in ("--help", "--debug", "--version")}, name
 
@@ -322,9 +378,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "out", folder / "spoilt")
     report = folder / "spoilt" / "report.json"
     report.write_text(report.read_text().rstrip("\n") + " ")
-    small = {"cores": 1, "xbars_per_core": 9, "device": "pcm-occ"}
-    raptor.compile(model, **small, rounds=True, constants={"scale": list(SCALES)}).save(folder / "turns")
+    small = {"xbar": 8, "cores": 2, "xbars_per_core": 2, "rounds": True, "device": "pcm-occ"}
+    raptor.compile(dense(8, 40), **small).save(folder / "turns")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
+    onnx.save(dense(8, 40), str(folder / "wide.onnx"))
+    raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
+    raptor.compile(folder / "int8.onnx", xbar=16, cores=2).save(folder / "int8")
+    (folder / "int8.onnx").unlink()
+    np.save(folder / "image.npy", random(1, 6))
+    np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
     np.savez(folder / "data.npz", x=random(6, 4, 6, 6), scale=random(6, 1, 6, 6, seed=1))
     write_study(folder)
     return folder
@@ -366,7 +428,7 @@ class Runner:
     """Runs a command with some of its options, each combination once."""
 
     def __init__(self, name: str, folder: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.name, self.command, self.folder = name, COMMANDS[name], folder
+        self.name, self.command, self.folder = kind(name), COMMANDS[name], folder
         self.copy, self.monkeypatch = scratch / "copy", monkeypatch
         self.known: dict[frozenset[str], tuple[Observed, ...]] = {}
 
@@ -383,12 +445,12 @@ class Runner:
         shutil.copytree(self.folder, self.copy)
         self.monkeypatch.chdir(self.copy)
         try:
-            if self.command.words[0] == "compile":
+            if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            if self.name in ("compile", "compile --rounds", "models", "quantize", "run", "arch new", "explore new"):
+            if self.name in ("compile", "models", "quantize", "run", "arch new", "explore new"):
                 yield self.once(words)
-            if self.name == "validate":
+            if "out" in words and self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])
         finally:
             self.monkeypatch.chdir(self.folder)
@@ -396,11 +458,15 @@ class Runner:
 
     def once(self, words: list[str]) -> Observed:
         told: list[object] = []
-        real = samples.run
+        real, calibrated = bit_true.run, measure.calibrated
 
         def spied(program: Any, inputs: Any, **options: Any) -> Any:
-            told.append(sorted(options.items()))
+            told.append((sorted(options.items()), program.crossbars and program.crossbars.setup))
             return real(program, inputs, **options)
+
+        def spied_calibration(program: Any, inputs: Any) -> Any:
+            told.append(len(given := list(inputs)))
+            return calibrated(program, given)
 
         def counted(count: int) -> AbstractContextManager[workers.Submit]:
             told.append(count)
@@ -409,7 +475,9 @@ class Runner:
         real_workers = workers.local
         out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
         with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
-            patched.setattr(samples, "run", spied)
+            for module in (samples, bit_true):
+                patched.setattr(module, "run", spied)
+            patched.setattr(measure, "calibrated", spied_calibration)
             patched.setattr(workers, "local", counted)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:
@@ -420,8 +488,8 @@ class Runner:
 def written(stream: TextIOWrapper) -> str:
     """Returns the printed text, without wall times."""
     stream.flush()
-    lines = stream.buffer.getvalue().decode().splitlines()
-    return "\n".join(line for line in lines if not line.startswith("seconds") and " s, tolerance" not in line)
+    text = re.sub(r" in \d+\.\d+ s\b", "", stream.buffer.getvalue().decode())
+    return "\n".join(line for line in text.splitlines() if not line.startswith("seconds"))
 
 
 def digest(folder: Path) -> str:
@@ -447,13 +515,12 @@ def test_every_option_acts_or_is_refused_beside_others(
 ):
     """One test per command, not per option, so that two options are run together only once."""
     runner = Runner(name, folder, tmp_path, monkeypatch)
-    share = 6 if name in LONG else 1
-    found = [fault for option in runner.command.options for fault in faults(runner, option, share)]
-    assert not found, found
+    share = SHARES.get(name, 1)
+    assert [fault for option in runner.command.options for fault in faults(runner, option, share)] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", SHARES)
 def test_every_option_acts_or_is_refused_beside_every_other(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
