@@ -100,6 +100,7 @@ COMMANDS = {
             "--output": ("-o", "int8.onnx"),
             "--data": ("--data", "data.npz"),
             "--weights": ("--weights", "4"),
+            "--layer": ("--layer", "c=4"),
             "--activations": ("--activations", "16"),
             "--scheme": ("--scheme", "u8s8"),
             "--per-channel": ("--per-channel",),
