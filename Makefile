@@ -14,7 +14,7 @@ GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-device bench-growth bench-json bench-mapping bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-device bench-growth bench-json bench-mapping bench-occ bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -101,6 +101,9 @@ bench-growth: $(READY)  ## how compilation by the reference mapping grows with i
 
 bench-device: $(READY)  ## products a second of the back ends of raptor.device
 	$(BIN)/python benchmarks/device.py
+
+bench-occ: $(READY)  ## docs/occ-kernels.md: writes and products of the kernels of OCC
+	$(BIN)/python benchmarks/occ.py
 
 bench-json: $(READY)  ## reading and writing JSON streams in several ways, with ratios
 	$(BIN)/python benchmarks/json_text.py

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raptor.explore import driver, tables, workers
-from raptor.explore.evaluation import Job, Record
+from raptor.explore.jobs import Job, Record
 from raptor.explore.page import study_page
 from raptor.explore.study import read_study
 

@@ -21,7 +21,6 @@ FLOORS = (
     ("output",),
     ("driver",),
     ("pipeline",),
-    ("evaluation",),
     ("search",),
     ("compiler", "analysis", "device"),
     ("rounds",),
@@ -37,7 +36,7 @@ FLOORS = (
 """Packages and modules of `raptor`, from the ground up."""
 
 _GAP = 50
-SHOWN = 19
+SHOWN = 18
 """Number of floors that are drawn; above are only `python -m raptor` and the printing of schemas."""
 
 

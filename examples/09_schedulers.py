@@ -9,7 +9,7 @@ import numpy as np
 
 import raptor.device
 from raptor.device.graph import Graph, Node
-from raptor.device.kernels import contraction, conv2d, matmul, matvec
+from raptor.device.kernels import contraction, convolution, matmul, matvec
 
 SIZE = 64
 
@@ -25,7 +25,7 @@ KERNELS: dict[str, Callable[[Graph], Node]] = {
     "mv": lambda graph: matvec(graph, square, square[0]),
     "3mm": lambda graph: matmul(graph, matmul(graph, square, square), matmul(graph, square, square)),
     "ab-acd-dbc": lambda graph: contraction(graph, "ab-acd-dbc", cube, values(8, 16, 8)),
-    "conv2d": lambda graph: conv2d(graph, values(1, 3, 12, 12), values(3, 3, 3, 3)),
+    "conv2d": lambda graph: convolution(graph, values(1, 3, 12, 12), values(3, 3, 3, 3)),
 }
 
 print(f"{'kernel':12}{'scheduler':12}{'writes':>7}{'products':>10}{'time, ms':>10}{'on crossbars':>14}")

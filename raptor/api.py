@@ -285,7 +285,7 @@ def compile(
     from raptor.frontend.segments import Wishes
     from raptor.hosting import Request, compile_any
     from raptor.mapping.knobs import DEFAULT, changed, parse_knobs
-    from raptor.search import EFFORT
+    from raptor.search.mappings import EFFORT
 
     fewest_writes = optimize is not None and GOAL.parse(optimize) == "writes"
     if fewest_writes and not rounds:

@@ -35,7 +35,7 @@ from raptor.output import contents, files
 from raptor.output.compile_report import make_report
 from raptor.output.writer import Artifacts
 from raptor.pim import GlobalMemory, PimProgram
-from raptor.search import EFFORT, search
+from raptor.search.mappings import EFFORT, search
 from raptor.spatial import Partition, Schedule
 from raptor.spatial.orders import BALANCED, STORED, Aim
 from raptor.target.arch import Target, check_network_size

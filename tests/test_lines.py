@@ -23,6 +23,7 @@ from raptor.graph.ir import Filter
 from raptor.graph.window import Window
 from raptor.mapping.file import mapping_file
 from raptor.mapping.knobs import DEFAULT
+from raptor.mapping.known import layer_plans
 from raptor.mapping.line_unfolding import (
     LineMatrix,
     bands,
@@ -30,9 +31,8 @@ from raptor.mapping.line_unfolding import (
     block_shape,
     line_blocks,
 )
-from raptor.mapping.rows import layer_plans
 from raptor.pim import PimProgram
-from raptor.search import Objective, figure_of, search
+from raptor.search.mappings import Objective, figure_of, search
 from raptor.target import isa
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models

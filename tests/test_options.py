@@ -2,15 +2,16 @@
 
 Every command runs with one option, with another, and with both, in the same states of a folder. With both, something
 must differ from each alone (exit status, standard output, files, what the engine was told), or the command must end
-with status 2 and a sentence. A new option without a value here fails the test of completeness. Pairs of options of the
-commands that take long are a sixth of all in the default suite, and all of them in the slow one.
+with status 2 and a sentence. A new option without a value here fails the test of completeness. The default suite tries
+a share of the pairs of those commands that take long, and the slow one all of them.
 """
 
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import BytesIO, TextIOWrapper
 from itertools import pairwise
@@ -25,9 +26,14 @@ import pytest
 import raptor
 from raptor.cli import app
 from raptor.common.errors import UserError
+from raptor.explore import driver, workers
+from raptor.explore.jobs import Job, Record
+from raptor.explore.study import read_study
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
-from validator import samples
+from tests.rounds.support import dense
+from validator import bit_true, samples
+from validator.accuracy import measure
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,65 @@ COMMANDS = {
             "--quiet": ("--quiet",),
         },
     ),
+    "validate: integers": Command(
+        ("validate", "int8"),
+        {
+            "--crossbar": ("--crossbar", "noisy"),
+            "--cells": ("--cells", "reram-wan2022"),
+            "--with": ("--with", "seed=3"),
+            "--device": ("--device", "integer"),
+            "--input": ("--input", "image.npy"),
+            "--seed": ("--seed", "4000"),
+            "--samples": ("--samples", "3"),
+            "--layers": ("--layers",),
+            "--engine": ("--engine", "python"),
+            "--schedule": ("--schedule", "round-robin"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy": Command(
+        ("accuracy", "int8", "--crossbar", "sliced"),
+        {
+            "--data": ("--data", "labelled.npz"),
+            "--cells": ("--cells", "isaac"),
+            "--with": ("--with", "adc_bits=3"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy: data": Command(
+        ("accuracy", "int8", "--data", "labelled.npz"),
+        {
+            "--crossbar": ("--crossbar", "noisy"),
+            "--cells": ("--cells", "isaac"),
+            "--samples": ("--samples", "2"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "accuracy: noisy": Command(
+        ("accuracy", "int8", "--data", "labelled.npz", "--crossbar", "noisy", "--cells", "reram-wan2022"),
+        {
+            "--with": ("--with", "programming_noise=0.2"),
+            "--sweep": ("--sweep", "adc_bits=2,3"),
+            "--chips": ("--chips", "2"),
+            "--samples": ("--samples", "2"),
+            "--calibration": ("--calibration", "1"),
+            "--csv": ("--csv", "found.csv"),
+            "--plot": ("--plot", "found.html"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "compile: rounds": Command(
+        ("compile", "wide.onnx", "--xbar", "8", "--cores", "2", "--xbars-per-core", "2", "--rounds"),
+        {
+            "--batch": ("--batch", "3"),
+            "--device": ("--device", "pcm-occ"),
+            **{k: COMPILE[k] for k in ("--mapping", "--weights", "--output", "--force", "--quiet")},
+        },
+    ),
     "run": Command(
         ("run", "out"),
         {
@@ -197,27 +262,32 @@ COMMANDS = {
             "--output": ("-o", "mine.json"),
             "--from": ("--from", "isaac"),
             **{k: COMPILE[k] for k in ("--cores", "--xbars-per-core", "--xbar", "--cell-bits")},
+            "--field": ("--field", "rob_size=3"),
             "--force": ("--force",),
             "--quiet": ("--quiet",),
         },
     ),
-    "accuracy": Command(
-        (
-            *("accuracy", "int8", "--data", "labelled.npz", "--crossbar", "noisy", "--with", "adc_bits=4"),
-            *("--with", "adc_range=calibrated", "--with", "programming_noise=0.1", "--sweep", "read_noise=0,0.1"),
-        ),
+    "explore new": Command(
+        ("explore", "new", "model.onnx"),
+        {"--output": ("-o", "other.toml"), "--force": ("--force",), "--quiet": ("--quiet",)},
+    ),
+    "explore run": Command(
+        ("explore", "run", "small.toml"),
         {
-            "--data": ("--data", "others.npz"),
-            "--crossbar": ("--crossbar", "sliced"),
-            "--cells": ("--cells", "isaac"),
-            "--with": ("--with", "dac_bits=4"),
-            "--sweep": ("--sweep", "adc_bits=3,4"),
-            "--chips": ("--chips", "2"),
-            "--samples": ("--samples", "3"),
-            "--calibration": ("--calibration", "1"),
+            "--workers": ("--workers", "3"),
+            "--trials": ("--trials", "3"),
+            "--verify": ("--verify", "1"),
+            "--pimsim": ("--pimsim", "missing"),
+            "--quiet": ("--quiet",),
+        },
+    ),
+    "explore show": Command(
+        ("explore", "show", "small.toml"),
+        {
+            "--html": ("--html", "found.html"),
             "--csv": ("--csv", "found.csv"),
-            "--plot": ("--plot", "found.html"),
             "--json": ("--json", "found.json"),
+            "--parquet": ("--parquet", "found.parquet"),
             "--quiet": ("--quiet",),
         },
     ),
@@ -225,8 +295,14 @@ COMMANDS = {
 }
 """Values that act alone, where anything can."""
 
-LONG = ("accuracy", "compile", "quantize", "validate")
-"""Commands that take long."""
+SHARES = {
+    "compile": 30,
+    **dict.fromkeys(
+        ("compile: rounds", "quantize", "validate", "validate: integers", "accuracy: noisy", "explore run"), 12
+    ),
+    **dict.fromkeys(("report", "run", "explain", "compare", "arch new", "inspect"), 6),
+}
+"""Commands that take long: one pair of options in so many is tried by the default suite."""
 
 ALWAYS_REFUSED = {
     "--engine": "needs the simulator itself",
@@ -237,6 +313,11 @@ ALWAYS_REFUSED = {
 
 WHERE_NEEDED = {"--host": "--isa"}
 """Options that act only where another one makes them necessary: the chip computes all of the model without it."""
+
+
+def kind(title: str) -> str:
+    """Returns the command of an entry of `COMMANDS`."""
+    return title.split(":")[0]
 
 
 def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
@@ -251,22 +332,17 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 UNTRIED: dict[str, set[str]] = {
-    "compile": {"--batch", "--chips", "--device", "--link", "--rounds"},
-    "validate": {"--cells", "--crossbar", "--with"},
-    "accuracy": {"--workers"},  # a promise of its own: any number of threads gives the same result
+    "compile": {"--chips", "--link", "--rounds"},
+    "accuracy": {"--workers"},
     "simulate": {"--rate"},
     "arch device": set(),
-    "arch new": {"--field"},
-    "explore new": {"--force", "--output", "--quiet"},
-    "explore run": {"--pimsim", "--quiet", "--trials", "--verify", "--workers"},
-    "explore show": {"--csv", "--html", "--json", "--parquet", "--quiet"},
 }
 """Options that have tests of their own, but whose pairs are not tried here yet. To become empty."""
 
 
 def test_every_option_of_every_command_has_a_value_here():
     for name, options in names_of(app.command()).items():
-        known = COMMANDS[name].options if name in COMMANDS else {}
+        known = [option for title, command in COMMANDS.items() if kind(title) == name for option in command.options]
         given = {option for option in known if option.startswith("-")} | UNTRIED.get(name, set())
         assert given == {o for o in options if o not in ("--help", "--debug", "--version")}, name
 
@@ -294,13 +370,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = folder / "spoilt" / "report.json"
     report.write_text(report.read_text().rstrip("\n") + " ")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
-    dense = make_model([node("Gemm", "x w", "y")], {"x": (1, 8)}, ["y"], {"w": random(8, 5)})
-    quantised = raptor.quantize(dense).onnx_bytes
-    raptor.compile(onnx.load_from_string(quantised), arch=folder / "chip.json").save(folder / "int8")
-    for name, seed in (("labelled", 2), ("others", 3)):
-        np.savez(folder / f"{name}.npz", x=random(6, 1, 8, seed=seed), y=np.arange(6) % 5)
+    onnx.save(dense(8, 40), str(folder / "wide.onnx"))
+    raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")
+    raptor.compile(folder / "int8.onnx", xbar=16, cores=2).save(folder / "int8")
+    (folder / "int8.onnx").unlink()
+    np.save(folder / "image.npy", random(1, 6))
+    np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
     np.savez(folder / "data.npz", x=random(6, 4, 6, 6), scale=random(6, 1, 6, 6, seed=1))
+    write_study(folder)
     return folder
+
+
+def write_study(folder: Path) -> None:
+    """Writes a study of three points. All have results, made up, and two are trials of it."""
+    text = """
+    objectives = { latency_ns = "min" }
+    study = { name = "NAME", models = ["model.onnx"], sampler = "grid", storage = "sqlite:///s.db", trials = TRIALS }
+    options = { arch = "small.json" }
+    space = { cores = [12, 13, 14] }
+    """
+    path = folder / "small.toml"
+
+    def made_up(_: object, jobs: Sequence[Job], __: object, done: Callable[[int, Record], None]) -> None:
+        for k in range(len(jobs)):
+            done(k, Record("ok", {"latency_ns": 3.0 - k}))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(workers, "evaluate_all", made_up)
+        for name, trials in (("other", "3"), ("small", "2")):
+            path.write_text(text.replace("NAME", name).replace("TRIALS", trials))
+            driver.run(read_study(path))
 
 
 def write_chip(path: Path, **converters: int) -> None:
@@ -318,7 +417,7 @@ class Runner:
     """Runs a command with some of its options, each combination once."""
 
     def __init__(self, name: str, folder: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.name, self.command, self.folder = name, COMMANDS[name], folder
+        self.name, self.command, self.folder = kind(name), COMMANDS[name], folder
         self.copy, self.monkeypatch = scratch / "copy", monkeypatch
         self.known: dict[frozenset[str], tuple[Observed, ...]] = {}
 
@@ -338,9 +437,9 @@ class Runner:
             if self.name == "compile":
                 shutil.rmtree("out")
             yield self.once(words)
-            if self.name in ("compile", "models", "quantize", "run", "arch new"):
+            if self.name in ("compile", "models", "quantize", "run", "arch new", "explore new"):
                 yield self.once(words)
-            if self.name == "validate":
+            if "out" in words and self.name == "validate":
                 yield self.once(["spoilt" if word == "out" else word for word in words])
         finally:
             self.monkeypatch.chdir(self.folder)
@@ -348,15 +447,27 @@ class Runner:
 
     def once(self, words: list[str]) -> Observed:
         told: list[object] = []
-        real = samples.run
+        real, calibrated = bit_true.run, measure.calibrated
 
         def spied(program: Any, inputs: Any, **options: Any) -> Any:
-            told.append(sorted(options.items()))
+            told.append((sorted(options.items()), program.crossbars and program.crossbars.setup))
             return real(program, inputs, **options)
 
+        def spied_calibration(program: Any, inputs: Any) -> Any:
+            told.append(len(given := list(inputs)))
+            return calibrated(program, given)
+
+        def counted(count: int) -> AbstractContextManager[workers.Submit]:
+            told.append(count)
+            return real_workers(count)
+
+        real_workers = workers.local
         out, err = TextIOWrapper(BytesIO()), TextIOWrapper(BytesIO())
         with self.monkeypatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
-            patched.setattr(samples, "run", spied)
+            for module in (samples, bit_true):
+                patched.setattr(module, "run", spied)
+            patched.setattr(measure, "calibrated", spied_calibration)
+            patched.setattr(workers, "local", counted)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:
                 app.main(words)
@@ -366,14 +477,14 @@ class Runner:
 def written(stream: TextIOWrapper) -> str:
     """Returns the printed text, without wall times."""
     stream.flush()
-    lines = stream.buffer.getvalue().decode().splitlines()
-    return "\n".join(line for line in lines if not line.startswith("seconds") and " s, tolerance" not in line)
+    text = re.sub(r" in \d+\.\d+ s\b", "", stream.buffer.getvalue().decode())
+    return "\n".join(line for line in text.splitlines() if not line.startswith("seconds"))
 
 
 def digest(folder: Path) -> str:
-    """Names and contents of all files, without wall times."""
+    """Names and contents of all files, without wall times, which are also in the database of a study."""
     found = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("s.db")):
         content = path.read_bytes()
         if path.name == "found.json":
             content = json.dumps(json.loads(content) | {"seconds": 0}).encode()
@@ -393,12 +504,12 @@ def test_every_option_acts_or_is_refused_beside_others(
 ):
     """One test per command, not per option, so that two options are run together only once."""
     runner = Runner(name, folder, tmp_path, monkeypatch)
-    share = 6 if name in LONG else 1
+    share = SHARES.get(name, 1)
     assert [fault for option in runner.command.options for fault in faults(runner, option, share)] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", SHARES)
 def test_every_option_acts_or_is_refused_beside_every_other(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -7,13 +7,8 @@ from hypothesis import strategies as st
 
 from raptor.mapping.decision import LineGrid
 from raptor.mapping.last_layers import LastLayers
-from raptor.mapping.plans import (
-    Plan,
-    choose,
-    in_order,
-    pareto,
-    share_cores,
-)
+from raptor.mapping.packing import share_cores
+from raptor.mapping.plans import Plan, choose, in_order, pareto
 
 XBARS = 20
 

@@ -7,6 +7,14 @@ import typer
 
 from validator.options import CrossbarKind
 
+
+def _devices() -> list[str]:
+    """Returns the presets of device files, for completion."""
+    from raptor.target.device_file import device_presets
+
+    return list(device_presets())
+
+
 Out = Annotated[Path, typer.Argument(help="Output directory of the compiler.", show_default=False)]
 Inputs = Annotated[
     list[str] | None,
@@ -17,7 +25,10 @@ Crossbar = Annotated[
     typer.Option(help="How crossbars compute; sliced and noisy are for integers.", show_default="exactly"),
 ]
 Cells = Annotated[
-    str | None, typer.Option(metavar="FILE|PRESET", help="Device file of the crossbars.", show_default="ideal")
+    str | None,
+    typer.Option(
+        metavar="FILE|PRESET", help="Device file of the crossbars.", show_default="ideal", autocompletion=_devices
+    ),
 ]
 CrossbarSettings = Annotated[
     list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="A setting of the crossbars, as adc_bits=8.")

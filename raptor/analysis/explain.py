@@ -34,8 +34,9 @@ from raptor.mapping.decision import (
 from raptor.mapping.decision import Layer as DecidedLayer
 from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.file import read_mapping
+from raptor.mapping.knobs import Knobs
+from raptor.mapping.known import layer_plans
 from raptor.mapping.plans import Plan, pareto
-from raptor.mapping.rows import Knobs, layer_plans
 from raptor.mapping.views import use_views
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport, read_report

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from raptor.cli import completion
 from raptor.common.errors import UserError
-from raptor.common.together import refuse_given
-from validator.options import CrossbarKind
+from raptor.common.together import refuse_given, was_given
+from validator.cli_options import Cells, Crossbar, CrossbarSettings, Out
 
 _WITH_DATA = {"sweep", "chips", "samples", "calibration", "workers", "csv", "plot"}
 _ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
@@ -16,7 +15,7 @@ _ANALOG = {"cells", "settings", "sweep", "chips", "calibration"}
 
 def command(
     context: typer.Context,
-    out: Annotated[Path, typer.Argument(help="Output directory of the compiler.")],
+    out: Out,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -25,21 +24,9 @@ def command(
             show_default="only what converters lose",
         ),
     ] = None,
-    crossbar: Annotated[
-        CrossbarKind | None, typer.Option(help="How crossbars compute.", show_default="exactly")
-    ] = None,
-    cells: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|PRESET",
-            help="Device file.",
-            show_default="ideal cells and converters",
-            autocompletion=completion.devices,
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="A setting, such as adc_bits=8.")
-    ] = None,
+    crossbar: Crossbar = None,
+    cells: Cells = None,
+    settings: CrossbarSettings = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUES", help="Settings to try: adc_bits=4:9, or read_noise=0,0.02,0.05."),
@@ -64,18 +51,21 @@ def command(
     from raptor.common import storage
     from raptor.common.console import Console
     from raptor.target.device_file import load_device
-    from validator.accuracy.measure import accuracy
+    from validator.accuracy.measure import accuracy, check_calibration
     from validator.accuracy.report import show, to_csv, to_json
     from validator.crossbar.settings import pairs
 
     _check(context, data, crossbar, sweep, csv, plot)
     given, swept = pairs("--with", settings or ()), read_sweep(sweep or ())
+    device = None if cells is None else load_device(cells)
+    if was_given(context, "calibration") and (crossbar == "sliced" or crossbar == "noisy"):
+        check_calibration(out, crossbar, device, given, swept)
     with progress(data, swept, chips, quiet=quiet) as tick:
         report = accuracy(
             out,
             data,
             crossbar=crossbar,
-            device=None if cells is None else load_device(cells),
+            device=device,
             settings=given,
             sweep=swept,
             chips=chips,

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from raptor.common.console import Console
 from raptor.explore.driver import Progress, Watch
-from raptor.explore.front import front, hypervolumes
+from raptor.explore.front import Covered, front
 from raptor.explore.study import Study
 from raptor.explore.trials import Outcome
 from raptor.explore.verifying import Check
@@ -21,53 +21,68 @@ _MOST_ROWS = 20
 def watching(study: Study, *, quiet: bool) -> Generator[Watch]:
     """Shows progress: a live table on a terminal, a line for each batch in a pipe."""
     console = Console(stderr=True)
-    begin = time.monotonic()
+    facts = _Facts(study)
     if quiet:
         yield lambda _: None
     elif console.is_terminal:
         with Live(console=console, transient=True, refresh_per_second=4) as live:
-            yield lambda progress: live.update(_live(study, progress, time.monotonic() - begin))
+            yield lambda progress: live.update(_live(facts.of(progress)))
     else:
-        yield _lines(study, console, begin)
+        yield _lines(facts, console)
 
 
-def _lines(study: Study, console: Console, begin: float) -> Watch:
+def _lines(facts: "_Facts", console: Console) -> Watch:
     shown = -1
 
     def line(progress: Progress) -> None:
         nonlocal shown
         if len(progress.outcomes) != shown:
             shown = len(progress.outcomes)
-            console.print(", ".join(f"{k} {v}" for k, v in _facts(study, progress, time.monotonic() - begin)))
+            console.print(", ".join(f"{k} {v}" for k, v in facts.of(progress)))
 
     return line
 
 
-def _live(study: Study, progress: Progress, seconds: float) -> Table:
+def _live(facts: Sequence[tuple[str, str]]) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
-    for name, value in _facts(study, progress, seconds):
+    for name, value in facts:
         table.add_row(name, value)
     return table
 
 
-def _facts(study: Study, progress: Progress, seconds: float) -> list[tuple[str, str]]:
-    """Returns trials, rate, time left, the best of each objective, hypervolume."""
-    done, feasible = progress.outcomes, [o for o in progress.outcomes if o.is_feasible]
-    rate = progress.evaluated / seconds if seconds else 0.0
-    found = [
-        ("trials", f"{len(done)} of {progress.count}"),
-        ("evaluated", f"{progress.evaluated}, {rate:.2f} a second; {progress.known} answered from the database"),
-    ]
-    fresh = len(done) - progress.before
-    if fresh > 0:
-        found.append(("time left", f"{seconds / fresh * (progress.count - len(done)):.0f} s"))
-    for name, way in study.objectives.items():
-        values = [o.figures[name] for o in feasible]
-        found.append((f"best {name}", f"{(min if way == 'min' else max)(values):.6g}" if values else "none yet"))
-    if done:
-        found.append(("hypervolume", f"{hypervolumes(study, done)[-1]:.4f}"))
-    return found
+class _Facts:
+    """Facts about a study that runs. Figures of trials are taken up once, as there may be very many."""
+
+    def __init__(self, study: Study) -> None:
+        self._begin = time.monotonic()
+        self._covered = Covered(study)
+        self._best: dict[str, float | None] = dict.fromkeys(study.objectives)
+        self._choose = {name: min if way == "min" else max for name, way in study.objectives.items()}
+        self._seen = 0
+
+    def of(self, progress: Progress) -> list[tuple[str, str]]:
+        """Returns trials, rate, time left, the best of each objective, hypervolume."""
+        self._follow(progress.outcomes)
+        seconds, done = time.monotonic() - self._begin, len(progress.outcomes)
+        rate = progress.evaluated / seconds if seconds else 0.0
+        found = [
+            ("trials", f"{done} of {progress.count}"),
+            ("evaluated", f"{progress.evaluated}, {rate:.2f} a second; {progress.known} answered from the database"),
+        ]
+        fresh = done - progress.before
+        if fresh > 0:
+            found.append(("time left", f"{seconds / fresh * (progress.count - done):.0f} s"))
+        found += [(f"best {n}", "none yet" if value is None else f"{value:.6g}") for n, value in self._best.items()]
+        return found + ([("hypervolume", f"{self._covered.share:.4f}")] if done else [])
+
+    def _follow(self, outcomes: Sequence[Outcome]) -> None:
+        self._covered.follow(outcomes)
+        for one in (o for o in outcomes[self._seen :] if o.is_feasible):
+            for name, known in self._best.items():
+                value = one.figures[name]
+                self._best[name] = value if known is None else self._choose[name](known, value)
+        self._seen = len(outcomes)
 
 
 def show_front(study: Study, outcomes: Sequence[Outcome], console: Console) -> None:

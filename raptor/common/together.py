@@ -15,6 +15,11 @@ def refuse_given(context: "typer.Context", parameters: Collection[str], reason: 
     Call this where a parameter would have no effect. `parameters`: names of the command function's arguments.
     """
     for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in parameters and source is not None and source.name == "COMMANDLINE":
+        if parameter.name in parameters and was_given(context, parameter.name or ""):
             raise UserError(f"{max(parameter.opts, key=len)}: {reason}")
+
+
+def was_given(context: "typer.Context", parameter: str) -> bool:
+    """Tells whether a parameter is on the command line, rather than at its default."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"

@@ -54,7 +54,7 @@ class Costs:
         return product.ns if product else mvmul_ns(self.target, 1)
 
     def product_pj(self, weights: int) -> float | None:
-        """Returns the energy of a product with a matrix of `weights`; None if the device file does not give it."""
+        """Returns the energy of products with so many weights in all; None if the device file does not give it."""
         product = self.device.product
         return product.pj_per_cell * weights * self.cells_per_weight if product else None
 
@@ -72,7 +72,8 @@ class Ledger:
         self._writers = [0.0] * min(costs.device.write.at_once or 0, info.crossbars)
         heapify(self._writers)
         self._writes = self._cells = self._worst = self._products = 0
-        self._busy_ns = self._pj_product = 0.0
+        self._weights_read = 0  # NOTE: a sum of energies would depend on the order of the products
+        self._busy_ns = 0.0
 
     def free_ns(self, crossbar: int | None) -> float:
         """Returns the time from which a crossbar has nothing to do; None stands for all."""
@@ -100,7 +101,7 @@ class Ledger:
         """Notes products of `vectors` with a matrix of `shape`, and returns the time at which they are done."""
         with self._lock:
             self._products += vectors
-            self._pj_product += (self._costs.product_pj(shape[0] * shape[1]) or 0.0) * vectors
+            self._weights_read += shape[0] * shape[1] * vectors
             start = max(ready_ns, self._free_ns[crossbar])
             return self._until(crossbar, start, self._product_ns * vectors)
 
@@ -118,7 +119,7 @@ class Ledger:
                 self._busy_ns,
                 time_ns,
                 None if pj is None else pj * self._cells,
-                self._pj_product if self._costs.device.product else None,
+                self._costs.product_pj(self._weights_read),
                 self._years(self._worst, time_ns),
                 self._years(self._cells / cells, time_ns),
             )

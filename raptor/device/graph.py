@@ -79,10 +79,10 @@ class Product(Node):
 
 @dataclass(eq=False, slots=True)
 class Host(Node):
-    """A function of the host. `additions`: numbers that it adds."""
+    """A function of the host. `operations`: how many operations of arithmetic it does."""
 
     function: Function
-    additions: int
+    operations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ class Graph:
 
     @property
     def share(self) -> float:
-        """Share of the work that runs on crossbars: multiply-accumulates of those and additions of the host."""
+        """Share of the work that runs on crossbars: multiply-accumulates of those and operations of the host."""
         on_crossbars = sum(op.macs for op in self.products)
-        on_host = sum(node.additions for node in self.nodes if isinstance(node, Host))
+        on_host = sum(node.operations for node in self.nodes if isinstance(node, Host))
         return on_crossbars / max(1, on_crossbars + on_host)
 
     def product(self, vectors: Value, matrix: Value) -> Product:
@@ -149,9 +149,9 @@ class Graph:
         self.nodes.append(node)
         return node
 
-    def host(self, function: Function, operands: Sequence[Node], shape: tuple[int, ...], additions: int = 0) -> Host:
+    def host(self, function: Function, operands: Sequence[Node], shape: tuple[int, ...], operations: int = 0) -> Host:
         """Adds a function of the host from arrays to an array of `shape`."""
-        node = Host(len(self.nodes), shape, tuple(operands), function, additions)
+        node = Host(len(self.nodes), shape, tuple(operands), function, operations)
         self.nodes.append(node)
         return node
 

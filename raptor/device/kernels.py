@@ -1,10 +1,12 @@
 """Kernels of linear algebra as graphs of products that fit crossbars: what OCC compiles.
 
 Matrices are cut into tiles, parts along the inner dimension are added by the host. A contraction becomes a product by
-transposing and reshaping (TTGT), a convolution by taking every window as a row (im2col).
+transposing and reshaping (TTGT), a convolution by taking every window as a row (im2col). Networks are in
+`raptor.device.networks`.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import Any
@@ -15,6 +17,31 @@ from raptor.common.errors import UserError
 from raptor.device.back_end import Array
 from raptor.device.errors import ShapeError
 from raptor.device.graph import Graph, Node, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Costs of a product of matrices.
+
+    `writes`: crossbars that are written if each tile of vectors writes its matrix; `fewest_writes`: if no matrix is
+    written twice. `products`: vectors that are multiplied. `macs`: multiply-accumulates on crossbars. `additions`:
+    those of the host. `cells`: share of the cells of the written crossbars that the matrix uses.
+    """
+
+    writes: int
+    fewest_writes: int
+    products: int
+    macs: int
+    additions: int
+    cells: float
+
+
+def counts(xbar: tuple[int, int], m: int, k: int, n: int) -> Counts:
+    """Returns the costs of `matmul` of [m, k] and [k, n] on crossbars of `xbar`, without computing it."""
+    rows, cols = xbar
+    bands, inner, columns = -(-m // rows), -(-k // rows), -(-n // cols)
+    tiles = inner * columns
+    return Counts(bands * tiles, tiles, m * tiles, m * k * n, m * n * (inner - 1), k * n / (tiles * rows * cols))
 
 
 def matmul(graph: Graph, a: Value, b: Value) -> Node:
@@ -69,26 +96,46 @@ def contraction(graph: Graph, formula: str, a: Value, b: Value) -> Node:
     return graph.host(unfold, [found], tuple(sizes[i] for i in result))
 
 
-def conv2d(graph: Graph, image: Value, filters: Value) -> Node:
-    """Adds a convolution of an image [n, c, h, w] with filters [o, c, kh, kw], without padding, of stride 1."""
+def kronecker(graph: Graph, matrices: Sequence[Value], x: Value) -> Node:
+    """Adds the Kronecker product of matrices [d, n] times vectors `x` [m, n, n, ...], without making the product.
+
+    Returns [m, d, d, ...]. Each matrix is a contraction of its own; the last comes first.
+    """
+    letters, found = "abcdefgh"[: len(matrices)], x
+    if len(_value(x).shape) != 1 + len(matrices) or len(matrices) > len(letters):
+        raise ShapeError(f"{len(matrices)} matrices do not fit vectors of shape {_value(x).shape}")
+    for letter, matrix in zip(reversed(letters), reversed(matrices), strict=True):
+        result = letters.replace(letter, "z")
+        found = contraction(graph, f"m{result}-m{letters}-z{letter}", found, matrix)
+    assert isinstance(found, Node)
+    return found
+
+
+def convolution(graph: Graph, image: Value, filters: Value, *, dilation: int = 1) -> Node:
+    """Adds a convolution of an image [n, c, ...] with filters [o, c, ...] of as many dimensions, one or more.
+
+    Without padding, of stride 1. `dilation`: distance of the elements that a filter reads.
+    """
     x, f = _value(image), _value(filters)
-    (n, c, h, w), (o, of, kh, kw) = x.shape, f.shape
-    if c != of or kh > h or kw > w:
+    (n, c, *dims), (o, of, *taps) = x.shape, f.shape
+    spans = [dilation * (tap - 1) + 1 for tap in taps]
+    if len(dims) != len(taps) or not taps or c != of or any(a > b for a, b in zip(spans, dims, strict=True)):
         raise ShapeError(f"filters {f.shape} do not fit an image of {x.shape}")
-    height, width = h - kh + 1, w - kw + 1
+    sizes = [dim - span + 1 for dim, span in zip(dims, spans, strict=True)]
+    inside, count = tuple(range(2, 2 + len(dims))), len(dims)
+    order = (0, *inside, 1, *(axis + count for axis in inside))
 
     def windows(value: Array) -> Array:
-        every = np.lib.stride_tricks.sliding_window_view(value, (kh, kw), axis=(2, 3))
-        return every.transpose(0, 2, 3, 1, 4, 5).reshape(n * height * width, c * kh * kw)
-
-    rows = _host(graph, windows, x, (n * height * width, c * kh * kw))
-    columns = _host(graph, lambda value: value.reshape(o, -1).T, f, (c * kh * kw, o))
-    found = matmul(graph, rows, columns)
+        every = np.lib.stride_tricks.sliding_window_view(value, spans, axis=inside)
+        read = every[(..., *[slice(None, None, dilation)] * count)]
+        return read.transpose(order).reshape(n * prod(sizes), c * prod(taps))
 
     def fold(value: Array) -> Array:
-        return value.reshape(n, height, width, o).transpose(0, 3, 1, 2)
+        return np.moveaxis(value.reshape(n, *sizes, o), -1, 1)
 
-    return graph.host(fold, [found], (n, o, height, width))
+    rows = _host(graph, windows, x, (n * prod(sizes), c * prod(taps)))
+    columns = _host(graph, lambda value: value.reshape(o, -1).T, f, (c * prod(taps), o))
+    return graph.host(fold, [matmul(graph, rows, columns)], (n, o, *sizes))
 
 
 def _formula(formula: str) -> tuple[str, str, str]:

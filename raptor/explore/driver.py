@@ -4,34 +4,25 @@ The database is the only state. A study that was stopped at any moment goes on w
 proposed again, and those whose results were ready are not evaluated again.
 """
 
-import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-import msgspec
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import OperationalError
 
-from raptor import __version__
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.explore import workers
 from raptor.explore.dashboard import Mirror
-from raptor.explore.evaluation import Job, Measuring, Record
-from raptor.explore.points import digest_of, options_of, settings_of
+from raptor.explore.jobs import Record
+from raptor.explore.planning import VERSION, Plan, job_of, plans_of
 from raptor.explore.proposing import Proposal, Proposer
 from raptor.explore.store import Entry, Store, UnreachableError, shown
-from raptor.explore.study import Model, Study
+from raptor.explore.study import Study
 from raptor.explore.trials import Outcome, Trial, outcome
-from validator.simulate.builtin import MODEL_VERSION
 
-VERSION = f"{__version__}, cycle model {MODEL_VERSION}"
-"""Results of one version are comparable, and used again."""
 _TRIES = 600
 """Most times, a second apart, that a server is asked which answered before and does not now."""
 
@@ -60,11 +51,11 @@ def run(study: Study, watch: Watch = lambda _: None) -> list[Outcome]:
     """
     results: dict[str, Record] = {}
     Store(study.storage).close()  # a wrong address is told at once
-    with _executor(study) as executor:
+    with _evaluator(study) as submit:
         tries = known = 0
         while True:
             try:
-                return _Driver(study, executor, results, watch).run()
+                return _Driver(study, submit, results, watch).run()
             except (OperationalError, StorageInternalError, UnreachableError) as e:
                 tries = tries + 1 if len(results) == known else 1
                 known = len(results)
@@ -73,7 +64,7 @@ def run(study: Study, watch: Watch = lambda _: None) -> list[Outcome]:
                 time.sleep(1)  # the server is restarted, say; what it has not got is in `results`
 
 
-def _executor(study: Study) -> AbstractContextManager[Executor]:
+def _evaluator(study: Study) -> AbstractContextManager[workers.Submit]:
     settings = study.file.run
     return workers.cluster(settings.scheduler) if settings.scheduler else workers.local(settings.workers)
 
@@ -81,8 +72,8 @@ def _executor(study: Study) -> AbstractContextManager[Executor]:
 class _Driver:
     """One connection to the database. `results`: all that this process has got, also what is not written yet."""
 
-    def __init__(self, study: Study, executor: Executor, results: dict[str, Record], watch: Watch) -> None:
-        self._study, self._executor, self._results, self._watch = study, executor, results, watch
+    def __init__(self, study: Study, submit: workers.Submit, results: dict[str, Record], watch: Watch) -> None:
+        self._study, self._submit, self._results, self._watch = study, submit, results, watch
         self._outcomes: list[Outcome] = []
         self._before = self._evaluated = self._known = 0
 
@@ -125,83 +116,43 @@ class _Driver:
 
     def _evaluate(self, store: Store, batch: Sequence[Proposal]) -> list[Outcome]:
         """Returns the outcomes of a batch. Equal jobs are evaluated once, and those with a stored result not at all."""
-        wanted = [[(model, job_of(self._study, model, p.point)) for model in self._study.models] for p in batch]
-        hashes = [data.sha256 for data in self._study.data] or [""] * len(self._study.models)
-        digests = [[digest(m, job, data) for (m, job), data in zip(jobs, hashes, strict=True)] for jobs in wanted]
-        jobs = {d: pair for ds, pairs in zip(digests, wanted, strict=True) for d, pair in zip(ds, pairs, strict=True)}
-        stored = store.results(jobs)
-        for d in self._results.keys() & jobs.keys() - stored.keys():
-            self._write(store, d, *jobs[d])
+        wanted = [plans_of(self._study, p.point) for p in batch]
+        plans = {plan.digest: plan for of_point in wanted for plan in of_point}
+        stored = store.results(plans)
+        for d in self._results.keys() & plans.keys() - stored.keys():
+            self._write(store, plans[d])
         self._results |= stored
-        missing = [d for d in jobs if d not in self._results]
-        self._known += sum(map(len, digests)) - len(missing)
+        missing = [plan for d, plan in plans.items() if d not in self._results]
+        self._known += sum(map(len, wanted)) - len(missing)
 
         def done(index: int, record: Record) -> None:
-            d = missing[index]
-            self._results[d] = record
-            self._write(store, d, *jobs[d])
+            self._results[missing[index].digest] = record
+            self._write(store, missing[index])
             self._evaluated += 1
             self._tell()
 
         limits = workers.Limits(self._study.file.run.timeout_s, self._study.file.run.memory_mb)
-        workers.evaluate_all(self._executor, [jobs[d][1] for d in missing], limits, done)
-        trials = [Trial(p.number, dict(p.point), ds, dict(p.notes)) for p, ds in zip(batch, digests, strict=True)]
-        return [outcome(self._study, t, [self._results[d] for d in t.digests]) for t in trials]
+        workers.evaluate_all(self._submit, [plan.job for plan in missing], limits, done)
+        return [self._outcome(p, of_point) for p, of_point in zip(batch, wanted, strict=True)]
 
-    def _write(self, store: Store, d: str, model: Model, job: Job) -> None:
-        store.add_result(Entry(d, model.sha256, job.options, self._results[d]), VERSION)
+    def _outcome(self, p: Proposal, plans: Sequence[Plan]) -> Outcome:
+        trial = Trial(p.number, dict(p.point), [plan.digest for plan in plans], dict(p.notes))
+        records = [self._results[d] for d in trial.digests]
+        return outcome(self._study, trial, [plan.job for plan in plans], records)
 
-
-def job_of(study: Study, model: Model, point: Mapping[str, Any]) -> Job:
-    """Returns the job of a model at a point."""
-    is_fixed = study.file.study.mapping == "fixed"
-    fields = {n.removeprefix("fields."): value for n, value in point.items() if n.startswith("fields.")}
-    options = options_of(study.file.options, {} if is_fixed else point)
-    for name in ("arch", "mapping"):
-        if name in options:
-            options[name] = _beside(study, options[name])
-    return Job(
-        str(model.path),
-        options,
-        study.needs("steady"),
-        fields if is_fixed else None,
-        _measuring(study, study.models.index(model), point),
-    )
-
-
-def _beside(study: Study, name: str) -> str:
-    """Returns the path of a file beside the study file; other names, of presets say, as they are."""
-    path = study.folder / name
-    return str(path) if path.is_file() else name
-
-
-def _measuring(study: Study, index: int, point: Mapping[str, Any]) -> Measuring | None:
-    part = study.file.accuracy
-    if part is None:
-        return None
-    shared = {name: str(value) for name, value in part.settings.items()}
-    given = part.model_dump(exclude={"data", "settings"})
-    if part.cells is not None:
-        given["cells"] = _beside(study, part.cells)
-    return Measuring(str(study.data[index].path), settings=shared | settings_of(point), **given)
-
-
-def digest(model: Model, job: Job, data_sha256: str) -> str:
-    """Returns the key of a result: all that it depends on, files by their contents."""
-    parts: list[Any] = [VERSION, model.sha256, job.options, job.is_steady, job.fields]
-    named = [job.options.get("arch"), job.options.get("mapping")]
-    if job.accuracy is not None:
-        parts.append(msgspec.to_builtins(job.accuracy) | {"data": data_sha256})
-        named.append(job.accuracy.cells)
-    found = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in named if name and Path(name).is_file()]
-    return digest_of(*parts, *found)
+    def _write(self, store: Store, plan: Plan) -> None:
+        entry = Entry(plan.digest, plan.model.sha256, plan.job.options, self._results[plan.digest])
+        store.add_result(entry, VERSION)
 
 
 def stored_outcomes(store: Store, study: Study) -> list[Outcome]:
     """Returns the outcomes of all trials in the database."""
     trials = store.trials(study.name)
     records = store.results(d for trial in trials for d in trial.digests)
-    return [outcome(study, trial, [records[d] for d in trial.digests]) for trial in trials]
+    return [
+        outcome(study, t, [job_of(study, m, t.point) for m in study.models], [records[d] for d in t.digests])
+        for t in trials
+    ]
 
 
 def read_outcomes(study: Study) -> list[Outcome]:

@@ -10,9 +10,11 @@ from raptor.explore.front import costs, hypervolumes
 from raptor.explore.points import Parameter
 from raptor.explore.study import Study
 from raptor.explore.trials import Outcome
-from raptor.reporting.figure import PALETTE, Figure, axis, buttons
+from raptor.reporting.figure import PALETTE, Figure, axis, menu
 
 _MOST_LINES = 300
+_MOST_DOTS = 4000
+"""Most dots of a kind: a browser takes 0.2 ms for each."""
 _GREY, _BLUE, _RED = "rgba(140, 150, 160, 0.55)", PALETTE[0], PALETTE[3]
 
 
@@ -20,24 +22,27 @@ def trade_offs(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome
     """Draws two objectives against each other, the front above all others; buttons choose the two."""
     names = list(study.objectives)
     pairs = list(combinations(names, 2)) or [("trial", names[0])]
+    points = {repr(o.trial.point): o for o in reversed(outcomes)}.values()
     kinds = (
-        ("breaks a limit", [o for o in outcomes if o.has_figures and not o.is_feasible], _GREY, 6),
-        ("feasible", [o for o in outcomes if o.is_feasible], _BLUE, 7),
+        (*_evenly("breaks a limit", [o for o in points if o.has_figures and not o.is_feasible]), _GREY, 6),
+        (*_evenly("feasible", [o for o in points if o.is_feasible]), _BLUE, 7),
         ("front", list(best), _RED, 10),
     )
     data = [
-        _dots(name, chosen, pair, colour, size, visible=k == 0)
-        for k, pair in enumerate(pairs)
-        for name, chosen, colour, size in kinds
+        _dots(study, name, chosen, colour, size) | _places(chosen, pairs[0]) for name, chosen, colour, size in kinds
     ]
     layout: dict[str, Any] = {"xaxis": _axis(pairs[0][0]), "yaxis": _axis(pairs[0][1])}
     if len(pairs) > 1:
-        menus = buttons([f"{y} over {x}" for x, y in pairs], len(kinds))
-        for choice, (x, y) in zip(menus[0]["buttons"], pairs, strict=True):
-            choice["method"] = "update"
-            choice["args"].append({"xaxis.title.text": x, "yaxis.title.text": y})
-        layout["updatemenus"] = menus
+        layout["updatemenus"] = [menu([_choice([chosen for _, chosen, *_ in kinds], pair) for pair in pairs])]
     return Figure("trade-offs", data, layout, height=520)
+
+
+def _evenly(name: str, points: Sequence[Outcome]) -> tuple[str, Sequence[Outcome]]:
+    """Returns a name and points; of very many, some that are evenly spread, and a name that says so."""
+    if len(points) <= _MOST_DOTS:
+        return name, points
+    shown = points[:: -(-len(points) // _MOST_DOTS)]
+    return f"{name} ({len(shown)} of {len(points)})", shown
 
 
 def _axis(name: str) -> dict[str, Any]:
@@ -46,19 +51,30 @@ def _axis(name: str) -> dict[str, Any]:
     return axis(name, type="log", exponentformat="power", dtick="D1")
 
 
-def _dots(
-    name: str, chosen: Sequence[Outcome], pair: tuple[str, str], colour: str, size: int, *, visible: bool
-) -> Mapping[str, Any]:
+def _choice(kinds: Sequence[Sequence[Outcome]], pair: tuple[str, str]) -> dict[str, Any]:
+    """Makes a button that moves all dots to their places for a pair of objectives."""
+    places = [_places(chosen, pair) for chosen in kinds]
+    moved = {key: [place[key] for place in places] for key in places[0]}
+    titles = {"xaxis.title.text": pair[0], "yaxis.title.text": pair[1]}
+    return {"label": f"{pair[1]} over {pair[0]}", "method": "update", "args": [moved, titles]}
+
+
+def _places(chosen: Sequence[Outcome], pair: tuple[str, str]) -> dict[str, Any]:
+    return {"x": [_figure(o, pair[0]) for o in chosen], "y": [_figure(o, pair[1]) for o in chosen]}
+
+
+def _dots(study: Study, name: str, chosen: Sequence[Outcome], colour: str, size: int) -> dict[str, Any]:
+    """Makes the dots of a kind, without their places. What is shown of a point is put together in the browser."""
+    parameters = [p.name for p in study.space]
+    hover = ", ".join(f"{name} %{{customdata[{k}]}}" for k, name in enumerate(parameters, 1))
     return {
         "type": "scatter",
         "mode": "markers",
         "name": name,
-        "x": [_figure(o, pair[0]) for o in chosen],
-        "y": [_figure(o, pair[1]) for o in chosen],
-        "text": [_hover(o) for o in chosen],
-        "hovertemplate": "%{text}<br>" + f"{pair[0]} %{{x:.5g}}<br>{pair[1]} %{{y:.5g}}<extra></extra>",
+        "customdata": [[o.trial.number, *(o.trial.point[name] for name in parameters)] for o in chosen],
+        "hovertemplate": f"trial %{{customdata[0]}}: {hover}<br>%{{xaxis.title.text}} %{{x:.5g}}"
+        "<br>%{yaxis.title.text} %{y:.5g}<extra></extra>",
         "marker": {"color": colour, "size": size, "line": {"width": 0}},
-        "visible": visible,
     }
 
 
@@ -66,13 +82,10 @@ def _figure(one: Outcome, name: str) -> float:
     return float(one.trial.number) if name == "trial" else float(f"{one.figures[name]:.6g}")
 
 
-def _hover(one: Outcome) -> str:
-    return f"trial {one.trial.number}: " + ", ".join(f"{k} {v}" for k, v in one.trial.point.items())
-
-
 def parallel(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -> Figure:
     """Draws each point as a line across all parameters and objectives; those of the front are red."""
-    others = [o for o in outcomes if o.is_feasible and o not in best]
+    shown_apart = {o.trial.number for o in best}
+    others = [o for o in outcomes if o.is_feasible and o.trial.number not in shown_apart]
     every = max(1, -(-len(others) // _MOST_LINES))
     shown = others[::every] + list(best)
     places = [_parameter_axis(p, shown) for p in study.space] + [_figure_axis(name, shown) for name in study.objectives]

@@ -30,45 +30,85 @@ def front(study: Study, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """
     feasible = list({digest_of(o.trial.point): o for o in outcomes[::-1] if o.is_feasible}.values())
     table = costs(study, feasible)
-    best = [o for o, row in zip(feasible, table, strict=True) if not _is_dominated(row, table)]
-    return sorted(best, key=lambda o: (*costs(study, [o])[0], digest_of(o.trial.point)))
+    best = [(tuple(table[i]), digest_of(feasible[i].trial.point), feasible[i]) for i in _undominated(table)]
+    return [one for *_, one in sorted(best, key=lambda found: found[:2])]
 
 
-def _is_dominated(row: Floats, table: Floats) -> bool:
-    return bool(((table <= row).all(axis=1) & (table < row).any(axis=1)).any())
-
-
-def hypervolumes(study: Study, outcomes: Sequence[Outcome]) -> Floats:
-    """Returns the hypervolume after each trial, as a share of the box that the reference and the best values span.
-
-    The reference is a little worse than the worst feasible values of the first batch that has any.
-    """
-    reference = _reference(study, outcomes)
-    found = np.zeros(len(outcomes))
-    if reference is None:
-        return found
-    best: Floats = costs(study, [o for o in outcomes if o.is_feasible]).min(axis=0)
-    box = float(np.prod(reference - best)) or 1.0
-    shown: Floats = np.empty((0, reference.size))
-    volume = 0.0
-    for i, one in enumerate(outcomes):
-        if one.is_feasible:
-            row = costs(study, [one])[0]
-            if bool((row < reference).all()) and not (shown <= row).all(axis=1).any():
-                shown = np.vstack([shown[~(row <= shown).all(axis=1)], row])
-                volume = hypervolume(shown, reference) / box
-        found[i] = volume
+def _undominated(table: Floats) -> list[int]:
+    """Returns the rows that no other row is as good as in all columns and better in one."""
+    found: list[int] = []
+    kept, count = np.empty_like(table), 0
+    for i in np.lexsort(table.T[::-1]).tolist():  # what beats a row comes before it
+        rows = kept[:count]
+        if not ((rows <= table[i]).all(axis=1) & (rows < table[i]).any(axis=1)).any():
+            kept[count] = table[i]
+            count += 1
+            found.append(i)
     return found
 
 
-def _reference(study: Study, outcomes: Sequence[Outcome]) -> Floats | None:
-    batch = study.file.study.batch
-    for first in range(0, len(outcomes), batch):
-        feasible = [o for o in outcomes[first : first + batch] if o.is_feasible]
-        if feasible:
-            worst = costs(study, feasible).max(axis=0)
-            return worst + np.abs(worst) * (_MARGIN - 1) + 1e-9
-    return None
+class Covered:
+    """Hypervolume of a study as its outcomes come: the volume between feasible points and a reference.
+
+    The reference is a little worse than the worst feasible values of the first batch that has any.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._seen = 0
+        self._reference: Floats | None = None
+        self._best: Floats = np.empty(0)
+        self._front: Floats = np.empty((0, len(study.objectives)))
+        self._volume = 0.0
+
+    def follow(self, outcomes: Sequence[Outcome]) -> list[float]:
+        """Takes the outcomes so far, whole batches. Returns the volumes after each of those that are new."""
+        found: list[float] = []
+        batch = self._study.file.study.batch
+        for first in range(self._seen, len(outcomes), batch):
+            part = outcomes[first : first + batch]
+            self._refer(part)
+            for one in part:
+                self._add(one)
+                found.append(self._volume)
+        self._seen = len(outcomes)
+        return found
+
+    @property
+    def share(self) -> float:
+        """Share of the box that the reference and the best values span."""
+        return 0.0 if self._reference is None else self._volume / self.box
+
+    @property
+    def box(self) -> float:
+        """Volume that the reference and the best values span; 1 if there is none."""
+        return 1.0 if self._reference is None else float(np.prod(self._reference - self._best)) or 1.0
+
+    def _refer(self, batch: Sequence[Outcome]) -> None:
+        """Chooses the reference by the first batch with feasible points."""
+        feasible = [o for o in batch if o.is_feasible]
+        if self._reference is None and feasible:
+            worst: Floats = costs(self._study, feasible).max(axis=0)
+            self._reference = worst + np.abs(worst) * (_MARGIN - 1) + 1e-9
+            self._best = worst
+
+    def _add(self, one: Outcome) -> None:
+        if self._reference is None or not one.is_feasible:
+            return
+        row: Floats = costs(self._study, [one])[0]
+        self._best = np.minimum(self._best, row)
+        if not bool((row < self._reference).all()) or (self._front <= row).all(axis=1).any():
+            return
+        known = hypervolume(_thinned(np.maximum(self._front, row)), self._reference)
+        sides: Floats = self._reference - row
+        self._volume += max(0.0, float(sides.prod()) - known)
+        self._front = np.vstack([self._front[~(row <= self._front).all(axis=1)], row])
+
+
+def hypervolumes(study: Study, outcomes: Sequence[Outcome]) -> Floats:
+    """Returns the hypervolume after each trial, as a share of the box that the reference and the best values span."""
+    covered = Covered(study)
+    return np.array(covered.follow(outcomes), np.float64) / covered.box
 
 
 def hypervolume(table: Floats, reference: Floats) -> float:
@@ -81,19 +121,17 @@ def hypervolume(table: Floats, reference: Floats) -> float:
     if len(reference) == 1:
         return float(reference[0] - table.min())
     order = table[np.argsort(table[:, -1], kind="stable")]
-    edges = np.append(order[:, -1], reference[-1])
-    heights = np.diff(edges)
+    heights = np.diff(np.append(order[:, -1], reference[-1]))
+    if len(reference) == 2:
+        return float(heights @ (reference[0] - np.minimum.accumulate(order[:, 0])))
     return sum(
-        float(height) * hypervolume(_front_of(order[: k + 1, :-1]), reference[:-1])
+        float(height) * hypervolume(order[: k + 1, :-1], reference[:-1])
         for k, height in enumerate(heights)
         if height > 0
     )
 
 
-def _front_of(table: Floats) -> Floats:
-    """Returns the rows that no other row is as good as in all columns."""
-    kept = np.empty((0, table.shape[1]))
-    for row in table[np.lexsort(table.T[::-1])]:
-        if not (kept <= row).all(axis=1).any():
-            kept = np.vstack([kept, row])
-    return kept
+def _thinned(table: Floats) -> Floats:
+    """Returns the rows that no other row is as good as in all columns, one of equal ones."""
+    rows = np.unique(table, axis=0)
+    return rows[_undominated(rows)]

@@ -27,7 +27,7 @@ def importances(study: Study, outcomes: Sequence[Outcome]) -> Mapping[str, Mappi
     found = found[:: -(-len(found) // _MOST)]
     kinds = distributions(study.space)
     copy = optuna.create_study(directions=directions(study))
-    copy.add_trials([frozen(study, kinds, o, {}) for o in found])
+    copy.add_trials([frozen(study, kinds, o) for o in found])
     varied = [p.name for p in study.space if len({o.trial.point[p.name] for o in found}) > 1]
     return {name: _shares(copy, k, varied) for k, name in enumerate(study.objectives)}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Direction = Literal["min", "max"]
-Need = Literal["steady", "accuracy"]
+Need = Literal["steady", "accuracy", "endurance"]
 
 _TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _ENERGIES = {"pJ": 1.0, "nJ": 1e3, "uJ": 1e6, "mJ": 1e9, "J": 1e12}
@@ -20,7 +20,8 @@ _LIMIT = re.compile(r"(<=|>=)\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
 class Metric:
     """A figure. `units`: names that a limit may have, with their size. `joined`: of several models together.
 
-    `needs`: what it takes beside a simulation of one sample: one of several (`steady`), or labelled data (`accuracy`).
+    `needs`: what it takes beside a simulation of one sample: one of several (`steady`), labelled data (`accuracy`), or
+    a device file that says how often a cell can be written (`endurance`).
     """
 
     meaning: str
@@ -40,11 +41,23 @@ METRICS: Mapping[str, Metric] = {
     "cells": Metric("cells of all crossbars of the chip", _PLAIN),
     "local_bytes": Metric("local memory of the core that needs most (the most)", _BYTES),
     "instructions": Metric("instructions of all cores (the sum)", _PLAIN, sum),
+    "writes": Metric("writes of the worst cell for a sample, by rounds (the most)", _PLAIN),
+    "wear_per_year": Metric(
+        "share of the life of the worst cell that a year takes (the most)", _PLAIN, max, "endurance"
+    ),
     "top1": Metric("share of samples whose label has the largest score (the least)", _PLAIN, min, "accuracy"),
     "top5": Metric("share of samples whose label is among the first five (the least)", _PLAIN, min, "accuracy"),
+    "adc_bits": Metric("bits of the converters (the most)", _PLAIN, max, "accuracy"),
     "agreement": Metric("share of samples with the answer of onnxruntime (the least)", _PLAIN, min, "accuracy"),
 }
 """All figures by name. In brackets: of several models together."""
+WITHOUT: Mapping[Need | None, str] = {
+    None: "not known",
+    "steady": "not known",
+    "accuracy": "the data have no labels, or the converters are ideal",
+    "endurance": "the device file does not say how often a cell can be written",
+}
+"""Reasons why a program has no figure of its kind."""
 
 
 @dataclass(frozen=True, slots=True)

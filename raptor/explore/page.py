@@ -14,6 +14,8 @@ from raptor.explore.tables import Row
 from raptor.explore.trials import Outcome
 from raptor.reporting.page import render, script_json
 
+_BETWEEN = " --"
+
 
 def study_page(study: Study, outcomes: Sequence[Outcome], rows: Sequence[Row]) -> str:
     """Writes the page. `rows`: see `raptor.explore.tables.rows`."""
@@ -53,7 +55,15 @@ def _facts(study: Study, outcomes: Sequence[Outcome], best: Sequence[Outcome]) -
 def _compact(rows: Sequence[Row]) -> dict[str, Any]:
     """Returns the rows as columns, in which texts that repeat are numbers of a list."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return {"names": names, "columns": [_column([row.get(name) for row in rows]) for name in names]}
+    columns = [(_commands if name == "commands" else _column)([row.get(name) for row in rows]) for name in names]
+    return {"names": names, "columns": columns}
+
+
+def _commands(values: Sequence[Any]) -> dict[str, Any]:
+    """Returns texts as numbers of the pieces between their options, most of which repeat."""
+    lines = [text.split(_BETWEEN) for text in values]
+    pieces = {piece: k for k, piece in enumerate(dict.fromkeys(piece for line in lines for piece in line))}
+    return {"pieces": list(pieces), "between": _BETWEEN, "lines": [[pieces[p] for p in line] for line in lines]}
 
 
 def _column(values: list[Any]) -> dict[str, Any]:

@@ -7,18 +7,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any, cast
 
-from raptor.common.arguments import whole
+from raptor.common.arguments import flag, path, whole
 from raptor.common.errors import UserError
 from raptor.common.options import REQUANT, parse_mapping, parse_xbar
 from raptor.mapping.knobs import parse_knobs
 from raptor.target.arch import check_source
 from raptor.target.arch.fields import find_field
+from raptor.target.arch.links import parse_link
+from raptor.target.device_file import load_device
 from validator.crossbar.settings import check_setting
 
 Value = bool | int | float | str
-WHOLE = ("cores", "xbars_per_core", "cell_bits", "bits")
+WHOLE = ("cores", "xbars_per_core", "cell_bits", "bits", "chips", "batch")
+FILES = ("arch", "mapping", "device")
+"""Options that may name a file, which is looked for beside the study file first."""
 GROUPS = ("fields", "knobs")
 """Options that are tables: a parameter is one entry of them, such as `fields.rob_size`."""
 TABLES = (*GROUPS, "crossbar")
@@ -60,7 +65,13 @@ class Parameter:
         return int(value) if self.is_whole else float(f"{value:.12g}")
 
 
-def check_values(name: str, values: Sequence[Value]) -> None:
+def beside(folder: Path, name: str) -> str:
+    """Returns the path of a file in the folder of the study; other names, of presets say, as they are."""
+    file = folder / name
+    return str(file) if file.is_file() else name
+
+
+def check_values(name: str, values: Sequence[Value], folder: Path) -> None:
     """Raises `UserError` for a parameter that is no option, and for values that no chip could have."""
     group, _, rest = name.partition(".")
     if group == "fields" and rest:
@@ -76,7 +87,11 @@ def check_values(name: str, values: Sequence[Value]) -> None:
         )
     check = _CHECKS.get(name, lambda value: parse_knobs({rest: value}))
     for value in values:
-        check(value)
+        check(beside(folder, value) if name in FILES and isinstance(value, str) else value)
+
+
+def _check_device(value: Value) -> object:
+    return load_device(path("device", value))
 
 
 _CHECKS: Mapping[str, Callable[[Value], object]] = {
@@ -84,6 +99,9 @@ _CHECKS: Mapping[str, Callable[[Value], object]] = {
     "mapping": parse_mapping,
     "arch": check_source,
     "requant": REQUANT.parse,
+    "link": parse_link,
+    "rounds": partial(flag, "rounds"),
+    "device": _check_device,
 } | {name: partial(whole, name, least=1) for name in WHOLE}
 """Checks of the values of parameters by name."""
 
@@ -119,9 +137,9 @@ def digest_of(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def command(model: str, options: Mapping[str, Any]) -> str:
-    """Returns the command that compiles a model with these options."""
-    words = ["raptor", "compile", model]
+def command(model: str, options: Mapping[str, Any], out: str = "out") -> str:
+    """Returns the command that compiles a model with these options to a directory."""
+    words = ["raptor", "compile", model] + ([] if out == "out" else ["-o", out])
     for name, value in options.items():
         words += list(_words(name, value))
     return shlex.join(words)

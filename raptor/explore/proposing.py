@@ -19,6 +19,8 @@ from raptor.explore.study import Study
 from raptor.explore.trials import Note, Outcome
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
+_GENERATION = "generation"
+"""Name of the note in which a trial of NSGA-II has its generation."""
 
 
 def distributions(space: Sequence[Parameter]) -> dict[str, BaseDistribution]:
@@ -46,14 +48,54 @@ class Proposal:
 
 
 class _Nsga2(NSGAIISampler):
-    """NSGA-II in a space that is known. Optuna's own looks for it in all trials, again for each new one."""
+    """NSGA-II in a space that is known, with parents that are known.
 
-    def __init__(self, kinds: Mapping[str, BaseDistribution], seed: int, population_size: int) -> None:
-        super().__init__(seed=seed, population_size=population_size)
+    Optuna's own looks for both among all trials, again for each new one.
+    """
+
+    def __init__(self, kinds: Mapping[str, BaseDistribution], seed: int, size: int, parents: list[FrozenTrial]) -> None:
+        super().__init__(seed=seed, population_size=size)
         self._kinds = {name: kind for name, kind in sorted(kinds.items()) if not kind.single()}
+        self._parents = parents
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self._kinds
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return self._child_generation_strategy(study, search_space, self._parents) if self._parents else {}
+
+    def best(self, study: optuna.Study, trials: list[FrozenTrial]) -> list[FrozenTrial]:
+        """Returns those trials of a generation and its parents that are the next parents, in their order."""
+        return sorted(self._elite_population_selection_strategy(study, trials), key=lambda t: t.number)
+
+
+class _Generations:
+    """The generations of NSGA-II: the number of the one that grows, its parents, and its members with figures."""
+
+    def __init__(self, study: optuna.Study, size: int) -> None:
+        self._study, self._size = study, size
+        self.number = 0
+        self.parents: list[FrozenTrial] = []
+        self._members: list[FrozenTrial] = []
+
+    def add(self, trial: FrozenTrial, generation: int) -> None:
+        """Adds a trial that has ended."""
+        if generation > self.number:
+            self._end()
+        if trial.state == TrialState.COMPLETE:
+            self._members.append(trial)
+
+    def begin_batch(self) -> None:
+        """Begins the next generation if this one is complete."""
+        if len(self._members) >= self._size:
+            self._end()
+
+    def _end(self) -> None:
+        self.parents = _Nsga2({}, 0, self._size, []).best(self._study, self._members + self.parents)
+        self._members = []
+        self.number += 1
 
 
 class Proposer:
@@ -64,11 +106,19 @@ class Proposer:
         self._kinds = distributions(study.space)
         self._optuna = optuna.create_study(directions=directions(study))
         self._asked: list[optuna.Trial] = []
-        self._optuna.add_trials([self._frozen(outcome) for outcome in done])
+        self._generations = _Generations(self._optuna, max(2, study.file.study.batch))
+        self._optuna.add_trials([frozen(study, self._kinds, outcome) for outcome in done])
+        for trial, outcome in zip(self._trials, done, strict=True):
+            self._generations.add(trial, int(outcome.trial.notes.get(_GENERATION, 0)))
+
+    @property
+    def _trials(self) -> list[FrozenTrial]:
+        return self._optuna.get_trials(deepcopy=False)
 
     def propose(self, count: int) -> list[Proposal]:
         """Returns the next points; fewer than `count` at the end of a grid."""
-        first = len(self._optuna.get_trials(deepcopy=False))
+        first = len(self._trials)
+        self._generations.begin_batch()
         if self._study.file.study.sampler == "grid":
             points = islice(grid(self._study.space), first, first + count)
             for point in points:
@@ -77,8 +127,8 @@ class Proposer:
         else:
             for k in range(count):
                 self._ask(first + k)
-        known = self._optuna.get_trials(deepcopy=False)
-        return [Proposal(t.number, t.params, _notes(known[t.number])) for t in self._asked]
+        notes = {_GENERATION: self._generations.number} if self._study.file.study.sampler == "nsga2" else {}
+        return [Proposal(t.number, t.params, notes) for t in self._asked]
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
         """Takes the outcomes of all points that were proposed last."""
@@ -89,6 +139,8 @@ class Proposer:
                 self._optuna.tell(trial, values(self._study, outcome))
             else:
                 self._optuna.tell(trial, state=TrialState.FAIL)
+        for trial in self._trials[len(self._trials) - len(outcomes) :]:
+            self._generations.add(trial, self._generations.number)
         self._asked = []
 
     def _ask(self, number: int) -> None:
@@ -102,17 +154,9 @@ class Proposer:
             case "tpe":
                 return TPESampler(seed=seed)
             case "nsga2":
-                return _Nsga2(self._kinds, seed, max(2, settings.batch))
+                return _Nsga2(self._kinds, seed, max(2, settings.batch), self._generations.parents)
             case _:
                 return RandomSampler(seed=seed)
-
-    def _frozen(self, outcome: Outcome) -> FrozenTrial:
-        return frozen(self._study, self._kinds, outcome, outcome.trial.notes)
-
-
-def _notes(trial: FrozenTrial) -> dict[str, Note]:
-    """Returns what a sampler notes about a trial: for NSGA-II, its generation."""
-    return {name: note for name, note in trial.system_attrs.items() if isinstance(note, Note)}
 
 
 def directions(study: Study) -> list[Literal["minimize", "maximize"]]:
@@ -125,9 +169,7 @@ def values(study: Study, outcome: Outcome) -> list[float]:
     return [outcome.figures[name] for name in study.objectives]
 
 
-def frozen(
-    study: Study, kinds: Mapping[str, BaseDistribution], outcome: Outcome, notes: Mapping[str, Any]
-) -> FrozenTrial:
+def frozen(study: Study, kinds: Mapping[str, BaseDistribution], outcome: Outcome) -> FrozenTrial:
     """Returns a trial that has ended as Optuna holds it."""
     return create_trial(
         state=TrialState.COMPLETE if outcome.has_figures else TrialState.FAIL,
@@ -135,6 +177,5 @@ def frozen(
         params=dict(outcome.trial.point),
         distributions=dict(kinds),
         constraints=dict(outcome.excess),
-        system_attrs=dict(notes),
         user_attrs={"state": outcome.state, "reason": outcome.reason},
     )

@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from raptor.common.errors import UserError
-from raptor.explore.evaluation import Record
+from raptor.explore.jobs import Record
 from raptor.explore.trials import Trial
 
 _TABLES = sql.MetaData()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from raptor.common.errors import UserError
 from raptor.common.strict import Items, Named, Schema, faults
@@ -23,6 +23,7 @@ _MOST_POINTS = 10**6
 OPTIONS = (
     *("xbar", "cores", "xbars_per_core", "bits", "cell_bits", "arch", "fields", "shapes", "dims", "constants"),
     *("mapping", "knobs", "base_isa", "requant", "host", "host_ops", "host_nodes"),
+    *("chips", "link", "rounds", "batch", "device"),
 )
 """Keywords of `raptor.compile` that all points of a study can share."""
 
@@ -95,26 +96,19 @@ class StudyFile(Schema):
     objectives: Annotated[Named[Direction], Field(min_length=1)]
     constraints: Annotated[Named[str], Field(default_factory=dict)]
 
-    @field_validator("objectives", "constraints")
+    @field_validator("objectives", "constraints", "options")
     @classmethod
-    def _are_figures(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+    def _are_known(cls, value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
+        what, known = ("option", OPTIONS) if info.field_name == "options" else ("figure", METRICS)
         for name in value:
-            if name not in METRICS:
-                raise ValueError(f"no such figure: {name[:80]!r}; expected some of: {', '.join(METRICS)}")
-        return value
-
-    @field_validator("options")
-    @classmethod
-    def _are_options(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name in value:
-            if name not in OPTIONS:
-                raise ValueError(f"no such option: {name[:80]!r}; expected some of: {', '.join(OPTIONS)}")
+            if name not in known:
+                raise ValueError(f"no such {what}: {name[:80]!r}; expected some of: {', '.join(known)}")
         return value
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A file of a study, a model or data: its name in the study, where it is, and the SHA-256 of its bytes."""
+class File:
+    """A file of a study: its name there, where it is, and the SHA-256 of its bytes."""
 
     name: str
     path: Path
@@ -122,16 +116,19 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
-    """A checked study. `folder`: of the study file; `space`: parameters in the order of the file.
+class Model(File):
+    """A model of a study. `data`: labelled data, if its accuracy is measured."""
 
-    `data`: labelled data of each model; none if no accuracy is measured.
-    """
+    data: File | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A checked study. `folder`: of the study file; `space`: parameters in the order of the file."""
 
     file: StudyFile
     folder: Path
     models: tuple[Model, ...]
-    data: tuple[Model, ...]
     space: tuple[Parameter, ...]
     limits: tuple[Limit, ...]
 
@@ -174,7 +171,7 @@ class Study:
     def _accuracy(self) -> dict[str, Any]:
         if self.file.accuracy is None:
             return {}
-        return {"accuracy": self.file.accuracy.model_dump() | {"data": [d.sha256 for d in self.data]}}
+        return {"accuracy": self.file.accuracy.model_dump() | {"data": [m.data.sha256 for m in self.models if m.data]}}
 
 
 def read_study(path: Path) -> Study:
@@ -199,7 +196,7 @@ def read_study(path: Path) -> Study:
 
 
 def _study(file: StudyFile, folder: Path) -> Study:
-    space = tuple(_parameters(file.space, ""))
+    space = tuple(_parameters(file.space, "", folder))
     limits: list[Limit] = []
     for name, text in file.constraints.items():
         try:
@@ -207,11 +204,13 @@ def _study(file: StudyFile, folder: Path) -> Study:
         except ValueError as e:
             raise UserError(f"constraints.{name}: {e}") from e
     _check(file, space)
-    models = tuple(_file("study.models", name, folder) for name in file.study.models)
-    return Study(file, folder, models, tuple(_data(file, folder)), space, tuple(limits))
+    data = list(_data(file, folder)) or [None] * len(file.study.models)
+    files = [_file("study.models", name, folder) for name in file.study.models]
+    models = tuple(Model(f.name, f.path, f.sha256, given) for f, given in zip(files, data, strict=True))
+    return Study(file, folder, models, space, tuple(limits))
 
 
-def _data(file: StudyFile, folder: Path) -> Iterator[Model]:
+def _data(file: StudyFile, folder: Path) -> Iterator[File]:
     """Yields the data of each model. Raises `UserError` if there are too few or too many, or they are of no use."""
     needed = [n for n in (*file.objectives, *file.constraints) if METRICS[n].needs == "accuracy"]
     part = file.accuracy
@@ -248,37 +247,37 @@ def _check(file: StudyFile, space: tuple[Parameter, ...]) -> None:
         )
 
 
-def _file(key: str, name: str, folder: Path) -> Model:
+def _file(key: str, name: str, folder: Path) -> File:
     path = folder / name
     try:
         with path.open("rb") as stream:
-            return Model(name, path, hashlib.file_digest(stream, "sha256").hexdigest())
+            return File(name, path, hashlib.file_digest(stream, "sha256").hexdigest())
     except OSError as e:
         raise UserError(f"{key}: {name}: {e.strerror or e}") from e
 
 
-def _parameters(table: Mapping[str, Any], prefix: str) -> Iterator[Parameter]:
+def _parameters(table: Mapping[str, Any], prefix: str, folder: Path) -> Iterator[Parameter]:
     """Yields the parameters of the space; those of `TABLES` may be tables within it."""
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and not _RANGE & value.keys() and name.partition(".")[0] in TABLES:
-            yield from _parameters(cast(dict[str, Any], value), f"{name}.")
+            yield from _parameters(cast(dict[str, Any], value), f"{name}.", folder)
         else:
-            yield _parameter(name, value)
+            yield _parameter(name, value, folder)
 
 
-def _parameter(name: str, value: Any) -> Parameter:
+def _parameter(name: str, value: Any, folder: Path) -> Parameter:
     if isinstance(value, dict):
-        return _range(name, cast(dict[str, Any], value))
+        return _range(name, cast(dict[str, Any], value), folder)
     given = cast(list[Any], value) if isinstance(value, list) else [value]
     values = tuple(_value(name, v) for v in given)
     if not values or len(set(map(repr, values))) < len(values):
         raise UserError(f"space.{name}: expected some different values")
-    _check_space(name, values)
+    _check_space(name, values, folder)
     return Parameter(name, values)
 
 
-def _range(name: str, value: dict[str, Any]) -> Parameter:
+def _range(name: str, value: dict[str, Any], folder: Path) -> Parameter:
     try:
         found = RangePart.model_validate(value)
     except ValidationError as e:
@@ -287,7 +286,7 @@ def _range(name: str, value: dict[str, Any]) -> Parameter:
     step = found.step if found.step is not None else 1 if whole else 0
     parameter = Parameter(name, (), found.min, found.max, step, found.log)
     ends: tuple[Value, ...] = (int(found.min), int(found.max)) if parameter.is_whole else (found.min, found.max)
-    _check_space(name, ends)
+    _check_space(name, ends, folder)
     return parameter
 
 
@@ -300,8 +299,8 @@ def _value(name: str, value: Any) -> Value:
     return value
 
 
-def _check_space(name: str, values: tuple[Value, ...]) -> None:
+def _check_space(name: str, values: tuple[Value, ...], folder: Path) -> None:
     try:
-        check_values(name, values)
+        check_values(name, values, folder)
     except UserError as e:
         raise UserError(f"space: {e}") from e

@@ -3,14 +3,13 @@
 import csv
 import io
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, BinaryIO, cast
 
 from raptor.common.errors import UserError
-from raptor.explore.driver import job_of
-from raptor.explore.evaluation import Job
 from raptor.explore.front import front
+from raptor.explore.jobs import Job
 from raptor.explore.points import command, digest_of
 from raptor.explore.report import PointReport, StudyReport
 from raptor.explore.study import Study
@@ -28,7 +27,6 @@ def report(study: Study, outcomes: Sequence[Outcome]) -> StudyReport:
 
 
 def _point(study: Study, found: Outcome, key: str, *, on_front: bool) -> PointReport:
-    jobs = [(model.name, job_of(study, model, found.trial.point)) for model in study.models]
     return PointReport(
         point=key[:12],
         trial=found.trial.number,
@@ -39,17 +37,23 @@ def _point(study: Study, found: Outcome, key: str, *, on_front: bool) -> PointRe
         reason=found.reason,
         figures=found.figures,
         models={m.name: record.figures for m, record in zip(study.models, found.records, strict=True)},
-        commands=tuple(_command(name, job) for name, job in jobs),
+        commands=tuple(_commands(study, found.jobs)),
     )
 
 
-def _command(model: str, job: Job) -> str:
+def _commands(study: Study, jobs: Sequence[Job]) -> Iterator[str]:
+    """Yields the command of each model; several models have directories of their own."""
+    for k, (model, job) in enumerate(zip(study.models, jobs, strict=True), 1):
+        yield _command(model.name, job, "out" if len(jobs) == 1 else f"out-{k}")
+
+
+def _command(model: str, job: Job, out: str) -> str:
     """Returns the commands that compile a model for a point, and measure its accuracy if the study does."""
-    compiled = command(model, job.options)
+    compiled = command(model, job.options, out)
     given = job.accuracy
     if given is None:
         return compiled
-    words = ["raptor", "accuracy", "out", "--data", given.data]
+    words = ["raptor", "accuracy", out, "--data", given.data]
     words += [] if given.crossbar is None else ["--crossbar", given.crossbar]
     words += [] if given.cells is None else ["--cells", given.cells]
     words += [word for name, value in given.settings.items() for word in ("--with", f"{name}={value}")]

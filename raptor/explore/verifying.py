@@ -7,7 +7,6 @@ from pathlib import Path
 
 from raptor import api
 from raptor.common.errors import RaptorError
-from raptor.explore.driver import job_of
 from raptor.explore.front import front
 from raptor.explore.points import command
 from raptor.explore.study import Study
@@ -36,8 +35,7 @@ def verify(study: Study, outcomes: Sequence[Outcome], count: int, pimsim: Path |
 
 
 def _checks(study: Study, one: Outcome, pimsim: Path | None) -> Iterator[Check]:
-    for model, record in zip(study.models, one.records, strict=True):
-        job = job_of(study, model, one.trial.point)
+    for model, job, record in zip(study.models, one.jobs, one.records, strict=True):
         text = command(model.name, job.options)
         try:
             program = api.compile(job.model, **job.options)

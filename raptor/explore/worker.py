@@ -19,7 +19,7 @@ def main(memory_mb: int) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print to standard output would break the answers
     limit(memory_mb * 2**20)
-    from raptor.explore.evaluation import Job, evaluate
+    from raptor.explore.jobs import Job, evaluate
 
     for line in sys.stdin.buffer:
         record = evaluate(msgspec.json.decode(line, type=Job))

@@ -7,15 +7,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import msgspec
 
 from raptor.common.errors import UserError
-from raptor.explore.evaluation import Job, Record
+from raptor.explore.jobs import Job, Record
 
 ATTEMPTS = 3
 """Times that a job is tried whose process dies: once could be somebody else's fault."""
@@ -85,51 +86,67 @@ class _Process:
                     stream.close()
 
 
-_mine = threading.local()
-"""Attribute `process`: the process of this thread."""
-_all: set[_Process] = set()
+class Processes:
+    """Processes that evaluate, one for each thread that asks; whoever made this object ends them."""
 
+    def __init__(self) -> None:
+        self._mine = threading.local()
+        self._all: set[_Process] = set()
 
-def evaluate_apart(job: Job, limits: Limits) -> Record:
-    """Evaluates in the process of this thread, which is started if there is none. Raises `DiedError`."""
-    process: _Process | None = _mine.__dict__.get("process")
-    if process is None or process.memory_mb != limits.memory_mb:
-        process = _Process(limits.memory_mb)
-        _all.add(process)
-        _mine.process = process
-    begin = time.perf_counter()
-    try:
-        return process.ask(job, limits.timeout_s)
-    except TimeoutError:
-        _drop(process)
-        return Record("timeout", {}, f"took more than {limits.timeout_s:g} s", seconds=time.perf_counter() - begin)
-    except BaseException:
-        _drop(process)
-        raise
+    def evaluate(self, job: Job, limits: Limits) -> Record:
+        """Evaluates in the process of this thread, which is started if there is none. Raises `DiedError`."""
+        process = self._of_this_thread(limits.memory_mb)
+        begin = time.perf_counter()
+        try:
+            return process.ask(job, limits.timeout_s)
+        except TimeoutError:
+            self._drop(process)
+            return Record("timeout", {}, f"took more than {limits.timeout_s:g} s", seconds=time.perf_counter() - begin)
+        except BaseException:
+            self._drop(process)
+            raise
 
+    def _of_this_thread(self, memory_mb: int) -> _Process:
+        process: _Process | None = self._mine.__dict__.get("process")
+        if process is not None and process.memory_mb == memory_mb:
+            return process
+        if process is not None:
+            self._drop(process)
+        self._mine.process = process = _Process(memory_mb)
+        self._all.add(process)
+        return process
 
-def _drop(process: _Process) -> None:
-    process.kill()
-    _all.discard(process)
-    _mine.__dict__.pop("process", None)
+    def _drop(self, process: _Process) -> None:
+        process.kill()
+        self._all.discard(process)
+        self._mine.__dict__.pop("process", None)
 
-
-@contextmanager
-def local(count: int) -> Generator[Executor]:
-    """Opens `count` processes of this computer; they end with the block, at once if it fails."""
-    pool = ThreadPoolExecutor(count)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in list(_all):
+    def kill(self) -> None:
+        """Ends all processes; evaluations that run end with `DiedError`."""
+        for process in list(self._all):
             process.kill()
-        pool.shutdown()
-        _all.clear()
+        self._all.clear()
+
+
+Submit = Callable[[Job, Limits], Future[Record]]
+"""A way to have a job evaluated elsewhere."""
 
 
 @contextmanager
-def cluster(address: str) -> Generator[Executor]:
+def local(count: int) -> Generator[Submit]:
+    """Opens `count` processes of this computer; they end with the block, at once if it fails."""
+    processes, threads = Processes(), ThreadPoolExecutor(count)
+    try:
+        yield lambda job, limits: threads.submit(processes.evaluate, job, limits)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        processes.kill()
+        threads.shutdown()
+        processes.kill()  # one that a thread had just begun to start
+
+
+@contextmanager
+def cluster(address: str) -> Generator[Submit]:
     """Connects to the scheduler of a Dask cluster. Raises `UserError` if there is none."""
     try:
         from distributed import Client
@@ -142,28 +159,37 @@ def cluster(address: str) -> Generator[Executor]:
     with client:
         if not client.scheduler_info()["workers"]:
             client.wait_for_workers(1, timeout=60)
-        yield cast(Any, client).get_executor(pure=False)  # its types are not complete
+        executor = cast(Any, client).get_executor(pure=False)  # its types are not complete
+        yield lambda job, limits: executor.submit(_on_worker, job, limits)
 
 
-def evaluate_all(executor: Executor, jobs: Sequence[Job], limits: Limits, done: Callable[[int, Record], None]) -> None:
+def _on_worker(job: Job, limits: Limits) -> Record:
+    """Evaluates on a worker of Dask, whose processes last as long as it does."""
+    return _of_worker().evaluate(job, limits)
+
+
+@cache
+def _of_worker() -> Processes:
+    return Processes()
+
+
+def evaluate_all(submit: Submit, jobs: Sequence[Job], limits: Limits, done: Callable[[int, Record], None]) -> None:
     """Evaluates jobs; `done` is called with the index of each and its record, in the order in which they end.
 
     A job whose process dies is tried again, then alone. If it dies every time, its state is `crashed`.
     """
-    failed = _round(executor, list(enumerate(jobs)), limits, done)
+    failed = _round(submit, list(enumerate(jobs)), limits, done)
     for _ in range(ATTEMPTS - 1):
-        failed = [again for index, job, _ in failed for again in _round(executor, [(index, job)], limits, done)]
+        failed = [again for index, job, _ in failed for again in _round(submit, [(index, job)], limits, done)]
     for index, _, reason in failed:
         done(index, Record("crashed", {}, f"{reason}, {ATTEMPTS} times"))
 
 
 def _round(
-    executor: Executor, jobs: Sequence[tuple[int, Job]], limits: Limits, done: Callable[[int, Record], None]
+    submit: Submit, jobs: Sequence[tuple[int, Job]], limits: Limits, done: Callable[[int, Record], None]
 ) -> list[tuple[int, Job, str]]:
     """Evaluates jobs once. Returns those whose process died, with the reason."""
-    futures: dict[Future[Any], tuple[int, Job]] = {
-        executor.submit(evaluate_apart, job, limits): (i, job) for i, job in jobs
-    }
+    futures = {submit(job, limits): (i, job) for i, job in jobs}
     died: list[tuple[int, Job, str]] = []
     for future in as_completed(futures):
         index, job = futures[future]

@@ -29,6 +29,7 @@ from raptor.mapping.decision import (
 from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, is_mean, use_vector_unit
 from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
+from raptor.mapping.known import runs_by_line
 from raptor.mapping.line_unfolding import (
     Block,
     bands,
@@ -38,7 +39,6 @@ from raptor.mapping.line_unfolding import (
     outputs_of,
 )
 from raptor.mapping.pixelwise import check_operations
-from raptor.mapping.rows import runs_by_line
 from raptor.mapping.streaming import Parts, is_view, line_parts, multiplies_tokens
 from raptor.mapping.views import use_views
 from raptor.target.arch import Target

@@ -19,12 +19,10 @@ from raptor.mapping.decision import (
     filter_key,
     layer_nodes,
 )
-from raptor.mapping.depthwise import use_vector_unit
 from raptor.mapping.following import NOTHING, Following, following
-from raptor.mapping.line_plans import grid_ns
+from raptor.mapping.known import Known
 from raptor.mapping.streaming import Parts, line_parts
 from raptor.mapping.token_cores import dot_ns
-from raptor.mapping.views import use_views
 from raptor.mapping.widths import accumulating, layer_target
 from raptor.target.arch import Target
 from raptor.target.timing import ISSUE_NS, message_ns, mvmul_ns, vector_ns
@@ -38,9 +36,10 @@ class Estimate:
     interval_ns: float
 
 
-def estimate(graph: Graph, decision: Decision, arch: Target) -> Estimate:
-    """Estimates the time of a prepared graph, computed as decided."""
-    lowered = use_views(use_vector_unit(graph, decision), decision)
+def estimate(graph: Graph, decision: Decision, arch: Target, known: Known | None = None) -> Estimate:
+    """Estimates the time of a prepared graph, computed as decided. `known`: see `layer_plans`."""
+    known = known or Known()
+    lowered = known.lowered(graph, decision)
     parts, after = line_parts(lowered, arch.xbar_rows), following(lowered, arch)
     busy: defaultdict[int, float] = defaultdict(float)
     begin_ns: dict[str, float] = dict.fromkeys(lowered.inputs, 0.0)
@@ -48,7 +47,7 @@ def estimate(graph: Graph, decision: Decision, arch: Target) -> Estimate:
     for node in lowered.nodes:
         ready = [name for name in node.inputs if name in begin_ns]
         first, last = (max((times[n] for n in ready), default=0.0) for times in (begin_ns, end_ns))
-        cores = _cores_ns(lowered, node, decision, arch, parts, after)
+        cores = _cores_ns(lowered, node, decision, arch, parts, after, known)
         for core, ns in cores.items():
             busy[core] += ns
         longest = max(cores.values(), default=0.0)
@@ -79,6 +78,7 @@ def _cores_ns(
     arch: Target,
     parts: Mapping[str, Parts],
     after: Mapping[str, Following],
+    known: Known,
 ) -> dict[int, float]:
     """Returns the working time of each core for a layer, or for a product of two computed tensors."""
     grid = _products(decision).get(node.output)
@@ -90,7 +90,7 @@ def _cores_ns(
     chip, more = layer_target(graph, node, arch), after.get(filter_key(node), NOTHING)
     match decision.layers.get(filter_key(node)):
         case LineUnfolding(grid, cores):
-            ns = grid_ns(node.operator, parts[node.inputs[0]], chip, more, grid)
+            ns = known.grid_ns(node.operator, parts[node.inputs[0]], chip, more, grid)
             return dict.fromkeys(cores, ns)
         case KernelUnfolding() | FullyConnected() as layer:
             return _whole_ns(node.operator, layer, chip, more)

@@ -61,6 +61,11 @@ class Following:
     elements_ns: float = 0.0
     stencils: list[_Stencil] = field(default_factory=list[_Stencil])
 
+    @property
+    def shape(self) -> object:
+        """Everything that its times depend on."""
+        return self.elements_ns, tuple(self.stencils)
+
     def core_ns(self, columns: float, channels: float, ranges: Iterable[int]) -> float:
         """Returns the time of a core.
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from raptor.graph.ir import Filter
 from raptor.graph.window import Window
@@ -74,12 +74,13 @@ def plans_of(operator: Filter, parts: Parts, arch: Target, after: Following, kno
             if height > 1 and any(len(b) > 1 for segments in blocks.values() for b in segments):
                 continue
             phases = _phases(window, height)
+            shapes = {r: [_distinct(window, b) for b in segments] for r, segments in blocks.items()}
             for groups, chosen in _grids(operator, parts, outs):
                 ranges = tuple((g[0][0], g[-1][1]) for g in chosen)
                 extra = extras[len(groups), len(chosen)]
                 shares = _shares(operator, groups, ranges, outs)
                 costs = [(_Cost(window, arch, phases, ranges, n, extra, knobs.products), group) for group, n in shares]
-                xbars = max(cost.xbars(blocks, group) for cost, group in costs)
+                xbars = max(cost.xbars(shapes, group) for cost, group in costs)
                 if xbars <= arch.xbars_per_core:
                     core_ns = max(cost.core_ns(blocks, group, cols, len(groups)) for cost, group in costs)
                     step = max(1, int(knobs.step_ns / costs[0][0].block_ns(blocks, parts[0])))
@@ -168,6 +169,12 @@ def _phases(window: Window, height: int) -> dict[BandShape, int]:
     return dict(Counter(shape for _, shape in bands(window, height)))
 
 
+@lru_cache(maxsize=4096)
+def _distinct(window: Window, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Returns one block of each shape: blocks of equal shape share a matrix."""
+    return tuple({block_shape(window, b): b for b in blocks}.values())
+
+
 @dataclass(frozen=True, slots=True)
 class _Cost:
     """Crossbars and working time of a core of a grid.
@@ -194,15 +201,14 @@ class _Cost:
         columns = len(band.outs) * (block.outs[1] - block.outs[0]) * self.reading
         return -(-columns // self.arch.outputs_per_xbar)
 
-    def xbars(self, blocks: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
-        """Returns the crossbars of a core of the column segment that needs most."""
-        segments = len(next(iter(blocks.values())))
-        return max(sum(self.part_xbars(blocks[part][s]) for part in group) for s in range(segments))
+    def xbars(self, shapes: dict[Range, list[tuple[Block, ...]]], group: tuple[Range, ...]) -> int:
+        """Returns the crossbars of a core of the column segment that needs most. `shapes`: blocks of unequal shapes."""
+        segments = len(next(iter(shapes.values())))
+        return max(sum(self.part_xbars(shapes[part][s]) for part in group) for s in range(segments))
 
-    def part_xbars(self, blocks: tuple[Block, ...]) -> int:
-        """Returns the crossbars of some blocks, where equal shapes share a matrix."""
-        shapes = {block_shape(self.window, b): b for b in blocks}
-        return sum(self.matrix_xbars(band, b) for b in shapes.values() for band in self.phases)
+    def part_xbars(self, shapes: tuple[Block, ...]) -> int:
+        """Returns the crossbars of blocks of unequal shapes, each with a matrix of its own."""
+        return sum(self.matrix_xbars(band, b) for b in shapes for band in self.phases)
 
     def core_ns(
         self,

@@ -9,9 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from raptor.graph.ir import (
-    Filter,
     Graph,
-    Node,
 )
 from raptor.mapping.decision import (
     ByLine,
@@ -20,42 +18,35 @@ from raptor.mapping.decision import (
     KernelUnfolding,
     Layer,
     LineUnfolding,
-    filter_key,
     filters_of,
     layer_nodes,
 )
-from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means
-from raptor.mapping.following import NOTHING, Following, following
+from raptor.mapping.following import following
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
 from raptor.mapping.kernel_unfolding import fill_cores, kernel_unfolding, tile_of
 from raptor.mapping.knobs import DEFAULT, Knobs
+from raptor.mapping.known import Known, layer_plans
 from raptor.mapping.last_layers import LastLayers
-from raptor.mapping.line_plans import loading, plans_of
+from raptor.mapping.line_plans import loading
+from raptor.mapping.packing import share_cores
 from raptor.mapping.plans import (
     Placed,
     Plan,
     choose,
     in_order,
     pareto,
-    share_cores,
 )
 from raptor.mapping.recurrent import Steps, Whole, recurrent_steps
 from raptor.mapping.reference import map_raptor
-from raptor.mapping.signals import lift_signals
 from raptor.mapping.streaming import (
-    Parts,
-    fits_rows,
-    is_streamed,
     line_parts,
 )
 from raptor.mapping.token_cores import Stages, TokenCores, choose_token_cores, find_stages
-from raptor.mapping.token_layout import is_tokens, lay_tokens
-from raptor.mapping.views import join_views
+from raptor.mapping.token_layout import is_tokens
 from raptor.mapping.widths import layer_target
 from raptor.target.arch import (
     MESH_FLIT_NS,
     Target,
-    Widths,
     typical_flit_ns,
 )
 
@@ -65,43 +56,14 @@ WORTH_SHARING = 1 / 16
 """Part of the cores above which the last layers share theirs with other layers: with fewer there is little to gain."""
 
 
-KnownPlans = dict[tuple[Filter, Parts, Widths, Knobs], tuple[Following, list[Plan]]]
-"""Plans of layers on one kind of core, with the work that follows each: parts of a graph have most in common."""
-
-
-def layer_plans(
-    graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = (), known: KnownPlans | None = None
-) -> dict[str, list[Plan]]:
-    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none.
-
-    `known`: plans that were made before; those that are made now are added.
-    """
-    known = {} if known is None else known
-    parts = line_parts(graph, arch.xbar_rows)
-    after = following(graph, arch)
-    found: dict[str, list[Plan]] = {}
-    for node in graph.nodes:
-        if node.output in without:
-            continue
-        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch):
-            chip = layer_target(graph, node, arch)
-            more = after.get(filter_key(node), NOTHING)
-            place = node.operator, parts[node.inputs[0]], chip.widths, knobs
-            if place not in known or known[place][0] != more:
-                known[place] = more, list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
-            if known[place][1]:
-                found[filter_key(node)] = known[place][1]
-    return found
-
-
-def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: KnownPlans | None = None) -> Decision:
+def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: Known | None = None) -> Decision:
     """Returns the decision of `rows`; on a chip too small for any layer by line, that of the reference strategy.
 
     `known`: see `layer_plans`. Raises `CapacityError` if even the fewest cores that hold all layers are more than the
     chip has.
     """
-    vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
-    on_crossbars = join_views(lift_signals(lay_tokens(as_stencils(graph, vector))))
+    known = known or Known()
+    vector, on_crossbars = known.on_crossbars(graph, arch)
     found = _map_lines(on_crossbars, arch, knobs, known)
     if found is None:
         return map_raptor(graph, arch)
@@ -110,16 +72,14 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: KnownPla
     return Decision("rows", tile, flow, {key: (layers | vector)[key] for key in filters_of(graph)})
 
 
-def _map_lines(
-    graph: Graph, arch: Target, knobs: Knobs, known: KnownPlans | None
-) -> tuple[dict[str, Layer], ByLine] | None:
+def _map_lines(graph: Graph, arch: Target, knobs: Knobs, known: Known) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small."""
     parts = line_parts(graph, arch.xbar_rows)
     read = {name for node in graph.nodes for name in node.inputs}
     inputs = {n: list(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
     after = {key: work.elements_ns for key, work in following(graph, arch).items()}
     stages = find_stages(graph, arch, after)
-    tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs)
+    tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs, known)
     if tokens is not None:
         return tokens
     layers = layer_plans(graph, arch, knobs, known=known)
@@ -131,14 +91,14 @@ def _map_lines(
 
 
 def _beside_tokens(
-    graph: Graph, arch: Target, stages: Stages, inputs: dict[str, list[Plan]], knobs: Knobs
+    graph: Graph, arch: Target, stages: Stages, inputs: dict[str, list[Plan]], knobs: Knobs, known: Known
 ) -> tuple[dict[str, Layer], ByLine] | None:
     """Returns the layers and the flow with chains and attentions on cores of their own; None if the chip is too small.
 
     The other layers get cores until none takes longer than a group of attentions, or than a part of that if the
     latency counts: in it, their times are added.
     """
-    others = layer_plans(graph, arch, knobs, stages.keys)
+    others = layer_plans(graph, arch, knobs, stages.keys, known)
     tokens = {name for name in inputs if is_tokens(graph.tensors[name].image)}
     fronts = {k: pareto(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
     whole, used = _place_whole(graph, _not_by_line(graph, others.keys() | stages.keys), arch, apart=True)
@@ -234,8 +194,7 @@ def _fit(
         whole, used = _place_whole(graph, others, arch, apart=False)
         placed = choose(fronts, arch.usable_cores, used, share)
         if placed is None and used < arch.usable_cores:
-            single = {k: [_without_copies(p) for p in plans] for k, plans in (layers | inputs).items()}
-            placed = share_cores(single, arch.usable_cores - used, arch.xbars_per_core)
+            placed = share_cores(layers | inputs, arch.usable_cores - used, arch.xbars_per_core)
         if placed is not None:
             return _moved_all(whole, _first_free(placed)), placed
         if not layers:
@@ -299,24 +258,6 @@ def _share_last(
         return None
     moved = _moved_all(shared.last, shared.first)
     return moved | _moved_all(whole, shared.end), shared.placed
-
-
-def _without_copies(plan: Plan) -> Plan:
-    return replace(plan, grid=replace(plan.grid, copies=1))
-
-
-def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
-    """Tells whether a layer can be computed line by line. `parts`: see `line_parts`."""
-    window, given = operator.window, parts.get(node.inputs[0])
-    if given is None or not fits_rows(given, arch.xbar_rows):
-        return False
-    if operator.key or operator.relu:
-        return False
-    if len(window.kernel) != 2 or window.batch != 1:
-        return False
-    before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
-    dims = (before.rows, before.width), (after.rows, after.width)
-    return is_streamed(after) and dims == (window.in_dims, window.out_dims)
 
 
 def _not_by_line(graph: Graph, by_line: Container[str]) -> dict[str, int]:

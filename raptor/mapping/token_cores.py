@@ -11,7 +11,7 @@ cores work on each attention; many are good for the interval, because more sampl
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
 from raptor.graph.ir import Constant, Dot, Elementwise, Filter, Graph, Map, Node, Rename, Softmax
@@ -40,36 +40,24 @@ WAITING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLayer:
-    """A layer of some tokens: its filter, the channel ranges of its input, and the target with its widths.
+class _Shape:
+    """Shape of a layer of tokens: output channels, channel ranges of its input, and the target with its widths."""
 
-    `extra_ns`: time of what follows it on its cores, for all tokens. `constants`: elements of constants that each of
-    its cores loads for that.
-    """
-
-    key: str
-    tokens: int
-    filter_: Filter
+    outputs: int
     parts: Parts
     arch: Target
-    extra_ns: float
-    constants: int
 
     def cut(self, cores: int) -> Iterator[tuple[tuple[Parts, ...], tuple[Range, ...]]]:
         """Yields ways to share the layer among cores: groups of input ranges, output ranges; one of them is whole.
 
         There may be fewer of them than cores.
         """
-        ranges = cut_channels(self.filter_.weights.shape[2], self.arch.xbar_rows)
+        ranges = cut_channels(self.outputs, self.arch.xbar_rows)
         pieces = even(len(ranges), min(cores, len(ranges)))
         yield (self.parts,), tuple((ranges[a][0], ranges[b - 1][1]) for a, b in pieces)
         if cores > 1 and len(self.parts) > 1:
             groups = even(len(self.parts), min(cores, len(self.parts)))
             yield tuple(self.parts[a:b] for a, b in groups), ((0, ranges[-1][1]),)
-
-    def share(self, cores: int, pixels: int) -> tuple[tuple[Parts, ...], tuple[Range, ...]]:
-        """Returns the way with which a core takes least time."""
-        return min(self.cut(cores), key=lambda way: self.token_ns(*way, pixels))
 
     def blocks(self, group: Parts, width: int, pixels: int) -> Iterator[tuple[int, int]]:
         """Yields for each channel range of the input the tokens of a block, at most `pixels`, and its crossbars."""
@@ -87,18 +75,58 @@ class TokenLayer:
         moved = (groups - 1) / groups * width * (vector_element_ns(sums) + 2 * message_element_ns(sums))
         return products + added + moved
 
-    def xbars(self, cores: int, pixels: int) -> int:
-        """Returns the crossbars of the core that needs most."""
-        ins, outs = self.share(cores, pixels)
-        width = max(b - a for a, b in outs)
-        return max(sum(xbars for _, xbars in self.blocks(group, width, pixels)) for group in ins)
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The best way to share a layer: groups of input ranges, output ranges.
+
+    `token_ns`: time of a core for a token. `xbars`: crossbars of the core that needs most.
+    """
+
+    ins: tuple[Parts, ...]
+    outs: tuple[Range, ...]
+    token_ns: float
+    xbars: int
+
+
+@lru_cache(maxsize=4096)
+def _share(shape: _Shape, cores: int, pixels: int) -> _Share:
+    """Returns the way with which a core takes least time, with blocks of at most `pixels` tokens."""
+    token_ns, ins, outs = min(((shape.token_ns(*way, pixels), *way) for way in shape.cut(cores)), key=lambda w: w[0])
+    width = max(b - a for a, b in outs)
+    return _Share(ins, outs, token_ns, max(sum(n for _, n in shape.blocks(group, width, pixels)) for group in ins))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLayer:
+    """A layer of some tokens: its filter, the channel ranges of its input, and the target with its widths.
+
+    `extra_ns`: time of what follows it on its cores, for all tokens. `constants`: elements of constants that each of
+    its cores loads for that.
+    """
+
+    key: str
+    tokens: int
+    filter_: Filter
+    parts: Parts
+    arch: Target
+    extra_ns: float
+    constants: int
+
+    @property
+    def shape(self) -> "_Shape":
+        return _Shape(self.filter_.weights.shape[2], self.parts, self.arch)
+
+    def share(self, cores: int, pixels: int) -> _Share:
+        """Returns the best way to share the layer among cores, with blocks of at most `pixels` tokens."""
+        return _share(self.shape, cores, pixels)
 
     def grid(self, cols: tuple[Range, ...], cores: int, pixels: int, step_ns: float) -> LineGrid:
         """Returns the grid for tokens `cols`, each on `cores` cores."""
-        ins, outs = self.share(cores, pixels)
-        widest = max(xbars for _, xbars in self.blocks(ins[0], max(b - a for a, b in outs), pixels))
+        way = self.share(cores, pixels)
+        widest = max(n for _, n in self.shape.blocks(way.ins[0], max(b - a for a, b in way.outs), pixels))
         step = max(1, int(step_ns / mvmul_ns(self.arch, widest)))
-        return LineGrid(cols, ins, outs, 1, pixels, 0, step)
+        return LineGrid(cols, way.ins, way.outs, 1, pixels, 0, step)
 
 
 @dataclass(frozen=True)
@@ -119,7 +147,7 @@ class Chain:
         """The cores that hold the chain together, and the tokens of a block; None if no number of cores holds it."""
         for cores in range(1, MOST_TOGETHER + 1):
             for pixels in (self.xbar_rows, 1):
-                if sum(layer.xbars(cores, pixels) for layer in self.layers) <= self.xbars_per_core:
+                if sum(layer.share(cores, pixels).xbars for layer in self.layers) <= self.xbars_per_core:
                     return cores, pixels
         return None
 
@@ -151,7 +179,7 @@ class Chain:
         """The time of a core for a token, by layer."""
         assert self.form is not None
         together, pixels = self.form
-        return [layer.token_ns(*layer.share(together, pixels), pixels) for layer in self.layers]
+        return [layer.share(together, pixels).token_ns for layer in self.layers]
 
     @cached_property
     def loading_ns(self) -> float:
@@ -164,7 +192,7 @@ class Chain:
         assert self.form is not None
         (together, pixels), arch = self.form, self.layers[0].arch
         needed = -(-sum(layer.constants for layer in self.layers) // (together * arch.outputs_per_xbar))
-        used = sum(layer.xbars(together, pixels) for layer in self.layers)
+        used = sum(layer.share(together, pixels).xbars for layer in self.layers)
         return mvmul_ns(arch, needed) + ISSUE_NS if used + needed <= self.xbars_per_core else math.inf
 
     def best(self, cores: int) -> int:
@@ -440,7 +468,7 @@ def _packed(chains: Sequence[Chain], cores: int, pixels: int) -> Sequence[Chain]
     packed: list[list[TokenLayer]] = [[]]
     used, most = 0, chains[0].xbars_per_core
     for layer in (layer for chain in chains for layer in chain.layers):
-        xbars = layer.xbars(cores, pixels)
+        xbars = layer.share(cores, pixels).xbars
         if used + xbars > most and packed[-1]:
             packed.append([])
             used = 0

@@ -4,10 +4,13 @@ The compiler writes by them, the validator reads by them. Everything that is rea
 unknown keys are refused, sizes are checked before memory is allocated, no file name may leave the directory.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -17,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from raptor.common.digests import matrix_digest
 from raptor.common.options import Requant
 from raptor.common.strict import (
     Items,
@@ -26,6 +30,8 @@ from raptor.common.strict import (
 )
 from raptor.target.element import MOST_WHOLE
 from raptor.target.layout import Image, Region
+
+Matrix = npt.NDArray[np.generic]
 
 CONFIG = "config.json"
 MEMORY = "memory.json"
@@ -90,6 +96,17 @@ class Config(BaseModel):
     def groups(self, core: int) -> tuple[int, ...]:
         """Returns the number of crossbars of each array group of `core`."""
         return self.array_group_map[f"core{core}"]
+
+    def written(
+        self, core: int, matrices: Iterable[Matrix], cells_of: Callable[[Matrix], int]
+    ) -> Iterator["GroupWrite"]:
+        """Yields what is written into the array groups of `core`: crossbars are numbered through them all."""
+        first = 0
+        for group, (matrix, xbars) in enumerate(zip(matrices, self.groups(core), strict=True)):
+            rows, cols = matrix.shape
+            place = {"core": core, "group": group, "first": first, "xbars": xbars, "rows": rows, "cols": cols}
+            yield GroupWrite(**place, cells=cells_of(matrix), sha256=matrix_digest(matrix))
+            first += xbars
 
 
 class TilePlace(Schema):
@@ -448,6 +465,11 @@ class GroupWrite(Schema):
     cols: Dimension
     cells: Dimension
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+    def contents(self) -> Iterator[tuple[tuple[int, int], tuple[str, int]]]:
+        """Yields core and number of each crossbar, and what it holds: a matrix, by its digest, and which part of it."""
+        for k in range(self.xbars):
+            yield (self.core, self.first + k), (self.sha256, k)
 
 
 class Round(Schema):

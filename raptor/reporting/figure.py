@@ -87,16 +87,17 @@ def buttons(names: Sequence[str], per_button: int = 1) -> list[dict[str, Any]]:
         }
         for i, name in enumerate(names)
     ]
-    return [_menu(shown)]
+    return [menu(shown)]
 
 
 def stack_buttons() -> list[dict[str, Any]]:
     """Makes two buttons: bars as they are, or each as 100 %."""
     choices = (("count", ""), ("share", "percent"))
-    return [_menu([{"label": n, "method": "relayout", "args": [{"barnorm": value}]} for n, value in choices])]
+    return [menu([{"label": n, "method": "relayout", "args": [{"barnorm": value}]} for n, value in choices])]
 
 
-def _menu(choices: list[dict[str, Any]]) -> dict[str, Any]:
+def menu(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Makes a row of buttons above the plot."""
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": 6}}
     return {"type": "buttons", "direction": "right", "showactive": True, "buttons": choices, **place}
 

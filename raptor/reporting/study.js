@@ -2,6 +2,10 @@
 {
   const MOST = 300;
   const {names, columns} = JSON.parse(document.getElementById("rows").textContent);
+  for (const column of columns.filter(column => column.pieces)) {
+    column.texts = column.lines.map(line => line.map(k => column.pieces[k]).join(column.between));
+    column.index = [...column.lines.keys()];
+  }
   const count = columns.length ? (columns[0].index ?? columns[0].numbers).length : 0;
   const value = (column, row) => column.numbers ? column.numbers[row] : column.texts[column.index[row]];
   const table = document.getElementById("rows-table"), filter = document.getElementById("filter");

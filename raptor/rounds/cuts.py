@@ -1,7 +1,9 @@
 """The best cuts of a sequence, by dynamic programming: optimal for the sum of the costs of the pieces."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Collection
+from heapq import heappop, heappush
 from itertools import pairwise
 
 Cost = Callable[[int, int], float | None]
@@ -15,30 +17,36 @@ Least = Callable[[int, int], float]
 
 
 def best_cuts(
-    count: int, cuts: Collection[int], cost: Cost, least: Least = lambda _, __: 0.0, most: float = math.inf
+    count: int, cuts: Collection[int], cost: Cost, least: Least = lambda _, __: 0.0
 ) -> tuple[tuple[int, ...], float] | None:
     """Returns where pieces begin (without 0) and the sum of their costs, the least; of equal ones the fewest pieces.
 
-    `count`: number of units. `cuts`: units at which a piece may begin. `most`: the cost of some cuts that are known.
-    Returns None if no cut is possible. Asks for O(count * m) costs, m = most units of a possible piece, and not for
-    those that by `least` cannot be in the best cuts.
+    `count`: number of units. `cuts`: units at which a piece may begin. Returns None if no cut is possible. Begins of
+    pieces are tried from the one that by `least` promises most (A*), so the others' O(count * m) costs are not asked
+    for, m = most units of a possible piece.
     """
+    ends = [*sorted(cuts), count]
     best: dict[int, tuple[float, int, tuple[int, ...]]] = {0: (0.0, 0, ())}
-    for first in range(count):
-        if first not in best:
-            continue
+    open_ = [(least(0, count), 0)]
+    tried = dict[int, tuple[float, int, tuple[int, ...]]]()
+    while open_:
+        promised, first = heappop(open_)
+        if promised > best.get(count, (math.inf,))[0] * _ROUNDING:
+            break
         total, pieces, begun = best[first]
-        for last in range(first + 1, count + 1):
-            if last < count and last not in cuts:
-                continue
-            bound = total + least(first, last)
-            if bound > best.get(last, (math.inf,))[0] or bound + least(last, count) > most * _ROUNDING:
+        if first == count or tried.get(first) == best[first]:
+            continue
+        tried[first] = best[first]
+        for last in ends[bisect_right(ends, first) :]:
+            if total + least(first, last) > best.get(last, (math.inf,))[0]:
                 continue
             own = cost(first, last)
             if own is None:
                 break
             way = total + own, pieces + 1, (*begun, first) if first else ()
-            best[last] = min(best.get(last, way), way)
+            if last not in best or way < best[last]:
+                best[last] = way
+                heappush(open_, (way[0] + least(last, count), last))
     return (best[count][2], best[count][0]) if count in best else None
 
 

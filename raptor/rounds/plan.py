@@ -14,7 +14,7 @@ Found = tuple[tuple[int, ...], float] | None
 
 
 _SIMPLE = {"longest rounds first": first_fit, "one layer a round": one_by_one}
-"""Simple methods to cut: what they take is told, and bounds the search for the best cuts."""
+"""Simple methods to cut: what they take is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,7 @@ def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memor
         return own if memory.fits(first, last, batch) else math.inf
 
     simple = {name: method(count, cuts, cost) for name, method in _SIMPLE.items()}
-    most = min((known[1] for known in simple.values() if known is not None), default=math.inf)
-    found = best_cuts(count, cuts, cost, ranges.least, most)
+    found = best_cuts(count, cuts, cost, ranges.least)
     if found is None or math.isinf(found[1]):
         raise _fault(ranges, cuts, batch, memory)
     ways = _ways(ranges, found[0], count, batch)

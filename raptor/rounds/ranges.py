@@ -15,7 +15,8 @@ from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import Decision, LineUnfolding, OnVectorUnit, layer_nodes
 from raptor.mapping.estimate import estimate, least_xbars
 from raptor.mapping.knobs import DEFAULT
-from raptor.mapping.rows import KnownPlans, layer_plans, map_rows
+from raptor.mapping.known import Known, layer_plans
+from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import STRATEGIES
 from raptor.target.arch import Target
 from raptor.target.device_file import DeviceFile
@@ -46,7 +47,7 @@ class Way:
 
 @dataclass(slots=True, eq=False)
 class Ranges:
-    """The ranges of a model in units on a chip. `strategy`: the mapping; `plans`: plans of layers that are known."""
+    """The ranges of a model in units on a chip. `strategy`: the mapping; `known`: what is known of layers."""
 
     units: Units
     arch: Target
@@ -55,9 +56,10 @@ class Ranges:
     requantising: Requantising
     batch: int
     goal: Goal = "time"
-    plans: KnownPlans = field(default_factory=dict[Any, Any])
+    known: Known = field(default_factory=Known)
     _graph: Graph | None = None
     _work: Floats | None = None
+    _kinds: dict[str, int] = field(default_factory=dict[str, int])
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict[object, tuple[Way, ...]])
     _ways: dict[tuple[int, int], tuple[Way, ...]] = field(default_factory=dict[tuple[int, int], tuple[Way, ...]])
     refused: dict[tuple[int, int], UserError] = field(default_factory=dict[tuple[int, int], UserError])
@@ -79,7 +81,7 @@ class Ranges:
             return ()
         if (first, last) not in self._ways:
             graph = self.part(first, last)
-            shape = shape_of(graph)
+            shape = self._shape_of(graph)
             if shape not in self._known:
                 self._known[shape] = tuple(self._found(graph))
             self._ways[first, last] = self._known[shape]
@@ -107,11 +109,25 @@ class Ranges:
         attends = any(isinstance(node.operator, Dot) for node in self.graph.nodes)
         if self.goal == "writes" or self.strategy != "rows" or attends:
             return found
-        for key, plans in layer_plans(self.graph, self.arch, DEFAULT, known=self.plans).items():
+        for key, plans in layer_plans(self.graph, self.arch, DEFAULT, known=self.known).items():
             unit = self.units.unit_of.get(key)
             if unit is not None:
                 found[unit] += min(plan.core_ns * plan.cores for plan in plans)
         return found
+
+    def _shape_of(self, graph: Graph) -> object:
+        """Returns what a mapping depends on: operators, sizes and the way of tensors, but not names and weights."""
+        if not self._kinds:
+            numbers = dict[object, int]()
+            for node in self.graph.nodes:
+                self._kinds[node.output] = numbers.setdefault(_plain(node.operator), len(numbers))
+        number = {name: k for k, name in enumerate(graph.tensors)}
+        nodes = tuple(
+            (self._kinds[node.output], tuple(number[n] for n in node.inputs), number[node.output])
+            for node in graph.nodes
+        )
+        tensors = tuple((t.image, t.element) for t in graph.tensors.values())
+        return nodes, tensors, tuple(tuple(number[n] for n in names) for names in (graph.inputs, graph.outputs))
 
     def refuse(self, first: int, last: int, error: UserError) -> None:
         """Takes note that a range cannot be compiled."""
@@ -131,15 +147,15 @@ class Ranges:
                 return
 
     def _way(self, graph: Graph, arch: Target) -> Way:
-        decision = decide(self.strategy, graph, arch, self.plans)
-        times = estimate(graph, decision, arch)
+        decision = decide(self.strategy, graph, arch, self.known)
+        times = estimate(graph, decision, arch, self.known)
         write_ns, cells = writing(graph, decision, arch, self.device)
         return Way(arch.usable_cores, write_ns, times.latency_ns, times.interval_ns, cells)
 
 
-def decide(strategy: str, graph: Graph, arch: Target, plans: KnownPlans) -> Decision:
-    """Returns the decision of a strategy, with the plans that are known."""
-    return map_rows(graph, arch, known=plans) if strategy == "rows" else STRATEGIES[strategy](graph, arch)
+def decide(strategy: str, graph: Graph, arch: Target, known: Known) -> Decision:
+    """Returns the decision of a strategy, with what is known."""
+    return map_rows(graph, arch, known=known) if strategy == "rows" else STRATEGIES[strategy](graph, arch)
 
 
 def writing(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) -> tuple[float, int]:
@@ -180,17 +196,6 @@ def subgraph(graph: Graph, unit_of: Mapping[str, int], units: range) -> Graph:
     outputs = tuple(node.output for node in nodes if node.output in outside or node.output not in read)
     tensors = {name: graph.tensors[name] for name in (*inputs, *(node.output for node in nodes))}
     return replace(graph, tensors=tensors, nodes=tuple(nodes), inputs=inputs, outputs=outputs)
-
-
-def shape_of(graph: Graph) -> object:
-    """Returns what a mapping depends on: operators, sizes and the way of tensors, but not names and weights."""
-    number = {name: k for k, name in enumerate(graph.tensors)}
-    nodes = tuple(
-        (_plain(node.operator), tuple(number[n] for n in node.inputs), number[node.output]) for node in graph.nodes
-    )
-    tensors = tuple((t.image, t.element) for t in graph.tensors.values())
-    ends = tuple(tuple(number[n] for n in names) for names in (graph.inputs, graph.outputs))
-    return nodes, tensors, ends
 
 
 def _plain_array(array: npt.NDArray[Any]) -> object:

@@ -1,9 +1,8 @@
 """Writes of each round: the matrices that the crossbars do not hold yet."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from raptor.common.digests import matrix_digest
-from raptor.output.files import GroupWrite
+from raptor.output.files import GroupWrite, Matrix
 from raptor.output.writer import Artifacts
 from raptor.target.arch import Target
 from raptor.target.device_file import CrossbarWrite
@@ -11,26 +10,13 @@ from raptor.target.device_file import CrossbarWrite
 
 def groups_of(artifacts: Artifacts) -> tuple[GroupWrite, ...]:
     """Returns the array groups of a program with their places and contents."""
-    return tuple(_groups(artifacts))
+    arch, config = artifacts.arch, artifacts.config
 
+    def cells(matrix: Matrix) -> int:
+        bits = arch.widths.weights if matrix.dtype.kind == "f" else 8 * matrix.dtype.itemsize
+        return matrix.size * -(-bits // arch.cell_bits)
 
-def _groups(artifacts: Artifacts) -> Iterator[GroupWrite]:
-    arch = artifacts.arch
-    for core, matrices in artifacts.weights.items():
-        first = 0
-        for group, (matrix, xbars) in enumerate(zip(matrices, artifacts.config.groups(core), strict=True)):
-            bits = arch.widths.weights if matrix.dtype.kind == "f" else 8 * matrix.dtype.itemsize
-            yield GroupWrite(
-                core=core,
-                group=group,
-                first=first,
-                xbars=xbars,
-                rows=matrix.shape[0],
-                cols=matrix.shape[1],
-                cells=matrix.size * -(-bits // arch.cell_bits),
-                sha256=matrix_digest(matrix),
-            )
-            first += xbars
+    return tuple(w for core, matrices in artifacts.weights.items() for w in config.written(core, matrices, cells))
 
 
 def steady_writes(rounds: Sequence[Sequence[GroupWrite]]) -> list[tuple[GroupWrite, ...]]:
@@ -38,16 +24,10 @@ def steady_writes(rounds: Sequence[Sequence[GroupWrite]]) -> list[tuple[GroupWri
     held: dict[tuple[int, int], tuple[str, int]] = {}
     found: list[tuple[GroupWrite, ...]] = []
     for groups in (*rounds, *rounds):
-        written = tuple(g for g in groups if any(held.get(xbar) != content for xbar, content in contents(g)))
-        held.update(item for group in written for item in contents(group))
+        written = tuple(g for g in groups if any(held.get(xbar) != content for xbar, content in g.contents()))
+        held.update(item for group in written for item in group.contents())
         found.append(written)
     return found[len(rounds) :]
-
-
-def contents(group: GroupWrite) -> Iterator[tuple[tuple[int, int], tuple[str, int]]]:
-    """Yields core and number of each crossbar of a group, and what it holds: a part of a matrix."""
-    for k in range(group.xbars):
-        yield (group.core, group.first + k), (group.sha256, k)
 
 
 def crossbars(groups: Sequence[GroupWrite], arch: Target) -> tuple[CrossbarWrite, ...]:

@@ -21,7 +21,7 @@ from validator.accuracy.statistics import of_mean, of_share, snr_db
 from validator.load import load
 from validator.run import run
 
-COUNT = 16
+COUNT = 10
 WIDE = {"adc_bits": "8", "adc_range": "unit"}
 
 
@@ -140,6 +140,7 @@ def test_the_command(digits: tuple[Path, Path], tmp_path: Path):
         (["--crossbar", "sliced", "--data", "DATA", "--csv", "x.csv"], "--csv: only with --sweep"),
         (["--crossbar", "sliced", "--cells", "nosuch"], "no such file; give a file or one of"),
         (["--data", "nosuch.npz"], "no such file or folder"),
+        (["--crossbar", "sliced", "--data", "DATA", "--calibration", "2"], "no converter has a calibrated range"),
     ],
 )
 def test_what_is_refused(digits: tuple[Path, Path], options: list[str], message: str):

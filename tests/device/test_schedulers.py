@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import raptor.device
+from benchmarks.occ import KERNELS
 from raptor.common.errors import UserError
 from raptor.device import Account, DeviceError, ShapeError
 from raptor.device.graph import Graph, Node, Placed, check_schedule
-from raptor.device.kernels import contraction, conv2d, matmul, matvec
+from raptor.device.kernels import contraction, convolution, kronecker, matmul
+from raptor.device.networks import lstm, mlp
 from raptor.device.schedulers import SCHEDULES, alap, asap, min_writes
 
 ROWS, COLS = 4, 3
@@ -83,59 +85,9 @@ def test_the_product_of_256_of_occ():
     assert years["min_writes", 1] > years["asap", 1]
 
 
-KERNELS: dict[str, tuple[Build, Any, int]] = {
-    "mv": (lambda g: matvec(g, integers(7, 9), integers(9)), integers(7, 9) @ integers(9), 3 * 3),
-    "tmm": (lambda g: matmul(g, integers(5, 6).T, integers(5, 4)), integers(5, 6).T @ integers(5, 4), 2 * 2),
-    "2mm": (
-        lambda g: matmul(g, matmul(g, integers(8, 5), integers(5, 6)), integers(6, 4)),
-        integers(8, 5) @ integers(5, 6) @ integers(6, 4),
-        2 * 2 + 2 * 2,
-    ),
-    "3mm": (
-        lambda g: matmul(g, matmul(g, integers(8, 5), integers(5, 6)), matmul(g, integers(6, 9), integers(9, 4))),
-        integers(8, 5) @ integers(5, 6) @ (integers(6, 9) @ integers(9, 4)),
-        2 * 2 + 3 * 2 + 2 * 2,
-    ),
-    "ab-acd-dbc": (
-        lambda g: contraction(g, "ab-acd-dbc", integers(5, 3, 2), integers(2, 4, 3)),
-        np.einsum("acd,dbc->ab", integers(5, 3, 2), integers(2, 4, 3)),
-        2 * 2,
-    ),
-    "abc-acd-db": (
-        lambda g: contraction(g, "abc-acd-db", integers(5, 3, 2), integers(2, 4)),
-        np.einsum("acd,db->abc", integers(5, 3, 2), integers(2, 4)),
-        1 * 2,
-    ),
-    "abcd-aebf-dfce": (
-        lambda g: contraction(g, "abcd-aebf-dfce", integers(2, 3, 2, 2), integers(3, 2, 2, 3)),
-        np.einsum("aebf,dfce->abcd", integers(2, 3, 2, 2), integers(3, 2, 2, 3)),
-        2 * 2,
-    ),
-    "conv2d": (
-        lambda g: conv2d(g, integers(1, 2, 5, 4), integers(3, 2, 3, 3)),
-        np.einsum(
-            "nchwij,ocij->nohw",
-            np.lib.stride_tricks.sliding_window_view(integers(1, 2, 5, 4), (3, 3), axis=(2, 3)),
-            integers(3, 2, 3, 3),
-        ),
-        5 * 1,
-    ),
-}
-"""Kernels of OCC: the graph, the value, and the tiles of all matrices, which is the least number of writes."""
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernels_of_occ(name: str):
-    build, want, least = KERNELS[name]
-    for schedule in SCHEDULES:
-        got, account, graph = ran(build, schedule)
-        np.testing.assert_array_equal(got, want)
-        assert account.writes == (least if schedule == "min_writes" else len(graph.products))
-
-
 def test_the_account_does_not_depend_on_the_schedule_but_for_writes_and_time():
-    build = KERNELS["3mm"][0]
-    found = {schedule: ran(build, schedule)[1] for schedule in SCHEDULES}
+    build = next(kernel.build for kernel in KERNELS if kernel.name == "3mm")
+    found = {schedule: ran(lambda graph: build(graph, 8), schedule)[1] for schedule in SCHEDULES}
     assert len({(a.products, a.pj_product) for a in found.values()}) == 1
     assert found["min_writes"].writes < found["asap"].writes == found["alap"].writes
 
@@ -244,7 +196,15 @@ def test_kernels_that_cannot_be():
         with pytest.raises(ShapeError, match="is no product for a crossbar"):
             graph.product(integers(1, 5), integers(5, 3))
         with pytest.raises(ShapeError, match="do not fit an image"):
-            conv2d(graph, integers(1, 2, 3, 3), integers(1, 2, 4, 4))
+            convolution(graph, integers(1, 2, 3, 3), integers(1, 2, 4, 4))
+        with pytest.raises(ShapeError, match="do not fit an image"):
+            convolution(graph, integers(1, 2, 3), integers(1, 2, 2), dilation=3)
+        with pytest.raises(ShapeError, match="2 matrices do not fit vectors"):
+            kronecker(graph, [integers(2, 2), integers(2, 2)], integers(4, 2))
+        with pytest.raises(ShapeError, match="at least one layer"):
+            mlp(graph, integers(2, 2), [])
+        with pytest.raises(ShapeError, match="are no LSTM"):
+            lstm(graph, integers(2, 2), integers(2, 8), integers(2, 9), integers(8))
         for formula in ("ab-ab-ab", "ab", "aa-ac-ca", "ab-ac-db"):
             with pytest.raises(UserError, match="contraction"):
                 contraction(graph, formula, integers(2, 2), integers(2, 2))

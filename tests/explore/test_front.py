@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raptor.explore.evaluation import Record
 from raptor.explore.front import costs, front, hypervolume, hypervolumes
+from raptor.explore.jobs import Job, Record
 from raptor.explore.study import Study
 from raptor.explore.trials import Outcome, Trial, outcome
 from tests.explore.small import small
 
+JOB = Job("m.onnx", {}, is_steady=False)
 NAMES = ("latency_ns", "energy_pj", "xbars")
 
 
@@ -24,7 +25,7 @@ def outcomes(study: Study, rows: np.ndarray) -> list[Outcome]:
     found: list[Outcome] = []
     for k, row in enumerate(rows):
         trial = Trial(k, {"cores": k}, ["0"])
-        found.append(outcome(study, trial, [Record("ok", dict(zip(NAMES, map(float, row), strict=True)))]))
+        found.append(outcome(study, trial, [JOB], [Record("ok", dict(zip(NAMES, map(float, row), strict=True)))]))
     return found
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,13 @@ from raptor.common import storage
 from raptor.common.errors import UserError
 from raptor.explore import tables, workers
 from raptor.explore.driver import Progress, adapted, read_outcomes, run
-from raptor.explore.evaluation import Job, Record, evaluate
 from raptor.explore.front import front
+from raptor.explore.jobs import Job, Record, evaluate
+from raptor.explore.points import Value
+from raptor.explore.proposing import Proposer
 from raptor.explore.store import Store
 from raptor.explore.study import Study, read_study
+from raptor.explore.trials import Trial, outcome
 from tests.explore.small import model, small, write
 
 LIMIT = '[constraints]\nlatency_ns = "<= 6.5 us"\n'
@@ -55,6 +59,7 @@ def test_trials(whole: Study):
     assert all(o.is_feasible for o in best)
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("sampler", ["nsga2", pytest.param("tpe", marks=pytest.mark.slow)])
 def test_one_worker_and_a_stop_make_no_difference(sampler: str, tmp_path: Path):
     settings = f'trials = 16\nbatch = 4\nseed = 3\nsampler = "{sampler}"'
@@ -77,6 +82,7 @@ def test_one_worker_and_a_stop_make_no_difference(sampler: str, tmp_path: Path):
     assert table(study) == table(expected)
 
 
+@pytest.mark.usefixtures("here")
 def test_more_trials_later(whole: Study, tmp_path: Path):
     study = small(tmp_path, models=2, rest=LIMIT)
     run(adapted(study, None, 8))
@@ -85,6 +91,7 @@ def test_more_trials_later(whole: Study, tmp_path: Path):
     assert table(study) == table(whole)
 
 
+@pytest.mark.usefixtures("here")
 def test_results_are_used_again(whole: Study, tmp_path: Path):
     other = small(tmp_path, f'trials = 8\nbatch = 8\nseed = 4\nstorage = "{whole.storage}"', models=2)
     seen: list[Progress] = []
@@ -96,6 +103,7 @@ def test_results_are_used_again(whole: Study, tmp_path: Path):
     assert seen[-1].known + seen[-1].evaluated == 16
 
 
+@pytest.mark.usefixtures("here")
 def test_a_grid_ends_by_itself(tmp_path: Path):
     study = small(tmp_path, 'trials = 99\nbatch = 3\nsampler = "grid"', "\ncores = [2, 4]\ncell_bits = [2, 4, 8]\n")
     assert run(study) == read_outcomes(study)
@@ -103,6 +111,7 @@ def test_a_grid_ends_by_itself(tmp_path: Path):
     assert [tuple(o.trial.point.values()) for o in found] == [(c, b) for c in (2, 4) for b in (2, 4, 8)]
 
 
+@pytest.mark.usefixtures("here")
 def test_a_fixed_mapping(tmp_path: Path):
     study = small(
         tmp_path, 'trials = 4\nbatch = 4\nsampler = "grid"\nmapping = "fixed"', "\nfields.rob_size = [1, 4]\n"
@@ -126,6 +135,37 @@ def test_steady_figures(tmp_path: Path):
     assert found.state == "ok"
     assert 0 < found.figures["interval_ns"] <= found.figures["latency_ns"]
     assert found.figures["steady_energy_pj"] > 0
+
+
+def test_rounds_and_chips(tmp_path: Path):
+    """A model that is too large is written in rounds, which wears cells out, or has several chips."""
+    path = str(model(tmp_path / "m.onnx"))
+    chip = {"xbar": 16, "xbars_per_core": 6, "cores": 1}
+    assert evaluate(Job(path, chip, is_steady=False)).state == "infeasible"
+    rounds = evaluate(Job(path, chip | {"rounds": True, "batch": 8, "device": "pcm-occ"}, is_steady=True)).figures
+    alone = raptor.compile(path, **chip, rounds=True, batch=8, device="pcm-occ").simulate()
+    assert (rounds["latency_ns"], rounds["writes"]) == (alone.latency_ns, alone.reloading.worst_per_sample)
+    assert rounds["wear_per_year"] == 1 / alone.reloading.years > 0
+    assert rounds["interval_ns"] == alone.reloading.sample_ns
+    more = evaluate(Job(path, chip | {"rounds": True, "batch": 16}, is_steady=False)).figures
+    assert more["writes"] == rounds["writes"] / 2
+    assert "wear_per_year" not in more, "the default device does not say how often a cell can be written"
+    chips = evaluate(Job(path, chip | {"cores": 2, "chips": 2, "link": "package-ucie"}, is_steady=False)).figures
+    dear = evaluate(Job(path, chip | {"cores": 2, "chips": 2, "link": "board-ht"}, is_steady=False)).figures
+    assert chips["xbars"] == 24
+    assert chips["writes"] == chips["wear_per_year"] == 0
+    assert dear["energy_pj"] > chips["energy_pj"]
+
+
+def test_a_long_study_goes_on(tmp_path: Path):
+    """Parents of the generations are found one after another: Optuna's own recursion ends at 500 of them."""
+    study = small(tmp_path, "trials = 4000\nbatch = 2")
+    point: dict[str, Value] = {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}
+    job, record = Job("m.onnx", {}, is_steady=False), Record("ok", dict.fromkeys(study.objectives, 1.0))
+    done = [outcome(study, Trial(k, point, ["0"], {"generation": k // 2}), [job], [record]) for k in range(2400)]
+    (first, second) = Proposer(study, done).propose(2)
+    assert (first.number, second.number) == (2400, 2401)
+    assert first.notes == {"generation": 1200}
 
 
 def test_what_cannot_be_evaluated(tmp_path: Path):
@@ -157,9 +197,9 @@ def test_workers_that_die_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(workers, "WORKER", (str(script), str(tmp_path / "died")))
     names = ["good", "dies", "slow", "dies once", "better", "best"]
     found: dict[int, Record] = {}
-    with workers.local(2) as pool:
+    with workers.local(2) as submit:
         jobs = [Job(name, {}, is_steady=False) for name in names]
-        workers.evaluate_all(pool, jobs, workers.Limits(1.0, 4000), found.__setitem__)
+        workers.evaluate_all(submit, jobs, workers.Limits(1.0, 4000), found.__setitem__)
     assert [found[i].state for i in range(6)] == ["ok", "crashed", "timeout", "ok", "ok", "ok"]
     assert found[1].reason == "the process was killed by signal 9, 3 times"
     assert found[2].reason == "took more than 1 s"
@@ -174,12 +214,17 @@ def test_a_limit_of_memory():
 
 def test_no_process_is_left(tmp_path: Path):
     job = Job(str(model(tmp_path / "m.onnx")), {"cores": 4, "xbar": 16}, is_steady=False)
-    with workers.local(1) as pool:
-        workers.evaluate_all(pool, [job], LIMITS, lambda *_: None)
-        (process,) = workers._all  # pyright: ignore[reportPrivateUsage]
-        pid = process._process.pid  # pyright: ignore[reportPrivateUsage]
+    before = children(os.getpid())
+    with workers.local(1) as submit:
+        assert submit(job, LIMITS).result().state == "ok"
+        (pid,) = children(os.getpid()) - before
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def children(pid: int) -> set[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "explore.worker"], stdout=subprocess.PIPE, check=False)
+    return set(map(int, found.stdout.split()))
 
 
 def command(*args: str | Path) -> list[str]:
@@ -217,10 +262,10 @@ def _kill(pid: int, victim: str) -> int:
     if victim == "driver":
         os.kill(pid, signal.SIGKILL)
         return 1
-    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
-    for child in children[:1]:
-        os.kill(int(child), signal.SIGKILL)
-    return len(children[:1])
+    chosen = sorted(children(pid))[:1]
+    for child in chosen:
+        os.kill(child, signal.SIGKILL)
+    return len(chosen)
 
 
 @pytest.mark.slow
@@ -230,6 +275,44 @@ def test_a_cluster(whole: Study, tmp_path: Path):
     with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
         settings = study.file.run.model_copy(update={"scheduler": cluster.scheduler_address})
         run(replace(study, file=study.file.model_copy(update={"run": settings})))
+    assert table(study) == table(whole)
+
+
+@pytest.mark.slow
+def test_four_workers(whole: Study, tmp_path: Path):
+    study = small(tmp_path, models=2, rest=LIMIT)
+    run(adapted(study, 4, None))
+    assert table(study) == table(whole)
+
+
+@pytest.mark.slow
+def test_a_scheduler_and_workers_in_processes_of_their_own(whole: Study, tmp_path: Path):
+    """They are started as a site does it. One worker is killed in the middle; what it had is evaluated by the other."""
+    pytest.importorskip("distributed")
+    study = small(tmp_path, models=2, rest=LIMIT)
+    with ExitStack() as stack:
+        file = tmp_path / "scheduler.json"
+
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            dask = [sys.executable, "-m", "dask", *words]
+            process = stack.enter_context(subprocess.Popen(dask, cwd=tmp_path, stderr=subprocess.DEVNULL))
+            stack.callback(process.kill)
+            return process
+
+        start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
+        workers_of = ("--scheduler-file", str(file), "--nthreads", "1", "--no-dashboard", "--no-nanny")
+        victim, _ = (start("worker", *workers_of, "--local-directory", str(tmp_path / name)) for name in "ab")
+        end = time.monotonic() + 60
+        while not file.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        settings = study.file.run.model_copy(update={"scheduler": json.loads(file.read_text())["address"]})
+
+        def kill_one(progress: Progress) -> None:
+            if progress.evaluated == 5:
+                victim.kill()
+
+        run(replace(study, file=study.file.model_copy(update={"run": settings})), kill_one)
+    assert victim.returncode == -signal.SIGKILL
     assert table(study) == table(whole)
 
 
@@ -260,6 +343,7 @@ def test_equal_results_on_threads(tmp_path: Path):
     assert len({json.dumps(f) for f in found}) > 1
 
 
+@pytest.mark.usefixtures("here")
 def test_accuracy(tmp_path: Path):
     """Fewer bits of the converters lose answers, and the command measures the same."""
     rng = np.random.default_rng(0)
@@ -283,6 +367,7 @@ def test_accuracy(tmp_path: Path):
         run(read_study(path))
 
 
+@pytest.mark.usefixtures("here")
 def test_a_file_that_changed_is_evaluated_again(tmp_path: Path):
     write(tmp_path)
     arch = json.loads((Path(raptor.__file__).parent / "target" / "presets" / "bench.json").read_text())

@@ -6,17 +6,23 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import raptor
 from raptor.cli import app
-from raptor.explore.evaluation import Record
 from raptor.explore.importance import importances
+from raptor.explore.jobs import Job, Record
 from raptor.explore.page import study_page
+from raptor.explore.points import Value, options_of
 from raptor.explore.study import Study, read_study
 from raptor.explore.tables import report, rows
 from raptor.explore.trials import Outcome, Trial, outcome
+from tests.chromium import Chromium
 from tests.explore.small import small, write
+from tests.reporting.browser import browser
+
+JOB = Job("m0.onnx", {}, is_steady=False)
 
 
 def status(*args: object) -> int:
@@ -94,9 +100,9 @@ def made_up(study: Study, count: int) -> list[Outcome]:
     found: list[Outcome] = []
     for k in range(count):
         cores, bits = 1 + k % 4, (2, 8)[k // 4 % 2]
-        point = {"xbar": 16, "cores": cores, "cell_bits": bits, "mapping": "rows"}
+        point: dict[str, Value] = {"xbar": 16, "cores": cores, "cell_bits": bits, "mapping": "rows"}
         figures = {"latency_ns": 1000.0 / cores, "energy_pj": 5.0, "xbars": 8.0 * cores}
-        found.append(outcome(study, Trial(k, point, [str(k)]), [Record("ok", figures)]))
+        found.append(outcome(study, Trial(k, point, [str(k)]), [JOB], [Record("ok", figures)]))
     return found
 
 
@@ -113,6 +119,7 @@ def test_pages_of_little(tmp_path: Path):
     refused = outcome(
         study,
         Trial(0, {"xbar": 16, "cores": 1, "cell_bits": 2, "mapping": "rows"}, ["0"]),
+        [JOB],
         [Record("infeasible", {}, "<script>too small</script>")],
     )
     page = study_page(study, [refused], rows(report(study, [refused])))
@@ -120,3 +127,39 @@ def test_pages_of_little(tmp_path: Path):
     assert "<script>too small" not in page
     one = made_up(study, 1)
     assert "Importance of parameters: from 10 trials" in study_page(study, one, rows(report(study, one)))
+
+
+MANY = """
+xbar = [32, 64, 128, 256]
+cores = { min = 1, max = 5000 }
+"""
+
+
+@pytest.mark.slow
+def test_the_page_of_many_points(chromium_paths: Chromium, tmp_path: Path):
+    study = small(tmp_path, space=MANY)
+    rng = np.random.default_rng(0)
+    found: list[Outcome] = []
+    for k in range(10_000):
+        point: dict[str, Value] = {"xbar": (32, 64, 128, 256)[k % 4], "cores": 1 + k // 4}
+        figures = dict(zip(study.objectives, map(float, 1e6 * rng.random(3)), strict=True))
+        job = Job("m0.onnx", options_of(study.file.options, point), is_steady=False)
+        found.append(outcome(study, Trial(k, point, [str(k)]), [job], [Record("ok", figures)]))
+    points = rows(report(study, found))
+    page = tmp_path / "study.html"
+    page.write_text(study_page(study, found, points))
+    assert page.stat().st_size < 8e6
+    with browser(chromium_paths) as chromium:
+        chromium.open(page)
+        assert chromium.busy_s() < 3
+        titles = [element.text for element in chromium.all("#trade-offs .xtitle, #trade-offs .ytitle")]
+        assert titles == ["latency_ns", "energy_pj"]
+        chromium.all("#trade-offs .updatemenu-button")[1].click()
+        assert [e.text for e in chromium.all("#trade-offs .xtitle, #trade-offs .ytitle")] == ["latency_ns", "xbars"]
+        shown = chromium.run("return document.getElementById('trade-offs').data.map(t => [t.name, t.y.length])")
+        assert shown[1:] == [["feasible (3334 of 10000)", 3334], ["front", sum(row["front"] for row in points)]]
+        chromium.one("#filter").send_keys("cores=7")
+        lines = [line.text for line in chromium.all("#rows-table tbody tr")]
+        assert len(lines) == 4
+        assert all("raptor compile m0.onnx --xbars-per-core 8 --xbar" in line for line in lines)
+        assert chromium.errors() == []

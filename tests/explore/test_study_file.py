@@ -69,6 +69,9 @@ def test_ranges(tmp_path: Path):
         ({"rest": '[accuracy]\ndata = ["m0.onnx"]'}, "accuracy: no objective and no limit is a figure of accuracy"),
         ({"space": "\ncrossbar.adc_bits = [4]\n"}, "space.crossbar.adc_bits: needs accuracy.crossbar 'sliced'"),
         ({"space": "\ncrossbar.adc_bit = [4]\n"}, "adc_bit: no setting of a crossbar; did you mean adc_bits?"),
+        ({"space": '\ndevice = ["no"]\n'}, "space: device no: no such file"),
+        ({"space": "\nrounds = [1]\n"}, "space: rounds=1: expected True or False"),
+        ({"space": '\nlink = ["x"]\n'}, "space: link='x': expected board-ht or package-ucie"),
         ({"rest": "[run]\nworkers = 0"}, "run.workers: Input should be greater"),
     ],
 )

@@ -25,7 +25,7 @@ class Wrong:
     defect: Defect
 
 
-SEARCH, REPORT, STORED = "raptor/search.py", "raptor/output/compile_report.py", "raptor/mapping/file.py"
+SEARCH, REPORT, STORED = "raptor/search/mappings.py", "raptor/output/compile_report.py", "raptor/mapping/file.py"
 DECISION, COMPILER = "raptor/mapping/decision.py", "raptor/compiler.py"
 KNOBS, DEPTHWISE = "raptor/mapping/knobs.py", "raptor/mapping/depthwise.py"
 PLACES, SCHEDULE = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py"

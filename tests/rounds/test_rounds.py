@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,9 @@ import raptor
 from raptor.common.digests import matrix_digest
 from raptor.common.errors import CapacityError, UserError
 from raptor.frontend.segments.slicing import Slicer
-from raptor.output.files import GroupWrite
+from raptor.output import writer
+from raptor.output.files import GroupWrite, SegmentFile
+from raptor.output.writer import SegmentArtifacts
 from raptor.rounds.writes import steady_writes
 from raptor.target.device_file import CrossbarWrite, DeviceFile, load_device
 from tests.frontend.support import golden, make_model, node, random
@@ -35,11 +40,7 @@ def rounds_of(folder: Path) -> dict[str, Any]:
 def test_a_model_that_fits_is_as_ever(tmp_path: Path):
     for name, rounds in (("plain", False), ("rounds", True)):
         raptor.compile(chain(1), **CHIP | {"cores": 8}, rounds=rounds).save(tmp_path / name)
-    plain, rounds = (
-        {p.relative_to(tmp_path / n): p.read_bytes() for p in (tmp_path / n).rglob("*") if p.is_file()}
-        for n in ("plain", "rounds")
-    )
-    assert plain == rounds
+    assert contents(tmp_path / "plain") == contents(tmp_path / "rounds")
 
 
 def test_the_refusal_says_what_rounds_would_take():
@@ -57,6 +58,38 @@ def test_each_round_is_a_program_of_its_own(out: Path):
         assert (out / segment["path"] / "manifest.json").is_file()
         assert not raptor.load(out / segment["path"]).check()
     assert not raptor.load(out).check()
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_kill_between_two_rounds_leaves_nothing_half_there(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+):
+    """The process dies when one round is written, and the next is not; what was there before is as it was."""
+    program, folder = raptor.compile(chain(3), **CHIP, rounds=True), tmp_path / "out"
+    if before:
+        shutil.copytree(out, folder)
+    child = os.fork()
+    if child == 0:
+        real = writer._write_segment
+
+        def dying(segment: SegmentArtifacts, number: int, *rest: Any) -> SegmentFile:
+            if number == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(segment, number, *rest)
+
+        monkeypatch.setattr(writer, "_write_segment", dying)
+        program.save(folder, force=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert folder.exists() == before
+    if before:
+        assert contents(folder) == contents(out)
+    program.save(folder, force=True)
+    assert raptor.load(folder).validate(samples=1).passed
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_time_is_writing_the_first_sample_and_intervals(out: Path):

@@ -5,12 +5,13 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from raptor.common.errors import UserError
+from raptor.target.analog import Adc
 from raptor.target.device_file import DeviceFile
 from validator.accuracy.data import Data, read_data
 from validator.accuracy.report import AccuracyReport, ChipResult, LayerNoise, Point, described, mean_of
@@ -60,7 +61,7 @@ def accuracy(
     start = perf_counter()
     program = load(out)
     kind = exact_kind(program, crossbar)
-    setup = None if kind in ("ideal", "integer") else setup_for(kind, arch_of(program), device, settings or {})
+    setup = None if kind in ("ideal", "integer") else setup_for(kind, arch_of(program.folder), device, settings or {})
     _check(kind, setup, settings or {}, sweep or {}, chips)
     read = None if data is None else _read(program, data, samples)
     task = _Task(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
@@ -90,6 +91,20 @@ def _check(kind: CrossbarKind, setup: Setup | None, settings: Settings, sweep: S
     points = int(np.prod([len(values) for values in sweep.values()], dtype=np.float64))
     if points * chips > MOST_POINTS:
         raise UserError(f"--sweep: {points} points with {chips} chips each; at most {MOST_POINTS} in all")
+
+
+def check_calibration(
+    out: Path, kind: Literal["sliced", "noisy"], device: DeviceFile | None, settings: Settings, sweep: Sweep
+) -> None:
+    """Raises `UserError` if no converter has a calibrated range, so that the number of samples for it says nothing."""
+    if not _is_calibrated(setup_for(kind, arch_of(out), device, settings), sweep):
+        raise UserError("--calibration: no converter has a calibrated range; take --with adc_range=calibrated")
+
+
+def _is_calibrated(setup: Setup, sweep: Sweep) -> bool:
+    """Tells whether converters have a calibrated range, in the setup or at a point of the sweep."""
+    adc = setup.adc or (Adc(bits=1) if "adc_bits" in sweep else None)
+    return adc is not None and "calibrated" in sweep.get("adc_range", (adc.range,))
 
 
 class _Task:
@@ -143,7 +158,7 @@ class _Task:
         if setup is None:
             return self.program
         made = with_crossbars(self.program, setup)
-        if setup.adc is None or setup.adc.range != "calibrated" or self.data is None:
+        if self.data is None or not _is_calibrated(setup, {}):
             return made
         numbers = range(min(self.calibration, self.data.count))
         return calibrated(made, map(self.data.sample, numbers))

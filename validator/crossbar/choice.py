@@ -40,7 +40,7 @@ def _programmed(crossbar: CrossbarKind, device: Any, settings: Mapping[str, str]
     kind = exact_kind(program, crossbar)
     if kind in ("ideal", "integer"):
         return program
-    setup = setup_for(kind, arch_of(program), device, settings)
+    setup = setup_for(kind, arch_of(program.folder), device, settings)
     made = with_crossbars(program, setup)
     if setup.adc is None or setup.adc.range != "calibrated":
         return made

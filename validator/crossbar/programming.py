@@ -1,6 +1,7 @@
 """Programs a chip for a compiled program: which matrix stands where, with which widths, for which layer."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -36,9 +37,9 @@ def chip_for(program: Program, setup: Setup) -> Crossbars:
     return with_lossless_rows(chip) if setup.lossless_rows else chip
 
 
-def arch_of(program: Program) -> ArchFile:
+def arch_of(folder: Path) -> ArchFile:
     """Reads the architecture file of a program."""
-    return storage.read(ArchFile, program.folder, files.ARCH, limit_bytes=ARCH_LIMIT_BYTES)
+    return storage.read(ArchFile, folder, files.ARCH, limit_bytes=ARCH_LIMIT_BYTES)
 
 
 def uses_of(program: Program) -> list[Use]:

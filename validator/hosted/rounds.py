@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from raptor.common import storage
-from raptor.common.digests import matrix_digest
 from raptor.common.errors import UserError
 from raptor.output import files
 from raptor.output.files import GroupWrite, Round, Rounds, Segments
@@ -43,44 +42,27 @@ def check_rounds(rounds: Rounds, programs: Mapping[str, Program]) -> None:
     held: _Held = {}
     groups = {one.path: list(groups_of(programs[one.path])) for one in rounds.rounds}
     for found in groups.values():
-        held.update(item for group in found for item in _contents(group))
+        held.update(item for group in found for item in group.contents())
     for one in rounds.rounds:
         needed = {(g.core, g.group): g for g in groups[one.path]}
         for write in one.writes:
             if not _is_same(needed.get((write.core, write.group)), write):
                 raise _fault(one, write, "is not that of the program")
-            held.update(_contents(write))
+            held.update(write.contents())
         for group in needed.values():
-            if any(held.get(xbar) != content for xbar, content in _contents(group)):
+            if any(held.get(xbar) != content for xbar, content in group.contents()):
                 raise _fault(one, group, "is neither written nor left from an earlier round")
 
 
 def groups_of(program: Program) -> Iterator[GroupWrite]:
     """Yields the array groups of a program; the cells are not counted."""
     for core in range(program.core_count):
-        first = 0
-        for group, xbars in enumerate(program.config.groups(core)):
-            matrix = program.weights.matrix(core, group)
-            yield GroupWrite(
-                core=core,
-                group=group,
-                first=first,
-                xbars=xbars,
-                rows=matrix.shape[0],
-                cols=matrix.shape[1],
-                cells=matrix.size,
-                sha256=matrix_digest(matrix),
-            )
-            first += xbars
+        matrices = (program.weights.matrix(core, group) for group in range(len(program.config.groups(core))))
+        yield from program.config.written(core, matrices, lambda matrix: matrix.size)
 
 
 def _is_same(found: GroupWrite | None, write: GroupWrite) -> bool:
     return found is not None and found == write.model_copy(update={"cells": found.cells})
-
-
-def _contents(group: GroupWrite) -> Iterator[tuple[tuple[int, int], tuple[str, int]]]:
-    for k in range(group.xbars):
-        yield (group.core, group.first + k), (group.sha256, k)
 
 
 def _fault(one: Round, group: GroupWrite, what: str) -> UserError:

@@ -10,6 +10,9 @@ from raptor.common.packages import require_own
 from raptor.target import isa
 from raptor.target.arch import Target
 
+STEADY_SAMPLES = 4
+"""Samples that each core begins in a simulation of the steady state: of its throughput, and of its energy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:

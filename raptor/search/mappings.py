@@ -15,7 +15,6 @@ from raptor.codegen import Streams
 from raptor.common.errors import CapacityError
 from raptor.common.options import Objective
 from raptor.driver import Driver
-from raptor.evaluation import cost_of
 from raptor.graph.ir import Graph
 from raptor.mapping.decision import Decision
 from raptor.mapping.knobs import DEFAULT, Knobs
@@ -25,6 +24,7 @@ from raptor.mapping.strategies import Strategy
 from raptor.mapping.trial import Trial
 from raptor.pim import PimProgram
 from raptor.pipeline import run
+from raptor.search.cost import STEADY_SAMPLES, cost_of
 from raptor.spatial import Schedule
 from raptor.spatial.orders import Aim
 from raptor.target.arch import Target
@@ -36,9 +36,6 @@ LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 
 """Weight of the latency against the interval in the choice of cores for a transformer (`Knobs.latency`)."""
 PATIENCES, DEPTH = (1.0, 1 / 3, 1 / 6, 2.0), 3
 """Factors on the patience, and number of samples, of the orders from which each candidate takes its best."""
-
-SAMPLES = 4
-"""Number of samples that a core begins in measurements of throughput and energy."""
 
 
 def search(graph: Graph, arch: Target, objective: Objective, effort: int) -> tuple[Decision, tuple[Trial, ...]]:
@@ -114,5 +111,5 @@ def figure_of(program: PimProgram, streams: Streams, arch: Target, objective: Ob
     """Simulates a program. Returns the latency or interval in ns, or the energy of a sample in steady state in pJ."""
     records = {i: core.records for i, core in streams.cores.items()}
     groups = {i: [g.matrix.xbars for g in core.groups] for i, core in program.cores.items()}
-    cost = cost_of(records, groups, arch, 0 if objective == "latency" else SAMPLES)
+    cost = cost_of(records, groups, arch, 0 if objective == "latency" else STEADY_SAMPLES)
     return {"latency": cost.latency_ns, "throughput": cost.interval_ns, "energy": cost.energy_pj}[objective]

@@ -9,17 +9,18 @@ import msgspec
 from raptor import api
 from raptor.api import Program
 from raptor.common.errors import CapacityError, RaptorError, UnsupportedError, UserError
-from raptor.evaluation import cost_of
 from raptor.explore.metrics import METRICS
 from raptor.output.writer import Artifacts
+from raptor.search.cost import STEADY_SAMPLES, cost_of
 from raptor.target import arch as architectures
 from raptor.target.arch import Target
 from raptor.target.device_file import load_device
 from validator.accuracy.measure import accuracy
+from validator.crossbar.settings import setup_for
 from validator.options import CrossbarKind
+from validator.simulate.reloading import Reloading
 
-SAMPLES = 4
-"""Samples that each core begins in a simulation of the steady state."""
+_SIZES = ("xbar", "cores", "xbars_per_core", "cell_bits", "chips", "link")
 _LONGEST = 1000
 
 State = Literal["ok", "infeasible", "timeout", "out_of_memory", "crashed", "error"]
@@ -97,10 +98,7 @@ def _figures(job: Job) -> dict[str, float]:
     program = api.compile(job.model, **job.options)
     report = program.report
     chip = _chip(job)
-    latency_ns, energy_pj = _cost(program, chip, job, 0)
-    found = {
-        "latency_ns": latency_ns,
-        "energy_pj": energy_pj,
+    found: dict[str, float] = {
         "xbars_used": report.xbars_used,
         "cores_used": report.cores_used,
         "xbars": report.xbars_available,
@@ -108,23 +106,26 @@ def _figures(job: Job) -> dict[str, float]:
         "local_bytes": report.peak_local_bytes,
         "instructions": report.instruction_count,
     }
-    if job.is_steady:
-        found["interval_ns"], found["steady_energy_pj"] = _cost(program, chip, job, SAMPLES)
+    if isinstance(program.artifacts, Artifacts):
+        found |= _alone(program.artifacts, chip, is_steady=job.is_steady)
+    else:
+        found |= _in_segments(program, job)
     if job.accuracy is not None:
         try:
-            found |= _accuracy(program, job.accuracy)
+            found |= _accuracy(program, chip, job.accuracy)
         except UserError as e:  # equal points have equal reasons: without the folder, which is a temporary one
             raise UserError(str(e).removeprefix(f"{program.directory}: ")) from e
     return {name: float(found[name]) for name in METRICS if name in found}
 
 
-def _accuracy(program: Program, given: Measuring) -> dict[str, float]:
-    """Runs the program on data; without labels, only the agreement is known."""
+def _accuracy(program: Program, chip: Target, given: Measuring) -> dict[str, float]:
+    """Runs the program on data; without labels, only the agreement is known, and ideal converters have no bits."""
+    device = None if given.cells is None else load_device(given.cells)
     found = accuracy(
         program.directory,
         Path(given.data),
         crossbar=given.crossbar,
-        device=None if given.cells is None else load_device(given.cells),
+        device=device,
         settings=given.settings,
         chips=given.chips,
         samples=given.samples,
@@ -132,26 +133,49 @@ def _accuracy(program: Program, given: Measuring) -> dict[str, float]:
         noise_samples=0,
         workers=1,
     )
-    shares = {"top1": found.top1, "top5": found.top5, "agreement": found.agreement}
+    bits = None
+    if given.crossbar in ("sliced", "noisy"):
+        adc = setup_for(given.crossbar, chip.file, device, given.settings).adc
+        bits = None if adc is None else adc.bits
+    shares = {"top1": found.top1, "top5": found.top5, "agreement": found.agreement, "adc_bits": bits}
     return {name: share for name, share in shares.items() if share is not None}
 
 
 def _chip(job: Job) -> Target:
     """Returns the chip that is simulated."""
     given = job.options
-    sizes: dict[str, Any] = {name: given.get(name) for name in ("xbar", "cores", "xbars_per_core", "cell_bits")}
+    sizes: dict[str, Any] = {name: given.get(name) for name in _SIZES}
     fields = {**given.get("fields", {}), **(job.fields or {})}
     return architectures.load(given.get("arch"), **sizes, element_bits=given.get("bits", 8), fields=fields)
 
 
-def _cost(program: Program, chip: Target, job: Job, samples: int) -> tuple[float, float]:
-    """Returns time (of one sample alone, or between samples) in ns, and energy in pJ."""
-    artifacts = program.artifacts
-    if isinstance(artifacts, Artifacts):
-        groups = {core: artifacts.config.groups(core) for core in artifacts.records}
-        found = cost_of(artifacts.records, groups, chip, samples)
-        return (found.interval_ns if samples else found.latency_ns), found.energy_pj
+def _alone(artifacts: Artifacts, chip: Target, *, is_steady: bool) -> dict[str, float]:
+    """Returns time and energy of a program whose weights are written once."""
+    groups = {core: artifacts.config.groups(core) for core in artifacts.records}
+    one = cost_of(artifacts.records, groups, chip, 0)
+    found = {"latency_ns": one.latency_ns, "energy_pj": one.energy_pj} | _wear(None)
+    if is_steady:
+        several = cost_of(artifacts.records, groups, chip, STEADY_SAMPLES)
+        found |= {"interval_ns": several.interval_ns, "steady_energy_pj": several.energy_pj}
+    return found
+
+
+def _in_segments(program: Program, job: Job) -> dict[str, float]:
+    """Returns time, energy and wear of a program in segments: rounds, or parts on the host."""
     if job.fields:
-        raise UserError("a program with segments on the host: only with study.mapping 'anew'")
-    report = program.simulate(mode="throughput", samples=samples) if samples else program.simulate()
-    return (report.interval_ns if samples else report.latency_ns) or 0.0, report.energy_pj or 0.0
+        raise UserError("a program in segments: only with study.mapping 'anew'")
+    one = program.simulate()
+    found = {"latency_ns": one.latency_ns or 0.0, "energy_pj": one.energy_pj or 0.0} | _wear(one.reloading)
+    if job.is_steady:
+        several = program.simulate(mode="throughput", samples=STEADY_SAMPLES)
+        found |= {"interval_ns": several.interval_ns or 0.0, "steady_energy_pj": several.energy_pj or 0.0}
+    return found
+
+
+def _wear(found: Reloading | None) -> dict[str, float]:
+    """Returns the writes of the worst cell, and what they take of its life if its endurance is known."""
+    if found is None:
+        return {"writes": 0.0, "wear_per_year": 0.0}
+    if found.endurance_cycles is None:
+        return {"writes": found.worst_per_sample}
+    return {"writes": found.worst_per_sample, "wear_per_year": 1 / found.years if found.years else 0.0}

@@ -1,0 +1,199 @@
+"""Compare samplers of studies with random search: `python benchmarks/samplers.py QUESTION FOLDER [--plot FILE.svg]`.
+
+Two questions, each with all points of its grid evaluated once: a study in FOLDER, which goes on where it was stopped.
+Then every sampler plays with ten seeds, and is answered from these results. A budget is a number of different points,
+as points that are proposed again cost nothing. The hypervolume is a share of that of the front of the whole grid, with
+a reference a tenth of the front's span beyond its worst values.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from measure import ROOT
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(ROOT))
+import models
+import raptor
+from models.trained import MODEL, load_images
+from raptor.explore import driver
+from raptor.explore.front import costs, front, hypervolume
+from raptor.explore.points import digest_of
+from raptor.explore.proposing import Proposer
+from raptor.explore.study import Study, read_study
+from raptor.explore.trials import Outcome
+
+Floats = npt.NDArray[np.float64]
+SAMPLERS = ("random", "nsga2", "tpe")
+SEEDS = range(10)
+BATCH = 8
+_MOST_ROUNDS = 200
+"""Most batches that a sampler may propose; one that finds nothing new for ever would not end."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question: its study file, how its models and data are written to a folder, and budgets to tell of."""
+
+    study: str
+    prepare: Callable[[Path], None]
+    budgets: Sequence[int]
+
+
+def resnet18(folder: Path) -> None:
+    onnx.save(models.build("resnet18", seed=0, width=0.5, image_size=64), folder / "resnet18.onnx")
+
+
+def digits(folder: Path) -> None:
+    training, test = load_images()
+    np.savez(folder / "calibration.npz", image=training.pixels[:200])
+    np.savez(folder / "test.npz", x=test.pixels[:100], y=test.digits[:100])
+    raptor.quantize(MODEL, data=folder / "calibration.npz", per_channel=True).save(folder / "digits.onnx")
+
+
+QUESTIONS: Mapping[str, Question] = {
+    "chip": Question(
+        """
+        objectives = { latency_ns = "min", energy_pj = "min" }
+        study = { name = "chip", models = ["resnet18.onnx"], sampler = "grid", trials = 256 }
+        options = { xbars_per_core = 64 }
+        [space]
+        cores = { min = 16, max = 256, step = 16 }
+        xbar = ["64x64", "64x128", "64x256", "64x512", "128x64", "128x128", "128x256", "128x512",
+            "256x64", "256x128", "256x256", "256x512", "512x64", "512x128", "512x256", "512x512"]
+        """,
+        resnet18,
+        (16, 32, 64, 96),
+    ),
+    "converters": Question(
+        """
+        objectives = { top1 = "max", adc_bits = "min", energy_pj = "min" }
+        study = { name = "converters", models = ["digits.onnx"], sampler = "grid", trials = 128 }
+        options = { cores = 64 }
+        accuracy = { data = ["test.npz"], crossbar = "sliced" }
+        [space]
+        xbar = [64, 128, 32, 256]
+        cell_bits = [1, 2, 4, 8]
+        crossbar.adc_bits = { min = 3, max = 10 }
+        """,
+        digits,
+        (8, 16, 32, 48),
+    ),
+}
+
+
+def main() -> None:
+    """Evaluates the grid, and plays all samplers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("question", choices=QUESTIONS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--plot", type=Path, help="file for a drawing (needs matplotlib)")
+    given = parser.parse_args()
+    question = QUESTIONS[given.question]
+    study = prepared(question, given.folder)
+    known = {digest_of(o.trial.point): o for o in driver.run(study)}
+    best = front(study, list(known.values()))
+    console = Console()
+    feasible = sum(o.is_feasible for o in known.values())
+    console.print(f"{len(known)} points, {feasible} with figures, {len(best)} on the front")
+    measured = Measure(study, best)
+    budget = max(question.budgets)
+    curves = {
+        sampler: np.array([list(curve(study, known, measured, sampler, seed, budget)) for seed in SEEDS])
+        for sampler in SAMPLERS
+    }
+    console.print(table(curves, question.budgets))
+    if given.plot:
+        draw(curves, given.plot)
+
+
+def prepared(question: Question, folder: Path) -> Study:
+    """Writes models, data and study file where they are missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "study.toml"
+    if not path.exists():
+        question.prepare(folder)
+        path.write_text("\n".join(line.strip() for line in question.study.strip().splitlines()))
+    return read_study(path)
+
+
+class Measure:
+    """Hypervolume as a share of that of the best front."""
+
+    def __init__(self, study: Study, best: Sequence[Outcome]) -> None:
+        self._study = study
+        table = costs(study, best)
+        worst: Floats = table.max(axis=0)
+        self._reference: Floats = worst + 0.1 * np.maximum(worst - table.min(axis=0), 1e-9)
+        self._whole = hypervolume(table, self._reference)
+
+    def share(self, outcomes: Sequence[Outcome]) -> float:
+        table = costs(self._study, [o for o in outcomes if o.is_feasible])
+        return hypervolume(table[(table < self._reference).all(axis=1)], self._reference) / self._whole
+
+
+def curve(
+    study: Study, known: Mapping[str, Outcome], measure: Measure, sampler: str, seed: int, budget: int
+) -> Iterator[float]:
+    """Yields the hypervolume after each point that is new, up to the budget."""
+    part = study.file.study.model_copy(update={"sampler": sampler, "seed": seed, "batch": BATCH})
+    proposer = Proposer(replace(study, file=study.file.model_copy(update={"study": part})), [])
+    seen: dict[str, Outcome] = {}
+    for _ in range(_MOST_ROUNDS):
+        found: list[Outcome] = []
+        for proposal in proposer.propose(BATCH):
+            key = digest_of(dict(proposal.point))
+            found.append(known[key])
+            if key not in seen and len(seen) < budget:
+                seen[key] = known[key]
+                yield measure.share(list(seen.values()))
+        proposer.tell(found)
+        if len(seen) == budget:
+            return
+    share = measure.share(list(seen.values()))
+    yield from [share] * (budget - len(seen))
+
+
+def table(curves: Mapping[str, Floats], budgets: Sequence[int]) -> Table:
+    """Makes a table of means and standard deviations over the seeds, in percent."""
+    found = Table(box=None, title="Hypervolume, % of that of the whole grid: mean and standard deviation of ten seeds")
+    for name in ("points", *curves):
+        found.add_column(name, justify="right")
+    for budget in budgets:
+        cells = [100 * values[:, budget - 1] for values in curves.values()]
+        found.add_row(str(budget), *(f"{c.mean():.1f} +- {c.std(ddof=1):.1f}" for c in cells))
+    return found
+
+
+def draw(curves: Mapping[str, Floats], path: Path) -> None:
+    """Draws the mean of each sampler, and the range of the middle eight seeds."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "raptor"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+    plot: Any = axes
+    for (name, values), colour in zip(curves.items(), ("#7f8c8d", "#3b82c4", "#c0504d"), strict=True):
+        points = np.arange(1, values.shape[1] + 1)
+        low, high = np.percentile(values, (10, 90), axis=0)
+        plot.plot(points, 100 * values.mean(axis=0), color=colour, label=name)
+        plot.fill_between(points, 100 * low, 100 * high, color=colour, alpha=0.15, linewidth=0)
+    plot.set_xlabel("points evaluated")
+    plot.set_ylabel("hypervolume, % of the whole grid")
+    plot.set_ylim(0, 102)
+    plot.legend(loc="lower right")
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

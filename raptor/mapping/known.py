@@ -1,0 +1,95 @@
+"""Plans of all layers of a graph that can be computed by line, and what is known of layers from other graphs."""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+
+from raptor.graph.ir import Filter, Graph, Node
+from raptor.mapping.decision import ByLine, Decision, LineGrid, OnVectorUnit, filter_key
+from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means, use_vector_unit
+from raptor.mapping.following import NOTHING, Following, following
+from raptor.mapping.knobs import Knobs
+from raptor.mapping.line_plans import grid_ns, plans_of
+from raptor.mapping.plans import Plan
+from raptor.mapping.signals import lift_signals
+from raptor.mapping.streaming import Parts, fits_rows, is_streamed, line_parts
+from raptor.mapping.token_layout import lay_tokens
+from raptor.mapping.views import join_views, use_views
+from raptor.mapping.widths import layer_target
+from raptor.target.arch import Target
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """Knowledge about layers on one kind of core: parts of a graph, on few cores and on many, have most in common.
+
+    `plans` and `grids_ns`: plans of layers, and working times of grids, by all that they depend on. `prepared`: the
+    graph that was asked for last, its layers on the vector unit, and what is left for crossbars.
+    """
+
+    plans: dict[object, list[Plan]] = field(default_factory=dict[object, list[Plan]])
+    grids_ns: dict[object, float] = field(default_factory=dict[object, float])
+    prepared: tuple[Graph, dict[str, OnVectorUnit], Graph] | None = None
+
+    def on_crossbars(self, graph: Graph, arch: Target) -> tuple[dict[str, OnVectorUnit], Graph]:
+        """Returns the layers on the vector unit, and the graph that is left, by lines, with joined rearrangements."""
+        if self.prepared is None or self.prepared[0] is not graph:
+            vector = choose_depthwise(graph, arch) | choose_means(graph, arch)
+            self.prepared = graph, vector, join_views(lift_signals(lay_tokens(as_stencils(graph, vector))))
+        return self.prepared[1:]
+
+    def lowered(self, graph: Graph, decision: Decision) -> Graph:
+        """Returns the graph as the decision computes it."""
+        if self.prepared is not None and self.prepared[0] is graph and isinstance(decision.flow, ByLine):
+            return self.prepared[2]
+        return use_views(use_vector_unit(graph, decision), decision)
+
+    def grid_ns(self, operator: Filter, parts: Parts, arch: Target, after: Following, grid: LineGrid) -> float:
+        """Returns the working time of the busiest core of a grid for a sample."""
+        place = *layer_shape(operator, parts, arch, after), grid
+        if place not in self.grids_ns:
+            self.grids_ns[place] = grid_ns(operator, parts, arch, after, grid)
+        return self.grids_ns[place]
+
+
+def layer_plans(
+    graph: Graph, arch: Target, knobs: Knobs, without: Container[str] = (), known: Known | None = None
+) -> dict[str, list[Plan]]:
+    """Returns every plan of each layer that can be computed by line, by the key of the layer; of some layers none.
+
+    `known`: plans that were made before; those that are made now are added.
+    """
+    known = known or Known()
+    parts = line_parts(graph, arch.xbar_rows)
+    after = following(graph, arch)
+    found: dict[str, list[Plan]] = {}
+    for node in graph.nodes:
+        if node.output in without:
+            continue
+        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch):
+            chip = layer_target(graph, node, arch)
+            more = after.get(filter_key(node), NOTHING)
+            place = *layer_shape(node.operator, parts[node.inputs[0]], chip, more), knobs
+            if place not in known.plans:
+                known.plans[place] = list(plans_of(node.operator, parts[node.inputs[0]], chip, more, knobs))
+            if known.plans[place]:
+                found[filter_key(node)] = known.plans[place]
+    return found
+
+
+def layer_shape(operator: Filter, parts: Parts, arch: Target, after: Following) -> tuple[object, ...]:
+    """Returns all that plans of a layer and their times depend on, on one kind of core."""
+    return operator.window, operator.weights.shape, operator.groups, parts, arch.widths, after.shape
+
+
+def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
+    """Tells whether a layer can be computed line by line. `parts`: see `line_parts`."""
+    window, given = operator.window, parts.get(node.inputs[0])
+    if given is None or not fits_rows(given, arch.xbar_rows):
+        return False
+    if operator.key or operator.relu:
+        return False
+    if len(window.kernel) != 2 or window.batch != 1:
+        return False
+    before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    dims = (before.rows, before.width), (after.rows, after.width)
+    return is_streamed(after) and dims == (window.in_dims, window.out_dims)

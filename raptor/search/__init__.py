@@ -1,0 +1,1 @@
+"""Compares programs in the built-in simulator: `cost` measures one, `mappings` searches for the best of several."""
