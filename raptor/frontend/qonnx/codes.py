@@ -238,5 +238,5 @@ def multithreshold(node: NodeProto, constants: Mapping[str, Array], rank: int | 
     axis = layout.index("C") if "C" in layout else 1
     if not layout and rank == 3:
         axis = 2
-    unit = np.float32(scale / step)
+    unit = np.float32(float(scale) / step)
     return Levels(borders.astype(np.float64), np.zeros(borders.shape[1], np.bool_), first, step, unit, axis)
