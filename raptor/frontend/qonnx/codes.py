@@ -239,4 +239,6 @@ def multithreshold(node: NodeProto, constants: Mapping[str, Array], rank: int | 
     if not layout and rank == 3:
         axis = 2
     unit = np.float32(float(scale) / step)
-    return Levels(borders.astype(np.float64), np.zeros(borders.shape[1], np.bool_), first, step, unit, axis)
+    every: Doubles = borders.astype(np.float64)
+    inclusive = np.zeros(int(every.shape[1]), np.bool_)
+    return Levels(every, inclusive, first, step, unit, axis)
