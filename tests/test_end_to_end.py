@@ -69,7 +69,7 @@ def test_convolutions_on_large_crossbars(layer: str, chip: str):
 
 
 @given(random_models(), chips())
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_random_graphs(model: ModelProto, chip: dict[str, Any]):
     check(model, tolerance=1e-4, **chip)
 
@@ -93,13 +93,19 @@ SMALL_MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL_MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n in ("resnet34", "resnet50", "googlenet") else n
+        for n in SMALL_MODELS
+    ],
+)
 def test_small_models(name: str):
     """Crossbars of 32, so that layers are cut as those of the full size are by 128."""
     check(models.build(name, **SMALL_MODELS[name]), tolerance=1e-4, xbar=32, xbars_per_core=64)
 
 
-@pytest.mark.parametrize("head", ["reduce_mean", "global_average_pool"])
+@pytest.mark.parametrize("head", ["reduce_mean", pytest.param("global_average_pool", marks=pytest.mark.slow)])
 def test_both_heads_of_a_residual_network(head: str):
     model = models.build("resnet18", width=0.1, image_size=33, classes=5, head=head)
     check(model, tolerance=1e-4, xbar=(16, 24), xbars_per_core=32)
@@ -209,7 +215,7 @@ def test_three_dimensions():
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_fully_connected_layers_of_any_size(features: int, outs: int):
     weights = {"w": random(features, outs) / np.float32(np.sqrt(features)), "b": random(outs)}
     check(make_model([node("Gemm", "x w b")], {"x": (1, features)}, {"y": 2}, weights), **CHIP)

@@ -167,7 +167,7 @@ def test_layers_split_over_cores(xbar: int | tuple[int, int]):
 
 
 @given(random_models(), st.sampled_from([4, 8, (16, 8)]), st.integers(12, 40))
-@settings(max_examples=15)
+@settings(max_examples=5)
 def test_random_graphs(model: ModelProto, xbar: int, xbars_per_core: int):
     check(model, tolerance=1e-4, xbar=xbar, xbars_per_core=xbars_per_core, cores=300, **ROWS)
 
@@ -179,7 +179,9 @@ def test_many_random_graphs(model: ModelProto, xbar: int, xbars_per_core: int):
     check(model, tolerance=1e-4, xbar=xbar, xbars_per_core=xbars_per_core, cores=300, **ROWS)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "squeezenet", "googlenet"])
+@pytest.mark.parametrize(
+    "name", ["squeezenet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet18", "googlenet"))]
+)
 def test_small_models(name: str):
     check(models.build(name, seed=0, width=0.125, image_size=64), tolerance=1e-4, **ROWS)
 

@@ -4,7 +4,8 @@ Read the modules in this order:
 
     study, metrics         the study file: models, space, objectives, constraints
     points                 points of the space as options of `raptor.compile`
-    evaluation             options -> figures, or the reason why there are none
+    jobs                   options -> figures, or the reason why there are none
+    planning               the jobs of a point, and the keys of their results
     workers                evaluations in other processes, here or on a cluster
     store                  results and trials in a database
     proposing, driver      which points come next; the loop that can be stopped at any time

@@ -7,7 +7,7 @@ from tests import zoo_table
 from tests.zoo_table import MAPPINGS, TABLE, differences, figures, row
 
 OFTEN = (
-    *("mlp", "lenet5", "resnet18", "squeezenet", "shufflenet_v2"),
+    *("mlp", "lenet5", "resnet18", "shufflenet_v2"),
     *("mlp3", "wavenet_cell", "lstm", "vit_tiny", "bert_tiny"),
 )
 """A model of each kind, those that take a second; the others are slow tests."""

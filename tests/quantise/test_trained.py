@@ -35,8 +35,8 @@ def test_the_images_are_all_there() -> None:
     ("options", "least"),
     [
         ({"scheme": "s8s8"}, 0.975),
-        ({"scheme": "u8s8"}, 0.975),
-        ({"scheme": "pow2"}, 0.975),
+        pytest.param({"scheme": "u8s8"}, 0.975, marks=pytest.mark.slow),
+        pytest.param({"scheme": "pow2"}, 0.975, marks=pytest.mark.slow),
         ({"weights": 4, "per_channel": True}, 0.94),
     ],
 )

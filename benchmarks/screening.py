@@ -1,0 +1,111 @@
+"""Judge an estimator of figures on stored results: `python benchmarks/screening.py STUDY.toml [--figure latency_ns]`.
+
+Gradient boosting learns the logarithm of a figure from the parameters. Every value of every parameter is left out in
+turn, as an estimator must order points that it has not seen. Told for the values left out: rank correlation (Spearman),
+and how much worse the best of the first five points is than the best of all; the same for the nearest neighbours and
+for five points at random.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from measure import ROOT
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(ROOT))
+from raptor.explore.driver import read_outcomes
+from raptor.explore.points import Parameter, Value
+from raptor.explore.study import read_study
+
+Floats = npt.NDArray[np.float64]
+FEWEST = 12
+"""Fewest points with a value that is left out."""
+FIRST = 5
+_DRAWS = 200
+
+
+def main() -> None:
+    """Prints a table for each model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study", type=Path)
+    parser.add_argument("--figure", default="latency_ns")
+    given = parser.parse_args()
+    study = read_study(given.study)
+    outcomes = list({repr(o.trial.point): o for o in read_outcomes(study) if o.has_figures}.values())
+    points = [o.trial.point for o in outcomes]
+    inputs = np.column_stack(
+        [column for p in study.space for column in columns(p, [point[p.name] for point in points])]
+    )
+    for k, model in enumerate(study.models):
+        figures = np.log(np.array([o.records[k].figures[given.figure] for o in outcomes]))
+        groups = {p.name: np.array([str(point[p.name]) for point in points]) for p in study.space}
+        Console().print(table(f"{model.name}, {given.figure}", inputs, figures, groups))
+
+
+def columns(p: Parameter, values: Sequence[Value]) -> list[Floats]:
+    """Returns a parameter as numbers: logarithms of sizes, or one column for each name."""
+    if p.name == "xbar":
+        sizes = [str(value).split("x") for value in values]
+        return [np.log2(np.array([float(size[end]) for size in sizes])) for end in (0, -1)]
+    if any(isinstance(value, str) for value in values):
+        return [np.array([float(value == name) for value in values]) for name in sorted({str(v) for v in values})]
+    return [np.log2(1 + np.array(values, np.float64))]
+
+
+def table(title: str, inputs: Floats, figures: Floats, groups: Mapping[str, npt.NDArray[Any]]) -> Table:
+    found = Table(box=None, title=title)
+    for name in ("left out", "boosting", "worst", "best of 5", "neighbours", "best of 5", "5 at random"):
+        found.add_column(name, justify="left" if name == "left out" else "right")
+    for name, group in groups.items():
+        chosen = [group == value for value in np.unique(group)]
+        masks = [mask for mask in chosen if FEWEST <= mask.sum() < len(group)]
+        if not masks:
+            continue
+        boosted = [judged(boosting, inputs, figures, mask) for mask in masks]
+        nearest = [judged(neighbours, inputs, figures, mask) for mask in masks]
+        drawn = np.mean([by_chance(figures[mask]) for mask in masks])
+        ranks, first = np.mean(boosted, axis=0)
+        row = (ranks, min(rank for rank, _ in boosted), first, *np.mean(nearest, axis=0), drawn)
+        found.add_row(name, *(f"{value:.2f}" for value in row))
+    return found
+
+
+def judged(
+    estimator: Callable[[], Any], inputs: Floats, figures: Floats, mask: npt.NDArray[Any]
+) -> tuple[float, float]:
+    """Returns the rank correlation on the points of a mask, learnt from all others, and the ratio of the first five."""
+    scaled = (inputs - inputs[~mask].mean(axis=0)) / (inputs[~mask].std(axis=0) + 1e-9)
+    guessed: Floats = estimator().fit(scaled[~mask], figures[~mask]).predict(scaled[mask])
+    true = figures[mask]
+    ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (guessed, true)]
+    first = true[np.argsort(guessed, kind="stable")[:FIRST]].min()
+    return float(np.corrcoef(*ranks)[0, 1]), float(np.exp(first - true.min()))
+
+
+def by_chance(figures: Floats) -> float:
+    """Returns the mean ratio of the best of five points at random."""
+    rng = np.random.default_rng(0)
+    best = [rng.permutation(figures)[:FIRST].min() for _ in range(_DRAWS)]
+    return float(np.exp(np.array(best) - figures.min()).mean())
+
+
+def boosting() -> Any:
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    return GradientBoostingRegressor(n_estimators=100, max_depth=3, random_state=0)
+
+
+def neighbours() -> Any:
+    from sklearn.neighbors import KNeighborsRegressor
+
+    return KNeighborsRegressor(3, weights="distance")
+
+
+if __name__ == "__main__":
+    main()
