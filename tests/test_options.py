@@ -108,6 +108,7 @@ COMMANDS = {
             "--output": ("-o", "int8.onnx"),
             "--data": ("--data", "data.npz"),
             "--weights": ("--weights", "4"),
+            "--layer": ("--layer", "c=4"),
             "--activations": ("--activations", "16"),
             "--scheme": ("--scheme", "u8s8"),
             "--per-channel": ("--per-channel",),
@@ -366,11 +367,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         node("Sigmoid", "m", "s"),
         node("Exp", "s", "y"),
     ]
-    model = make_model(nodes, {"x": ("N", 4, 6, 6), "scale": (1, 1, 6, 6)}, ["y"], {"w": random(200, 4, 3, 3)})
+    model = make_model(nodes, {"x": ("N", 4, 6, 6), "scale": (1, 1, 6, 6)}, ["y"], {"w": random(40, 4, 3, 3)})
     onnx.save(model, str(folder / "model.onnx"))
     deep = [*nodes[:2], *(node("Sigmoid", a, b) for a, b in pairwise(["m", *"abdefghijk", "y"]))]
     inputs = {"x": ("N", 4, 6, 6), "scale": (1, 1, 6, 6)}
-    onnx.save(make_model(deep, inputs, ["y"], {"w": random(200, 4, 3, 3)}), str(folder / "deep.onnx"))
+    onnx.save(make_model(deep, inputs, ["y"], {"w": random(40, 4, 3, 3)}), str(folder / "deep.onnx"))
     for name, cycles in (("fast.json", 2), ("small.json", 3)):
         write_chip(folder / name, adc_latency_cycle=cycles, adc_count=3 if name == "small.json" else 16)
     write_chip(folder / "chip.json", adc_latency_cycle=5, xbar_array_count=40)

@@ -15,6 +15,7 @@ import pytest
 import raptor
 from raptor.cli import app
 from raptor.device import programs, server
+from raptor.device.client import TIMEOUT_S
 from raptor.device.device import Device
 from raptor.device.server import started
 from raptor.device.written import Written
@@ -39,6 +40,8 @@ class Board(NumpyCrossbars):
 def die(during):
     if sys.argv[1] == during:
         os.kill(os.getpid(), signal.SIGKILL)
+    if (sys.argv[1], during) == ("stopped", "product"):
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 serve(Board(DeviceInfo("mortal", "1", (32, 32), 64)), sys.argv[2])
 """
@@ -109,6 +112,18 @@ def test_a_driver_that_is_killed(
     assert file.read_text() == "an earlier result"
     assert list(tmp_path.iterdir()) == [file]
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.slow
+def test_a_driver_that_says_nothing_is_given_up(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with board("stopped") as (address, _):
+        start = time.monotonic()
+        with pytest.raises(SystemExit) as ended:
+            app.main(["run", str(out), "--device", f"socket:{address}", "-o", str(tmp_path / "y.npy")])
+        seconds = time.monotonic() - start
+    assert (ended.value.code, list(tmp_path.iterdir())) == (2, [])
+    assert "no sign of life for 10.0 s" in capsys.readouterr().err
+    assert TIMEOUT_S <= seconds < 2 * TIMEOUT_S
 
 
 @pytest.mark.slow
