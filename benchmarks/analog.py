@@ -19,16 +19,19 @@ from rich.table import Table
 
 sys.path.insert(0, str(ROOT))
 import raptor
-from models.trained import MODEL, load_images
+from models.trained import BINARY_MODEL, MODEL, load_images
 from raptor.target.device_file import load_device
 from validator.accuracy.measure import accuracy
 from validator.accuracy.report import AccuracyReport, Point
 
+BINARY = "binary"
+"""The network of weights and activations of 1 and -1, which is another one and not quantised here."""
 FORMS: Mapping[str, Mapping[str, Any] | None] = {
     "float": None,
     "int8": {"per_channel": True},
     "int8, pow2": {"per_channel": True, "scheme": "pow2"},
     "int4 weights": {"per_channel": True, "weights": 4},
+    BINARY: {},
 }
 DEVICES = ("pcm-aihwkit", "reram-wan2022", "reram-milo", "sonos")
 ROWS = ("16", "32", "64", "128")
@@ -41,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=200, help="test images to use")
     parser.add_argument("--chips", type=int, default=3, help="chips of each device")
+    parser.add_argument("--forms", nargs="*", default=[*FORMS], choices=[*FORMS], help="forms of the first table")
     parser.add_argument("--plot", type=Path, help="folder for drawings")
     args = parser.parse_args()
     training, test = load_images()
@@ -48,8 +52,12 @@ def main() -> None:
         folder = Path(name)
         np.savez(folder / "calibration.npz", image=training.pixels[:200])
         np.savez(folder / "test.npz", x=test.pixels[: args.images], y=test.digits[: args.images])
-        outs = {form: compiled(form, folder) for form in FORMS}
+        outs = {form: compiled(form, folder) for form in args.forms}
         forms(outs, folder / "test.npz", args.chips)
+        if BINARY in outs:
+            converters(outs[BINARY], folder / "test.npz")
+        if "int8" not in outs:
+            return
         knee = converters(outs["int8"], folder / "test.npz")
         drift = times(outs["int8"], folder / "test.npz", args.chips)
     if args.plot:
@@ -58,8 +66,8 @@ def main() -> None:
 
 
 def compiled(form: str, folder: Path) -> Path:
-    options, model = FORMS[form], MODEL
-    if options is not None:
+    options, model = FORMS[form], BINARY_MODEL if form == BINARY else MODEL
+    if options is not None and form != BINARY:
         quantised = raptor.quantize(MODEL, data=folder / "calibration.npz", **options)
         model = quantised.save(folder / f"{form}.onnx")
     cells = {} if options is None else {"cell_bits": 2}
@@ -75,7 +83,12 @@ def forms(outs: Mapping[str, Path], data: Path, chips: int) -> None:
         cells = [f"{100 * (exact.reference.top1 or 0) if exact.reference else 0:.1f}", percent(exact)]
         if FORMS[form] is not None:
             cells.append(percent(accuracy(out, data, crossbar="sliced", device=load_device("isaac"))))
-            noisy = (accuracy(out, data, crossbar="noisy", device=load_device(d), chips=chips) for d in DEVICES)
+            # A weight of 1 or -1 would use a small part of the range of a cell of 4 bits.
+            cells_of = {"cell_bits": "1"} if form == BINARY else {}
+            noisy = (
+                accuracy(out, data, crossbar="noisy", device=load_device(d), settings=cells_of, chips=chips)
+                for d in DEVICES
+            )
             cells += [spread(report) for report in noisy]
         table.add_row(form, *cells)
         print(form, *cells, flush=True)

@@ -55,6 +55,8 @@ COMPILE = {
     "--bits": ("--bits", "4"),
     "--cell-bits": ("--cell-bits", "4"),
     "--arch": ("--arch", "chip.json"),
+    "--chips": ("--chips", "2"),
+    "--link": ("--link", "board-ht"),
     "--field": ("--field", "chip_config.core_config.matrix_config.dac_count=3"),
     "--knob": ("--knob", "step_ns=10"),
     "--shape": ("--shape", "x=2,4,6,6"),
@@ -106,6 +108,7 @@ COMMANDS = {
             "--output": ("-o", "int8.onnx"),
             "--data": ("--data", "data.npz"),
             "--weights": ("--weights", "4"),
+            "--layer": ("--layer", "c=4"),
             "--activations": ("--activations", "16"),
             "--scheme": ("--scheme", "u8s8"),
             "--per-channel": ("--per-channel",),
@@ -226,6 +229,15 @@ COMMANDS = {
             "--quiet": ("--quiet",),
         },
     ),
+    "simulate: rounds": Command(
+        ("simulate", "turns"),
+        {
+            "--mode": ("--mode", "throughput"),
+            "--rate": ("--rate", "10"),
+            "--json": ("--json", "found.json"),
+            "--quiet": ("--quiet",),
+        },
+    ),
     "report": Command(
         ("report", "out"),
         {
@@ -331,9 +343,7 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 UNTRIED: dict[str, set[str]] = {
-    "compile": {"--chips", "--link", "--rounds"},
     "accuracy": {"--workers"},
-    "simulate": {"--rate"},
     "arch device": set(),
 }
 """Options that have tests of their own, but whose pairs are not tried here yet. To become empty."""
@@ -341,7 +351,8 @@ UNTRIED: dict[str, set[str]] = {
 
 def test_every_option_of_every_command_has_a_value_here():
     for name, options in names_of(app.command()).items():
-        known = [option for title, command in COMMANDS.items() if kind(title) == name for option in command.options]
+        tried = [command for title, command in COMMANDS.items() if kind(title) == name]
+        known = [word for command in tried for word in (*command.words, *command.options)]
         given = {option for option in known if option.startswith("-")} | UNTRIED.get(name, set())
         assert given == {o for o in options if o not in ("--help", "--debug", "--version")}, name
 
@@ -368,6 +379,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "out", folder / "spoilt")
     report = folder / "spoilt" / "report.json"
     report.write_text(report.read_text().rstrip("\n") + " ")
+    small = {"xbar": 8, "cores": 2, "xbars_per_core": 2, "rounds": True, "device": "pcm-occ"}
+    raptor.compile(dense(8, 40), **small).save(folder / "turns")
     np.save(folder / "x.npy", np.ones((1, 4, 6, 6), np.float32))
     onnx.save(dense(8, 40), str(folder / "wide.onnx"))
     raptor.quantize(dense(6, 3), samples=1).save(folder / "int8.onnx")

@@ -99,6 +99,11 @@ def read_fields(texts: Iterable[str]) -> dict[str, Any]:
     return _by_name("--field", map(_parse_field, texts))
 
 
+def read_widths(texts: Iterable[str]) -> dict[str, int]:
+    """Parses `conv1=4`: the name of a layer and the bits of its weights."""
+    return _by_name("--layer", map(_parse_width, texts))
+
+
 def read_knobs(texts: Iterable[str]) -> dict[str, float]:
     """Parses `share=0.75`: the name of a number of the mapping and its value."""
     return _by_name("--knob", map(_parse_knob, texts))
@@ -158,6 +163,13 @@ def _parse_knob(text: str) -> tuple[str, float]:
     except ValueError:
         pass
     raise UserError(f"--knob {text}: expected NAME=NUMBER, such as share=0.75")
+
+
+def _parse_width(text: str) -> tuple[str, int]:
+    name, _, bits = text.rpartition("=")
+    if not name or not _is_size(bits):
+        raise UserError(f"--layer {text}: expected NAME=BITS, such as conv1=4")
+    return name, int(bits)
 
 
 def _is_size(text: str) -> bool:

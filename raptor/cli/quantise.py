@@ -23,6 +23,10 @@ def command(
         ),
     ] = None,
     weights: Annotated[int, typer.Option(metavar="8|4", help="Bits of a weight.")] = 8,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=8|4", help="Bits of the weights of one layer; can be repeated: mixed precision."),
+    ] = None,
     activations: Annotated[int, typer.Option(metavar="8|16", help="Bits of an activation.")] = 8,
     scheme: Annotated[
         str,
@@ -76,6 +80,7 @@ def command(
             activations=activations,
             scheme=SCHEME.parse(scheme),
             per_channel=per_channel,
+            layers=model_options.read_widths(layer or ()),
             seed=seed,
             samples=samples,
             shapes=model_options.read_shapes(shape or ()),

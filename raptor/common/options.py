@@ -94,6 +94,14 @@ def parse_dims(value: object) -> dict[str, int]:
     return {key: whole("dims", size, 1, expected=f"a size for '{key[:_LONGEST_NAME]}'") for key, size in dims.items()}
 
 
+def parse_widths(value: object) -> dict[str, int]:
+    """Returns bits of weights by the name of the layer."""
+    layers = {} if value is None else by_name("layers", value, "bits by name of the layer, such as {'conv1': 4}")
+    return {
+        name: whole("layers", bits, 1, expected=f"bits for '{name[:_LONGEST_NAME]}'") for name, bits in layers.items()
+    }
+
+
 def parse_named(keyword: str, value: object) -> dict[str, Any]:
     """Returns values by the name of an input. The front end checks whether they fit the model."""
     return {} if value is None else by_name(keyword, value, "values by name of the input, such as {'sr': 16000}")

@@ -18,6 +18,7 @@ _FLAGS = {
     "folder": "-o",
     "inputs": "--input",
     "knobs": "--knob",
+    "layers": "--layer",
     "shapes": "--shape",
     "stream_format": "--format",
     "trace_file": "--trace",

@@ -1,7 +1,8 @@
 """Estimates the time of a decision from the cost model alone, before anything is lowered.
 
 A core is busy with its products, what follows them, and messages. The busiest core gives the interval. The latency is
-that of a pipeline of lines: a layer starts when its first window is there, and ends when its slowest core is done.
+that of a pipeline of lines: a layer starts when its first window is there, and ends when its slowest core is done. It
+is no shorter than the work of the busiest core, which layers may share.
 """
 
 from collections import Counter, defaultdict
@@ -54,7 +55,8 @@ def estimate(graph: Graph, decision: Decision, arch: Target, known: Known | None
         delay = _delay(node, decision) * max(last - first, longest)
         begin_ns[node.output] = first + delay
         end_ns[node.output] = max(last, first + delay + longest)
-    return Estimate(max(end_ns.values(), default=0.0), max(busy.values(), default=0.0))
+    interval_ns = max(busy.values(), default=0.0)
+    return Estimate(max([interval_ns, *end_ns.values()]), interval_ns)
 
 
 def _delay(node: Node, decision: Decision) -> float:

@@ -1,6 +1,7 @@
 """Choices of the user: widths, and how scales and zero points are found."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnxruntime.quantization import QuantType
@@ -24,17 +25,20 @@ class Choice:
 
     `s8s8`: activations are signed and symmetric, too. `u8s8`: activations are unsigned and have a zero point.
     `pow2`: as `s8s8`, and every scale is a power of two. The digits in the names stand for the usual width.
+    `layers`: bits of the weights of single layers, by their names; the others have `weights`.
     """
 
     scheme: Scheme = "s8s8"
     weights: int = 8
     activations: int = 8
     per_channel: bool = False
+    layers: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def opset(self) -> int:
         """Oldest operator set that has the types: 13 has scales per channel, 21 has 4 and 16 bits."""
-        return 21 if (self.weights, self.activations) != (8, 8) else 13
+        widths = {self.weights, self.activations, *self.layers.values()}
+        return 21 if widths != {8} else 13
 
     def for_onnxruntime(self) -> dict[str, Any]:
         """Returns the arguments of `quantize_static` that say the same."""
@@ -47,13 +51,16 @@ class Choice:
         }
 
 
-def parse(scheme: object, weights: object, activations: object, per_channel: object) -> Choice:
+def parse(
+    scheme: object, weights: object, activations: object, per_channel: object, layers: Mapping[str, object]
+) -> Choice:
     """Checks what a caller passes. Raises `UserError` that names the option."""
     return Choice(
         SCHEME.parse(scheme),
         _width("weights", weights, WEIGHT_BITS),
         _width("activations", activations, ACTIVATION_BITS),
         arguments.flag("per_channel", per_channel),
+        {name: _width("layers", bits, WEIGHT_BITS) for name, bits in layers.items()},
     )
 
 

@@ -4,16 +4,14 @@ Scales are rounded up: nothing saturates that did not before. Weights and biases
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from raptor.common.errors import InternalError
+from raptor.quantise.originals import Array, Originals
 from raptor.quantise.pairs import DQ, Q, Quantised
 
-Array = npt.NDArray[Any]
 _BITS: Mapping[int, int] = {TensorProto.INT4: 4, TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32}
 
 
@@ -26,7 +24,7 @@ def next_power(scale: Array) -> Array:
 def use_powers_of_two(model: ModelProto, floats: ModelProto) -> None:
     """Changes the scales, weights and biases of `model`, which was made from `floats` with zero points 0; in place."""
     found = Quantised(model)
-    original = _Original(floats)
+    original = Originals(floats)
     biases = [n for n in found.weights() if found.constants[n.input[0]].data_type == TensorProto.INT32]
     of_biases = {n.input[1] for n in biases}
     for name in {n.input[1]: None for n in model.graph.node if n.op_type in (Q, DQ) and n.input[1] not in of_biases}:
@@ -39,17 +37,6 @@ def use_powers_of_two(model: ModelProto, floats: ModelProto) -> None:
             _store(found.constants[node.input[1]], scale)
         _quantise_again(found, node, original.value(reader, position))
     _check(found, biases)
-
-
-class _Original:
-    """Constants of the float model, by node and position; the names of nodes are the same in both models."""
-
-    def __init__(self, floats: ModelProto) -> None:
-        self.constants = {t.name: t for t in floats.graph.initializer}
-        self.nodes = {n.name: n for n in floats.graph.node}
-
-    def value(self, reader: NodeProto, position: int) -> Array:
-        return numpy_helper.to_array(self.constants[self.nodes[reader.name].input[position]])
 
 
 def _scale_of(found: Quantised, restored: str) -> Array:

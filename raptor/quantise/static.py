@@ -9,13 +9,14 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from raptor.common import arguments
 from raptor.common.errors import UserError
-from raptor.common.options import Scheme, parse_dims, parse_named, parse_shapes
+from raptor.common.options import Scheme, parse_dims, parse_named, parse_shapes, parse_widths
 from raptor.common.spelling import option
 from raptor.frontend.check import first_line
 from raptor.frontend.fixed import Fixed
 from raptor.quantise.choice import Choice, parse
 from raptor.quantise.cost import Cost, measure
 from raptor.quantise.foreign import quantise
+from raptor.quantise.narrow import narrow
 from raptor.quantise.pairs import DQ, Pair, Quantised
 from raptor.quantise.powers import use_powers_of_two
 from raptor.quantise.prepare import Prepared, prepare
@@ -41,6 +42,7 @@ def quantize(
     activations: int = 8,
     scheme: Scheme = "s8s8",
     per_channel: bool = False,
+    layers: Mapping[str, int] | None = None,
     seed: int = 0,
     samples: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -53,11 +55,12 @@ def quantize(
     `seed`. `samples` is how many are used: 16 random ones by default, or all of the file. `weights` are bits, 8 or 4;
     `activations` 8 or 16. `scheme`: `s8s8` (signed, symmetric), `u8s8` (activations unsigned, with a zero point) or
     `pow2` (signed, symmetric, every scale a power of two). `per_channel`: a scale for each output channel of a weight.
+    `layers`: bits of the weights of single layers, by their names, where they are not `weights`.
     `shapes`, `dims` and `constants` are those of `compile`.
 
     Raises `UserError` with what to change.
     """
-    choice = parse(scheme, weights, activations, per_channel)
+    choice = parse(scheme, weights, activations, per_channel, parse_widths(layers))
     file = arguments.path_or_none("data", data)
     count = arguments.whole_or_none("samples", samples, 1)
     seed = arguments.whole("seed", seed, 0)
@@ -83,6 +86,8 @@ def _quantised(floats: ModelProto, choice: Choice, samples: Sequence[Sample], fo
         raise UserError(f"onnxruntime cannot quantise the model{_hint(choice)}: {first_line(error)}") from None
     if not any(n.op_type == DQ for n in model.graph.node):
         raise UserError("nothing to quantise: onnxruntime's quantiser left every layer in float")
+    if choice.layers:
+        narrow(model, floats, choice.layers)
     if choice.scheme == "pow2":
         use_powers_of_two(model, floats)
     return model

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from raptor.target.analog import ENCODINGS, INPUT_CODINGS, Adc, Cells, Spread
 from validator.crossbar import definition, kernels
@@ -31,6 +32,11 @@ class Case:
 
     def with_setup(self, **changes: Any) -> "Case":
         return replace(self, setup=replace(self.setup, **changes))
+
+
+def sweep(few: int, every: int) -> list[Any]:
+    """Returns seeds as two parameters: the first `few`, which are always tried, and the rest, which is slow."""
+    return [range(few), pytest.param(range(few, every), marks=pytest.mark.slow)]
 
 
 def random_case(seed: int, **changes: Any) -> Case:

@@ -21,7 +21,7 @@ from validator.accuracy.statistics import of_mean, of_share, snr_db
 from validator.load import load
 from validator.run import run
 
-COUNT = 16
+COUNT = 10
 WIDE = {"adc_bits": "8", "adc_range": "unit"}
 
 
@@ -62,18 +62,18 @@ def test_what_loses_nothing_is_exact(digits: tuple[Path, Path]):
 
 
 def test_a_sweep_of_converters_has_a_knee(digits: tuple[Path, Path]):
-    report = accuracy(*digits, crossbar="sliced", settings=WIDE, sweep={"adc_bits": ("2", "4", "6", "8")})
+    report = accuracy(*digits, crossbar="sliced", settings=WIDE, sweep={"adc_bits": ("2", "5", "8")})
     found = [p.top1 or 0 for p in report.sweep]
     assert found[0] < 0.4
     assert found[-1] == report.top1
     assert sorted(found) == found
     text = to_csv(report).decode().splitlines()
     assert text[0] == "adc_bits,seed,top1,top5,agreement,samples"
-    assert len(text) == 5
+    assert len(text) == 4
 
 
 def test_the_same_seed_gives_the_same_result_on_any_number_of_workers(digits: tuple[Path, Path]):
-    options = {"crossbar": "noisy", "device": load_device("reram-milo"), "samples": 8}
+    options = {"crossbar": "noisy", "device": load_device("reram-milo"), "samples": 4}
     one, two = (accuracy(*digits, workers=n, **options) for n in (1, 2))
     assert to_json(one).split(b'"seconds"')[0] == to_json(two).split(b'"seconds"')[0]
     other = accuracy(*digits, settings={"seed": "7"}, **options)
@@ -109,10 +109,10 @@ def test_the_command(digits: tuple[Path, Path], tmp_path: Path):
     files = {"--csv": tmp_path / "a.csv", "--plot": tmp_path / "a.html", "--json": tmp_path / "a.json"}
     given = [text for option, path in files.items() for text in (option, str(path))]
     options = ["--crossbar", "noisy", "--cells", "pcm-aihwkit", "--with", "seconds=3600", "--chips", "2"]
-    options += ["--sweep", "compensation=none,chip", "--sweep", "read_noise=0,0.02", "--samples", "6"]
+    options += ["--sweep", "compensation=none,chip", "--sweep", "read_noise=0,0.02", "--samples", "3"]
     done = CliRunner().invoke(app, ["accuracy", str(out), "--data", str(data), *options, *given])
     assert done.exit_code == 0, done.output
-    assert "of 6 samples" in done.output
+    assert "of 3 samples" in done.output
     assert "drift" in done.output
     found = json.loads(files["--json"].read_text())
     assert len(found["sweep"]) == 4

@@ -359,6 +359,7 @@ def test_accuracy(tmp_path: Path):
     study = read_study(path)
     coarse, fine = run(study)
     assert coarse.figures["agreement"] < fine.figures["agreement"]
+    assert (coarse.figures["adc_bits"], fine.figures["adc_bits"]) == (2, 12)
     assert coarse.figures["latency_ns"] == fine.figures["latency_ns"]
     point = tables.report(study, [fine]).results[0]
     assert point.commands[0].endswith("--crossbar sliced --with adc_bits=12")

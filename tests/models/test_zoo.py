@@ -54,7 +54,7 @@ LIGHT_TOLERANCE = dict.fromkeys(LIGHT, 1e-5) | {"resnet50": 5e-5}
 
 
 SLOW = ("densenet121", "inception_v3", "googlenet", "resnet34", "resnet50", "vgg19", "alexnet")
-"""Those that take long, and those of which a sibling is tried."""
+"""Models that take long, and those of which a sibling is tried."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in models.MODELS])

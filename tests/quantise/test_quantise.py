@@ -39,6 +39,46 @@ def test_every_scheme(name: str, scheme: str) -> None:
     assert any(layer.zero_point for layer in found.report.layers) == unsigned
 
 
+@pytest.mark.parametrize("options", [{}, {"per_channel": True}, {"scheme": "pow2"}, {"scheme": "u8s8"}])
+def test_layers_of_other_widths(options: dict[str, Any]) -> None:
+    """One layer of 4 bits: its weights are rounded from the floats, and nothing else changes but its bias."""
+    source = small_cnn()
+    plain = raptor.quantize(source, samples=4, **options)
+    name, *others = [layer.node for layer in plain.report.layers if layer.weight_bits]
+    found = raptor.quantize(source, samples=4, layers={name: 4}, **options)
+    assert [layer.weight_bits for layer in found.report.layers if layer.weight_bits] == [4, *(8 for _ in others)]
+    assert LEAST_DB[4] < (found.report.snr_db or 0) < (plain.report.snr_db or 0)
+    before, after = (onnx.load_from_string(q.onnx_bytes) for q in (plain, found))
+    onnx.checker.check_model(after, full_check=True)
+    old, new = (_constants(m) for m in (before, after))
+    layer = next(n for n in after.graph.node if n.name == name)
+    restoring = [next(n for n in after.graph.node if i in n.output) for i in layer.input[1:]]
+    own = {i for node in restoring for i in node.input}
+    same = [key for key in old if key not in own and not np.array_equal(old[key], new[key])]
+    assert same == []
+    reals = [values[restoring[0].input[0]].astype(np.float64) * _wide(values, restoring[0]) for values in (old, new)]
+    steps = [_wide(values, restoring[0]) for values in (old, new)]
+    assert np.abs(new[restoring[0].input[0]].astype(np.int64)).max() <= 7
+    assert (np.abs(reals[0] - reals[1]) <= 0.5001 * (steps[0] + steps[1])).all()
+
+
+def _wide(values: dict[str, Any], node: onnx.NodeProto) -> Any:
+    """Returns the scales of weights so that they broadcast against them."""
+    scale, rank = values[node.input[1]], values[node.input[0]].ndim
+    return scale.reshape(-1, *[1] * (rank - 1)) if scale.size > 1 else scale.reshape(())
+
+
+def _constants(model: onnx.ModelProto) -> dict[str, Any]:
+    return {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+
+
+def test_a_program_of_mixed_widths() -> None:
+    source = small_cnn()
+    names = [layer.node for layer in raptor.quantize(source, samples=1).report.layers if layer.weight_bits]
+    mixed = raptor.quantize(source, samples=4, per_channel=True, layers=dict.fromkeys(names[::2], 4))
+    assert raptor.compile(onnx.load_from_string(mixed.onnx_bytes), cores=16, xbar=32).validate().passed
+
+
 def _signal_to_noise(source: onnx.ModelProto, quantised: bytes) -> float:
     """Returns this figure by other means: the original model, on inputs that were no samples."""
     signal = noise = 0.0

@@ -238,5 +238,7 @@ def multithreshold(node: NodeProto, constants: Mapping[str, Array], rank: int | 
     axis = layout.index("C") if "C" in layout else 1
     if not layout and rank == 3:
         axis = 2
-    unit = np.float32(scale / step)
-    return Levels(borders.astype(np.float64), np.zeros(borders.shape[1], np.bool_), first, step, unit, axis)
+    unit = np.float32(float(scale) / step)
+    every: Doubles = borders.astype(np.float64)
+    inclusive = np.zeros(int(every.shape[1]), np.bool_)
+    return Levels(every, inclusive, first, step, unit, axis)
