@@ -1,10 +1,13 @@
 """Transformers whose chains and attentions have cores of their own: values pass through the cores of attentions."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 import models
+import raptor
+from raptor.common.errors import CapacityError
 from raptor.mapping.check import faults_of
 from raptor.mapping.decision import DotGrid
 from raptor.spatial.ir import Copy
@@ -47,6 +50,18 @@ def test_values_pass_through_the_attention_before_their_reader(compiled: Passes)
 
 def test_the_program_is_right():
     check(MODEL, tolerance=1e-4, **CHIP)
+
+
+@pytest.mark.parametrize("cores", [2, 4, 8])
+def test_a_last_block_of_fewer_tokens_needs_crossbars_too(cores: int):
+    """With 5 tokens and blocks of 4, a core that has all tokens has a second matrix: the chip may be too small."""
+    model = models.build("bert_tiny", seed=0, depth=1, dim=8, heads=2, tokens=5)
+    fitting: set[int] = set()
+    for xbars_per_core in (13, 19, 25, 34, 40):
+        with suppress(CapacityError):
+            raptor.compile(model, xbar=(32, 8), cores=cores, xbars_per_core=xbars_per_core)
+            fitting.add(xbars_per_core)
+    assert 40 in fitting
 
 
 def test_an_unknown_value_is_refused(compiled: Passes):

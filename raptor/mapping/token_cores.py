@@ -121,6 +121,21 @@ class TokenLayer:
         """Returns the best way to share the layer among cores, with blocks of at most `pixels` tokens."""
         return _share(self.shape, cores, pixels)
 
+    def xbars(self, cores: int, pixels: int, held: int) -> int:
+        """Returns the crossbars of the core that needs most, if it holds `held` tokens.
+
+        A last block of fewer tokens than the others is filled up with tokens of other cores, so that it needs no matrix
+        of its own. Only where all tokens of the layer are not enough for that, it does.
+        """
+        way = self.share(cores, pixels)
+        width = max(b - a for a, b in way.outs)
+
+        def with_rest(count: int, xbars: int) -> int:
+            rest = self.tokens % count if self.tokens > count and -(-held // count) * count > self.tokens else 0
+            return xbars + -(-rest * width // self.arch.outputs_per_xbar)
+
+        return max(sum(with_rest(*block) for block in self.shape.blocks(group, width, pixels)) for group in way.ins)
+
     def grid(self, cols: tuple[Range, ...], cores: int, pixels: int, step_ns: float) -> LineGrid:
         """Returns the grid for tokens `cols`, each on `cores` cores."""
         way = self.share(cores, pixels)
@@ -160,6 +175,15 @@ class Chain:
     def copies(self, cores: int) -> int:
         """Returns how often some cores hold the chain."""
         return min(cores // self.least, self.tokens) if self.layers else 0
+
+    def holds(self, cores: int) -> bool:
+        """Tells whether so many cores hold the chain, with the matrices of blocks that are shorter than the others."""
+        if not self.layers:
+            return True
+        assert self.form is not None
+        (together, pixels), copies = self.form, self.copies(cores)
+        used = sum(layer.xbars(together, pixels, -(-layer.tokens // copies)) for layer in self.layers)
+        return used <= self.xbars_per_core
 
     def core_ns(self, cores: int) -> float:
         """Returns the working time of one of so many cores for a sample, with the wait for all constants."""
@@ -432,7 +456,7 @@ def _in_group(group: Stages, chains: Sequence[Chain], cores: range, arch: Target
     The cores that send keys and values to an attention take no part in it: while one of them computes, others wait.
     """
     shares = _shares(chains, len(cores))
-    if shares is None:
+    if shares is None or not all(chain.holds(share) for chain, share in zip(chains, shares, strict=True)):
         return None
     ends = list(accumulate(shares, initial=cores.start))
     placed = [(chain, range(*place)) for chain, place in zip(chains, pairwise(ends), strict=True)]
@@ -532,7 +556,7 @@ def _apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores
     """
     found = _Apart(stages, arch)
     times = found.share(cores)
-    if times is None:
+    if times is None or not all(c.holds(share) for c, share in zip(found.chains, found.shares, strict=False)):
         return None
     choice = TokenCores(sum(times), max(times), cores)
     ends = [range(*place) for place in pairwise(accumulate(found.shares, initial=0))]
