@@ -21,7 +21,7 @@ OPERATIONS = "raptor/spatial/operations.py"
 WINDOW, LAYOUT = "raptor/graph/window.py", "raptor/target/layout.py"
 UNFOLD, MAPPING, PARTS = (f"raptor/mapping/{n}.py" for n in ("line_unfolding", "kernel_unfolding", "streaming"))
 AXIS = "raptor/mapping/window_axis.py"
-PLANS, FOLD, DEPTHWISE = (f"raptor/mapping/{n}.py" for n in ("plans", "fold_relu", "depthwise"))
+PLANS, PACKING, FOLD, DEPTHWISE = (f"raptor/mapping/{n}.py" for n in ("plans", "packing", "fold_relu", "depthwise"))
 
 _OF_PROGRAMS: tuple[Defect, ...] = (
     # Instructions
@@ -194,7 +194,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(POOLS, "pads=(0, window.pads[1])", "pads=(0, 0)"),
     Defect(POOLS, "inputs=((pool.row, column),)", "inputs=((0, column),)"),
     Defect(POOLS, "for n, tile in enumerate(tiles[1:], 1)", "for n, tile in enumerate(tiles[2:], 2)"),
-    Defect(PLANS, "plan.xbars <= self.xbars and", ""),
+    Defect(PACKING, "if xbars <= self.xbars[core] and ns", "if ns"),
     Defect(PLACES, "tuple(places[core] for core in cores)", "tuple(places[core] // 2 for core in cores)"),
     Defect(PLACES, "tuple(places[core] for core in cores)", "tuple(places[core] for core in cores[::-1])"),
     Defect(NEEDS, "before, index = makers.of_keys(tile[made & ~away])", "before, index = _first(makers, tile[made & ~away]), np.arange(int((made & ~away).sum()))"),
