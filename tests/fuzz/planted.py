@@ -110,6 +110,12 @@ def _lines() -> ModelProto:
     return make_model(nodes, {"x": (1, 2, 8, 12)}, ["y", "z", "q"], constants)
 
 
+def _wide() -> ModelProto:
+    """A depthwise layer of so many channels that an instruction weighs only some pixels of a line."""
+    nodes = [node("Conv", "x w", "y", name="depthwise", group=100, pads=[1, 1, 1, 1])]
+    return make_model(nodes, {"x": (1, 100, 2, 14)}, ["y"], {"w": random(100, 1, 3, 3)})
+
+
 def _classifier() -> ModelProto:
     """Overlapping pools, one of the whole image; layers of one pixel, one of them with several kernel positions."""
     nodes = [
@@ -210,6 +216,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_classifier", {"xbar": 16, "xbars_per_core": 8, "cores": 60, "mapping": "rows"}),
     ("_classifier", {"xbar": 16, "xbars_per_core": 16, "cores": 8, "mapping": "rows"}),
     ("_classifier", {"xbar": (8, 16), "xbars_per_core": 30, "cores": 30, "mapping": "rows"}),
+    ("_wide", {"xbar": 128, "xbars_per_core": 8, "cores": 1, "mapping": "rows"}),
 )
 
 
