@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
+from raptor.common.spelling import option
 from raptor.quantise.originals import Array, Originals
 from raptor.quantise.pairs import Quantised
 
@@ -25,7 +26,9 @@ def narrow(model: ModelProto, floats: ModelProto, bits: Mapping[str, int]) -> No
     weights = {reader.name: node for node in found.weights() for reader, at in found.readers[node.output[0]] if at == 1}
     unknown = sorted(bits.keys() - weights.keys())
     if unknown:
-        raise UserError(f"layer {unknown[0]!r} has no weights that are quantised; layers are {', '.join(weights)}")
+        raise UserError(
+            f"{option('layers', unknown[0])}: no layer with weights that are quantised; layers are {', '.join(weights)}"
+        )
     for name, width in bits.items():
         reader, _ = found.readers[weights[name].output[0]][0]
         _quantise(found, weights[name], originals.value(reader, 1), width)

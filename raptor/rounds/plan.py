@@ -113,13 +113,10 @@ def _fault(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory) ->
     """Says what makes all plans impossible: a layer, or the global memory."""
     large = too_large(ranges, cuts)
     if large:
-        known = [error for (a, b), error in ranges.refused.items() if a >= large[0] and b - a == 1]
-        name = ranges.units.name(large[0])
-        why = f": {known[0]}" if known else ""
-        return UserError(
-            f"{name}: too large for a round of its own on {ranges.arch.core_count} cores{why}; try "
-            f"{option('cores')} or {option('xbars_per_core')}"
-        )
+        levers = f"try {option('cores')} or {option('xbars_per_core')}"
+        why = ranges.refusal(large[0]) or levers
+        name, cores = ranges.units.name(large[0]), ranges.arch.core_count
+        return UserError(f"{name}: too large for a round of its own on {cores} cores; {why}")
     begun = [0, *sorted(cuts), len(ranges.units.nodes)]
     needed = max(memory.needed(a, b) for a, b in pairwise(begun))
     limit = memory.limit_bytes or 0

@@ -133,6 +133,17 @@ class Ranges:
         """Takes note that a range cannot be compiled."""
         self.refused[first, last] = error
 
+    def refusal(self, unit: int) -> UserError | None:
+        """Returns why the chip cannot hold a unit alone; None if that is not known."""
+        for (first, last), error in self.refused.items():
+            if first >= unit and last - first == 1:
+                return error
+        try:
+            decide(self.strategy, self.part(unit, unit + 1), self.arch, self.known)
+        except CapacityError as error:
+            return error
+        return None
+
     def _found(self, graph: Graph) -> Iterator[Way]:
         most = self.arch.core_count
         if least_xbars(graph, self.arch) > most * self.arch.xbars_per_core:

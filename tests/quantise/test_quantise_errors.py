@@ -50,7 +50,9 @@ def test_a_model_that_is_quantised(folder: Path) -> None:
 
 
 def test_widths_of_layers(folder: Path) -> None:
-    check_refused(folder, "layer 'nowhere' has no weights that are quantised; layers are ", layers={"nowhere": 4})
+    check_refused(
+        folder, "layers='nowhere': no layer with weights that are quantised; layers are ", layers={"nowhere": 4}
+    )
     check_refused(folder, "layers=5: expected 8 or 4", layers={"nowhere": 5})
     check_refused(folder, "bits by name of the layer", layers=4)
 

@@ -38,7 +38,7 @@ def simulate(
     """
     path = arguments.path("program", program)
     rate = None if rate is None else arguments.finite("rate", rate, 1e-9)
-    if rate is not None and not has_rounds(path):
+    if rate is not None and path.is_dir() and not has_rounds(path):
         raise UserError(f"{option('rate', rate)}: only for a program in rounds, whose cells wear out")
     if not is_hosted(path):
         return builtin.simulate(program, arch, mode=mode, samples=samples, trace_file=trace_file)
