@@ -421,7 +421,7 @@ def test_a_layer_that_cannot_be_sliced(tmp_path: Path):
         [node("LSTM", "x w r", "y", name="memory", hidden_size=40)], {"x": [2, 1, 40]}, {"y": 4}, weights
     )
     with pytest.raises(
-        UserError, match="memory: too large for a round of its own on 2 cores; 60 crossbars.*cores: need 10, have 2"
+        UserError, match=r"memory: too large for a round of its own on 2 cores; 60 crossbars.*cores: need 10, have 2"
     ):
         raptor.compile(model, **CHIP, rounds=True)
 
