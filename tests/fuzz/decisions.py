@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.fuzz.campaign import BrokenError, Draw, Part
-from tests.fuzz.defects import FOLD, PLANS, ROOT, Defect
+from tests.fuzz.defects import FOLD, OPERATIONS, PLANS, ROOT, Defect
 from tests.fuzz.isolation import isolated
 from tests.fuzz.planted import plant, seed_of_commit
 
@@ -47,6 +47,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(_TEXT, Defect(DECISION, "for name, layer in self.layers.items():", "for name, layer in list(self.layers.items())[:-1]:")),
     Wrong(_TEXT, Defect(DECISION, "for name, parts in flow.loaders.items():", "for name, parts in ():")),
     Wrong(_PASSES, Defect(DECISION, "{grid.step} a step", "a step")),
+    Wrong("tests/pim/test_steps.py::test_operations_multiply_with_every_array_group", Defect(OPERATIONS, "weights=tuple(first + i for i in self.weights)", "weights=tuple(i for i in self.weights)")),
     Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "(1 + max((m.copy for", "(1 * max((m.copy for")),
     Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "return len(grid.cols) * (", "return (")),
     # What is searched

@@ -79,7 +79,6 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(PLACE, "node, RECEIVE, buffer, self.channels, source", "node, RECEIVE, buffer, self.channels + 1, source"),
     Defect(PLACE, "node, SEND, given, self.channels", "node, SEND, 0, self.channels"),
     Defect(PLACE, "self.first_group[core, wanted[0]] = len(groups)", "self.first_group[core, wanted[0]] = max(0, len(groups) - 1)"),
-    Defect(OPERATIONS, "weights=tuple(first + i for i in self.weights)", "weights=tuple(i for i in self.weights)"),
     Defect(EMIT, "np.indices((op.batch, rows, op.result.channels))", "np.indices((op.batch, rows, op.result.channels - 1))"),
     Defect(PLACE, "(op.at, op.elements), (op.first, op.elements)", "(op.first, op.elements), (op.at, op.elements)"),
     Defect(PLACE, "np.array([[op.at, 0, op.first, 1, op.elements]])", "np.array([[op.first, 0, op.at, 1, op.elements]])"),
