@@ -116,6 +116,12 @@ def _wide() -> ModelProto:
     return make_model(nodes, {"x": (1, 100, 2, 14)}, ["y"], {"w": random(100, 1, 3, 3)})
 
 
+def _dilated() -> ModelProto:
+    """A layer of one output pixel that reads pixels which do not lie side by side."""
+    nodes = [node("Conv", "x w", "y", name="corners", dilations=[2, 2])]
+    return make_model(nodes, {"x": (1, 4, 3, 3)}, ["y"], {"w": random(7, 4, 2, 2)})
+
+
 def _classifier() -> ModelProto:
     """Overlapping pools, one of the whole image; layers of one pixel, one of them with several kernel positions."""
     nodes = [
@@ -219,6 +225,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_classifier", {"xbar": (8, 16), "xbars_per_core": 30, "cores": 30, "mapping": "rows"}),
     ("_streaming", {"xbar": 8, "xbars_per_core": 8, "cores": 40, "knobs": {"step_ns": 200}}),
     ("_classifier", {"xbar": 32, "xbars_per_core": 8, "cores": 12, "mapping": "rows"}),
+    ("_dilated", {"xbar": 8, "xbars_per_core": 20, "cores": 4, "mapping": "rows"}),
     ("_wide", {"xbar": 128, "xbars_per_core": 8, "cores": 1, "mapping": "rows"}),
 )
 
