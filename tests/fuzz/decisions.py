@@ -74,7 +74,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("tests/test_options.py::test_every_option_acts_or_is_refused_beside_every_other[report]", Defect(COMMAND, "gather(out, arch, validate=validate)", "gather(out, None, validate=validate)")),
     # What is chosen
     Wrong("tests/test_plans.py::test_slower_plans_that_need_more_cores_are_left_out", Defect(PLANS, "plan.core_ns < front[-1].core_ns", "plan.core_ns > front[-1].core_ns")),
-    Wrong(f"{_FIGURES}[lenet5-rows]", Defect(KNOBS, "products: float = 1.0", "products: float = 2.0")),
+    Wrong(f"{_FIGURES}[googlenet-rows]", Defect(KNOBS, "products: float = 1.0", "products: float = 2.0")),
     Wrong(_PASSES, Defect(KNOBS, "patience_ns: float = 1_500", "patience_ns: float = 3_000")),
     Wrong(f"{_FIGURES}[shufflenet_v2-raptor]", Defect(DEPTHWISE, "if _is_faster_as_vectors(f, chips[key])}", "if not _is_faster_as_vectors(f, chips[key])}")),
     Wrong("tests/spatial/test_fold.py::test_a_single_product_clips_by_itself", Defect(FOLD, 'Map("relu") if _single_product', 'Map("relu") if not _single_product')),
@@ -93,7 +93,8 @@ def seen_by(wrong: Wrong) -> bool:
         plant(wrong.defect)
         for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
             del sys.modules[name]  # they still hold the old modules
-        options = ("-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+        usual = ["-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        options = [*usual, "-m", "slow or not slow"]
         sys.exit(pytest.main([*options, "--rootdir", str(ROOT), str(ROOT / wrong.test)]))
 
     outcome = isolated(run, seconds=SECONDS)
