@@ -14,7 +14,7 @@ GOLDENS := tests/test_passes.py tests/test_thesis.py tests/spatial/test_lower.py
 PLANTED = $(BIN)/python -m tests.fuzz planted decisions --long --jobs $(JOBS)
 FUZZ_PARTS := graphs quantised relations programs models files given faults
 
-.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-device bench-growth bench-json bench-mapping bench-occ bench-placement bench-simulate bench-streaming bench-thesis bench-verdict clean
+.PHONY: help demo test test-slow test-release test-browser test-frameworks goldens zoo-table nightly fuzz fuzz-short fuzz-night planted notebook conformance check-conformance check-tables replay docs docs-generate lint format bench bench-accuracy bench-analog bench-device bench-growth bench-json bench-mapping bench-mixed bench-occ bench-placement bench-rounds bench-chips bench-simulate bench-streaming bench-thesis bench-verdict clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -110,6 +110,15 @@ bench-json: $(READY)  ## reading and writing JSON streams in several ways, with 
 
 bench-mapping: $(READY)  ## latency, throughput, energy, memory of both mappings; simulated
 	$(BIN)/python benchmarks/mapping.py
+
+bench-mixed: $(READY)  ## what a published policy of mixed precision saves, by its own table and simulated
+	$(BIN)/python benchmarks/mixed.py
+
+bench-chips: $(READY)  ## several chips beside one of the same cores: the table of docs/rounds.md; simulated
+	$(BIN)/python benchmarks/chips.py
+
+bench-rounds: $(READY)  ## cuts of a model in rounds by three methods: the table of docs/rounds.md; simulated
+	$(BIN)/python benchmarks/rounds.py
 
 bench-placement: $(READY)  ## time to place cores on the mesh, by their number, beside a baseline of the same run
 	$(BIN)/python benchmarks/placement.py

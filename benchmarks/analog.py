@@ -1,14 +1,16 @@
 """Measure the trained network on real crossbars: `make bench-analog`.
 
-Three tables, on test images that training and calibration have not seen. Each form of quantisation, on exact crossbars,
+Five tables, on test images that training and calibration have not seen. Each form of quantisation, on exact crossbars,
 on those of ISAAC, and on chips of four devices. Bits of converters against rows that are driven at once. Time after
-programming against compensation. `--plot FOLDER` also draws the last two as SVG files (needs matplotlib).
+programming against compensation. Ranges of converters. The largest weight that is stored. `--plot FOLDER` also draws
+the second and the third as SVG files (needs matplotlib).
 """
 
 import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +28,27 @@ from validator.accuracy.report import AccuracyReport, Point
 
 BINARY = "binary"
 """The network of weights and activations of 1 and -1, which is another one and not quantised here."""
+MIXED = "mixed"
 FORMS: Mapping[str, Mapping[str, Any] | None] = {
     "float": None,
     "int8": {"per_channel": True},
     "int8, pow2": {"per_channel": True, "scheme": "pow2"},
     "int4 weights": {"per_channel": True, "weights": 4},
+    MIXED: {"per_channel": True},
     BINARY: {},
 }
+BUDGET = {"latency": 0.8}
+"""Share of the time with 8 bits that the mixed form takes at most."""
+CHIP: Mapping[str, Any] = {"xbar": 128, "cores": 64}
+CELL_BITS = 2
 DEVICES = ("pcm-aihwkit", "reram-wan2022", "reram-milo", "sonos")
 ROWS = ("16", "32", "64", "128")
 BITS = tuple(str(bits) for bits in range(2, 10))
 TIMES = {"20 s": "20", "1 hour": "3600", "1 day": "86400", "1 month": "2592000", "1 year": "31536000"}
 MITIGATIONS = ("none", "chip", "column")
+RANGES = ("full", "unit", "calibrated")
+CUTS = ("1", "0.8", "0.6", "0.5", "0.4", "0.3")
+TABLES = ("forms", "converters", "times", "ranges", "cuts")
 
 
 def main() -> None:
@@ -45,6 +56,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200, help="test images to use")
     parser.add_argument("--chips", type=int, default=3, help="chips of each device")
     parser.add_argument("--forms", nargs="*", default=[*FORMS], choices=[*FORMS], help="forms of the first table")
+    parser.add_argument("--tables", nargs="*", default=[*TABLES], choices=TABLES, help="tables to make")
     parser.add_argument("--plot", type=Path, help="folder for drawings")
     args = parser.parse_args()
     training, test = load_images()
@@ -53,25 +65,40 @@ def main() -> None:
         np.savez(folder / "calibration.npz", image=training.pixels[:200])
         np.savez(folder / "test.npz", x=test.pixels[: args.images], y=test.digits[: args.images])
         outs = {form: compiled(form, folder) for form in args.forms}
-        forms(outs, folder / "test.npz", args.chips)
-        if BINARY in outs:
-            converters(outs[BINARY], folder / "test.npz")
-        if "int8" not in outs:
-            return
-        knee = converters(outs["int8"], folder / "test.npz")
-        drift = times(outs["int8"], folder / "test.npz", args.chips)
-    if args.plot:
-        draw_knee(knee, args.plot / "analog-converters.svg")
-        draw_drift(drift, args.plot / "analog-drift.svg")
+        images, int8 = folder / "test.npz", outs.get("int8")
+        if "forms" in args.tables:
+            forms(outs, images, args.chips)
+        if "converters" in args.tables and BINARY in outs:
+            converters(outs[BINARY], images)
+        if int8 is not None:
+            of_int8(int8, images, args.chips, args.tables, args.plot)
+
+
+def of_int8(out: Path, images: Path, chips: int, tables: Sequence[str], plots: Path | None) -> None:
+    if "converters" in tables:
+        knee = converters(out, images)
+        if plots:
+            draw_knee(knee, plots / "analog-converters.svg")
+    if "times" in tables:
+        drift = times(out, images, chips)
+        if plots:
+            draw_drift(drift, plots / "analog-drift.svg")
+    if "ranges" in tables:
+        ranges(out, images)
+    if "cuts" in tables:
+        cuts(out, images, chips)
 
 
 def compiled(form: str, folder: Path) -> Path:
     options, model = FORMS[form], BINARY_MODEL if form == BINARY else MODEL
     if options is not None and form != BINARY:
-        quantised = raptor.quantize(MODEL, data=folder / "calibration.npz", **options)
-        model = quantised.save(folder / f"{form}.onnx")
-    cells = {} if options is None else {"cell_bits": 2}
-    return raptor.compile(model, xbar=128, cores=64, **cells).save(folder / form)
+        options = dict(options, data=folder / "calibration.npz")
+        if form == MIXED:
+            options["policy"] = raptor.search_policy(MODEL, budget=BUDGET, cell_bits=CELL_BITS, **CHIP, **options)
+            print(form, options["policy"])
+        model = raptor.quantize(MODEL, **options).save(folder / f"{form}.onnx")
+    cells = {} if options is None else {"cell_bits": CELL_BITS}
+    return raptor.compile(model, **CHIP, **cells).save(folder / form)
 
 
 def forms(outs: Mapping[str, Path], data: Path, chips: int) -> None:
@@ -123,6 +150,23 @@ def times(out: Path, data: Path, chips: int) -> Sequence[Point]:
         "seconds",
     )
     return found
+
+
+def ranges(out: Path, data: Path) -> None:
+    """Converters whose codes are where the sums of some samples are."""
+    sweep = {"adc_range": RANGES, "adc_bits": BITS}
+    found = accuracy(out, data, crossbar="sliced", settings={"adc_bits": "8"}, sweep=sweep, calibration=32).sweep
+    show("Top-1, %, by range and bits of converters", "range", BITS, found, "adc_range", "adc_bits")
+
+
+def cuts(out: Path, data: Path, chips: int) -> None:
+    """Weights that are cut use more of the range of a cell, so errors of cells weigh less."""
+    points: list[Point] = []
+    for name in DEVICES:
+        device = load_device(name)
+        found = accuracy(out, data, crossbar="noisy", device=device, sweep={"cut_weights": CUTS}, chips=chips).sweep
+        points += (replace(p, settings={"device": name, **p.settings}) for p in found)
+    show("Top-1, %, by the largest stored weight", "device", CUTS, points, "device", "cut_weights")
 
 
 def show(title: str, head: str, columns: Sequence[str], points: Sequence[Point], row: str, column: str) -> None:

@@ -1,15 +1,15 @@
 """Measure time and memory against image size, channels, cores and model size: `make bench-growth`.
 
 Compilation time should grow with the number of instructions and the size of the weights, and with nothing else. Each
-sweep changes one thing. The mapping is the reference, `raptor`, whose instructions grow with the work. CPU is user and
-system time of the whole cold process. The last column is CPU time per instruction in microseconds, after subtracting
-the quickest point; it should become constant.
+sweep changes one thing. The mapping is the reference, `raptor`, whose instructions grow with the work, unless
+`--mapping` names another. CPU is user and system time of the whole cold process. The last column is CPU time per
+instruction in microseconds, after subtracting the quickest point; it should become constant.
 """
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,12 +58,17 @@ def sweeps() -> Iterator[tuple[str, list[float], Callable[[float], onnx.ModelPro
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--mapping", default="raptor")
+    parser.add_argument("--sweep", default="", help="only this one")
     parser.add_argument("--plot", type=Path, help="also draw the sweeps to this file (needs matplotlib)")
     args = parser.parse_args()
     drawn: dict[str, list[Point]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, values, build, options in sweeps():
-            drawn[name] = list(sweep(name, values, build, options, Path(folder), args.repeat))
+            if args.sweep not in ("", name):
+                continue
+            chosen = options | {"mapping": args.mapping}
+            drawn[name] = list(sweep(name, values, build, chosen, Path(folder), args.repeat))
             show(name, drawn[name])
     if args.plot:
         plot(drawn, args.plot)
@@ -73,15 +78,15 @@ def sweep(
     name: str,
     values: list[float],
     build: Callable[[float], onnx.ModelProto],
-    options: dict[str, int],
+    options: Mapping[str, int | str],
     folder: Path,
     repeat: int,
 ) -> Iterator[Point]:
     for value in values:
         path = folder / "model.onnx"
         path.write_bytes(build(value).SerializeToString())
-        chosen = {"cores": int(value)} if name == "cores" else options
-        run = compile_command(path, folder / "out", repeat, streams="pim", mapping="raptor", **chosen)
+        chosen = options | ({"cores": int(value)} if name == "cores" else {})
+        run = compile_command(path, folder / "out", repeat, streams="pim", **chosen)
         yield Point(value, run)
 
 

@@ -2,8 +2,8 @@
 
 Gradient boosting learns the logarithm of a figure from the parameters. Every value of every parameter is left out in
 turn, as an estimator must order points that it has not seen. Told for the values left out: rank correlation (Spearman),
-and how much worse the best of the first five points is than the best of all; the same for the nearest neighbours and
-for five points at random.
+and how much worse the best of the first five points is than the best of all; the same for the nearest neighbours, for
+the closed formula that the mapping goes by (`raptor.mapping.estimate`), and for five points at random.
 """
 
 import argparse
@@ -19,14 +19,24 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(ROOT))
+from raptor import frontend, pipeline
+from raptor.common.options import DEFAULT_STRATEGY
+from raptor.driver import Driver
 from raptor.explore.driver import read_outcomes
+from raptor.explore.jobs import Job, chip_of
+from raptor.explore.planning import job_of
 from raptor.explore.points import Parameter, Value
 from raptor.explore.study import read_study
+from raptor.mapping.choose_recipes import Requantising
+from raptor.mapping.estimate import Estimate, estimate
+from raptor.mapping.strategies import STRATEGIES
 
 Floats = npt.NDArray[np.float64]
 FEWEST = 12
 """Fewest points with a value that is left out."""
 FIRST = 5
+ESTIMATED = ("latency_ns", "interval_ns")
+"""Figures that the closed formula tells."""
 _DRAWS = 200
 
 
@@ -45,7 +55,18 @@ def main() -> None:
     for k, model in enumerate(study.models):
         figures = np.log(np.array([o.records[k].figures[given.figure] for o in outcomes]))
         groups = {p.name: np.array([str(point[p.name]) for point in points]) for p in study.space}
-        Console().print(table(f"{model.name}, {given.figure}", inputs, figures, groups))
+        formula = None
+        if given.figure in ESTIMATED:
+            jobs = [job_of(study, model, point) for point in points]
+            formula = np.array([getattr(estimated(job), given.figure) for job in jobs])
+        Console().print(table(f"{model.name}, {given.figure}", inputs, figures, groups, formula))
+
+
+def estimated(job: Job) -> Estimate:
+    """Estimates the time of a point by the closed formula: the model is mapped, not lowered."""
+    chip = chip_of(job)
+    graph = pipeline.prepare(frontend.load(job.model).graph, chip, Requantising(), driver=Driver(verified=False))
+    return estimate(graph, STRATEGIES[job.options.get("mapping", DEFAULT_STRATEGY)](graph, chip), chip)
 
 
 def columns(p: Parameter, values: Sequence[Value]) -> list[Floats]:
@@ -58,9 +79,12 @@ def columns(p: Parameter, values: Sequence[Value]) -> list[Floats]:
     return [np.log2(1 + np.array(values, np.float64))]
 
 
-def table(title: str, inputs: Floats, figures: Floats, groups: Mapping[str, npt.NDArray[Any]]) -> Table:
+def table(
+    title: str, inputs: Floats, figures: Floats, groups: Mapping[str, npt.NDArray[Any]], formula: Floats | None
+) -> Table:
     found = Table(box=None, title=title)
-    for name in ("left out", "boosting", "worst", "best of 5", "neighbours", "best of 5", "5 at random"):
+    heads = ("left out", "boosting", "worst", "best of 5", "neighbours", "best of 5", "formula", "best of 5")
+    for name in (*heads, "5 at random"):
         found.add_column(name, justify="left" if name == "left out" else "right")
     for name, group in groups.items():
         chosen = [group == value for value in np.unique(group)]
@@ -70,8 +94,10 @@ def table(title: str, inputs: Floats, figures: Floats, groups: Mapping[str, npt.
         boosted = [judged(boosting, inputs, figures, mask) for mask in masks]
         nearest = [judged(neighbours, inputs, figures, mask) for mask in masks]
         drawn = np.mean([by_chance(figures[mask]) for mask in masks])
+        closed = [] if formula is None else [agreement(formula[mask], figures[mask]) for mask in masks]
         ranks, first = np.mean(boosted, axis=0)
-        row = (ranks, min(rank for rank, _ in boosted), first, *np.mean(nearest, axis=0), drawn)
+        means = np.mean(closed, axis=0) if closed else (np.nan, np.nan)
+        row = (ranks, min(rank for rank, _ in boosted), first, *np.mean(nearest, axis=0), *means, drawn)
         found.add_row(name, *(f"{value:.2f}" for value in row))
     return found
 
@@ -82,7 +108,11 @@ def judged(
     """Returns the rank correlation on the points of a mask, learnt from all others, and the ratio of the first five."""
     scaled = (inputs - inputs[~mask].mean(axis=0)) / (inputs[~mask].std(axis=0) + 1e-9)
     guessed: Floats = estimator().fit(scaled[~mask], figures[~mask]).predict(scaled[mask])
-    true = figures[mask]
+    return agreement(guessed, figures[mask])
+
+
+def agreement(guessed: Floats, true: Floats) -> tuple[float, float]:
+    """Returns the rank correlation of guesses, and the ratio of the first five by them to the best of all."""
     ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (guessed, true)]
     first = true[np.argsort(guessed, kind="stable")[:FIRST]].min()
     return float(np.corrcoef(*ranks)[0, 1]), float(np.exp(first - true.min()))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         simulate,
     )
     from raptor.quantise import Quantisation, quantize
+    from raptor.search.mixed import search_policy
 
 # onnxruntime would write below ~/.cache/Microsoft and report to its makers.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -54,6 +55,7 @@ __all__ = [
     "inspect",
     "load",
     "quantize",
+    "search_policy",
     "simulate",
 ]
 
@@ -61,6 +63,7 @@ _HOMES = dict.fromkeys(("Program", "compile", "load", "simulate"), "raptor.api")
     "inspect": "raptor.analysis.inspection",
     "Quantisation": "raptor.quantise",
     "quantize": "raptor.quantise",
+    "search_policy": "raptor.search.mixed",
 }
 
 

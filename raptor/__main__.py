@@ -3,6 +3,7 @@
 import sys
 from typing import NoReturn
 
+from raptor.common import collector
 from raptor.common.errors import UserError
 from raptor.common.packages import require_own
 from raptor.common.printable import printable
@@ -11,6 +12,11 @@ from raptor.common.stopping import INTERRUPTED
 
 def main() -> NoReturn:
     """Runs `raptor.cli.app.main`, after checking that the imported packages are RAPTOR's own."""
+    with collector.seldom():
+        _run()
+
+
+def _run() -> NoReturn:
     try:
         require_own("validator")
         from raptor.cli import app

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raptor.common import arguments
+from raptor.common.collector import without_collector
 from raptor.common.errors import UserError
 from raptor.common.options import (
+    CUTS,
     DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
     GOAL,
@@ -22,6 +24,7 @@ from raptor.common.options import (
     REQUANT,
     STREAM_FORMAT,
     WEIGHT_FORMAT,
+    Cuts,
     Goal,
     Requant,
     StreamFormat,
@@ -34,7 +37,7 @@ from raptor.common.options import (
 )
 from raptor.common.packages import require_own
 from raptor.common.spelling import option
-from raptor.driver import Driver, without_collector
+from raptor.driver import Driver
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
 from raptor.output.writer import Artifacts, HostedArtifacts
@@ -60,13 +63,15 @@ class Program:
     """A compiled program, made by `compile` (in memory) or `load` (in `folder`).
 
     `report`: resources and warnings. `artifacts`: contents of the files; None if loaded. `folder`: the directory; None
-    if not saved yet. `seconds`: compile time by stage.
+    if not saved yet. `seconds`: compile time by stage. `_finish`: waits for the checks of the compilation, and raises
+    the error of one that failed; before, nothing is written.
     """
 
     report: CompileReport
     artifacts: Artifacts | HostedArtifacts | None = None
     folder: Path | None = None
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    _finish: Callable[[], None] = field(default=lambda: None, repr=False)
     _scratch: Path | None = field(default=None, init=False, repr=False)
 
     def save(
@@ -208,6 +213,7 @@ class Program:
         if self.artifacts is None:
             raise UserError(f"{self.folder}: already saved; copy the directory instead")
         form: Any = {"version": __version__, "stream_format": streams, "weight_format": weights, "force": force}
+        form |= {"ready": self._finish}
         if isinstance(self.artifacts, HostedArtifacts):
             writer.write_hosted(self.artifacts, folder, **form)
         else:
@@ -243,6 +249,7 @@ def compile(
     rounds: bool = False,
     batch: int | None = None,
     device: str | Path | None = None,
+    cuts: Cuts | None = None,
     driver: Driver | None = None,
 ) -> Program:
     """Compiles an ONNX model.
@@ -275,7 +282,8 @@ def compile(
     Rounds: a model that is larger than the chip is refused, or with `rounds` cut into parts that are written to the
     crossbars one after another (docs/rounds.md), for `batch` samples (1 by default) at a time. `device` is a device
     file or preset with the costs of writing (`reram-puma` by default). Cuts and copies of layers are those with the
-    least time of a batch, or, if `optimize` is `writes`, with the fewest written cells.
+    least time of a batch, or, if `optimize` is `writes`, with the fewest written cells. `cuts` other than `best` are
+    for comparison: `first-fit` makes each round as long as it fits, `each-layer` as short as possible.
 
     Raises `UserError` with what to change, `UnsupportedError` with all nodes that cannot be compiled, and
     `CapacityError` if the chip is too small.
@@ -314,6 +322,7 @@ def compile(
     if emit_ops is None and "interface" in (fields or {}):
         raise UserError(f"{option('fields', 'interface')}: only with {option('emit_ops')}, which alone uses it")
     bound, sizes, fixed = parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants)
+    driver = _driver(driver)
     choice = Choice(
         DEFAULT_STRATEGY if mapping is None else parse_mapping(mapping),
         None if optimize is None or fewest_writes else OBJECTIVE.parse(optimize),
@@ -321,13 +330,13 @@ def compile(
         arguments.new_file("emit_mapping", emit_mapping),
         arguments.new_file("emit_ops", emit_ops),
         chosen_knobs,
+        driver.beside is not None,
     )
     base_isa = arguments.flag("base_isa", base_isa)
     wishes = Wishes(
         arguments.flag("host", host), parse_names("host_ops", host_ops), parse_names("host_nodes", host_nodes)
     )
-    reload = _reload(arguments.flag("rounds", rounds), batch, device, "writes" if fewest_writes else "time")
-    driver = _driver(driver)
+    reload = _reload(arguments.flag("rounds", rounds), batch, device, cuts, "writes" if fewest_writes else "time")
     options = {
         "xbar": [chip.xbar_rows, chip.xbar_cols],
         "cores": chip.cores_per_chip,
@@ -346,10 +355,12 @@ def compile(
     request = Request(chip, Fixed(bound, sizes, fixed), base_isa, chosen, choice, options)
     with without_collector():
         artifacts = compile_any(model, request, driver, wishes, reload)
-    return Program(artifacts.report, artifacts, seconds=driver.seconds)
+    return Program(artifacts.report, artifacts, seconds=driver.seconds, _finish=driver.finish)
 
 
-def _reload(wanted: bool, batch: object, device: str | Path | None, goal: Literal["time", "writes"]) -> "Wanted | None":
+def _reload(
+    wanted: bool, batch: object, device: str | Path | None, cuts: object, goal: Literal["time", "writes"]
+) -> "Wanted | None":
     """Returns the rounds that are wanted; None without. Raises `UserError` for options that then have no effect."""
     from raptor.rounds.compiling import Wanted
     from raptor.target.device_file import load_device
@@ -358,8 +369,9 @@ def _reload(wanted: bool, batch: object, device: str | Path | None, goal: Litera
         found = load_device(DEFAULT_DEVICE if device is None else device)
         if not found.write.ns:
             raise UserError(f"{option('device', device)}: it does not know what a write takes, which rounds need")
-        return Wanted(arguments.whole_or_none("batch", batch, 1) or 1, found, goal)
-    for keyword, value in (("batch", batch), ("device", device)):
+        method = "best" if cuts is None else CUTS.parse(cuts)
+        return Wanted(arguments.whole_or_none("batch", batch, 1) or 1, found, goal, method)
+    for keyword, value in (("batch", batch), ("device", device), ("cuts", cuts)):
         if value is not None:
             raise UserError(f"{option(keyword)}: only with {option('rounds', True)}, which it belongs to")
     return None

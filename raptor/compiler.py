@@ -53,7 +53,7 @@ class Choice:
 
     `strategy`: a name of `STRATEGIES`, or the path of a stored mapping. With `optimize`, a search tries `effort`
     mappings instead. `emit`: path to which the decision is written. `emit_ops`: path to which the flow of operators is
-    written. `knobs`: numbers of the strategy `rows`.
+    written. `knobs`: numbers of the strategy `rows`. `in_two`: the search may use a copy of the process.
     """
 
     strategy: str
@@ -62,6 +62,7 @@ class Choice:
     emit: Path | None = None
     emit_ops: Path | None = None
     knobs: Knobs = DEFAULT
+    in_two: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def map(graph: Graph, arch: Target, choice: Choice) -> Decided:
     small.
     """
     if choice.optimize is not None:
-        return Decided(*search(graph, arch, choice.optimize, choice.effort))
+        return Decided(*search(graph, arch, choice.optimize, choice.effort, in_two=choice.in_two))
     if choice.knobs != DEFAULT:
         return Decided(map_rows(graph, arch, choice.knobs), aim=BALANCED)
     if choice.strategy in STRATEGIES:
@@ -154,6 +155,7 @@ def compile_loaded(
     graph = pipeline.prepare(model.graph, arch, Requantising(requant or "exact"), driver=driver)
     decided = driver.run(map, _nothing, graph, arch, choice)
     values = pipeline.run(graph, decided.decision, arch, aim=decided.aim, driver=driver)
+    driver.start_checks()
     decision = replace(decided.decision, flow=values[Schedule].flow)
     mapping = mapping_file(decision, graph, arch)
     if choice.emit is not None:

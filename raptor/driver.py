@@ -1,14 +1,15 @@
 """Runs passes: verifies, times and dumps the result of each, and stops after the pass that the user named."""
 
-import gc
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from raptor.common.arguments import path_or_none
+from raptor.common.beside import Beside
 from raptor.common.errors import InternalError, RaptorError, UserError
 from raptor.common.spelling import option
 
@@ -29,19 +30,16 @@ _BUGS = (
 
 
 @contextmanager
-def without_collector() -> Generator[None]:
-    """Turns off Python's collector of reference cycles during the block.
-
-    Passes make many objects that stay alive, and hardly any cycles. The collector would take a fifth of the time of a
-    compilation and find nothing.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
+def _blamed(name: str, done: Sequence[str]) -> Generator[None]:
+    """Turns errors that are not the user's fault into an `InternalError` with a pass, and those `done` before it."""
     try:
         yield
-    finally:
-        if enabled:
-            gc.enable()
+    except InternalError as e:
+        raise InternalError(f"{name} failed after {[*done]}: {e}") from e
+    except RaptorError:
+        raise
+    except _BUGS as e:
+        raise InternalError(f"{name} failed after {[*done]}: {type(e).__name__}: {e}") from e
 
 
 class Stopped(Exception):  # noqa: N818 not an error: the user asked for it
@@ -58,13 +56,15 @@ class Driver:
 
     `dump`: folder for the results of passes as text. `stop_after`: name of a pass. `started`: called with the name of
     each stage as it starts. If not `verified`, results of passes are not checked; this is for trials, as the best one
-    is compiled again. `seconds`: time of each stage. `done`: names of the passes that have ended.
+    is compiled again. `beside`: checks results while the files are written, from `start_checks` on; then `finish`
+    says that all of them are right. `seconds`: time of each stage. `done`: names of the passes that have ended.
     """
 
     dump: Path | None = None
     stop_after: str | None = None
     started: Callable[[str], None] = lambda _: None
     verified: bool = True
+    beside: Beside | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     done: list[str] = field(default_factory=list[str])
 
@@ -86,20 +86,34 @@ class Driver:
         An error that is not the user's fault becomes an `InternalError` with the name of the pass and of those before
         it. Raises `Stopped` after the pass `stop_after`.
         """
-        name = step.__name__
+        name, done = step.__name__, tuple(self.done)
         try:
-            result = self.timed(name, step, *args, **kwargs)
-            if self.verified:
-                self.timed("verify", verify, result)
-        except InternalError as e:
-            raise InternalError(f"{name} failed after {self.done}: {e}") from e
-        except RaptorError:
+            with _blamed(name, done):
+                result = self.timed(name, step, *args, **kwargs)
+        except Exception:
+            self.finish()  # if an earlier result was wrong, this error comes from it
             raise
-        except _BUGS as e:
-            raise InternalError(f"{name} failed after {self.done}: {type(e).__name__}: {e}") from e
+        if self.verified:
+            self._check(_blamed(name, done)(verify), result)
         self._show(name, result)
         self.done.append(name)
         return result
+
+    def _check(self, verify: Callable[[R], object], result: R) -> None:
+        if self.beside is None:
+            self.timed("verify", verify, result)
+        else:
+            self.beside.add(partial(verify, result))
+
+    def start_checks(self) -> None:
+        """Begins to check results beside what follows, after the last pass."""
+        if self.beside is not None:
+            self.beside.start()
+
+    def finish(self) -> None:
+        """Waits until all results are checked. Raises the error of the first wrong one."""
+        if self.beside is not None:
+            self.timed("verify", self.beside.finish)
 
     def _show(self, name: str, result: object) -> None:
         """Writes the result of a pass to the folder of dumps, and stops if the user asked for it."""

@@ -266,7 +266,7 @@ def _check_rounds(request: Request, driver: Driver) -> None:
 
 
 def _with_batch(options: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
-    return {**options, "rounds": True, "batch": wanted.batch, "device": wanted.device.name}
+    return {**options, "rounds": True, "batch": wanted.batch, "device": wanted.device.name, "cuts": wanted.cuts}
 
 
 def _with_rounds(error: CapacityError, request: Request) -> CapacityError:
@@ -301,9 +301,9 @@ def _check_requant(found: Cut, requant: Requant | None) -> None:
 
 
 def _driver_of(driver: Driver, number: int) -> Driver:
-    """Returns the driver of one segment, which dumps into a directory of its own."""
+    """Returns the driver of one segment, which dumps into a directory of its own, and keeps nothing to check later."""
     dump = driver.dump and driver.dump / files.segment_name(number, "chip")
-    return replace(driver, dump=dump, done=[])
+    return replace(driver, dump=dump, done=[], beside=None)
 
 
 def _compile_one(model: Model, request: Request, driver: Driver) -> Artifacts:

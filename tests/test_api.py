@@ -31,7 +31,17 @@ def test_the_public_names():
     assert sorted(raptor.__all__) == sorted(
         [
             *("CapacityError", "InternalError", "RaptorError", "UnsupportedError", "UserError"),
-            *("Program", "Quantisation", "__version__", "compile", "inspect", "load", "quantize", "simulate"),
+            *(
+                "Program",
+                "Quantisation",
+                "__version__",
+                "compile",
+                "inspect",
+                "load",
+                "quantize",
+                "search_policy",
+                "simulate",
+            ),
         ]
     )
     assert all(hasattr(raptor, name) for name in raptor.__all__)

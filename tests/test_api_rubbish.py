@@ -48,6 +48,7 @@ CASES: dict[str, Case] = {
     "raptor.inspect": Case(lambda _: {"model": MODEL, "xbar": 8}),
     "raptor.load": Case(lambda saved: {"folder": saved}),
     "raptor.quantize": Case(lambda _: {"model": MODEL, "samples": 1}),
+    "raptor.search_policy": Case(lambda _: {"model": MODEL, "budget": {"latency": 0.999}, "samples": 1}),
     "raptor.simulate": Case(lambda saved: {"program": saved}),
     "raptor.device.open": Case(),
     "raptor.target.arch.load": Case(),
@@ -116,6 +117,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, in which also temporary files would be."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    # It takes long, and has no argument that a caller gives.
+    monkeypatch.setattr("raptor.search.mixed._Search.run", lambda *_: None)
     (tmp_path / "there.txt").write_text("already")
     return tmp_path
 

@@ -22,7 +22,7 @@ def suite(*arguments: str, **surroundings: str) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_without_a_browser_its_tests_are_skipped_and_the_last_line_says_so(workers: str, tmp_path: Path) -> None:
     ended = suite("tests/reporting/test_page.py", "-n", workers, PATH=str(tmp_path))
     assert ended.returncode == 0, ended.stdout

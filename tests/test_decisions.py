@@ -66,7 +66,7 @@ NOISE = 1.1
 @pytest.mark.parametrize(
     ("model", "sizes"),
     [
-        ("lenet5", {"width": 0.5}),
+        pytest.param("lenet5", {"width": 0.5}, marks=pytest.mark.slow),
         pytest.param("lenet5", {}, marks=pytest.mark.slow),
         pytest.param("squeezenet", {"image_size": 32, "width": 0.5}, marks=pytest.mark.slow),
         pytest.param("resnet18", {"image_size": 64, "width": 0.25}, marks=pytest.mark.slow),

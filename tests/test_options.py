@@ -31,9 +31,11 @@ from raptor.explore.jobs import Job, Record
 from raptor.explore.study import read_study
 from raptor.target import arch as architectures
 from tests.frontend.support import make_model, node, random
+from tests.reporting.measured import measured
 from tests.rounds.support import dense
 from validator import bit_true, samples
 from validator.accuracy import measure
+from validator.accuracy.report import to_json
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,42 @@ COMMANDS = {
             "--data": ("--data", "data.npz"),
             "--weights": ("--weights", "4"),
             "--layer": ("--layer", "c=4"),
+            "--policy": ("--policy", "policy.json"),
+            "--policy-out": ("--policy-out", "chosen.json"),
+            "--mixed": ("--mixed",),
+            "--budget": ("--budget", "latency=0.99"),
             "--activations": ("--activations", "16"),
             "--scheme": ("--scheme", "u8s8"),
             "--per-channel": ("--per-channel",),
             "--seed": ("--seed", "3"),
             "--samples": ("--samples", "2"),
             **{k: COMPILE[k] for k in ("--shape", "--dim", "--set", "--force", "--quiet")},
+            **{k: COMPILE[k] for k in ("--xbar", "--cores", "--xbars-per-core", "--cell-bits", "--arch", "--field")},
             "--all": ("--all",),
             "--json": ("--json", "found.json"),
+        },
+    ),
+    "quantize: mixed": Command(
+        (
+            *(
+                "quantize",
+                "wide.onnx",
+                "--output",
+                "mixed.onnx",
+                "--mixed",
+                "--budget",
+                "latency=0.99",
+                "--samples",
+                "1",
+            ),
+            *("--xbar", "8", "--xbars-per-core", "1"),
+        ),
+        {
+            "--policy-out": ("--policy-out", "chosen.json"),
+            **{k: COMPILE[k] for k in ("--cell-bits", "--arch", "--field")},
+            "--xbar": ("--xbar", "16"),
+            "--cores": ("--cores", "1"),
+            "--xbars-per-core": ("--xbars-per-core", "3"),
         },
     ),
     "validate": Command(
@@ -170,6 +200,7 @@ COMMANDS = {
             "--crossbar": ("--crossbar", "noisy"),
             "--cells": ("--cells", "isaac"),
             "--samples": ("--samples", "2"),
+            "--workers": ("--workers", "3"),
             "--json": ("--json", "found.json"),
             "--quiet": ("--quiet",),
         },
@@ -193,6 +224,7 @@ COMMANDS = {
         {
             "--batch": ("--batch", "3"),
             "--device": ("--device", "pcm-occ"),
+            "--cuts": ("--cuts", "each-layer"),
             **{k: COMPILE[k] for k in ("--mapping", "--weights", "--output", "--force", "--quiet")},
         },
     ),
@@ -245,6 +277,7 @@ COMMANDS = {
             "--json": ("--json", "found.json"),
             "--arch": ("--arch", "fast.json"),
             "--validate": ("--validate",),
+            "--accuracy": ("--accuracy", "measured.json"),
             "--open": ("--open",),
             "--quiet": ("--quiet",),
         },
@@ -309,7 +342,16 @@ COMMANDS = {
 SHARES = {
     "compile": 30,
     **dict.fromkeys(
-        ("compile: rounds", "quantize", "validate", "validate: integers", "accuracy: noisy", "explore run"), 12
+        (
+            "compile: rounds",
+            "quantize",
+            "quantize: mixed",
+            "validate",
+            "validate: integers",
+            "accuracy: noisy",
+            "explore run",
+        ),
+        12,
     ),
     **dict.fromkeys(("report", "run", "explain", "compare", "arch new", "inspect"), 6),
 }
@@ -342,18 +384,11 @@ def names_of(command: Any, prefix: str = "") -> dict[str, set[str]]:
     return found
 
 
-UNTRIED: dict[str, set[str]] = {
-    "accuracy": {"--workers"},
-    "arch device": set(),
-}
-"""Options that have tests of their own, but whose pairs are not tried here yet. To become empty."""
-
-
 def test_every_option_of_every_command_has_a_value_here():
     for name, options in names_of(app.command()).items():
         tried = [command for title, command in COMMANDS.items() if kind(title) == name]
         known = [word for command in tried for word in (*command.words, *command.options)]
-        given = {option for option in known if option.startswith("-")} | UNTRIED.get(name, set())
+        given = {option for option in known if option.startswith("-")}
         assert given == {o for o in options if o not in ("--help", "--debug", "--version")}, name
 
 
@@ -389,6 +424,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "image.npy", random(1, 6))
     np.savez(folder / "labelled.npz", x=random(5, 6), y=np.array([0, 1, 2, 0, 1]))
     np.savez(folder / "data.npz", x=random(6, 4, 6, 6), scale=random(6, 1, 6, 6, seed=1))
+    (folder / "policy.json").write_text('{"weights": {"c": 4}}')
+    (folder / "measured.json").write_bytes(to_json(measured("model")))
     write_study(folder)
     return folder
 
@@ -459,7 +496,7 @@ class Runner:
 
     def once(self, words: list[str]) -> Observed:
         told: list[object] = []
-        real, calibrated = bit_true.run, measure.calibrated
+        real, calibrated, scores = bit_true.run, measure.calibrated, measure.scores
 
         def spied(program: Any, inputs: Any, **options: Any) -> Any:
             told.append((sorted(options.items()), program.crossbars and program.crossbars.setup))
@@ -468,6 +505,10 @@ class Runner:
         def spied_calibration(program: Any, inputs: Any) -> Any:
             told.append(len(given := list(inputs)))
             return calibrated(program, given)
+
+        def spied_scores(program: Any, data: Any, threads: int, tick: Any) -> Any:
+            told.append(threads)
+            return scores(program, data, threads, tick)
 
         def counted(count: int) -> AbstractContextManager[workers.Submit]:
             told.append(count)
@@ -479,6 +520,7 @@ class Runner:
             for module in (samples, bit_true):
                 patched.setattr(module, "run", spied)
             patched.setattr(measure, "calibrated", spied_calibration)
+            patched.setattr(measure, "scores", spied_scores)
             patched.setattr(workers, "local", counted)
             patched.setattr("webbrowser.open", told.append)
             with pytest.raises(SystemExit) as ended:

@@ -9,7 +9,9 @@ from onnx import ModelProto
 import models
 import raptor
 from raptor.common.options import Objective
-from tests.pipeline import conv_model
+from raptor.search.mappings import search
+from raptor.target import arch
+from tests.pipeline import conv_model, passes
 from validator.simulate.simulation_report import SimulationReport
 
 CHIP = {"cores": 20, "xbar": 256}
@@ -89,3 +91,11 @@ def test_each_objective_is_the_best_by_its_own_measure():
         costs = {other: cost(program, objective) for other, program in found.items()}
         assert min(costs, key=lambda other: costs[other]) == objective
         assert len(set(costs.values())) == len(OBJECTIVES)
+
+
+def test_a_search_in_two_processes_finds_the_same():
+    chip = arch.load(None, cores=4, xbar=16, xbars_per_core=8)
+    graph = passes(conv_model((1, 3, 6, 6), 4), cores=4).graph
+    alone = search(graph, chip, "latency", 3)
+    assert search(graph, chip, "latency", 3, in_two=True) == alone
+    assert [trial.name for trial in alone[1]] == ["rows", "raptor", "rows, steps of 5000 ns"]

@@ -16,6 +16,7 @@ from raptor.mapping.views import join_views
 from raptor.spatial import SpatialGraph
 from raptor.spatial.ir import BodyOp, Copy
 from raptor.spatial.operations import Move as MoveTile
+from raptor.spatial.origins import Origins
 from raptor.spatial.verify_moves import verify_moves
 from tests.frontend.support import load, make_model, node, random
 from tests.graphs import models as random_models
@@ -65,6 +66,9 @@ MODELS = {
     "part of a range": between(node("Slice", "a starts ends axes steps", "b"), channels=7, **SLICED),
     "whole range": between(node("Slice", "a starts ends axes", "b"), channels=4, starts=[16], ends=[20], axes=[1]),
     "nearest": between(node("Resize", "a - scales", "b", mode="nearest"), scales=np.array([1, 1, 3, 2], np.float32)),
+    "nearest in height": between(
+        node("Resize", "a - scales", "b", mode="nearest"), scales=np.array([1, 1, 2, 1], np.float32)
+    ),
     "padding and cropping": between(
         node("Slice", "a starts ends axes", "c"),
         node("Pad", "c pads", "b"),
@@ -192,6 +196,24 @@ def unit() -> Passes:
 @pytest.mark.parametrize("name", DEFECTS)
 def test_defects(unit: Passes, name: str):
     kind, change = DEFECTS[name]
-    verify_moves(unit.spatial)
+    verify_moves(unit.spatial, Origins(unit.spatial))
+    other = changed(unit.spatial, kind, change)
     with pytest.raises(VerifyError, match=r"split: element .* is not the element that the node moves there"):
-        verify_moves(changed(unit.spatial, kind, change))
+        verify_moves(other, Origins(other))
+
+
+def test_a_view_that_a_layer_makes_whole_is_a_factor_too():
+    """The layer `whole` reads all of the view as one tile; the product needs its lines, and gathers them itself."""
+    nodes = [
+        node("Tile", "f twice", "t", name="tile"),
+        node("Slice", "t from to from", "s", name="slice"),
+        node("Reshape", "s shape", "v", name="view"),
+        node("MatMul", "x v", "p", name="product"),
+        node("Gemm", "v w", "y", name="whole", transA=1),
+    ]
+    nodes.insert(0, node("Reshape", "x flat", "f", name="flat"))
+    constants = {
+        name: np.array(v, np.int64) for name, v in (("flat", [21]), ("twice", [2]), ("from", [0]), ("to", [28]))
+    }
+    constants |= {"shape": np.array([7, 4], np.int64), "w": random(7, 3)}
+    check(make_model(nodes, {"x": (3, 7)}, ["p", "y"], constants), xbar=(78, 199), cores=4, xbars_per_core=1)

@@ -86,7 +86,7 @@ def machine_of(out: Path) -> cycle_model.CycleModel:
     return cycle_model.build(programs.read_program(out), simulated_chip.read_target(out / files.ARCH))
 
 
-@pytest.mark.parametrize("rob_size", [1, 4])
+@pytest.mark.parametrize("rob_size", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_each_part_is_what_a_chip_with_such_a_part_would_do(out: Path, tmp_path: Path, rob_size: int) -> None:
     base = on_chip(out, tmp_path / "base", rob_size)
     found = {w.part: (w.latency_ns, w.interval_ns) for w in what_if(machine_of(base), SAMPLES)}

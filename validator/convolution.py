@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
-from onnx import NodeProto, helper
+from onnx import NodeProto
+
+from validator.attributes import attributes_of
 
 Array = npt.NDArray[Any]
 
@@ -21,7 +23,7 @@ def convolve(node: NodeProto, operands: Sequence[Array | None], sums: npt.DTypeL
     image, kernel, bias = (*operands, None)[:3]
     assert image is not None
     assert kernel is not None
-    given: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    given: dict[str, Any] = attributes_of(node)
     sizes, rank = kernel.shape[2:], kernel.ndim - 2
     strides, dilations = given.get("strides", [1] * rank), given.get("dilations", [1] * rank)
     reach = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]

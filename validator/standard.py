@@ -23,6 +23,7 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from validator.attributes import attributes_of
 from validator.session import infer
 
 Array = npt.NDArray[Any]
@@ -127,7 +128,7 @@ class _Resize:
 
     @staticmethod
     def of(node: NodeProto, known: _Known) -> "_Resize | None":
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        attributes = attributes_of(node)
         if _coordinates(node) not in _MARKS:
             return None
         old, new = known.shapes.get(node.input[0]), known.shapes.get(node.output[0])

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, helper, numpy_helper
 
+from validator.attributes import attributes_of
+
 OPSET = 13
 """Version of the operator set of the nodes."""
 
@@ -19,7 +21,7 @@ def steps(proto: NodeProto, operands: Mapping[str, npt.NDArray[Any]]) -> list[No
     """Returns the steps of a node with these operands. Empty for other operators, and if several results are wanted."""
     if proto.domain or sum(map(bool, proto.output)) != 1:
         return []
-    given: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+    given: dict[str, Any] = attributes_of(proto)
     shape = operands[proto.input[0]].shape if proto.input else ()
     rank, epsilon = len(shape), given.get("epsilon", 1e-5)
     match proto.op_type:

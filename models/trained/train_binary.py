@@ -20,16 +20,13 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from models.trained import BINARY_MODEL, Images, load_images
 from models.trained.train_digits import (
-    BATCH,
-    Adam,
     Array,
     Chain,
     Flatten,
     Layer,
     MaxPool,
     accuracy,
-    cross_entropy,
-    moved,
+    fit,
 )
 
 SEED, EPOCHS = 11, 100
@@ -206,20 +203,8 @@ def train(images: Images, epochs: int = EPOCHS) -> Chain:
     """Returns the network, trained on images that are moved by up to one pixel at random."""
     rng = np.random.default_rng(SEED)
     network = build(rng)
-    layers, count = list(network.all_layers()), len(images.digits)
-    optimiser = Adam(epochs * -(-count // BATCH))
-    for epoch in range(epochs):
-        order, loss = rng.permutation(count), 0.0
-        for start in range(0, count, BATCH):
-            chosen = order[start : start + BATCH]
-            scores = network.forward(moved(images.pixels[chosen], rng))
-            part, gradient = cross_entropy(scores, images.digits[chosen])
-            network.backward(gradient)
-            optimiser.update(layers)
-            loss += part * len(chosen)
-        if epoch % 10 == 9:
-            print(f"epoch {epoch + 1}: loss {loss / count:.4f}", flush=True)
-    for layer in layers:
+    fit(network, images, epochs, rng)
+    for layer in network.all_layers():
         if isinstance(layer, Norm):
             layer.training = False
     return network

@@ -273,9 +273,15 @@ def train(images: Images) -> Chain:
     """Returns the network, trained on images that are moved by up to one pixel at random."""
     rng = np.random.default_rng(SEED)
     network = build(rng)
+    fit(network, images, EPOCHS, rng)
+    return network
+
+
+def fit(network: Chain, images: Images, epochs: int, rng: np.random.Generator) -> None:
+    """Trains a network on images that are moved by up to one pixel at random, and tells the loss."""
     layers, count = list(network.all_layers()), len(images.digits)
-    optimiser = Adam(EPOCHS * -(-count // BATCH))
-    for epoch in range(EPOCHS):
+    optimiser = Adam(epochs * -(-count // BATCH))
+    for epoch in range(epochs):
         order, loss = rng.permutation(count), 0.0
         for start in range(0, count, BATCH):
             chosen = order[start : start + BATCH]
@@ -286,7 +292,6 @@ def train(images: Images) -> Chain:
             loss += part * len(chosen)
         if epoch % 10 == 9:
             print(f"epoch {epoch + 1}: loss {loss / count:.4f}", flush=True)
-    return network
 
 
 def moved(pixels: Array, rng: np.random.Generator) -> Array:

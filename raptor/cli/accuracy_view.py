@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from raptor.common.console import Console
 from raptor.common.errors import UserError
-from raptor.reporting.figure import PALETTE, axis
-from validator.accuracy.report import AccuracyReport, Point
+from raptor.reporting.accuracies import sweep
+from validator.accuracy.report import AccuracyReport
 from validator.crossbar.settings import pairs
 
 _MOST_VALUES = 1000
@@ -64,35 +64,8 @@ def plots(report: AccuracyReport) -> bytes:
     """Returns a page with a plot of accuracy over the first setting of the sweep, a line for each of the others."""
     import plotly.graph_objects as go
 
-    measured = report.sweep[0].top1 is not None
-    across, *others = report.sweep[0].settings
-    lines: dict[str, list[Point]] = {}
-    for point in report.sweep:
-        lines.setdefault(", ".join(f"{name} {point.settings[name]}" for name in others), []).append(point)
-    traces = [_trace(name, points, across, k, measured) for k, (name, points) in enumerate(lines.items())]
-    layout = {
-        "xaxis": axis(across.replace("_", " "), type="category"),
-        "yaxis": axis("top-1, %" if measured else "agreement with onnxruntime, %", rangemode="tozero"),
-        "title": {"text": f"{report.model}, {report.crossbar} crossbars, {report.samples} samples"},
-        "legend": {"title": {"text": ""}},
-    }
-    figure: Any = go.Figure(data=traces, layout=layout)
+    found = sweep(report, "accuracy")
+    title = {"text": f"{report.model}, {report.crossbar} crossbars, {report.samples} samples"}
+    figure: Any = go.Figure(data=found.data, layout={**found.layout, "title": title, "legend": {"title": {"text": ""}}})
     page = figure.to_html(include_plotlyjs=True, full_html=True, div_id="accuracy")
     return str(page).encode()
-
-
-def _trace(name: str, points: Sequence[Point], across: str, number: int, measured: bool) -> dict[str, Any]:
-    heights = [100 * (p.top1 if p.top1 is not None else p.agreement) for p in points]
-    bars = {
-        "array": [100 * p.interval.high - y if p.interval else 0 for p, y in zip(points, heights, strict=True)],
-        "arrayminus": [y - 100 * p.interval.low if p.interval else 0 for p, y in zip(points, heights, strict=True)],
-    }
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name or across.replace("_", " "),
-        "x": [p.settings[across] for p in points],
-        "y": heights,
-        "error_y": {"type": "data", "symmetric": False, "thickness": 1, **bars} if measured else {"visible": False},
-        "line": {"color": PALETTE[number % len(PALETTE)]},
-    }

@@ -33,6 +33,7 @@ from raptor.common.errors import (
 )
 from raptor.common.limits import check_memory
 from raptor.common.options import (
+    CUTS,
     DEFAULT_DEVICE,
     DEFAULT_STRATEGY,
     GOAL,
@@ -251,6 +252,15 @@ def compile_command(
         str | None,
         typer.Option(metavar="FILE|PRESET", help="Device file with the costs of writing.", show_default=DEFAULT_DEVICE),
     ] = None,
+    cuts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(CUTS.names),
+            help="Where a model in rounds is cut: first-fit and each-layer show what a simpler method takes.",
+            show_default="best",
+            autocompletion=completion.cuts,
+        ),
+    ] = None,
     dump_ir: Annotated[Path | None, typer.Option(help="Directory for the text of every level.")] = None,
     stop_after: Annotated[
         str | None,
@@ -267,6 +277,7 @@ def compile_command(
     import raptor
     from raptor.cli import progress
     from raptor.common import storage
+    from raptor.common.beside import Beside
     from raptor.common.threads import Threads
     from raptor.driver import Driver, Stopped
     from raptor.output import writer as outputs
@@ -286,8 +297,11 @@ def compile_command(
     if verbose and quiet:
         raise UserError("--verbose: not with --quiet")
     keep = nullcontext() if stop_after else outputs.reserved(output, force=force)
-    with keep, progress.progress(quiet=quiet or stop_after is not None, verbose=verbose) as started:
-        driver = Driver(dump=dump_ir, stop_after=stop_after, started=started)
+    shown = progress.progress(quiet=quiet or stop_after is not None, verbose=verbose)
+    # What is shown or written before the end is checked before.
+    at_once = stop_after or dump_ir or emit_mapping or emit_ops
+    with keep, shown as started, nullcontext() if at_once else Beside() as beside:
+        driver = Driver(dump=dump_ir, stop_after=stop_after, started=started, beside=beside)
         try:
             program = raptor.compile(
                 model,
@@ -317,6 +331,7 @@ def compile_command(
                 rounds=rounds,
                 batch=batch,
                 device=device,
+                cuts=None if cuts is None else CUTS.parse(cuts),
                 driver=driver,
             )
         except Stopped as stopped:

@@ -1,6 +1,7 @@
 """Suggestions of shell completion for arguments that are names. Imports wait until the shell asks."""
 
 from raptor.common.options import (
+    CUTS,
     ISA,
     OBJECTIVE,
     REQUANT,
@@ -61,6 +62,10 @@ def isas() -> list[str]:
 
 def requants() -> list[str]:
     return list(REQUANT.names)
+
+
+def cuts() -> list[str]:
+    return list(CUTS.names)
 
 
 def schemes() -> list[str]:

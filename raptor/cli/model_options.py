@@ -109,6 +109,15 @@ def read_knobs(texts: Iterable[str]) -> dict[str, float]:
     return _by_name("--knob", map(_parse_knob, texts))
 
 
+def read_budget(text: str) -> dict[str, float]:
+    """Parses `latency=0.7`: a goal and a share of it."""
+    name, _, value = text.partition("=")
+    try:
+        return {name: float(value)}
+    except ValueError:
+        raise UserError(f"--budget {text}: expected GOAL=SHARE, such as latency=0.7") from None
+
+
 def _by_name(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     found: dict[str, T] = {}
     for name, value in pairs:

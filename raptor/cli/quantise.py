@@ -1,11 +1,17 @@
 """Command `raptor quantize MODEL`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from raptor.cli import completion, model_options
+from raptor.common.errors import UserError
+from raptor.common.together import refuse_given, was_given
+
+_BITS = {"weights", "activations", "layer", "policy"}
+_OF_SEARCH = {"budget", "xbar", "cores", "xbars_per_core", "cell_bits", "arch", "field"}
 
 
 def command(
@@ -27,6 +33,25 @@ def command(
         list[str] | None,
         typer.Option(metavar="NAME=8|4", help="Bits of the weights of one layer; can be repeated: mixed precision."),
     ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Bits of weights and inputs of layers, as --policy-out.")
+    ] = None,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Search for the layers that get 4 bits, until the --budget is met.")
+    ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="latency|energy=SHARE", help="Share of what 8 bits everywhere take: latency=0.7."),
+    ] = None,
+    policy_out: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Also write the bits of layers to this file.")
+    ] = None,
+    xbar: model_options.Xbar = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores of the chip.", show_default="144")] = None,
+    xbars_per_core: model_options.XbarsPerCore = None,
+    cell_bits: model_options.CellBits = None,
+    arch: model_options.Arch = None,
+    field: model_options.Field = None,
     activations: Annotated[int, typer.Option(metavar="8|16", help="Bits of an activation.")] = 8,
     scheme: Annotated[
         str,
@@ -57,6 +82,7 @@ def command(
     """Quantise a float model to integers, and say what that costs in each layer.
 
     The quantiser is onnxruntime's. It writes QuantizeLinear and DequantizeLinear around every layer that has integers.
+    With --mixed, layers get 4 bits where that saves the most on a chip for the noise that it costs.
 
     Example: raptor quantize lenet5.onnx -o int8.onnx --scheme u8s8
     """
@@ -65,30 +91,65 @@ def command(
     from raptor.common import storage
     from raptor.common.console import Console
     from raptor.common.options import SCHEME
-    from raptor.common.together import refuse_given
+    from raptor.driver import Driver
     from raptor.quantise import quantize
+    from raptor.quantise.choice import policy_of
+    from raptor.quantise.policy import parse_policy
+    from raptor.search.mixed import search_policy
 
-    if data is not None:
-        refuse_given(context, {"seed"}, "not with --data, which gives the samples")
+    _check(context, mixed=mixed, data=data, layer=layer, policy=policy)
     target = output or Path(f"{model.stem}-quantised.onnx")
     storage.check_replaceable("-o", target, force=force)
-    with Console(stderr=True).status("quantising ..."):
-        found = quantize(
-            model,
-            data=data,
-            weights=weights,
-            activations=activations,
-            scheme=SCHEME.parse(scheme),
-            per_channel=per_channel,
-            layers=model_options.read_widths(layer or ()),
-            seed=seed,
-            samples=samples,
-            shapes=model_options.read_shapes(shape or ()),
-            dims=model_options.read_dims(dim or ()),
-            constants=model_options.read_constants(constant or ()),
-        )
+    if policy_out is not None:
+        storage.check_replaceable("--policy-out", policy_out, force=force)
+    given: dict[str, Any] = {
+        "data": data,
+        "scheme": SCHEME.parse(scheme),
+        "per_channel": per_channel,
+        "seed": seed,
+        "samples": samples,
+        "shapes": model_options.read_shapes(shape or ()),
+        "dims": model_options.read_dims(dim or ()),
+        "constants": model_options.read_constants(constant or ()),
+    }
+    chosen = policy_of(model_options.read_widths(layer or ())) if policy is None else parse_policy(policy)
+    with Console(stderr=True).status("quantising ...") as status:
+        if mixed:
+            chosen = search_policy(
+                model,
+                budget=model_options.read_budget(budget or ""),
+                xbar=xbar,
+                cores=cores,
+                xbars_per_core=xbars_per_core,
+                cell_bits=cell_bits,
+                arch=arch,
+                fields=model_options.read_fields(field or ()),
+                driver=Driver(started=lambda what: status.update(f"{what} ...")),
+                **given,
+            )
+        found = quantize(model, weights=weights, activations=activations, policy=chosen, **given)
     found.save(target, force=force)
+    if policy_out is not None:
+        storage.write_for("--policy-out", policy_out, parse_policy(chosen).to_json())
     if json is not None:
         write(json, found.report)
     if not (quiet or storage.is_terminal(json)):
         show(found.report, target, Console(), every=every)
+
+
+def _check(
+    context: typer.Context, *, mixed: bool, data: Path | None, layer: Sequence[str] | None, policy: Path | None
+) -> None:
+    """Refuses options that would have no effect."""
+    if data is not None:
+        refuse_given(context, {"seed"}, "not with --data, which gives the samples")
+    if mixed:
+        refuse_given(context, _BITS, "not with --mixed, which chooses the bits")
+        if not was_given(context, "budget"):
+            raise UserError("--mixed: say how much is wanted, such as --budget latency=0.7")
+    else:
+        refuse_given(context, _OF_SEARCH, "only with --mixed, which uses it")
+    if policy is not None:
+        refuse_given(context, {"layer"}, "not with --policy, which has the bits of layers")
+    if not mixed and not layer:
+        refuse_given(context, {"policy_out"}, "only with --mixed or --layer, which choose the bits of layers")

@@ -7,13 +7,13 @@ from raptor.common import storage
 from raptor.common.console import Console
 from raptor.common.fitting import fit
 from raptor.common.names import shorten
-from raptor.quantise import QuantisationReport
+from raptor.quantise import PolicySearch, QuantisationReport
 from raptor.quantise.quantisation import QuantisedLayer
 
 _WORST = 10
 _MOST_NODES = 6
-_HEADS = ("layer", "operator", "weights", "scale", "zero point", "own", "SNR")
-_EXPENDABLE = ("zero point", "scale", "weights")
+_HEADS = ("layer", "operator", "weights", "result", "scale", "zero point", "own", "SNR")
+_EXPENDABLE = ("zero point", "scale", "result", "weights")
 
 
 def write(path: Path, report: QuantisationReport) -> None:
@@ -23,6 +23,8 @@ def write(path: Path, report: QuantisationReport) -> None:
 
 def show(report: QuantisationReport, target: Path, console: Console, *, every: bool) -> None:
     """Prints the layers with the most noise first, the layers left in float, and the file."""
+    if report.search is not None:
+        _show_search(report.search, console)
     worst = sorted(report.layers, key=lambda x: (x.snr_db is None, x.snr_db or 0.0))
     shown = worst if every else worst[:_WORST]
     names = shorten([layer.node for layer in shown], console.width // 3)
@@ -38,11 +40,38 @@ def show(report: QuantisationReport, target: Path, console: Console, *, every: b
         console.print(f"note: {note}", soft_wrap=True)
 
 
+def _show_search(search: PolicySearch, console: Console) -> None:
+    """Prints the steps of a search, and what it has reached."""
+    unit, factor = {"latency": ("us", 1e-3), "energy": ("uJ", 1e-6)}[search.goal]
+    names = shorten([step.layer for step in search.steps], console.width // 3)
+    console.print(f"Steps to {search.budget:g} of the {search.goal}", style="bold")
+    heads = ("layer", "operand", "bits", unit, "share", "noise")
+    rows = [
+        (
+            names[s.layer],
+            s.operand,
+            f"{s.bits}",
+            f"{s.cost * factor:.3f}",
+            f"{s.cost / search.base:.3f}",
+            f"{s.noise:.2%}",
+        )
+        for s in search.steps
+    ]
+    console.print(fit(heads, rows, console.width, ()).table)
+    console.print(
+        f"{search.goal}: {search.reached * factor:.3f} {unit} of {search.base * factor:.3f} with 8 bits, share "
+        f"{search.ratio:.3f}; {search.compiled} programs tried",
+        soft_wrap=True,
+    )
+    console.print("noise: at the outputs, by this step alone, as a share of their squares")
+    console.print()
+
+
 def _rows(layers: list[QuantisedLayer], names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     for x in layers:
-        weights = "" if x.weight_bits is None else f"{x.weight_bits} bits"
-        numbers = (weights, f"{x.scale:.3g}", str(x.zero_point), _decibels(x.own_snr_db), _decibels(x.snr_db))
-        yield (names[x.node], x.op_type, *numbers)
+        bits = ("" if x.weight_bits is None else f"{x.weight_bits} bits", f"{x.bits} bits")
+        numbers = (f"{x.scale:.3g}", str(x.zero_point), _decibels(x.own_snr_db), _decibels(x.snr_db))
+        yield (names[x.node], x.op_type, *bits, *numbers)
 
 
 def _decibels(value: float | None) -> str:

@@ -19,6 +19,10 @@ def report_command(
         ),
     ] = None,
     validate: Annotated[bool, typer.Option("--validate", help="Execute and compare with onnxruntime too.")] = False,
+    accuracy: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.json", help="What raptor accuracy --json has written. Repeatable."),
+    ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="File for its numbers; - for the terminal.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -34,8 +38,9 @@ def report_command(
     from raptor.reporting.export import report_json
     from raptor.reporting.facts import gather
     from raptor.reporting.page import report_page
+    from validator.accuracy.report import read_report
 
-    found = gather(out, arch, validate=validate)
+    found = gather(out, arch, validate=validate, accuracies=[read_report(file) for file in accuracy or ()])
     if json is not None:
         storage.print_or_write("--json", json, report_json(found))
     page = output or (Path("report.html") if json is None or open_ else None)

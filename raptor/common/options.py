@@ -19,6 +19,7 @@ Isa = Literal["extended", "base"]
 Requant = Literal["exact", "short", "instruction"]
 Strategy = Literal["rows", "raptor", "pixelwise"]
 Scheme = Literal["s8s8", "u8s8", "pow2"]
+Cuts = Literal["best", "first-fit", "each-layer"]
 
 Goal = Literal["latency", "throughput", "energy", "writes"]
 
@@ -29,6 +30,7 @@ WEIGHT_FORMAT: OneOf[WeightFormat] = OneOf("weight_format", get_args(WeightForma
 ISA: OneOf[Isa] = OneOf("isa", get_args(Isa))
 REQUANT: OneOf[Requant] = OneOf("requant", get_args(Requant))
 SCHEME: OneOf[Scheme] = OneOf("scheme", get_args(Scheme))
+CUTS: OneOf[Cuts] = OneOf("cuts", get_args(Cuts))
 STRATEGY: OneOf[Strategy] = OneOf("mapping", get_args(Strategy))
 
 DEFAULT_STRATEGY: Strategy = "rows"

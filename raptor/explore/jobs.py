@@ -97,7 +97,7 @@ def _text(error: Exception) -> str:
 def _figures(job: Job) -> dict[str, float]:
     program = api.compile(job.model, **job.options)
     report = program.report
-    chip = _chip(job)
+    chip = chip_of(job)
     found: dict[str, float] = {
         "xbars_used": report.xbars_used,
         "cores_used": report.cores_used,
@@ -141,7 +141,7 @@ def _accuracy(program: Program, chip: Target, given: Measuring) -> dict[str, flo
     return {name: share for name, share in shares.items() if share is not None}
 
 
-def _chip(job: Job) -> Target:
+def chip_of(job: Job) -> Target:
     """Returns the chip that is simulated."""
     given = job.options
     sizes: dict[str, Any] = {name: given.get(name) for name in _SIZES}

@@ -2,8 +2,8 @@
 
     python -m raptor.explore.worker MEMORY_MB
 
-It ends when nobody is left to write jobs. A process of its own can be stopped when it takes too long, and takes nothing
-with it when it dies.
+It writes a line when it is ready for the first job, and ends when nobody is left to write jobs. A process of its own
+can be stopped when it takes too long, and takes nothing with it when it dies.
 """
 
 import os
@@ -21,6 +21,8 @@ def main(memory_mb: int) -> None:
     limit(memory_mb * 2**20)
     from raptor.explore.jobs import Job, evaluate
 
+    answers.write(b"ready\n")
+    answers.flush()
     for line in sys.stdin.buffer:
         record = evaluate(msgspec.json.decode(line, type=Job))
         answers.write(msgspec.json.encode(record) + b"\n")

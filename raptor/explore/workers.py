@@ -21,6 +21,8 @@ from raptor.explore.jobs import Job, Record
 ATTEMPTS = 3
 """Times that a job is tried whose process dies: once could be somebody else's fault."""
 WORKER = ("-m", "raptor.explore.worker")
+START_S = 300
+"""Longest time for a process to begin: on a busy computer, to load what it needs takes many seconds."""
 CONNECT_S = 10
 """Longest time to wait for the scheduler of a cluster."""
 _PART_BYTES = 2**16
@@ -39,7 +41,7 @@ class DiedError(Exception):
 
 
 class _Process:
-    """A process of `raptor.explore.worker`; it serves one job after another."""
+    """A process of `raptor.explore.worker`; it says that it is ready, then serves one job after another."""
 
     def __init__(self, memory_mb: int) -> None:
         self.memory_mb = memory_mb
@@ -49,6 +51,13 @@ class _Process:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, bufsize=0
         )
+
+    def wait(self) -> None:
+        """Waits until the process is ready. Raises `DiedError`."""
+        try:
+            self._line(time.monotonic() + START_S)
+        except TimeoutError as e:
+            raise DiedError(f"the process did not begin in {START_S} s") from e
 
     def ask(self, job: Job, timeout_s: float) -> Record:
         """Evaluates a job. Raises `TimeoutError`, or `DiedError`; the process is of no use afterwards."""
@@ -92,9 +101,13 @@ class Processes:
     def __init__(self) -> None:
         self._mine = threading.local()
         self._all: set[_Process] = set()
+        self._ended = False
 
     def evaluate(self, job: Job, limits: Limits) -> Record:
-        """Evaluates in the process of this thread, which is started if there is none. Raises `DiedError`."""
+        """Evaluates in the process of this thread, which is started if there is none. Raises `DiedError`.
+
+        A process that dies before it is ready is started again: that is no fault of the job.
+        """
         process = self._of_this_thread(limits.memory_mb)
         begin = time.perf_counter()
         try:
@@ -112,9 +125,22 @@ class Processes:
             return process
         if process is not None:
             self._drop(process)
-        self._mine.process = process = _Process(memory_mb)
-        self._all.add(process)
-        return process
+        return self._started(memory_mb)
+
+    def _started(self, memory_mb: int) -> _Process:
+        died = 0
+        while True:
+            self._mine.process = process = _Process(memory_mb)
+            self._all.add(process)
+            try:
+                process.wait()
+            except DiedError:
+                self._drop(process)
+                died += 1
+                if self._ended or died == ATTEMPTS:
+                    raise
+            else:
+                return process
 
     def _drop(self, process: _Process) -> None:
         process.kill()
@@ -122,7 +148,8 @@ class Processes:
         self._mine.__dict__.pop("process", None)
 
     def kill(self) -> None:
-        """Ends all processes; evaluations that run end with `DiedError`."""
+        """Ends all processes, and starts none again; evaluations that run end with `DiedError`."""
+        self._ended = True
         for process in list(self._all):
             process.kill()
         self._all.clear()

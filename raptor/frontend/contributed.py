@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from raptor.frontend.nodes import attributes_of
 from raptor.frontend.registry import CONTRIBUTED
 
 _ALIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
@@ -57,7 +58,7 @@ def _standing_in(node: NodeProto) -> Iterator[NodeProto]:
     if node.domain != CONTRIBUTED:
         yield node
         return
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name in _KEPT}
+    attributes = {name: value for name, value in attributes_of(node).items() if name in _KEPT}
     if node.op_type == "QLinearConcat":
         yield helper.make_node("Concat", list(node.input[2::3]), list(node.output), **attributes)
     elif node.op_type in _ALIKE:

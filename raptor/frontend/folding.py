@@ -6,13 +6,12 @@ Nodes of constants are computed by the reference implementation of the onnx pack
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from raptor.frontend.bodies import set_nodes
-from raptor.frontend.libraries import infer_shapes
+from raptor.frontend.libraries import defined, infer_shapes
 from raptor.frontend.reading import INLINE_BYTES, subgraphs
 
 NO_KERNEL = ("Could not find an implementation", "Type Error: Type 'tensor(", "is not a registered function/op")
@@ -76,12 +75,7 @@ def _results(
 
 
 def _evaluated(node: NodeProto, operands: list[TensorProto], proto: ModelProto) -> list[TensorProto]:
-    from onnx.reference import ReferenceEvaluator
-
-    outputs = [ValueInfoProto(name=o) for o in node.output if o]
-    graph = helper.make_graph([node], "node", [], outputs, operands)
-    evaluator: Any = ReferenceEvaluator(helper.make_model(graph, opset_imports=proto.opset_import))
-    found = [np.asarray(a) for a in evaluator.run(None, {})]
+    found = defined(node, operands, proto.opset_import)
     if sum(a.nbytes for a in found) > INLINE_BYTES * INLINE_BYTES:
         return []
-    return [numpy_helper.from_array(a, v.name) for a, v in zip(found, outputs, strict=True)]
+    return [numpy_helper.from_array(a, name) for a, name in zip(found, filter(None, node.output), strict=True)]

@@ -8,9 +8,20 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnxruntime as ort
-from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    helper,
+)
 
 from raptor.frontend.contributed import has_contributed, stand_in
 
@@ -166,6 +177,18 @@ def try_out(path: Path) -> None:
     """Runs the model once, on ones. Raises one of a dozen exceptions if onnxruntime cannot."""
     session = _session(str(path))
     session.run(None, {i.name: np.ones(i.shape, _NUMPY.get(i.type, np.float32)) for i in session.get_inputs()})
+
+
+def defined(
+    node: NodeProto, operands: Sequence[TensorProto], opsets: Sequence[OperatorSetIdProto]
+) -> "list[npt.NDArray[Any]]":
+    """Returns the results of one node on constants, by onnx's reference implementation of its operator."""
+    from onnx.reference import ReferenceEvaluator
+
+    outputs = [ValueInfoProto(name=o) for o in node.output if o]
+    graph = helper.make_graph([node], "node", [], outputs, operands)
+    evaluator: Any = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))  # its results have no type
+    return [np.asarray(a) for a in evaluator.run(None, {})]
 
 
 def evaluate(proto: ModelProto) -> Any:

@@ -12,6 +12,11 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 Array = npt.NDArray[Any]
 
 
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """Returns the attributes of a node by name, as Python values."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """A node. `version` is the version of the operator set; absent optional inputs are ''."""
@@ -25,8 +30,7 @@ class NodeView:
 
     @classmethod
     def of(cls, node: NodeProto, name: str, version: int) -> "NodeView":
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        return cls(name, node.op_type, version, tuple(node.input), tuple(node.output), attributes)
+        return cls(name, node.op_type, version, tuple(node.input), tuple(node.output), attributes_of(node))
 
     @property
     def output(self) -> str:

@@ -1,12 +1,11 @@
 """Converts models of older and newer standards than onnxruntime and the importers read."""
 
-from typing import Any
-
 import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
 from raptor.frontend.libraries import infer_shapes
+from raptor.frontend.nodes import attributes_of
 from raptor.frontend.reading import graphs_of
 from raptor.frontend.registry import STANDARD_DOMAINS
 
@@ -75,8 +74,8 @@ def _write_out_orders(model: ModelProto) -> None:
     The version converter of onnx refuses it.
     """
     graph = model.graph
-    with_mode = [n for n in graph.node if n.op_type == "SpaceToDepth" and "mode" in _attributes(n)]
-    found = [n for n in with_mode if _attributes(n)["mode"] == b"CRD"]
+    with_mode = [n for n in graph.node if n.op_type == "SpaceToDepth" and "mode" in attributes_of(n)]
+    found = [n for n in with_mode if attributes_of(n)["mode"] == b"CRD"]
     inferred = infer_shapes(model).graph if found else graph
     values = {v.name: v.type.tensor_type.shape.dim for v in (*inferred.input, *inferred.value_info)}
     for node in found:
@@ -92,14 +91,10 @@ def _gather_channels(graph: onnx.GraphProto, node: onnx.NodeProto, channels: int
     """Adds the Gather. DCR numbers channels as (place in the block, channel), CRD as (channel, place in the block)."""
     mode = next(a for a in node.attribute if a.name == "mode")
     node.attribute.remove(mode)
-    places = int(_attributes(node)["blocksize"]) ** 2
+    places = int(attributes_of(node)["blocksize"]) ** 2
     order = np.arange(places * channels, dtype=np.int64).reshape(places, channels).T.reshape(-1)
     result, index = node.output[0], f"{node.output[0]}.order"
     node.output[0] = f"{result}.dcr"
     graph.initializer.append(numpy_helper.from_array(order, index))
     gather = helper.make_node("Gather", [node.output[0], index], [result], name=f"{node.name or result}.order", axis=1)
     graph.node.insert(list(graph.node).index(node) + 1, gather)
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}

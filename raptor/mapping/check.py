@@ -29,7 +29,6 @@ from raptor.mapping.decision import (
 from raptor.mapping.depthwise import has_narrow_weights, is_depthwise, is_mean, use_vector_unit
 from raptor.mapping.fully_connected import dense_matrices, is_dense
 from raptor.mapping.kernel_unfolding import kernel_unfolding, tile_of
-from raptor.mapping.known import runs_by_line
 from raptor.mapping.line_unfolding import (
     Block,
     bands,
@@ -39,7 +38,7 @@ from raptor.mapping.line_unfolding import (
     outputs_of,
 )
 from raptor.mapping.pixelwise import check_operations
-from raptor.mapping.streaming import Parts, is_view, line_parts, multiplies_tokens
+from raptor.mapping.streaming import Parts, is_view, line_parts, multiplies_tokens, runs_by_line
 from raptor.mapping.views import use_views
 from raptor.target.arch import Target
 
@@ -171,7 +170,7 @@ def _fully_connected(chip: _Chip, layer: FullyConnected, node: Node, filter_: Fi
 
 def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Iterator[str]:
     """Yields what is wrong with a layer by line: its grid, its cores, its blocks."""
-    if not runs_by_line(chip.graph, node, filter_, chip.parts, chip.arch):
+    if not runs_by_line(chip.graph, node, filter_, chip.parts, chip.arch.xbar_rows):
         yield "kind: line, but it cannot be computed by line"
         return
     grid, window = layer.grid, filter_.window

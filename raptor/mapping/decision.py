@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, groupby
 from operator import itemgetter
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -158,6 +158,14 @@ class DotGrid(Known):
         """Returns the core that passes on a pixel; channel ranges take turns among the cores that have it."""
         column = next(i for i, (_, stop) in enumerate(self.cols) if pixel < stop)
         return self.cores[part % len(self.rows) * len(self.cols) + column]
+
+
+OnCores = TypeVar("OnCores", bound=KernelUnfolding | FullyConnected | LineUnfolding | DotGrid)
+
+
+def moved(record: OnCores, first: int) -> OnCores:
+    """Returns a record of a layer or a product with its cores counted from `first`."""
+    return replace(record, cores=tuple(core + first for core in record.cores))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,15 @@ class Estimate:
 def estimate(graph: Graph, decision: Decision, arch: Target, known: Known | None = None) -> Estimate:
     """Estimates the time of a prepared graph, computed as decided. `known`: see `layer_plans`."""
     known = known or Known()
-    lowered = known.lowered(graph, decision)
+    return estimate_lowered(known.lowered(graph, decision), decision, arch, known)
+
+
+def estimate_lowered(
+    lowered: Graph, decision: Decision, arch: Target, known: Known, more_ns: Mapping[int, float] | None = None
+) -> Estimate:
+    """Estimates the time of a graph that is as the decision computes it. `more_ns`: other work of cores, by core."""
     parts, after = line_parts(lowered, arch.xbar_rows), following(lowered, arch)
-    busy: defaultdict[int, float] = defaultdict(float)
+    busy: defaultdict[int, float] = defaultdict(float, more_ns or {})
     begin_ns: dict[str, float] = dict.fromkeys(lowered.inputs, 0.0)
     end_ns = dict(begin_ns)
     for node in lowered.nodes:

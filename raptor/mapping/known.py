@@ -1,9 +1,9 @@
 """Plans of all layers of a graph that can be computed by line, and what is known of layers from other graphs."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field
 
-from raptor.graph.ir import Filter, Graph, Node
+from raptor.graph.ir import Filter, Graph
 from raptor.mapping.decision import ByLine, Decision, LineGrid, OnVectorUnit, filter_key
 from raptor.mapping.depthwise import as_stencils, choose_depthwise, choose_means, use_vector_unit
 from raptor.mapping.following import NOTHING, Following, following
@@ -11,7 +11,7 @@ from raptor.mapping.knobs import Knobs
 from raptor.mapping.line_plans import grid_ns, plans_of
 from raptor.mapping.plans import Plan
 from raptor.mapping.signals import lift_signals
-from raptor.mapping.streaming import Parts, fits_rows, is_streamed, line_parts
+from raptor.mapping.streaming import Parts, line_parts, runs_by_line
 from raptor.mapping.token_layout import lay_tokens
 from raptor.mapping.views import join_views, use_views
 from raptor.mapping.widths import layer_target
@@ -65,7 +65,7 @@ def layer_plans(
     for node in graph.nodes:
         if node.output in without:
             continue
-        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch):
+        if isinstance(node.operator, Filter) and runs_by_line(graph, node, node.operator, parts, arch.xbar_rows):
             chip = layer_target(graph, node, arch)
             more = after.get(filter_key(node), NOTHING)
             place = *layer_shape(node.operator, parts[node.inputs[0]], chip, more), knobs
@@ -79,17 +79,3 @@ def layer_plans(
 def layer_shape(operator: Filter, parts: Parts, arch: Target, after: Following) -> tuple[object, ...]:
     """Returns all that plans of a layer and their times depend on, on one kind of core."""
     return operator.window, operator.weights.shape, operator.groups, parts, arch.widths, after.shape
-
-
-def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str, Parts], arch: Target) -> bool:
-    """Tells whether a layer can be computed line by line. `parts`: see `line_parts`."""
-    window, given = operator.window, parts.get(node.inputs[0])
-    if given is None or not fits_rows(given, arch.xbar_rows):
-        return False
-    if operator.key or operator.relu:
-        return False
-    if len(window.kernel) != 2 or window.batch != 1:
-        return False
-    before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
-    dims = (before.rows, before.width), (after.rows, after.width)
-    return is_streamed(after) and dims == (window.in_dims, window.out_dims)

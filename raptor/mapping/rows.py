@@ -4,13 +4,11 @@ The decision is greedy and deterministic: every layer begins with the fewest cor
 takes longest gets its next faster grid of cores, as long as cores are left.
 """
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
 
-from raptor.graph.ir import (
-    Graph,
-)
+from raptor.graph.ir import Graph
+from raptor.mapping.chips import Found, map_chips
 from raptor.mapping.decision import (
     ByLine,
     Decision,
@@ -20,6 +18,7 @@ from raptor.mapping.decision import (
     LineUnfolding,
     filters_of,
     layer_nodes,
+    moved,
 )
 from raptor.mapping.following import following
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
@@ -38,9 +37,7 @@ from raptor.mapping.plans import (
 )
 from raptor.mapping.recurrent import Steps, Whole, recurrent_steps
 from raptor.mapping.reference import map_raptor
-from raptor.mapping.streaming import (
-    line_parts,
-)
+from raptor.mapping.streaming import line_parts
 from raptor.mapping.token_cores import Stages, TokenCores, choose_token_cores, find_stages
 from raptor.mapping.token_layout import is_tokens
 from raptor.mapping.widths import layer_target
@@ -50,10 +47,26 @@ from raptor.target.arch import (
     typical_flit_ns,
 )
 
-T = TypeVar("T", LineUnfolding, KernelUnfolding, FullyConnected, Whole)
-
 WORTH_SHARING = 1 / 16
 """Part of the cores above which the last layers share theirs with other layers: with fewer there is little to gain."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A graph to map: plans of the layers that can be computed by line, and of loading the inputs.
+
+    Layers lose their plans if the chip is too small.
+    """
+
+    graph: Graph
+    arch: Target
+    knobs: Knobs
+    layers: dict[str, list[Plan]]
+    inputs: dict[str, list[Plan]]
+
+    @property
+    def plans(self) -> dict[str, list[Plan]]:
+        return self.layers | self.inputs
 
 
 def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: Known | None = None) -> Decision:
@@ -65,6 +78,8 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: Known | 
     known = known or Known()
     vector, on_crossbars = known.on_crossbars(graph, arch)
     found = _map_lines(on_crossbars, arch, knobs, known)
+    if arch.chips > 1 and arch.places is None:
+        found = _map_stages(on_crossbars, arch, knobs, known, found)
     if found is None:
         return map_raptor(graph, arch)
     layers, flow = found
@@ -72,22 +87,35 @@ def map_rows(graph: Graph, arch: Target, knobs: Knobs = DEFAULT, known: Known | 
     return Decision("rows", tile, flow, {key: (layers | vector)[key] for key in filters_of(graph)})
 
 
-def _map_lines(graph: Graph, arch: Target, knobs: Knobs, known: Known) -> tuple[dict[str, Layer], ByLine] | None:
-    """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small."""
+def _map_stages(graph: Graph, arch: Target, knobs: Knobs, known: Known, whole: Found | None) -> Found | None:
+    """Returns the layers and the flow on several chips; `whole`: those that take all chips as one."""
+
+    def mapped(part: Graph, chip: Target, fed: Collection[str]) -> Found | None:
+        return _map_lines(part, chip, knobs, known, fed)
+
+    return map_chips(graph, arch, knobs, known, mapped, whole)
+
+
+def _map_lines(graph: Graph, arch: Target, knobs: Knobs, known: Known, fed: Collection[str] = ()) -> Found | None:
+    """Returns the layers on crossbars, and the flow with its loaders; None if the chip is too small.
+
+    `fed`: inputs that other chips send, and that nobody loads.
+    """
     parts = line_parts(graph, arch.xbar_rows)
     read = {name for node in graph.nodes for name in node.inputs}
-    inputs = {n: list(loading(graph.tensors[n].image, arch)) for n in graph.inputs if n in parts and n in read}
+    inputs = {
+        n: list(loading(graph.tensors[n].image, arch))
+        for n in graph.inputs
+        if n in parts and n in read and n not in fed
+    }
     after = {key: work.elements_ns for key, work in following(graph, arch).items()}
     stages = find_stages(graph, arch, after)
     tokens = None if stages is None else _beside_tokens(graph, arch, stages, inputs, knobs, known)
     if tokens is not None:
         return tokens
-    layers = layer_plans(graph, arch, knobs, known=known)
-    fitting = _fit(graph, arch, layers, inputs, after, knobs.share)
-    if fitting is None:
-        return None
-    whole, placed = fitting
-    return _numbered(graph, arch, knobs, layers, inputs, whole, placed, TokenCores())
+    task = _Task(graph, arch, knobs, layer_plans(graph, arch, knobs, known=known), inputs)
+    fitting = _fit(task, after)
+    return None if fitting is None else _numbered(task, *fitting, TokenCores())
 
 
 def _beside_tokens(
@@ -99,6 +127,7 @@ def _beside_tokens(
     latency counts: in it, their times are added.
     """
     others = layer_plans(graph, arch, knobs, stages.keys, known)
+    task = _Task(graph, arch, knobs, others, inputs)
     tokens = {name for name in inputs if is_tokens(graph.tensors[name].image)}
     fronts = {k: pareto(p) for k, p in (others | {n: p for n, p in inputs.items() if n not in tokens}).items()}
     whole, used = _place_whole(graph, _not_by_line(graph, others.keys() | stages.keys), arch, apart=True)
@@ -115,45 +144,34 @@ def _beside_tokens(
         at[max(slow, key=lambda k: fronts[k][at[k]].core_ns)] += 1
     placed = in_order({key: fronts[key][i] for key, i in at.items()})
     behind = _moved_all(whole, _first_free(placed) + choice.cores)
-    return _numbered(graph, arch, knobs, others, inputs, behind, placed, choice)
+    return _numbered(task, behind, placed, choice)
 
 
 def _numbered(
-    graph: Graph,
-    arch: Target,
-    knobs: Knobs,
-    layers: dict[str, list[Plan]],
-    inputs: dict[str, list[Plan]],
-    whole: dict[str, Whole],
-    placed: dict[str, Placed],
-    tokens: TokenCores,
+    task: _Task, whole: dict[str, Whole], placed: dict[str, Placed], tokens: TokenCores
 ) -> tuple[dict[str, Layer], ByLine]:
     """Returns all layers and the flow. Cores are those of `placed` and `whole`; those of `tokens` follow `placed`."""
-    lines = {key: LineUnfolding(placed[key].plan.grid, placed[key].cores) for key in layers}
-    loading_of = ((n, placed[n]) for n in inputs if n in placed and placed[n].cores)
+    arch, images = task.arch, task.graph.tensors
+    lines = {key: LineUnfolding(placed[key].plan.grid, placed[key].cores) for key in task.layers}
+    loading_of = ((n, placed[n]) for n in task.inputs if n in placed and placed[n].cores)
     loaders = {n: tuple(zip(p.plan.grid.cols, p.cores, strict=True)) for n, p in loading_of}
     first = _first_free(placed)
-    in_chains = {key: _moved(layer, first) for key, layer in tokens.layers.items()}
-    products = {key: replace(grid, cores=tuple(c + first for c in grid.cores)) for key, grid in tokens.products.items()}
+    in_chains = {key: moved(layer, first) for key, layer in tokens.layers.items()}
+    products = {key: moved(grid, first) for key, grid in tokens.products.items()}
     begin = next(iter(in_chains.values()), None)
     if begin is not None:
         first_tokens = tuple((cols, begin.core(s, 0, 0)) for s, cols in enumerate(begin.grid.cols))
-        wide = {n for n in inputs.keys() - placed.keys() if graph.tensors[n].image.width == begin.grid.cols[-1][1]}
+        wide = {n for n in task.inputs.keys() - placed.keys() if images[n].image.width == begin.grid.cols[-1][1]}
         loaders |= dict.fromkeys(sorted(wide), first_tokens)
     xbar = arch.xbar_rows, arch.outputs_per_xbar
-    patience_ns = knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
+    patience_ns = task.knobs.patience_ns * typical_flit_ns(arch) / MESH_FLIT_NS
     return {**lines, **in_chains, **whole}, ByLine(
         xbar, patience_ns, loaders, products=products, makes_constants=bool(tokens.layers)
     )
 
 
-def _moved(layer: T, first: int) -> T:
-    """Returns a layer with its cores counted from `first`."""
-    return replace(layer, cores=tuple(core + first for core in layer.cores))
-
-
 def _moved_all(layers: dict[str, Whole], first: int) -> dict[str, Whole]:
-    return {key: _moved(layer, first) for key, layer in layers.items()}
+    return {key: moved(layer, first) for key, layer in layers.items()}
 
 
 def _slowest_ns(placed: dict[str, Placed]) -> float:
@@ -165,21 +183,15 @@ def _first_free(placed: dict[str, Placed]) -> int:
     return 1 + max((core for p in placed.values() for core in p.cores), default=-1)
 
 
-def _fit(
-    graph: Graph,
-    arch: Target,
-    layers: dict[str, list[Plan]],
-    inputs: dict[str, list[Plan]],
-    after_ns: Mapping[str, float],
-    share: float,
-) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
+def _fit(task: _Task, after_ns: Mapping[str, float]) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
     """Returns the layers that are not computed by line, and a plan with cores for each of the others.
 
     Layers have cores of their own if there are enough; if not, first distant layers that are not computed by line share
     cores, then all layers do. If that is not enough either, layers lose their plans, the last one first, since a layer
     that is not computed by line wastes the fewest crossbars.
     """
-    fronts = {key: pareto(plans) for key, plans in (layers | inputs).items()}
+    graph, arch, layers, share = task.graph, task.arch, task.layers, task.knobs.share
+    fronts = {key: pareto(plans) for key, plans in task.plans.items()}
     while True:
         others = _not_by_line(graph, layers)
         whole, used = _place_whole(graph, others, arch, apart=True)
@@ -189,12 +201,12 @@ def _fit(
             if steps:
                 copied, placed = _copy_steps(steps, fronts, arch.usable_cores, used, placed, share)
                 return _moved_all(whole | copied, _first_free(placed)), placed
-            shared = _share_last(graph, arch, layers, inputs, share)
+            shared = _share_last(task)
             return shared or (_moved_all(whole, _first_free(placed)), placed)
         whole, used = _place_whole(graph, others, arch, apart=False)
         placed = choose(fronts, arch.usable_cores, used, share)
         if placed is None and used < arch.usable_cores:
-            placed = share_cores(layers | inputs, arch.usable_cores - used, arch.xbars_per_core)
+            placed = share_cores(task.plans, arch.usable_cores - used, arch.xbars_per_core)
         if placed is not None:
             return _moved_all(whole, _first_free(placed)), placed
         if not layers:
@@ -233,10 +245,9 @@ def _copy_steps(
     return layers, placed
 
 
-def _share_last(
-    graph: Graph, arch: Target, layers: dict[str, list[Plan]], inputs: dict[str, list[Plan]], share: float
-) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
+def _share_last(task: _Task) -> tuple[dict[str, Whole], dict[str, Placed]] | None:
     """Returns what `_fit` returns, with cores shared by the last layers; None if these need few cores of their own."""
+    graph, arch, layers = task.graph, task.arch, task.layers
     others, order = _not_by_line(graph, layers), list(filters_of(graph))
     behind = order.index(list(layers)[-1]) if layers else -1
     last = {key: run for key, run in others.items() if order.index(key) > behind}
@@ -251,9 +262,8 @@ def _share_last(
     filters = filters_of(graph)
     lines = {key: filters[key].window.out_dims[0] for key in layers}
     least = max(-(-tile_of(graph, arch) // arch.outputs_of(filters[key].weight_bits)) for key in last)
-    shared = LastLayers(
-        layers | inputs, lines, place, least, arch.usable_cores - used, arch.xbars_per_core, share
-    ).best()
+    free = arch.usable_cores - used
+    shared = LastLayers(task.plans, lines, place, least, free, arch.xbars_per_core, task.knobs.share).best()
     if shared is None:
         return None
     moved = _moved_all(shared.last, shared.first)

@@ -10,6 +10,7 @@ from raptor.graph.ir import (
     Concat,
     Dot,
     Elementwise,
+    Filter,
     Graph,
     Move,
     Node,
@@ -135,3 +136,17 @@ def _joined(parts: list[Parts]) -> Parts:
     """Returns the ranges of operands that are concatenated along the channels."""
     bases = accumulate((p[-1][1] for p in parts), initial=0)
     return tuple((base + a, base + b) for base, ranges in zip(bases, parts, strict=False) for a, b in ranges)
+
+
+def runs_by_line(graph: Graph, node: Node, operator: Filter, parts: Mapping[str, Parts], xbar_rows: int) -> bool:
+    """Tells whether a layer can be computed line by line. `parts`: see `line_parts`."""
+    window, given = operator.window, parts.get(node.inputs[0])
+    if given is None or not fits_rows(given, xbar_rows):
+        return False
+    if operator.key or operator.relu:
+        return False
+    if len(window.kernel) != 2 or window.batch != 1:
+        return False
+    before, after = (graph.tensors[name].image for name in (node.inputs[0], node.output))
+    dims = (before.rows, before.width), (after.rows, after.width)
+    return is_streamed(after) and dims == (window.in_dims, window.out_dims)

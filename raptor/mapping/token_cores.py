@@ -78,23 +78,23 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The best way to share a layer: groups of input ranges, output ranges.
-
-    `token_ns`: time of a core for a token. `xbars`: crossbars of the core that needs most.
-    """
+    """The best way to share a layer: groups of input ranges, output ranges. `token_ns`: time of a core for a token."""
 
     ins: tuple[Parts, ...]
     outs: tuple[Range, ...]
     token_ns: float
-    xbars: int
+
+    @property
+    def width(self) -> int:
+        """The outputs of the core that has most."""
+        return max(b - a for a, b in self.outs)
 
 
 @lru_cache(maxsize=4096)
 def _share(shape: _Shape, cores: int, pixels: int) -> _Share:
     """Returns the way with which a core takes least time, with blocks of at most `pixels` tokens."""
-    token_ns, ins, outs = min(((shape.token_ns(*way, pixels), *way) for way in shape.cut(cores)), key=lambda w: w[0])
-    width = max(b - a for a, b in outs)
-    return _Share(ins, outs, token_ns, max(sum(n for _, n in shape.blocks(group, width, pixels)) for group in ins))
+    ways = (_Share(ins, outs, shape.token_ns(ins, outs, pixels)) for ins, outs in shape.cut(cores))
+    return min(ways, key=lambda way: way.token_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +121,24 @@ class TokenLayer:
         """Returns the best way to share the layer among cores, with blocks of at most `pixels` tokens."""
         return _share(self.shape, cores, pixels)
 
-    def xbars(self, cores: int, pixels: int, held: int) -> int:
-        """Returns the crossbars of the core that needs most, if it holds `held` tokens.
+    def xbars(self, cores: int, pixels: int, held: int = 0) -> int:
+        """Returns the crossbars of the core that needs most, if it holds `held` tokens (0: blocks of `pixels` only).
 
         A last block of fewer tokens than the others is filled up with tokens of other cores, so that it needs no matrix
         of its own. Only where all tokens of the layer are not enough for that, it does.
         """
         way = self.share(cores, pixels)
-        width = max(b - a for a, b in way.outs)
 
         def with_rest(count: int, xbars: int) -> int:
             rest = self.tokens % count if self.tokens > count and -(-held // count) * count > self.tokens else 0
-            return xbars + -(-rest * width // self.arch.outputs_per_xbar)
+            return xbars + -(-rest * way.width // self.arch.outputs_per_xbar)
 
-        return max(sum(with_rest(*block) for block in self.shape.blocks(group, width, pixels)) for group in way.ins)
+        return max(sum(with_rest(*block) for block in self.shape.blocks(group, way.width, pixels)) for group in way.ins)
 
     def grid(self, cols: tuple[Range, ...], cores: int, pixels: int, step_ns: float) -> LineGrid:
         """Returns the grid for tokens `cols`, each on `cores` cores."""
         way = self.share(cores, pixels)
-        widest = max(n for _, n in self.shape.blocks(way.ins[0], max(b - a for a, b in way.outs), pixels))
+        widest = max(n for _, n in self.shape.blocks(way.ins[0], way.width, pixels))
         step = max(1, int(step_ns / mvmul_ns(self.arch, widest)))
         return LineGrid(cols, way.ins, way.outs, 1, pixels, 0, step)
 
@@ -162,7 +161,7 @@ class Chain:
         """The cores that hold the chain together, and the tokens of a block; None if no number of cores holds it."""
         for cores in range(1, MOST_TOGETHER + 1):
             for pixels in (self.xbar_rows, 1):
-                if sum(layer.share(cores, pixels).xbars for layer in self.layers) <= self.xbars_per_core:
+                if sum(layer.xbars(cores, pixels) for layer in self.layers) <= self.xbars_per_core:
                     return cores, pixels
         return None
 
@@ -216,7 +215,7 @@ class Chain:
         assert self.form is not None
         (together, pixels), arch = self.form, self.layers[0].arch
         needed = -(-sum(layer.constants for layer in self.layers) // (together * arch.outputs_per_xbar))
-        used = sum(layer.share(together, pixels).xbars for layer in self.layers)
+        used = sum(layer.xbars(together, pixels) for layer in self.layers)
         return mvmul_ns(arch, needed) + ISSUE_NS if used + needed <= self.xbars_per_core else math.inf
 
     def best(self, cores: int) -> int:
@@ -328,7 +327,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
 
     `extra_ns`: by layer, the time of what follows it on its cores.
     """
-    parts, constants = line_parts(graph, arch.xbar_rows), _constants(graph)
+    parts, constants = line_parts(graph, arch.xbar_rows), constants_of(graph)
     views = {node.output for node in graph.nodes if is_view(graph, node, parts)}
     chains: list[list[TokenLayer]] = [[]]
     products: list[list[Product]] = []
@@ -365,7 +364,7 @@ def find_stages(graph: Graph, arch: Target, extra_ns: Mapping[str, float]) -> St
     return Stages(tuple(found), tuple(passing))
 
 
-def _constants(graph: Graph) -> dict[str, int]:
+def constants_of(graph: Graph) -> dict[str, int]:
     """Counts by layer the elements of constants that the operators behind it read for every token, such as a bias."""
     owner: dict[str, str] = {}
     found: dict[str, int] = {}
@@ -492,7 +491,7 @@ def _packed(chains: Sequence[Chain], cores: int, pixels: int) -> Sequence[Chain]
     packed: list[list[TokenLayer]] = [[]]
     used, most = 0, chains[0].xbars_per_core
     for layer in (layer for chain in chains for layer in chain.layers):
-        xbars = layer.share(cores, pixels).xbars
+        xbars = layer.xbars(cores, pixels)
         if used + xbars > most and packed[-1]:
             packed.append([])
             used = 0

@@ -114,7 +114,7 @@ class _Layouts:
         match node.operator:
             case Move() | Rename():
                 pass
-            case Pool(function="sum"):
+            case Pool(function="sum") if self.graph.tensors[node.output].element.kind == "float":
                 self.pools.append(node)
             case Filter(window=window) if is_pointwise(window):
                 self.fixed |= sets

@@ -494,7 +494,7 @@ class CutAlternative(Schema):
 
     name: str
     rounds: Count
-    batch_ns: Annotated[float, Field(gt=0)] | None
+    batch_ns: Annotated[float, Field(ge=0)] | None
 
 
 class RoundCut(Schema):
@@ -506,8 +506,8 @@ class RoundCut(Schema):
 
     before: str
     waiting_bytes: Address
-    apart_ns: Annotated[float, Field(gt=0)]
-    joined_ns: Annotated[float, Field(gt=0)] | None
+    apart_ns: Annotated[float, Field(ge=0)]
+    joined_ns: Annotated[float, Field(ge=0)] | None
 
 
 class Rounds(Schema):

@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -69,15 +69,18 @@ def write(
     stream_format: StreamFormat = "json",
     weight_format: WeightFormat = "json",
     force: bool = False,
+    ready: Callable[[], None] = lambda: None,
 ) -> int:
     """Writes the directory under a temporary name beside it, then renames it. Returns its size in bytes.
 
-    Raises `UserError` if `folder` exists and `force` is not given, or is not an output of RAPTOR, or cannot be written.
-    Then nothing is left behind.
+    `ready` is called before it is renamed, and raises an error if the contents are wrong. Raises `UserError` if
+    `folder` exists and `force` is not given, or is not an output of RAPTOR, or cannot be written. After an error,
+    nothing is left behind.
     """
     with replacing(folder, force=force) as temporary:
         form = _Form(version, stream_format, weight_format)
         entries = _write_program(artifacts, temporary, form)
+        ready()
         return sum(e.size_bytes for e in entries.values())
 
 
@@ -151,6 +154,7 @@ def write_hosted(
     stream_format: StreamFormat = "json",
     weight_format: WeightFormat = "json",
     force: bool = False,
+    ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes a program in segments: a directory or file for each, `segments.json` last. Else as `write`."""
     form = _Form(version, stream_format, weight_format)
@@ -172,6 +176,7 @@ def write_hosted(
             files=dict(_write_file(temporary, content) for content in contents),
         )
         _write_file(temporary, (files.SEGMENTS, [storage.to_json(listed)]))
+        ready()
 
 
 def _write_segment(segment: SegmentArtifacts, number: int, folder: Path, form: _Form) -> files.SegmentFile:

@@ -1,14 +1,18 @@
 """Choices of the user: widths, and how scales and zero points are found."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from onnxruntime.quantization import QuantType
 
 from raptor.common import arguments
 from raptor.common.options import SCHEME, Scheme
+from raptor.quantise.policy import Policy
 
+NO_POLICY = Policy()
+ALL_BITS_OPSET = 21
+"""Operator set that has 4 and 16 bits."""
 WEIGHT_BITS = (8, 4)
 ACTIVATION_BITS = (8, 16)
 _TYPES = {
@@ -25,20 +29,21 @@ class Choice:
 
     `s8s8`: activations are signed and symmetric, too. `u8s8`: activations are unsigned and have a zero point.
     `pow2`: as `s8s8`, and every scale is a power of two. The digits in the names stand for the usual width.
-    `layers`: bits of the weights of single layers, by their names; the others have `weights`.
+    `policy`: bits of single layers; the others have `weights` and `activations`.
     """
 
     scheme: Scheme = "s8s8"
     weights: int = 8
     activations: int = 8
     per_channel: bool = False
-    layers: Mapping[str, int] = field(default_factory=dict[str, int])
+    policy: Policy = NO_POLICY
 
     @property
     def opset(self) -> int:
         """Oldest operator set that has the types: 13 has scales per channel, 21 has 4 and 16 bits."""
-        widths = {self.weights, self.activations, *self.layers.values()}
-        return 21 if widths != {8} else 13
+        of_layers = {*self.policy.weights.values(), *self.policy.inputs.values()}
+        widths = {self.weights, self.activations, *of_layers}
+        return ALL_BITS_OPSET if widths != {8} else 13
 
     def for_onnxruntime(self) -> dict[str, Any]:
         """Returns the arguments of `quantize_static` that say the same."""
@@ -51,17 +56,20 @@ class Choice:
         }
 
 
-def parse(
-    scheme: object, weights: object, activations: object, per_channel: object, layers: Mapping[str, object]
-) -> Choice:
+def parse(scheme: object, weights: object, activations: object, per_channel: object, policy: Policy) -> Choice:
     """Checks what a caller passes. Raises `UserError` that names the option."""
     return Choice(
         SCHEME.parse(scheme),
         _width("weights", weights, WEIGHT_BITS),
         _width("activations", activations, ACTIVATION_BITS),
         arguments.flag("per_channel", per_channel),
-        {name: _width("layers", bits, WEIGHT_BITS) for name, bits in layers.items()},
+        policy,
     )
+
+
+def policy_of(layers: Mapping[str, object]) -> Policy:
+    """Returns the policy of weights with these bits. Raises `UserError` that names the option."""
+    return Policy.model_validate({"weights": {n: _width("layers", bits, WEIGHT_BITS) for n, bits in layers.items()}})
 
 
 def _width(keyword: str, value: object, widths: tuple[int, ...]) -> int:

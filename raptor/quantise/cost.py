@@ -64,6 +64,24 @@ def measure(floats: ModelProto, model: ModelProto, samples: Sequence[Sample]) ->
     return costs, outputs
 
 
+class OutputNoise:
+    """The outputs of a float model on some samples, against which other models of it are measured."""
+
+    def __init__(self, floats: ModelProto, samples: Sequence[Sample]) -> None:
+        self.samples, self.names = samples, [v.name for v in floats.graph.output]
+        reference = Session(floats)
+        self.wanted = [reference.run(sample) for sample in samples]
+
+    def share(self, model: ModelProto) -> float:
+        """Returns the noise at the outputs of a quantised model as a share of the squares of the floats."""
+        session, found = Session(model), Noise()
+        for sample, wanted in zip(self.samples, self.wanted, strict=True):
+            values = session.run(sample)
+            for name in self.names:
+                found.add(wanted[name], values[name])
+        return found.noise / found.signal if found.signal else 0.0
+
+
 def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
     """Returns a copy with the tensors `names` as outputs; inputs of the model are known anyway."""
     copy = ModelProto()

@@ -1,9 +1,10 @@
-"""Gives the weights of some layers fewer bits than the others: mixed precision.
+"""Gives single layers other widths than the others: mixed precision.
 
-Weights and biases are quantised again from the floats, so that nothing is rounded twice.
+Weights and biases are quantised again from the floats, so that nothing is rounded twice. Where a layer alone reads a
+tensor, the tensor gets the width of the layer; where others read it too, it is quantised once more for the layer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -11,28 +12,133 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from raptor.common.errors import UserError
 from raptor.common.spelling import option
 from raptor.quantise.originals import Array, Originals
-from raptor.quantise.pairs import Quantised
+from raptor.quantise.pairs import DQ, Q, Quantised
+from raptor.quantise.policy import Operand
 
 WIDTHS: Mapping[int, int] = {4: TensorProto.INT4, 8: TensorProto.INT8}
 """Bits of a weight -> type of ONNX."""
+_UNSIGNED: Mapping[int, int] = {4: TensorProto.UINT4, 8: TensorProto.UINT8, 16: TensorProto.UINT16}
+_SIGNED: Mapping[int, int] = {4: TensorProto.INT4, 8: TensorProto.INT8, 16: TensorProto.INT16}
+_SELECTING = ("Relu", "Clip", "MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze")
+"""Operators whose results are among their inputs, or bounds: the order with a quantiser of the same scale is free."""
 
 
-def narrow(model: ModelProto, floats: ModelProto, bits: Mapping[str, int]) -> None:
-    """Changes the weights of layers of `model`, which was made from `floats`, to other widths; in place.
+def narrow(model: ModelProto, floats: ModelProto, weights: Mapping[str, int], inputs: Mapping[str, int]) -> None:
+    """Changes layers of `model`, which was made from `floats`, to other widths; in place.
 
-    `bits`: width by the name of the layer. Raises `UserError` for a layer that has no quantised weights.
+    `weights`: bits of the weights by the name of the layer. `inputs`: bits of the integers that the layer reads. Raises
+    `UserError` for a layer that has no quantised weights.
     """
-    found, originals = Quantised(model), Originals(floats)
-    weights = {reader.name: node for node in found.weights() for reader, at in found.readers[node.output[0]] if at == 1}
-    unknown = sorted(bits.keys() - weights.keys())
+    layers = layers_of(model)
+    unknown = sorted((weights.keys() | inputs.keys()) - layers.keys())
     if unknown:
         raise UserError(
-            f"{option('layers', unknown[0])}: no layer with weights that are quantised; layers are {', '.join(weights)}"
+            f"{option('layers', unknown[0])}: no layer with weights that are quantised; layers are {', '.join(layers)}"
         )
-    for name, width in bits.items():
-        reader, _ = found.readers[weights[name].output[0]][0]
-        _quantise(found, weights[name], originals.value(reader, 1), width)
-        _rescale_bias(found, reader, originals)
+    for name, width in inputs.items():
+        _narrow_input(Quantised(model), layers_of(model)[name], width)
+    found, originals, layers = Quantised(model), Originals(floats), layers_of(model)
+    for name, width in weights.items():
+        _quantise(found, found.producers[layers[name].input[1]], originals.value(layers[name], 1), width)
+    for name in weights.keys() | inputs.keys():
+        _rescale_bias(found, layers[name], originals)
+
+
+def layers_of(model: ModelProto) -> dict[str, NodeProto]:
+    """Returns the nodes that read quantised weights, by name, in the order of the model."""
+    found = Quantised(model)
+    weights = {node.output[0] for node in found.weights()}
+    return {n.name: n for n in model.graph.node if len(n.input) > 1 and n.input[1] in weights and n.op_type != Q}
+
+
+def narrowable(model: ModelProto) -> dict[str, tuple[Operand, ...]]:
+    """Returns the operands of layers that may have other widths, by the name of the layer."""
+    found = Quantised(model)
+    return {
+        name: ("weights", "inputs") if _restoring(found, node) is not None else ("weights",)
+        for name, node in layers_of(model).items()
+    }
+
+
+def _restoring(found: Quantised, reader: NodeProto) -> NodeProto | None:
+    """Returns the DequantizeLinear that makes what a layer reads of computed integers; None if nothing does."""
+    node = found.producers.get(reader.input[0])
+    return node if node is not None and node.op_type == DQ and node.input[0] in found.producers else None
+
+
+def _narrow_input(found: Quantised, reader: NodeProto, width: int) -> None:
+    """Makes a layer read integers of `width` bits, in the range of those that it has read before."""
+    restore = _restoring(found, reader)
+    if restore is None:
+        raise UserError(f"{option('layers', reader.name)}: its input is not quantised, so that it has no other width")
+    old = found.constants[restore.input[2]]
+    kinds = _UNSIGNED if old.data_type in _UNSIGNED.values() else _SIGNED
+    before = next(bits for bits, kind in kinds.items() if kind == old.data_type)
+    if before == width:
+        return
+    unsigned = kinds is _UNSIGNED
+    share = _most(width, unsigned=unsigned) / _most(before, unsigned=unsigned)
+    scale = np.asarray(_scale(found, restore) / share, np.float32)
+    zero = int(np.rint(numpy_helper.to_array(old).astype(np.int64) * share))
+    names = [f"{reader.name}.input_scale", f"{reader.name}.input_zero_point"]
+    found.proto.graph.initializer.append(numpy_helper.from_array(scale, names[0]))
+    found.proto.graph.initializer.append(helper.make_tensor(names[1], kinds[width], (), [zero]))
+    pairs = list(_own_pairs(found, reader))
+    if not pairs:
+        _quantise_once_more(found, reader, names)
+    for pair in pairs:
+        for node in pair:
+            node.input[1:3] = names
+    _forget_types(found, {quantise.output[0] for quantise, _ in pairs})
+
+
+def _most(width: int, *, unsigned: bool) -> int:
+    return (1 << width) - 1 if unsigned else (1 << (width - 1)) - 1
+
+
+def _own_pairs(found: Quantised, reader: NodeProto) -> Iterator[tuple[NodeProto, NodeProto]]:
+    """Yields the quantisers before a layer that may change with it, each with its inverse, from the layer upwards.
+
+    Nothing else reads them, and between them are operators that select only.
+    """
+    restore, scaled = found.producers[reader.input[0]], None
+    outputs = {v.name for v in found.proto.graph.output}
+    while restore is not None and restore.op_type == DQ and restore.input[0] in found.producers:
+        quantise = found.producers[restore.input[0]]
+        read = found.readers[restore.output[0]], found.readers[quantise.output[0]]
+        if any(len(r) != 1 for r in read) or restore.output[0] in outputs:
+            return
+        if scaled not in (None, _values(found, restore)):
+            return
+        scaled = _values(found, restore)
+        yield quantise, restore
+        before = found.producers.get(quantise.input[0])
+        restore = found.producers.get(before.input[0]) if before is not None and before.op_type in _SELECTING else None
+
+
+def _values(found: Quantised, node: NodeProto) -> tuple[float, int]:
+    """Returns scale and zero point of an activation."""
+    scale, zero = (numpy_helper.to_array(found.constants[name]) for name in node.input[1:3])
+    return float(scale), int(zero)
+
+
+def _quantise_once_more(found: Quantised, reader: NodeProto, names: list[str]) -> None:
+    graph, codes, restored = found.proto.graph, f"{reader.name}.input_codes", f"{reader.name}.input"
+    nodes = (
+        helper.make_node(Q, [reader.input[0], *names], [codes], f"{codes}_{Q}"),
+        helper.make_node(DQ, [codes, *names], [restored], f"{restored}_{DQ}"),
+    )
+    at = list(graph.node).index(reader)
+    reader.input[0] = restored
+    for node in reversed(nodes):
+        graph.node.insert(at, node)
+
+
+def _forget_types(found: Quantised, tensors: set[str]) -> None:
+    """Drops the stored types of tensors whose type has changed."""
+    infos = found.proto.graph.value_info
+    for info in [v for v in infos if v.name in tensors]:
+        infos.remove(info)
 
 
 def _scale(found: Quantised, node: NodeProto) -> Array:

@@ -58,7 +58,10 @@ class Quantised:
         return found
 
     def pairs(self) -> Iterator[Pair]:
-        """Yields the quantised activations in the order of the model; not the weights, whose floats are gone."""
+        """Yields the quantised activations in the order of the model; not the weights, whose floats are gone.
+
+        Nor those that are quantised once more, for a layer of fewer bits: they are no tensors of the float model.
+        """
         outputs = {v.name for v in self.proto.graph.output}
         for node in self.proto.graph.node:
             if node.op_type != Q:
@@ -66,8 +69,9 @@ class Quantised:
             restored = [n.output[0] for n, _ in self.readers[node.output[0]] if n.op_type == DQ]
             source = node.input[0]
             tensor = restored[0] if restored and restored[0] in outputs else source.removesuffix(_INPUT)
-            if restored:
-                yield Pair(tensor, source, restored[0], node, self.producers.get(source))
+            producer = self.producers.get(source)
+            if restored and (producer is None or producer.op_type != DQ):
+                yield Pair(tensor, source, restored[0], node, producer)
 
     def layers(self) -> Iterator[Pair]:
         """Yields the pairs, a layer with the Relu or Clip behind it as one.

@@ -15,6 +15,7 @@ from raptor.frontend import reading, standard
 from raptor.frontend.check import first_line, label
 from raptor.frontend.fixed import Fixed
 from raptor.frontend.loading import prepare as bind
+from raptor.frontend.nodes import attributes_of
 from raptor.frontend.registry import STANDARD_DOMAINS
 from raptor.quantise.foreign import pre_process
 
@@ -102,7 +103,7 @@ def _pool_means(proto: ModelProto) -> None:
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in (*proto.graph.input, *proto.graph.value_info)}
     constants = {t.name: t for t in proto.graph.initializer}
     for node in [n for n in proto.graph.node if n.op_type == "ReduceMean" and ranks.get(n.input[0]) == 4]:
-        found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        found = attributes_of(node)
         axes = found.get("axes")
         if len(node.input) == 2 and node.input[1] in constants:
             axes = numpy_helper.to_array(constants[node.input[1]]).tolist()

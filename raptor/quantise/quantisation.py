@@ -9,6 +9,7 @@ from pydantic import Field
 from raptor.common import arguments, storage
 from raptor.common.options import Scheme
 from raptor.common.strict import Items, Schema
+from raptor.quantise.policy import PolicySearch
 
 _NO_NOISE = "; null: no difference, or all floats are 0"
 
@@ -19,6 +20,7 @@ class QuantisedLayer(Schema):
     node: str = Field(description="layer that makes the tensor; the name of the tensor for an input of the model")
     op_type: str = Field(description='operator of the layer; "input" for an input of the model')
     tensor: str = Field(description="name in the float model")
+    bits: int = Field(description="of the tensor")
     weight_bits: int | None = Field(description="of a layer with quantised weights, else null")
     scale: float
     zero_point: int
@@ -53,6 +55,7 @@ class QuantisationReport(Schema):
     layers: Items[QuantisedLayer] = Field(description="in the order of the model")
     floats: Items[FloatNode] = Field(description="in the order of the model")
     notes: Items[str] = Field(description="what was assumed of the inputs")
+    search: PolicySearch | None = Field(None, description="the search that has found the bits of layers, if any")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

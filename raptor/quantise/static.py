@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from raptor.common.options import Scheme, parse_dims, parse_named, parse_shapes,
 from raptor.common.spelling import option
 from raptor.frontend.check import first_line
 from raptor.frontend.fixed import Fixed
-from raptor.quantise.choice import Choice, parse
+from raptor.quantise.choice import ALL_BITS_OPSET, Choice, parse, policy_of
 from raptor.quantise.cost import Cost, measure
 from raptor.quantise.foreign import quantise
 from raptor.quantise.narrow import narrow
 from raptor.quantise.pairs import DQ, Pair, Quantised
+from raptor.quantise.policy import Policy, PolicySearch, parse_policy
 from raptor.quantise.powers import use_powers_of_two
 from raptor.quantise.prepare import Prepared, prepare
 from raptor.quantise.quantisation import FloatNode, Quantisation, QuantisationReport, QuantisedLayer
@@ -26,12 +28,38 @@ from raptor.quantise.samples import Reader, Sample, inputs_of, random_samples, r
 RANDOM_SAMPLES = 16
 """Number of random samples, if no other is wanted. More change the ranges of a normal input little."""
 
-_WEIGHT_BITS: Mapping[int, int] = {
+_BITS: Mapping[int, int] = {
     TensorProto.INT4: 4,
+    TensorProto.UINT4: 4,
     TensorProto.INT8: 8,
     TensorProto.UINT8: 8,
     TensorProto.INT16: 16,
+    TensorProto.UINT16: 16,
 }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibrated:
+    """A float model that is ready, its samples, and what the quantiser made of it: all layers have the same bits.
+
+    `origin`: where the samples come from, as the report tells it.
+    """
+
+    prepared: Prepared
+    choice: Choice
+    samples: Sequence[Sample]
+    base: ModelProto
+    origin: Mapping[str, Any]
+
+    def quantised(self, policy: Policy) -> ModelProto:
+        """Returns the model in which single layers have the bits of a policy. Raises `UserError` for unknown layers."""
+        model = ModelProto()
+        model.CopyFrom(self.base)
+        if policy.weights or policy.inputs:
+            narrow(model, self.prepared.proto, policy.weights, policy.inputs)
+        if self.choice.scheme == "pow2":
+            use_powers_of_two(model, self.prepared.proto)
+        return model
 
 
 def quantize(
@@ -43,6 +71,7 @@ def quantize(
     scheme: Scheme = "s8s8",
     per_channel: bool = False,
     layers: Mapping[str, int] | None = None,
+    policy: str | Path | Policy | PolicySearch | None = None,
     seed: int = 0,
     samples: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -55,26 +84,51 @@ def quantize(
     `seed`. `samples` is how many are used: 16 random ones by default, or all of the file. `weights` are bits, 8 or 4;
     `activations` 8 or 16. `scheme`: `s8s8` (signed, symmetric), `u8s8` (activations unsigned, with a zero point) or
     `pow2` (signed, symmetric, every scale a power of two). `per_channel`: a scale for each output channel of a weight.
-    `layers`: bits of the weights of single layers, by their names, where they are not `weights`.
-    `shapes`, `dims` and `constants` are those of `compile`.
+    `layers`: bits of the weights of single layers, by their names, where they are not `weights`. `policy`: a file of
+    bits of weights and inputs of single layers, or what `search_policy` has found. `shapes`, `dims` and `constants` are
+    those of `compile`.
 
     Raises `UserError` with what to change.
     """
-    choice = parse(scheme, weights, activations, per_channel, parse_widths(layers))
-    file = arguments.path_or_none("data", data)
-    count = arguments.whole_or_none("samples", samples, 1)
-    seed = arguments.whole("seed", seed, 0)
+    if layers is not None and policy is not None:
+        raise UserError(f"{option('layers')}: not with {option('policy')}, which has the bits of layers")
+    of_layers = policy_of(parse_widths(layers)) if policy is None else parse_policy(policy)
+    choice = parse(scheme, weights, activations, per_channel, of_layers)
     fixed = Fixed(parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants))
+    given = Given(data, seed, samples, fixed)
+    return _result(calibrate(model, choice, given), policy if isinstance(policy, PolicySearch) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Samples and shapes as a caller gives them."""
+
+    data: object
+    seed: object
+    samples: object
+    fixed: Fixed
+
+
+def calibrate(model: "str | Path | ModelProto", choice: Choice, given: Given, *, any_bits: bool = False) -> Calibrated:
+    """Brings a float model into shape, measures the ranges of its tensors, and gives all layers the same bits.
+
+    `any_bits`: other policies than that of `choice` will be asked for, so the model gets the operator set for all bits.
+
+    Raises `UserError` with what to change.
+    """
+    file = arguments.path_or_none("data", given.data)
+    count = arguments.whole_or_none("samples", given.samples, 1)
+    seed = arguments.whole("seed", given.seed, 0)
     with tempfile.TemporaryDirectory(prefix="raptor-") as folder:
-        prepared = prepare(model, fixed, choice.opset, Path(folder))
+        prepared = prepare(model, given.fixed, ALL_BITS_OPSET if any_bits else choice.opset, Path(folder))
         inputs = inputs_of(prepared.proto)
         if file is None:
-            given = random_samples(inputs, seed, count or RANDOM_SAMPLES)
+            samples = random_samples(inputs, seed, count or RANDOM_SAMPLES)
         else:
-            given = read_samples(file, inputs, count)
-        found = _quantised(prepared.proto, choice, given, Path(folder))
+            samples = read_samples(file, inputs, count)
+        base = _quantised(prepared.proto, choice, samples, Path(folder))
     origin = {"data": None if file is None else str(file), "seed": seed if file is None else None}
-    return _result(prepared, found, choice, given, origin)
+    return Calibrated(prepared, choice, samples, base, origin)
 
 
 def _quantised(floats: ModelProto, choice: Choice, samples: Sequence[Sample], folder: Path) -> ModelProto:
@@ -86,10 +140,6 @@ def _quantised(floats: ModelProto, choice: Choice, samples: Sequence[Sample], fo
         raise UserError(f"onnxruntime cannot quantise the model{_hint(choice)}: {first_line(error)}") from None
     if not any(n.op_type == DQ for n in model.graph.node):
         raise UserError("nothing to quantise: onnxruntime's quantiser left every layer in float")
-    if choice.layers:
-        narrow(model, floats, choice.layers)
-    if choice.scheme == "pow2":
-        use_powers_of_two(model, floats)
     return model
 
 
@@ -101,9 +151,9 @@ def _hint(choice: Choice) -> str:
     return f" with {', '.join(unusual)}" if unusual else ""
 
 
-def _result(
-    prepared: Prepared, model: ModelProto, choice: Choice, samples: Sequence[Sample], origin: Mapping[str, Any]
-) -> Quantisation:
+def _result(source: Calibrated, search: PolicySearch | None) -> Quantisation:
+    prepared, choice, samples = source.prepared, source.choice, source.samples
+    model = source.quantised(choice.policy)
     onnx_bytes = model.SerializeToString(deterministic=True)
     costs, outputs = measure(prepared.proto, model, samples)
     found = Quantised(model)
@@ -120,7 +170,8 @@ def _result(
         layers=tuple(_layer(pair, found, costs[pair.tensor]) for pair in found.layers()),
         floats=tuple(FloatNode(node=n.name, op_type=n.op_type) for n in found.floats()),
         notes=prepared.notes,
-        **origin,
+        search=search,
+        **source.origin,
     )
     return Quantisation(onnx_bytes, report)
 
@@ -132,6 +183,7 @@ def _layer(pair: Pair, found: Quantised, cost: Cost) -> QuantisedLayer:
         node=node.name if node else pair.tensor,
         op_type=pair.op_type,
         tensor=pair.tensor,
+        bits=_BITS[found.constants[pair.quantise.input[2]].data_type],
         weight_bits=min(_weight_bits(found, node.input), default=None) if node else None,
         scale=float(scale),
         zero_point=int(zero_point),
@@ -145,5 +197,5 @@ def _weight_bits(found: Quantised, names: Sequence[str]) -> Iterator[int]:
     for name in names:
         producer = found.producers.get(name)
         source = found.constants.get(producer.input[0]) if producer and producer.op_type == DQ else None
-        if source is not None and source.data_type in _WEIGHT_BITS:
-            yield _WEIGHT_BITS[source.data_type]
+        if source is not None and source.data_type in _BITS:
+            yield _BITS[source.data_type]

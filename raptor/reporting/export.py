@@ -15,6 +15,7 @@ from raptor.reporting import summary
 from raptor.reporting.comparison import notes, rows
 from raptor.reporting.facts import Facts
 from raptor.reporting.text import SPACE
+from validator.accuracy.report import AccuracyReport
 from validator.checks.findings import Finding
 from validator.profile.facts import Part
 from validator.simulate.simulation_report import number_text
@@ -58,9 +59,10 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportNumbers(Numbers):
-    """Result of `report --json`; `version` changes with the fields."""
+    """Result of `report --json`; `version` changes with the fields. `accuracies`: what `--accuracy` has named."""
 
-    version: int = VERSION
+    accuracies: tuple[AccuracyReport, ...]
+    version: int = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ class ComparisonNumbers:
 
 def report_json(facts: Facts) -> bytes:
     """Writes the JSON of `report --json`."""
-    return _json(ReportNumbers(**_output(facts)))
+    return _json(ReportNumbers(**_output(facts), accuracies=facts.accuracies))
 
 
 def compare_json(outputs: Sequence[Facts]) -> bytes:

@@ -1,5 +1,6 @@
 """Gathers all facts about one output: notes of the compiler, results of the profile, and the verdict if asked for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -8,8 +9,10 @@ from pydantic import BaseModel
 
 from raptor.common import storage
 from raptor.common.errors import RaptorError, UserError
+from raptor.common.spelling import option
 from raptor.output import files
 from raptor.output.compile_report import CompileReport, LayerReport
+from validator.accuracy.report import AccuracyReport
 from validator.hosted.listing import chip_folders, is_hosted, read_segments
 from validator.profile.facts import Part, Profile
 from validator.profile.segments import profile_any
@@ -34,7 +37,7 @@ class Facts:
     """All facts about one output. `missing`: files that are missing or unreadable, and the effect on the page.
 
     `manifest`: the manifest, or the list of segments of a program that has some. `verdict`: None if validation was not
-    asked for; `no_verdict` then says why.
+    asked for; `no_verdict` then says why. `accuracies`: measurements by `raptor accuracy`.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Facts:
     verdict: "Verdict | None"
     no_verdict: str
     missing: tuple[str, ...]
+    accuracies: tuple[AccuracyReport, ...] = ()
 
     @property
     def segments(self) -> files.Segments | None:
@@ -52,8 +56,13 @@ class Facts:
         return self.manifest if isinstance(self.manifest, files.Segments) else None
 
 
-def gather(out: Path, arch: str | None = None, *, validate: bool = False) -> Facts:
-    """Reads, simulates, checks and, if asked, validates. Raises `UserError` if `out` is not a program."""
+def gather(
+    out: Path, arch: str | None = None, *, validate: bool = False, accuracies: Sequence[AccuracyReport] = ()
+) -> Facts:
+    """Reads, simulates, checks and, if asked, validates. Raises `UserError` if `out` is not a program.
+
+    `accuracies`: measurements of this program, which are another fact about it.
+    """
     counted = profile_any(out, arch)
     missing: list[str] = []
     manifest = _manifest(out, missing)
@@ -65,7 +74,11 @@ def gather(out: Path, arch: str | None = None, *, validate: bool = False) -> Fac
         missing.append(f"{why}: how full crossbars are is not known")
     verdict, why = _verdict(out, manifest, validate)
     name = f"{manifest.model} ({out})" if manifest else str(out)
-    return Facts(name, counted, manifest, report, tuple(_layers(counted, report)), verdict, why, tuple(missing))
+    for one in accuracies:
+        if manifest is not None and one.model != manifest.model:
+            raise UserError(f"{option('accuracy')}: of model {one.model}; the program is of {manifest.model}")
+    layers = tuple(_layers(counted, report))
+    return Facts(name, counted, manifest, report, layers, verdict, why, tuple(missing), tuple(accuracies))
 
 
 def _manifest(out: Path, missing: list[str]) -> files.Manifest | files.Segments | None:

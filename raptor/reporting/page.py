@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from raptor.reporting import (
+    accuracies,
     chip_figures,
     rounds,
     summary,
@@ -39,6 +40,9 @@ def report_page(facts: Facts) -> str:
         rounds=rounds.round_table(found.reloading, facts.segments) if found.reloading and facts.segments else None,
         segments=tables.segment_table(facts.segments) if facts.segments else None,
         on_host=tables.host_table(facts.segments) if facts.segments else None,
+        accuracy=accuracies.device_table(facts.accuracies) if facts.accuracies else None,
+        accuracy_layers=accuracies.layer_table(facts) if facts.accuracies else None,
+        sweeps=[f.id for f in figures if f.id.startswith("accuracy-")],
         layers=tables.layer_table(facts),
         flows=tables.flow_table(facts),
         most_flows=tables.MOST_FLOWS,
@@ -71,6 +75,9 @@ def _figures(facts: Facts) -> list[Figure]:
         chip_figures.mix_by_part(parts),
         chip_figures.mix_by_core(found),
     ]
+    for number, one in enumerate(facts.accuracies):
+        if one.sweep:
+            figures.append(accuracies.sweep(one, f"accuracy-{number}"))
     if found.reloading is not None:
         figures.append(rounds.line(found.reloading))
     if found.timeline is not None:

@@ -6,6 +6,7 @@ from functools import cache
 from itertools import pairwise
 
 from raptor.common.errors import CapacityError, UserError
+from raptor.common.options import Cuts
 from raptor.common.spelling import option
 from raptor.frontend import Model
 from raptor.frontend.fixed import Fixed
@@ -31,11 +32,12 @@ Compile = Callable[[Model, int, Target], Artifacts]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Rounds that the user wants: samples of a batch, the device that is written, and what shall be least."""
+    """Rounds that the user wants: samples of a batch, the device that is written, what shall be least, how to cut."""
 
     batch: int
     device: DeviceFile
     goal: Goal = "time"
+    cuts: Cuts = "best"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +62,11 @@ class Planned:
     cuts: set[int]
     memory: Memory
     batch: int
+    method: Cuts
 
     def plan(self) -> Plan:
-        """Returns the best plan with what is known by now."""
-        return plan_rounds(self.ranges, self.cuts, self.batch, self.memory)
+        """Returns the plan of the wanted method with what is known by now."""
+        return plan_rounds(self.ranges, self.cuts, self.batch, self.memory, self.method)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +100,7 @@ def planned(job: Job) -> Planned:
         return sum(_size_bytes(units, name, job.arch) for name in units.waiting(first, last))
 
     found = Memory(needed, limit)
-    return Planned(ranges, tuple(split), set(units.cuts), found, job.wanted.batch)
+    return Planned(ranges, tuple(split), set(units.cuts), found, job.wanted.batch, job.wanted.cuts)
 
 
 def _known_as(units: Units, original: Units) -> Units:

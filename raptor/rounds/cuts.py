@@ -51,7 +51,10 @@ def best_cuts(
 
 
 def first_fit(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int, ...], float] | None:
-    """Returns the cuts, and the sum of their costs, if each piece is as long as possible. None if that ends nowhere."""
+    """Returns the cuts, and the sum of their costs, if each piece is as long as possible. None if that ends nowhere.
+
+    A piece whose cost is infinite is not possible, but a longer one may be.
+    """
     begun, total, first = list[int](), 0.0, 0
     while first < count:
         longest = None
@@ -59,7 +62,7 @@ def first_fit(count: int, cuts: Collection[int], cost: Cost) -> tuple[tuple[int,
             own = cost(first, last)
             if own is None:
                 break
-            if last == count or last in cuts:
+            if (last == count or last in cuts) and not math.isinf(own):
                 longest = last, own
         if longest is None:
             return None

@@ -1,11 +1,12 @@
 """The plan of rounds: where the model is cut, how many cores each round uses, and what the alternatives cost."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 from raptor.common.errors import UserError
+from raptor.common.options import Cuts
 from raptor.common.spelling import option
 from raptor.rounds.cuts import best_cuts, first_fit, one_by_one
 from raptor.rounds.ranges import Ranges, Way
@@ -13,8 +14,12 @@ from raptor.rounds.ranges import Ranges, Way
 Found = tuple[tuple[int, ...], float] | None
 
 
-_SIMPLE = {"longest rounds first": first_fit, "one layer a round": one_by_one}
-"""Simple methods to cut: what they take is told."""
+_IN_WORDS: Mapping[Cuts, str] = {
+    "best": "best cuts",
+    "first-fit": "longest rounds first",
+    "each-layer": "one layer a round",
+}
+"""Methods to cut. What those take that were not wanted is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,11 @@ class Memory:
         return self.limit_bytes is None or batch * self.needed(first, last) <= self.limit_bytes
 
 
-def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory) -> Plan:
-    """Returns the best plan for a batch. Raises `UserError` if there is none, with the layer or memory that binds."""
+def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memory, method: Cuts = "best") -> Plan:
+    """Returns the plan of a method for a batch.
+
+    Raises `UserError` if there is none, with the layer or memory that binds.
+    """
     count = len(ranges.units.nodes)
 
     def cost(first: int, last: int) -> float | None:
@@ -73,12 +81,16 @@ def plan_rounds(ranges: Ranges, cuts: Collection[int], batch: int, memory: Memor
         own = float(way.cells) if ranges.goal == "writes" else way.batch_ns(batch)
         return own if memory.fits(first, last, batch) else math.inf
 
-    simple = {name: method(count, cuts, cost) for name, method in _SIMPLE.items()}
-    found = best_cuts(count, cuts, cost, ranges.least)
+    every: dict[Cuts, Found] = {
+        "best": best_cuts(count, cuts, cost, ranges.least),
+        "first-fit": first_fit(count, cuts, cost),
+        "each-layer": one_by_one(count, cuts, cost),
+    }
+    found = every.pop(method)
     if found is None or math.isinf(found[1]):
         raise _fault(ranges, cuts, batch, memory)
     ways = _ways(ranges, found[0], count, batch)
-    others = tuple(_alternative(name, known, ranges, count, batch) for name, known in simple.items())
+    others = tuple(_alternative(_IN_WORDS[name], known, ranges, count, batch) for name, known in every.items())
     return Plan(found[0], ways, batch, tuple(_reasons(ranges, found[0], ways, batch)), others)
 
 

@@ -1,8 +1,8 @@
 """Ranges of units: what each takes as a round, by the mapping that would compile it and the cost model."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,8 @@ import numpy.typing as npt
 from raptor import pipeline
 from raptor.common.errors import CapacityError, UserError
 from raptor.frontend.segments.units import Units
-from raptor.graph.ir import Dot, Filter, Graph, Node
+from raptor.graph.ir import Dot, Filter, Graph
+from raptor.graph.part import Shapes, subgraph
 from raptor.mapping.choose_recipes import Requantising
 from raptor.mapping.decision import Decision, LineUnfolding, OnVectorUnit, layer_nodes
 from raptor.mapping.estimate import estimate, least_xbars
@@ -59,7 +60,7 @@ class Ranges:
     known: Known = field(default_factory=Known)
     _graph: Graph | None = None
     _work: Floats | None = None
-    _kinds: dict[str, int] = field(default_factory=dict[str, int])
+    _shapes: Shapes | None = None
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict[object, tuple[Way, ...]])
     _ways: dict[tuple[int, int], tuple[Way, ...]] = field(default_factory=dict[tuple[int, int], tuple[Way, ...]])
     refused: dict[tuple[int, int], UserError] = field(default_factory=dict[tuple[int, int], UserError])
@@ -71,6 +72,13 @@ class Ranges:
             self._graph = pipeline.prepare(self.units.graph, self.arch, self.requantising)
         return self._graph
 
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of parts of the graph, as a mapping sees them."""
+        if self._shapes is None:
+            self._shapes = Shapes.of_all(self.graph)
+        return self._shapes
+
     def part(self, first: int, last: int) -> Graph:
         """Returns the graph of some units."""
         return subgraph(self.graph, self.units.unit_of, range(first, last))
@@ -81,7 +89,7 @@ class Ranges:
             return ()
         if (first, last) not in self._ways:
             graph = self.part(first, last)
-            shape = self._shape_of(graph)
+            shape = self.shapes.of(graph)
             if shape not in self._known:
                 self._known[shape] = tuple(self._found(graph))
             self._ways[first, last] = self._known[shape]
@@ -114,20 +122,6 @@ class Ranges:
             if unit is not None:
                 found[unit] += min(plan.core_ns * plan.cores for plan in plans)
         return found
-
-    def _shape_of(self, graph: Graph) -> object:
-        """Returns what a mapping depends on: operators, sizes and the way of tensors, but not names and weights."""
-        if not self._kinds:
-            numbers = dict[object, int]()
-            for node in self.graph.nodes:
-                self._kinds[node.output] = numbers.setdefault(_plain(node.operator), len(numbers))
-        number = {name: k for k, name in enumerate(graph.tensors)}
-        nodes = tuple(
-            (self._kinds[node.output], tuple(number[n] for n in node.inputs), number[node.output])
-            for node in graph.nodes
-        )
-        tensors = tuple((t.image, t.element) for t in graph.tensors.values())
-        return nodes, tensors, tuple(tuple(number[n] for n in names) for names in (graph.inputs, graph.outputs))
 
     def refuse(self, first: int, last: int, error: UserError) -> None:
         """Takes note that a range cannot be compiled."""
@@ -189,37 +183,3 @@ def writing(graph: Graph, decision: Decision, arch: Target, device: DeviceFile) 
         -(-held * used // (device.write.at_once or max(1, held * used))),
     )
     return one_ns * turns, cells
-
-
-def subgraph(graph: Graph, unit_of: Mapping[str, int], units: range) -> Graph:
-    """Returns the nodes of some units as a graph: its inputs are what it reads and does not make."""
-    at: dict[str, int] = dict.fromkeys(graph.inputs, -1)
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        unit = unit_of.get(node.output, max((at[n] for n in node.inputs), default=0))
-        at[node.output] = unit
-        if unit in units:
-            nodes.append(node)
-    made = {node.output for node in nodes}
-    inputs = tuple(dict.fromkeys(n for node in nodes for n in node.inputs if n not in made))
-    outside = {n for node in graph.nodes if at[node.output] not in units for n in node.inputs} | set(graph.outputs)
-    read = {n for node in nodes for n in node.inputs}
-    outputs = tuple(node.output for node in nodes if node.output in outside or node.output not in read)
-    tensors = {name: graph.tensors[name] for name in (*inputs, *(node.output for node in nodes))}
-    return replace(graph, tensors=tensors, nodes=tuple(nodes), inputs=inputs, outputs=outputs)
-
-
-def _plain_array(array: npt.NDArray[Any]) -> object:
-    """Returns size and type of weights; of places, such as those of a `Move`, the values too."""
-    return array.shape, array.dtype.str, array.tobytes() if array.dtype == np.int64 else b""
-
-
-def _plain(value: Any) -> object:
-    """Returns a value that compares as the mapping sees it: of weights only size and type."""
-    if isinstance(value, np.ndarray):
-        return _plain_array(value)  # pyright: ignore[reportUnknownArgumentType] of any type
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value).__name__, tuple(_plain(getattr(value, f.name)) for f in fields(value))
-    if isinstance(value, tuple | list):
-        return tuple(map(_plain, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] any
-    return value if isinstance(value, int | float | str | bool | None) else repr(value)

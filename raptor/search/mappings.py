@@ -5,13 +5,14 @@ that does not fit the chip is recorded and skipped. The second one is the refere
 more, the result is never worse than the reference by the measure of the simulator.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 
 from raptor.codegen import Streams
+from raptor.common.beside import Copy
 from raptor.common.errors import CapacityError
 from raptor.common.options import Objective
 from raptor.driver import Driver
@@ -38,11 +39,32 @@ PATIENCES, DEPTH = (1.0, 1 / 3, 1 / 6, 2.0), 3
 """Factors on the patience, and number of samples, of the orders from which each candidate takes its best."""
 
 
-def search(graph: Graph, arch: Target, objective: Objective, effort: int) -> tuple[Decision, tuple[Trial, ...]]:
+def search(
+    graph: Graph, arch: Target, objective: Objective, effort: int, *, in_two: bool = False
+) -> tuple[Decision, tuple[Trial, ...]]:
     """Returns the best decision (the first of equal ones), and at most `effort` trials in their order.
 
-    Raises the `CapacityError` of the first trial if none fits the chip.
+    `in_two`: a copy of the process tries every second candidate (see `Copy` for when there may be one). Raises the
+    `CapacityError` of the first trial if none fits the chip.
     """
+    chosen = [*islice(candidates(objective), effort)]
+    if in_two and effort > 1:
+        with Copy(partial(_tried, chosen[1::2], graph, arch, objective)) as other:
+            pairs = zip_longest(_tried(chosen[::2], graph, arch, objective), other.result())
+        trials = tuple(trial for pair in pairs for trial in pair if trial is not None)
+    else:
+        trials = _tried(chosen, graph, arch, objective)
+    best = min(trials, key=lambda t: t.cost)
+    if best.decision is None:
+        assert trials[0].fault is not None, "a trial has a decision or a fault"
+        raise trials[0].fault
+    return best.decision, trials
+
+
+def _tried(
+    chosen: Sequence[tuple[str, Strategy]], graph: Graph, arch: Target, objective: Objective
+) -> tuple[Trial, ...]:
+    """Returns the trials of candidates, given by name and strategy."""
     # NOTE: the simulator runs without Python's lock, beside the compilation of the next candidate.
     with ThreadPoolExecutor(1) as pool:
 
@@ -50,16 +72,8 @@ def search(graph: Graph, arch: Target, objective: Objective, effort: int) -> tup
             return pool.submit(figure_of, program, streams, arch, objective)
 
         aim = Aim(objective, PATIENCES, DEPTH)
-        begun = [
-            _begin(name, strategy, graph, arch, aim, simulated)
-            for name, strategy in islice(candidates(objective), effort)
-        ]
-    trials = tuple(replace(trial, cost=cost.result()) if cost else trial for trial, cost in begun)
-    best = min(trials, key=lambda t: t.cost)
-    if best.decision is None:
-        assert trials[0].fault is not None, "a trial has a decision or a fault"
-        raise trials[0].fault
-    return best.decision, trials
+        begun = [_begin(name, strategy, graph, arch, aim, simulated) for name, strategy in chosen]
+    return tuple(replace(trial, cost=cost.result()) if cost else trial for trial, cost in begun)
 
 
 def _begin(

@@ -78,17 +78,24 @@ class MovedLines:
     lead: int
 
     def lower(self, emit: Emit, on_core: OnCore, core_of: Callable[[Tile], int | None]) -> Grid:
-        """Emits the lines, and returns them. Cells of an operand that are cells of the result stay where they are."""
+        """Emits the lines, and returns them. Cells of an operand that are cells of the result stay where they are.
+
+        A line that the result has several times is there once, and moved for the other places: so each pixel of lines
+        under a window has a place of its own.
+        """
         segments = self.segments()
         lines: list[tuple[tuple[Cell, ...], ...]] = []
+        above: set[tuple[Cell, ...]] = set()
         for y in range(len(self.places.tensor)):
             line: list[tuple[Cell, ...]] = []
             for p in range(len(self.parts)):
                 made = (
                     self.cell(emit, on_core, (y, p), cols, core_of(self.near(y, p, cols)) or 0) for cols in segments
                 )
-                line.append(self.same(y, p) or tuple(made))
+                same = self.same(y, p)
+                line.append(tuple(made) if same is None or same in above else same)
             lines.append(tuple(line))
+            above.update(line)
         return Grid(self.parts, tuple(lines))
 
     def same(self, y: int, p: int) -> tuple[Cell, ...] | None:

@@ -54,6 +54,9 @@ from raptor.target.timing import pixels_together
 Ints = npt.NDArray[np.int64]
 
 
+_COPIES = {Copy, MoveTile}
+"""Classes of operations that only copy, which nobody has to read."""
+
 _Stencils = dict[tuple[Range, Window], StencilTile[Tile]]
 """Stencils by the channels and the window of their lines."""
 
@@ -122,14 +125,18 @@ class LineLowering(TileLowering):
     def drop_copies(self) -> None:
         """Drops copies that nobody reads, such as lines of an input that a window skips because of its stride."""
         used = {part.tile.name for tensor in self.tensors.values() for part in tensor.parts}
+        copies = [_COPIES.issuperset(map(type, placed.compute.body)) for placed in self.computes]
+        work = [
+            op for placed, copy in zip(self.computes, copies, strict=True) if not copy for op in placed.compute.body
+        ]
+        used.update([tile.name for op in work for tile in op.operands])
         kept: list[Placed] = []
-        for placed in reversed(self.computes):
-            compute = placed.compute
-            copies = all(isinstance(op, Copy | MoveTile) for op in compute.body)
-            if not copies or any(tile.name in used for tile in compute.results):
-                for op in compute.body:
-                    used.update([tile.name for tile in op.reads])
-                kept.append(placed)
+        for placed, copy in zip(reversed(self.computes), reversed(copies), strict=True):
+            if copy and used.isdisjoint([tile.name for tile in placed.compute.results]):
+                continue
+            if copy:
+                used.update([tile.name for op in placed.compute.body for tile in op.operands])
+            kept.append(placed)
         self.computes = kept[::-1]
 
     def bind_input(self, name: str) -> None:
@@ -260,10 +267,12 @@ class LineLowering(TileLowering):
         tile = Tile(f"{stem}@{core}", lines[1] - lines[0], width, channels, grid.lines[0][p][0].tile.element)
         if self.residency.core_of(tile) is not None:  # copied for another layer on this core
             return tile
+        left, right = cols
         for y in range(*lines):
-            for cell in (cell for cell in grid.lines[y][p] if overlap(cols, cell.cols)):
-                low, high = max(cols[0], cell.cols[0]), min(cols[1], cell.cols[1])
-                first, at = (low - cell.cols[0], (y - lines[0]) * width + low - cols[0])
+            # NOTE: a call of `overlap` for each cell would take as long as the rest.
+            for cell in [cell for cell in grid.lines[y][p] if left < cell.cols[1] and cell.cols[0] < right]:
+                low, high = max(left, cell.cols[0]), min(right, cell.cols[1])
+                first, at = low - cell.cols[0], (y - lines[0]) * width + low - left
                 op = Copy(tile, cell.tile, first * channels, at * channels, (high - low) * channels)
                 position = y / len(grid.lines)
                 self.emit(Compute(node.name, node.op_type, "", (), (op,), (tile,)), core, position)
@@ -334,20 +343,19 @@ class LineLowering(TileLowering):
 
     def map_lines(self, node: Node, operator: Elementwise) -> None:
         """Emits an element-wise function, cell by cell."""
-        image = self.graph.tensors[node.output].image
-        lead = self.lead(node)
+        image, element = self.graph.tensors[node.output].image, self.element(node.output)
+        lead, rows = self.lead(node), image.rows
         assert lead is not None
         parts = self.parts_of[node.output]
         make = op_of(operator, short=is_tokens(image))
         made: Made = {}
         for y, p, cell in self.grids[self.as_parts(lead, parts)].cells():
-            shape = 1, cell.tile.width, cell.tile.channels
-            tile = Tile(cell_name(node.output, y, p, cell.cols), *shape, self.element(node.output))
-            core = self.residency.core_of(cell.tile)
-            operands = [cell.tile if n == lead else self.operand(node, n, y, p, cell, core, parts) for n in node.inputs]
+            first = cell.tile
+            tile = Tile(cell_name(node.output, y, p, cell.cols), 1, first.width, first.channels, element)
+            core = self.residency.core_of(first)
+            operands = [first if n == lead else self.operand(node, n, y, p, cell, core, parts) for n in node.inputs]
             op = make(tile, operands, Region(parts[p], (y, y + 1), cell.cols))
-            body, position = (op,), y / image.rows
-            self.emit(Compute(node.name, node.op_type, node.output, (), body, (tile,)), core, position)
+            self.emit(Compute(node.name, node.op_type, node.output, (), (op,), (tile,)), core, y / rows)
             made.setdefault((y, p), []).append(Cell(cell.cols, tile))
         self.bind_made(node, parts, made)
 
@@ -492,8 +500,7 @@ class LineLowering(TileLowering):
                 out_dims=(1, cols[1] - cols[0]),
                 pads=(lines[0] - first, pixels[0] - cols[0] * window.strides[1] + window.pads[1]),
             )
-            steps = range(first, first + window.kernel[0] * window.dilations[0], window.dilations[0])
-            read = [i for i in steps if lines[0] <= i < lines[1]]
+            read = _rows_read(window, y)
             given = [(i - lines[0], self.line_on(node, name, i, p, pixels, core, exact=True).tile) for i in read]
             shape = 1, cols[1] - cols[0], part[1] - part[0]
             tile = Tile(cell_name(node.output, y, p, cols), *shape, self.element(node.output))
@@ -546,10 +553,17 @@ def _lines_read(window: Window, y: int) -> Range:
     return max(0, first), min(last, window.in_dims[0])
 
 
+def _rows_read(window: Window, y: int) -> list[int]:
+    """Returns the input lines that output line y reads, without padding and without those that a dilation skips."""
+    first = y * window.strides[0] - window.pads[0]
+    steps = range(first, first + window.kernel[0] * window.dilations[0], window.dilations[0])
+    return [i for i in steps if 0 <= i < window.in_dims[0]]
+
+
 def _reads_everywhere(window: Window, cols: Range) -> bool:
-    """True if every output of these columns reads a pixel that is not padding."""
-    spans = [input_range(window, cols), *(_lines_read(window, y) for y in range(window.out_dims[0]))]
-    return all(first < last for first, last in spans)
+    """True if every output line of these columns reads pixels that are not padding."""
+    first, last = input_range(window, cols)
+    return first < last and all(_rows_read(window, y) for y in range(window.out_dims[0]))
 
 
 def _pool_cells(window: Window, cells: tuple[Cell, ...]) -> Iterator[tuple[Range, Cell]]:

@@ -117,7 +117,7 @@ class TileLowering:
     def emit(self, compute: Compute, core: int | None = None, position: float = 1.0) -> None:
         """Appends a compute; all computes go through here. Without a core it runs on that of its first operand."""
         core = self.residency.core_for(compute.inputs) if core is None else core
-        self.residency.add((op.result for op in compute.body), core)
+        self.residency.add([op.result for op in compute.body], core)
         self.computes.append(Placed(compute, core, position))
 
     def add(self, node: Node, body: list[BodyOp]) -> None:
@@ -431,11 +431,11 @@ def map_op(operator: Map, *, short: bool = False) -> MakeOp:
 
     def make(result: Tile, operands: list[Tile], region: Region) -> BodyOp:
         element = operands[0].element if operands else result.element
-        chosen = tuple(
+        chosen = [
             constant(i, o, result, element, region) if isinstance(o, Constant) else operands[o]
             for i, o in enumerate(operator.operands)
-        )
-        return Vector(result, operator.function, chosen)
+        ]
+        return Vector(result, operator.function, tuple(chosen))
 
     return make
 

@@ -78,6 +78,8 @@ class TokenLowering(LineLowering):
 
     @property
     def view_uses(self) -> dict[str, ViewUse]:
+        if not self.shown:
+            return {}
         made = {op.result.name for placed in self.computes for op in placed.compute.body}
         found: dict[str, ViewUse] = {}
         for name, parts in self.shown.items():
@@ -173,8 +175,11 @@ class TokenLowering(LineLowering):
         return 0
 
     def view(self, node: Node, name: str, y: int, part: Range, cols: Range, core: int) -> Tile:
-        """Returns a tile on a core with channels and pixels of a line of a tensor that may be a view."""
-        if not self.is_open(name):
+        """Returns a tile on a core with channels and pixels of a line of a tensor that may be a view.
+
+        One that another layer has made whole, but not by lines, is gathered again.
+        """
+        if not self.is_open(name) and name in self.parts_of:
             parts = self.as_parts(name, (part,)) if part == (0, self.image(name).channels) else name
             p = self.grid(parts).parts.index(part)
             return LineLowering.line_on(self, node, parts, y, p, cols, core, exact=True).tile

@@ -6,17 +6,23 @@ several samples are scheduled one after another, and the order of a later one is
 has done its work of the sample before.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+
+from raptor.common.threads import Threads
 
 if TYPE_CHECKING:
     from raptor.spatial.schedule_kernel import Ints, Work
 
 ROUNDS = 4
 """Number of samples after which an interval is measured: the last two intervals are those of the steady state."""
+
+_THREADS = 2
+"""Number of threads, each with the orders of one patience: the compiled loops run without Python's lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +67,17 @@ def best_order(work: "Work", named: Order, aim: Aim) -> tuple["Ints", Order]:
     """Returns the best order of some work, and its name; without a choice (`STORED`), the `named` one."""
     if aim == STORED:
         return _orders(work, named.patience_ns, named.sample + 1)[named.sample], named
-    return min(_candidates(work, named, aim), key=lambda found: aim.cost(*_times(work, found[0])))
+    patiences_ns = [named.patience_ns * factor for factor in aim.patiences]
+    with Threads(_THREADS) as pool:
+        found = [candidate for some in pool.map(partial(_candidates, work, aim), patiences_ns) for candidate in some]
+    _, order, name = min(found, key=itemgetter(0))
+    return order, name
 
 
-def _candidates(work: "Work", named: Order, aim: Aim) -> Iterator[tuple["Ints", Order]]:
-    """Yields the orders to choose from; of equally good ones, the first is taken."""
-    for factor in aim.patiences:
-        patience_ns = named.patience_ns * factor
-        for sample, order in enumerate(_orders(work, patience_ns, aim.samples)):
-            yield order, Order(patience_ns, sample)
+def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list[tuple[float, "Ints", Order]]:
+    """Returns the orders of one patience to choose from: cost, order and name. Of equally good ones, the first wins."""
+    orders = enumerate(_orders(work, patience_ns, aim.samples))
+    return [(aim.cost(*_times(work, order)), order, Order(patience_ns, sample)) for sample, order in orders]
 
 
 def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":

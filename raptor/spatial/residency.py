@@ -52,9 +52,11 @@ class Residency:
 
         It is one of the `line` itself, or a copy; with `exact`, it holds no other pixels.
         """
-        own = (cell for cell in line if cell.holds(cols, exact=exact) and self.core_of(cell.tile) == place[-1])
-        copied = (cell for cell in self.copies.get(place, ()) if cell.holds(cols, exact=exact))
-        return next(own, None) or next(copied, None)
+        homes, core = self.homes, place[-1]
+        for cell in line:
+            if homes.get(cell.tile.name) == core and cell.holds(cols, exact=exact):
+                return cell
+        return next((cell for cell in self.copies.get(place, ()) if cell.holds(cols, exact=exact)), None)
 
     def is_copy(self, tile: Tile) -> bool:
         """Tells whether a tile is a copy of parts of a line, which several computes may fill."""

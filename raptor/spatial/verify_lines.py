@@ -173,7 +173,7 @@ class _Layer:
         """
         start, matrix, tile, element = self.tables(computes)
         copies = self.places.copies
-        channels = np.array([t.channels for t in copies.tiles])[tile]
+        channels = np.array([t.channels for t in copies.tiles], np.int64)[tile]
         lines, pixels, down, right = (column[matrix] for column in self.matrices.block)
         at = copies.first[tile] + element // channels
         k, i = spread(lines * pixels)

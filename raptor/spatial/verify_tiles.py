@@ -13,6 +13,7 @@ from raptor.mapping.line_unfolding import LineMatrix
 from raptor.spatial.dataflow import Dataflow
 from raptor.spatial.ir import BodyOp, Compute, Copy, Part, SpatialGraph, TensorParts
 from raptor.spatial.operations import ApplyFilters, ApplyLine, Gather, Move, Overlap, Vector
+from raptor.spatial.origins import Origins
 from raptor.spatial.tiles import Tile
 from raptor.spatial.verify_constants import verify_constants
 from raptor.spatial.verify_fully_connected import verify_dense
@@ -45,9 +46,10 @@ def verify(graph: SpatialGraph, arch: Target) -> None:
     verify_dense(graph)
     verify_takes(graph)
     verify_constants(graph)
-    verify_views(graph)
-    verify_products(graph)
-    verify_moves(graph)
+    origins = Origins(graph)
+    verify_views(graph, origins)
+    verify_products(graph, origins)
+    verify_moves(graph, origins)
     _check_used(graph, flow)
 
 

@@ -23,7 +23,7 @@ SMALL = {"xbar": 16, "xbars_per_core": 16}
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chips") / "out"
-    raptor.compile(chain(4), **SMALL, cores=6, chips=2, link="board-ht").save(folder, stream_format="pim")
+    raptor.compile(chain(4, 16, 12), **SMALL, cores=6, chips=2, link="board-ht").save(folder, stream_format="pim")
     return folder
 
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from raptor.cli.app import app
+from raptor.cli.app import command
 from raptor.common.errors import UserError
 from raptor.target import arch
 from raptor.target.analog import ENCODINGS, INPUT_CODINGS
@@ -25,6 +25,9 @@ EXAMPLES = {
     "adc_bits": "5",
     "cut_weights": "0.5",
 }
+
+COMMAND = command()
+"""All commands, made once."""
 
 
 def test_the_page_tells_every_setting_and_encoding():
@@ -57,10 +60,10 @@ def test_converters_of_differences_need_a_sign():
 
 @pytest.mark.parametrize("name", device_presets())
 def test_presets_are_shown(name: str):
-    done = CliRunner().invoke(app, ["arch", "device", name])
+    done = CliRunner().invoke(COMMAND, ["arch", "device", name])
     assert done.exit_code == 0
     assert load_device(name).source in done.output
-    assert name in CliRunner().invoke(app, ["arch", "device"]).output
+    assert name in CliRunner().invoke(COMMAND, ["arch", "device"]).output
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sql
 
 import raptor
 from raptor.common import storage
@@ -23,7 +24,7 @@ from raptor.explore.front import front
 from raptor.explore.jobs import Job, Record, evaluate
 from raptor.explore.points import Value
 from raptor.explore.proposing import Proposer
-from raptor.explore.store import Store
+from raptor.explore.store import RESULTS, Store
 from raptor.explore.study import Study, read_study
 from raptor.explore.trials import Trial, outcome
 from tests.explore.small import model, small, write
@@ -180,6 +181,11 @@ def test_what_cannot_be_evaluated(tmp_path: Path):
 
 WORKER = """
 import os, sys, time, json
+if not os.path.exists(sys.argv[1] + " at the start"):
+    open(sys.argv[1] + " at the start", "w").close()
+    os.kill(os.getpid(), 9)
+time.sleep(1.5)
+print("ready", flush=True)
 for line in sys.stdin:
     job = json.loads(line)
     if job["model"] == "dies" or (job["model"] == "dies once" and not os.path.exists(sys.argv[1])):
@@ -192,6 +198,7 @@ for line in sys.stdin:
 
 
 def test_workers_that_die_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """No job is blamed if a process dies before it is ready, or takes longer for that than an evaluation may."""
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     monkeypatch.setattr(workers, "WORKER", (str(script), str(tmp_path / "died")))
@@ -234,20 +241,24 @@ def command(*args: str | Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["driver", "worker"])
 def test_kills(victim: str, tmp_path: Path):
-    """Kills a driver, or a worker, at twenty random moments."""
+    """Kills a driver, or a worker, at twenty random moments.
+
+    A worker is killed only after results have come since, as a trial that is killed three times is given up.
+    """
     settings = "trials = 64\nbatch = 8\nseed = 3"
     expected = small(tmp_path / "a", settings)
     run(expected)
     path = write(tmp_path / "b", settings)
     rng = np.random.default_rng(0)
-    kills = 0
+    kills, last = 0, 0
     while True:
         process = subprocess.Popen(command("run", path, "-q"))
         try:
             while process.poll() is None:
-                time.sleep(rng.uniform(0.2, 3.0) + (4 if victim == "worker" else 0))
-                if kills < 20 and process.poll() is None:
-                    kills += _kill(process.pid, victim)
+                time.sleep(rng.uniform(0.2, 3.0))
+                known = _results(small(tmp_path / "b", settings))
+                if kills < 20 and process.poll() is None and (victim == "driver" or known > last + 1):
+                    kills, last = kills + _kill(process.pid, victim), known
         finally:
             process.kill()
             status = process.wait()
@@ -256,6 +267,16 @@ def test_kills(victim: str, tmp_path: Path):
         assert status == -signal.SIGKILL
     assert table(small(tmp_path / "b", settings)) == table(expected)
     assert kills >= 3
+
+
+def _results(study: Study) -> int:
+    """Returns the number of results in the database of a study."""
+    store = Store(study.storage)
+    try:
+        with store.engine.connect() as link:
+            return len(link.execute(sql.select(RESULTS.c.digest)).all())
+    finally:
+        store.close()
 
 
 def _kill(pid: int, victim: str) -> int:

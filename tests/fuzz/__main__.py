@@ -19,9 +19,23 @@ from tests.fuzz.planted import PLANTED
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.quantised import QUANTISED
 from tests.fuzz.relations import METAMORPHIC
-from tests.fuzz.rounds import ROUNDS
+from tests.fuzz.rounds import CHIPS, ROUNDS
 
-_ALL = (GRAPHS, QUANTISED, METAMORPHIC, PROGRAMS, MODELS, FILES, GIVEN, INTERRUPTIONS, PLANTED, DECISIONS, CUTS, ROUNDS)
+_ALL = (
+    GRAPHS,
+    QUANTISED,
+    METAMORPHIC,
+    PROGRAMS,
+    MODELS,
+    FILES,
+    GIVEN,
+    INTERRUPTIONS,
+    PLANTED,
+    DECISIONS,
+    CUTS,
+    ROUNDS,
+    CHIPS,
+)
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 
 

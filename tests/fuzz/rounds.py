@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import onnx
 
 import raptor
+from raptor.api import Program
 from raptor.common import storage
-from raptor.common.errors import UserError
+from raptor.common.errors import CapacityError, UserError
+from raptor.driver import Driver, Stopped
 from raptor.output import files
+from raptor.output.writer import HostedArtifacts
 from tests.all_graphs.builder import TOLERANCE
 from tests.all_graphs.cases import Case, build
 from tests.fuzz import programs
@@ -25,27 +29,41 @@ from validator.hosted.load import load_hosted
 from validator.validate import validate
 
 FOCUSES = ("convolution", "product", "convolution", "product", "all")
-MOST_NODES, SECONDS = 20, 240
+MOST_NODES, MOST_DRAWS, SECONDS = 20, 8, 240
+ALONE = "too large for a round of its own"
+OF_ROUNDS = ("batch", "device", "cuts")
 
 
 def made(number: int, most: int) -> Case:
-    """Returns the case of a seed: a model, and a chip that is too small by 1.1 to 10 times, of one or more chips."""
+    """Returns the case of a seed: a model, and a chip that is too small by 1.1 to 10 times, of one or more chips.
+
+    A graph that fits the smallest chip gives way to the next one, for some times.
+    """
     rng = Random(f"rounds:{number}")
-    graph = build(rng, FOCUSES[number % len(FOCUSES)], most)
+    for _ in range(MOST_DRAWS):
+        graph = build(rng, FOCUSES[number % len(FOCUSES)], most)
+        found = Case(graph.model(), graph.inputs, _options(rng, graph.model()))
+        if _is_too_small(found):
+            break
+    return found
+
+
+def _options(rng: Random, model: onnx.ModelProto) -> dict[str, Any]:
+    """Draws a strategy, a batch, a device, and a chip with fewer crossbars than the model needs."""
     options = {k: v for k, v in chip(rng).items() if k != "rob_size"}
     options |= {"mapping": rng.choice(("rows", "rows", "raptor"))}
-    chips = rng.choice((1, 1, 2, 3))
-    options |= {"cores": rng.randint(1, 4)}
-    least = _crossbars(graph.model(), options)
     factor = math.exp(rng.uniform(math.log(1.1), math.log(10)))
-    options["xbars_per_core"] = max(1, math.ceil(least / factor / options["cores"] / chips))
+    crossbars = max(1, int(_crossbars(model, options) / factor))
+    chips = rng.randint(1, min(3, crossbars)) if rng.random() < 0.5 else 1
+    options["cores"] = rng.randint(1, min(4, crossbars // chips))
+    options["xbars_per_core"] = crossbars // chips // options["cores"]
     if chips > 1:
         options |= {"chips": chips, "link": rng.choice(("board-ht", "package-ucie", "50:1"))}
-    options |= {
+    options |= {"cuts": rng.choice(("best", "best", "first-fit", "each-layer"))}
+    return options | {
         "batch": 2 ** rng.randint(0, 8),
         "device": rng.choice(("reram-puma", "reram-verify", "pcm-occ", "sram")),
     }
-    return Case(graph.model(), graph.inputs, options)
 
 
 def _crossbars(model: onnx.ModelProto, options: dict[str, Any]) -> int:
@@ -57,12 +75,22 @@ def _crossbars(model: onnx.ModelProto, options: dict[str, Any]) -> int:
         return 8
 
 
+def _is_too_small(case: Case) -> bool:
+    """Tells whether the chip of a case cannot hold all of the model. (A model that is refused anyway is not.)"""
+    chip = {k: v for k, v in case.options.items() if k not in OF_ROUNDS}
+    try:
+        raptor.compile(case.model, **chip, driver=Driver(stop_after="map"))
+    except CapacityError:
+        return True
+    except (UserError, Stopped):
+        return False
+    return False
+
+
 def tried(case: Case, number: int, folder: Path) -> None:
     """Compiles, checks and validates a case, and leaves out a write of some. Raises an error for a wrong outcome."""
-    try:
-        program = raptor.compile(case.model, rounds=True, **case.options)
-    except UserError as e:
-        print("refused:", re.sub(r"\d[\d,]*|'[^']*'", "N", str(e))[-60:])
+    program = _compiled(case)
+    if program is None:
         return
     out = program.save(folder / "out", stream_format="pim", weight_format="npz", force=True)
     wrong = [f for f in check(out) if f.severity == "error"]
@@ -70,7 +98,7 @@ def tried(case: Case, number: int, folder: Path) -> None:
     report = validate(out, tolerance=TOLERANCE, inputs=case.inputs)
     assert report.passed, f"{report.first_deviation}: {report.reason}: {report}"
     if not (out / files.ROUNDS).is_file():
-        print("right: fits the chip")
+        print(_without_rounds(out, case))
         return
     found = storage.read(files.Rounds, out, files.ROUNDS)
     figures = raptor.simulate(out, mode="throughput").reloading
@@ -79,8 +107,36 @@ def tried(case: Case, number: int, folder: Path) -> None:
     assert figures.sample_ns >= figures.without_ns
     if number % 2 == 0:
         _forget(out, Random(number))
-    count = len(found.rounds)
-    print(f"right: {count if count < 4 else '4 or more'} rounds{', sliced' if found.split else ''}")
+    count, chips = len(found.rounds), case.options.get("chips", 1)
+    print(
+        f"right: {count if count < 4 else '4 or more'} rounds{', sliced' if found.split else ''}"
+        f"{', several chips' if chips > 1 else ''}"
+    )
+
+
+def _compiled(case: Case) -> Program | None:
+    """Compiles a case; where a layer alone does not fit, on chips with ever more crossbars. None if it is refused."""
+    options = dict(case.options)
+    while True:
+        try:
+            program = raptor.compile(case.model, rounds=True, **options)
+        except UserError as e:
+            if ALONE in str(e):
+                options["xbars_per_core"] *= 2
+                continue
+            print("refused:", re.sub(r"\d[\d,]*|'[^']*'", "N", str(e))[-60:])
+            return None
+        if isinstance(program.artifacts, HostedArtifacts) or options == case.options:
+            return program
+        print("refused: rounds of a layer that does not fit alone")
+        return None
+
+
+def _without_rounds(out: Path, case: Case) -> str:
+    """Simulates a program that needs no rounds; says whether anything crosses the links between chips."""
+    links = raptor.simulate(out).links
+    assert len(links) == case.options.get("chips", 1) - 1
+    return f"right: fits, {'crossed' if any(link.flits for link in links) else 'no'} links"
 
 
 def _forget(out: Path, rng: Random) -> None:
@@ -104,24 +160,42 @@ def _forget(out: Path, rng: Random) -> None:
     raise BrokenError(f"write {write} of round {at} is left out, and nobody sees it")
 
 
-def _tried(number: int, most: int, folder: Path) -> tuple[str | None, str, Case]:
-    case = made(number, most)
+def on_chips(number: int, most: int) -> Case:
+    """Returns the case of a seed: a model, and several chips that hold all of it, a stage or more on each."""
+    rng = Random(f"chips:{number}")
+    graph = build(rng, FOCUSES[number % len(FOCUSES)], most)
+    options = {k: v for k, v in chip(rng).items() if k != "rob_size"}
+    chips, cores = rng.randint(2, 4), rng.randint(1, 12)
+    room = math.exp(rng.uniform(math.log(1.5), math.log(8)))
+    options |= {"mapping": rng.choice(("rows", "rows", "rows", "raptor")), "chips": chips, "cores": cores}
+    options["xbars_per_core"] = math.ceil(_crossbars(graph.model(), options) * room / chips / cores)
+    return Case(graph.model(), graph.inputs, options | {"link": rng.choice(("board-ht", "50:1", "500:13000"))})
+
+
+def _tried(make: Callable[[int, int], Case], number: int, most: int, folder: Path) -> tuple[str | None, str, Case]:
+    case = make(number, most)
     folder.mkdir(parents=True, exist_ok=True)
     outcome = isolated(lambda: tried(case, number, folder), seconds=SECONDS)
     return outcome.fault((0,)), (outcome.out.splitlines() or [""])[-1], case
 
 
-def case(rng: Draw, folder: Path) -> str:
+def case(rng: Draw, folder: Path, make: Callable[[int, int], Case] = made) -> str:
     """Tries the case of a seed. If it fails, finds the smallest graph of the seed that fails too."""
-    fault, ending, _ = _tried(rng.number, MOST_NODES, folder / "first")
+    fault, ending, _ = _tried(make, rng.number, MOST_NODES, folder / "first")
     if fault is None:
         return ending
     for most in range(1, MOST_NODES + 1):
-        smaller, _, found = _tried(rng.number, most, folder / "smaller")
+        smaller, _, found = _tried(make, rng.number, most, folder / "smaller")
         if smaller is not None:
             onnx.save(found.model, folder / "model.onnx")
             raise BrokenError(f"{smaller}\n{found.options}: {folder / 'model.onnx'}")
     raise BrokenError(f"{fault}, once only")
 
 
+def case_on_chips(rng: Draw, folder: Path) -> str:
+    """Tries the case of a seed on several chips, as `case` does."""
+    return case(rng, folder, on_chips)
+
+
 ROUNDS = Part("rounds", "chips that are too small", short=10, long=1000, case=case, prepare=programs.prepare)
+CHIPS = Part("chips", "several chips", short=5, long=1000, case=case_on_chips, prepare=programs.prepare)

@@ -107,6 +107,32 @@ def test_depthwise_weights_wider_than_their_input(tmp_path: Path, zero: int, map
     passes(model(*nodes, **weights), tmp_path, mapping=mapping, xbar=9)
 
 
+@pytest.mark.parametrize("group", [1, 4])
+def test_lines_that_read_padding_only(tmp_path: Path, group: int):
+    """The dilated kernel steps over the one line of the image."""
+    weights = {"w": codes(np.int8, 4, 4 // group, 2, 2), "wz": np.int8(0)}
+    window: dict[str, Any] = {"pads": [1, 0, 1, 1], "dilations": [2, 1], "group": group}
+    nodes = [node("DequantizeLinear", "w s wz", "f"), node("Conv", "a f", "r", **window)]
+    given = model(*nodes, shape=(1, 4, 1, 5), **weights)
+    passes(given, tmp_path, mapping="rows", xbar=(180, 27), xbars_per_core=3, cores=2)
+
+
+def test_a_mean_of_the_pixels_of_heads(tmp_path: Path):
+    """The mean over a line next to products of computed tensors was taken for one over the channels of a token."""
+    turned = [node("Transpose", "a", "b", perm=[0, 1, 3, 2]), node("QuantizeLinear", "b t z", "c")]
+    product = [node("DequantizeLinear", "c t z", "d"), node("MatMul", "a d", "e"), node("QuantizeLinear", "e u z", "f")]
+    nodes = [*turned, *product, node("LeakyRelu", "d", "g"), node("QuantizeLinear", "g t z", "h")]
+    mean = [node("DequantizeLinear", "h t z", "i"), node("GlobalAveragePool", "i", "r")]
+    given = named([*BEFORE, *nodes, node("DequantizeLinear", "f u z", "k"), *mean, *AFTER])
+    passes(make_model(given, {"x": (1, 7, 1, 4)}, {"y": 4, "k": 4}, SCALES, opset=21, ir_version=10), tmp_path)
+
+
+def test_a_sum_of_one_element_each(tmp_path: Path):
+    """The definition took it for a float section."""
+    parts = [node("ReduceSum", "a axes", "b"), node("Concat", "b a", "c", axis=3), node("GlobalMaxPool", "c", "r")]
+    passes(model(*parts, shape=(1, 1, 3, 1), axes=np.array([1])), tmp_path)
+
+
 @pytest.mark.parametrize("mapping", ["rows", "raptor", "pixelwise"])
 def test_wide_weights_in_cores_of_one_crossbar(tmp_path: Path, mapping: str):
     """A tile of seven outputs takes two crossbars if its weights have 9 bits."""

@@ -65,6 +65,7 @@ def _git(folder: Path, *words: str) -> None:
     subprocess.run(["git", *flags, *words], cwd=folder, env=environment, check=True)
 
 
+@pytest.mark.slow
 def test_a_defect_is_caught_and_a_change_of_nothing_is_not(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ):

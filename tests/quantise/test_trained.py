@@ -37,7 +37,7 @@ def test_the_images_are_all_there() -> None:
         ({"scheme": "s8s8"}, 0.975),
         pytest.param({"scheme": "u8s8"}, 0.975, marks=pytest.mark.slow),
         pytest.param({"scheme": "pow2"}, 0.975, marks=pytest.mark.slow),
-        ({"weights": 4, "per_channel": True}, 0.94),
+        pytest.param({"weights": 4, "per_channel": True}, 0.94, marks=pytest.mark.slow),
     ],
 )
 def test_accuracy(options: dict[str, object], least: float, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from raptor.reporting.tables import FEW_ROWS
 from tests.chromium import Chromium
 from tests.frontend.support import make_model, random
 from tests.reporting.browser import Browser, browser
+from tests.reporting.measured import measured
 from tests.validator.simulate.programs import SETBW, recv, send, write
 
 SECTIONS = ["summary", "layers", "chip", "time", "memories", "fill", "instructions", "messages", "warnings"]
@@ -41,18 +42,23 @@ def pages(outs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> di
     folder = tmp_path_factory.mktemp("pages")
     found = {name: folder / f"{name}.html" for name in (*outs, "compare")}
     for name, out in outs.items():
-        found[name].write_text(report_page(gather(out, validate=True)))
+        accuracies = [measured("resnet18")] if name == "raptor" else []
+        found[name].write_text(report_page(gather(out, validate=True, accuracies=accuracies)))
     found["compare"].write_text(compare_page([gather(out) for out in outs.values()]))
     return found
 
 
-@pytest.mark.parametrize("mapping", ["raptor", "rows"])
-def test_everything_is_drawn(chromium: Browser, pages: dict[str, Path], mapping: str):
+@pytest.mark.parametrize(("mapping", "accuracy"), [("raptor", True), ("rows", False)])
+def test_everything_is_drawn(chromium: Browser, pages: dict[str, Path], mapping: str, accuracy: bool):
     chromium.open(pages[mapping])
     assert chromium.errors() == []
-    assert [s.get_attribute("id") for s in chromium.all("section")] == SECTIONS
+    assert [s.get_attribute("id") for s in chromium.all("section")] == [
+        *SECTIONS[:1],
+        *["accuracy"] * accuracy,
+        *SECTIONS[1:],
+    ]
     drawn = chromium.run("return [...document.querySelectorAll('.js-plotly-plot')].map(p => p.id)")
-    assert sorted(drawn) == sorted(FIGURES)
+    assert sorted(drawn) == sorted([*FIGURES, *["accuracy-0"] * accuracy])
     assert chromium.run("return [...document.querySelectorAll('.main-svg')].every(s => s.clientWidth > 200)")
     assert "PASS" in chromium.one("#summary").text
     assert re.search(r"Slowest layer: \S+, [\d.]+ \w+ of the critical path", chromium.one("#summary").text)

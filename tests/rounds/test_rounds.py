@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -406,6 +407,8 @@ def test_options_that_belong_to_rounds():
     for options, text in (
         ({"batch": 2}, "batch=: only with rounds=True"),
         ({"device": "sram"}, "device=: only with rounds=True"),
+        ({"cuts": "best"}, "cuts=: only with rounds=True"),
+        ({"rounds": True, "cuts": "worst"}, "cuts='worst': expected one of: best, first-fit, each-layer"),
         ({"optimize": "writes"}, "optimize='writes': only with rounds=True"),
         ({"rounds": True, "batch": 0}, "batch=0: expected a whole number, 1 to"),
         ({"rounds": True, "device": "nothing"}, "device nothing: no such file; give a file or one of: isaac"),
@@ -430,3 +433,29 @@ def test_a_rate_is_for_rounds(tmp_path: Path):
     raptor.compile(chain(1), **CHIP | {"cores": 8}).save(tmp_path / "out")
     with pytest.raises(UserError, match=r"rate=5\.0: only for a program in rounds"):
         raptor.simulate(tmp_path / "out", rate=5)
+
+
+def test_cuts_of_simpler_methods(tmp_path: Path):
+    """Each method cuts as it says, and the others are the alternatives that are told."""
+    counts = {}
+    for cuts in ("best", "first-fit", "each-layer"):
+        _, artifacts = in_rounds(chain(), tmp_path / cuts, cuts=cuts, batch=16, device="sram")
+        assert artifacts.rounds is not None
+        counts[cuts] = len(artifacts.rounds.rounds)
+        names = {"best cuts", "longest rounds first", "one layer a round"}
+        told = {one.name: one.batch_ns or math.inf for one in artifacts.rounds.alternatives}
+        assert len(told) == 2
+        assert told.keys() < names
+        assert artifacts.rounds.estimated_ns >= told.get("best cuts", 0.0)
+    assert counts["first-fit"] <= counts["best"] <= counts["each-layer"] == 4
+
+
+@pytest.mark.parametrize("opset", [8, 13])
+def test_layers_of_early_opsets_are_sliced_in_their_form(tmp_path: Path, opset: int):
+    """Before opset 11, no axis is negative and a `Gemm` has a bias; before 10, `Slice` has no operands."""
+    model = dense(40, 40)
+    model.opset_import[0].version = opset
+    model.ir_version = 8
+    _, artifacts = in_rounds(model, tmp_path / "out", cores=1, xbars_per_core=4)
+    assert artifacts.rounds is not None
+    assert artifacts.rounds.split == ("dense",)

@@ -66,7 +66,7 @@ def accuracy(
     read = None if data is None else _read(program, data, samples)
     task = _Task(program, read, setup, calibration, noise_samples, workers or default_workers(), tick)
     loaded = perf_counter()
-    found = task.report(kind, chips, sweep or {})
+    found = task.report(kind, None if device is None else device.name, chips, sweep or {})
     return replace(found, seconds={"load": loaded - start, "measure": perf_counter() - loaded})
 
 
@@ -124,7 +124,7 @@ class _Task:
         self.calibration, self.noise_samples = calibration, noise_samples
         self.golden = None if data is None else by_onnxruntime(program, data)
 
-    def report(self, kind: CrossbarKind, chips: int, sweep: Sweep) -> AccuracyReport:
+    def report(self, kind: CrossbarKind, device: str | None, chips: int, sweep: Sweep) -> AccuracyReport:
         """Measures everything."""
         first = self._programmed(self.setup)
         results = [self._result(p, s) for s, p in self._chips(self.setup, first, chips)] if self.data else []
@@ -133,6 +133,7 @@ class _Task:
         return AccuracyReport(
             model=self.program.manifest.model,
             crossbar=kind,
+            device=device,
             settings=described(self.setup),
             samples=0 if self.data is None else self.data.count,
             top1=mean_of(r.top1 for r in results),

@@ -4,17 +4,26 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import orjson
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from rich.table import Table
 
+from raptor.common import storage
 from raptor.common.console import Console
-from raptor.common.strict import Figure, WallTimes
+from raptor.common.errors import UserError
+from raptor.common.strict import Figure, WallTimes, faults
 from validator.accuracy.statistics import Interval
 from validator.crossbar.proof import LayerProof
 from validator.crossbar.setup import Setup
 from validator.options import CrossbarKind
+
+VERSION = 2
+"""Version of the JSON."""
+_LIMIT_BYTES = 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,7 @@ class LayerNoise:
 
     node: str
     tensor: str
-    snr_db: Figure
+    snr_db: Annotated[Figure, BeforeValidator(lambda value: np.inf if value is None else value)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +68,12 @@ class AccuracyReport:
     `top1`, `top5`, `agreement`: means over the chips, as `ChipResult` has them. `top1_of_chips`: what other chips would
     give, with a confidence of 95 % (Student); null for one chip. `reference`: onnxruntime with optimisations off, on
     the same samples. `chips`: the chips, one after another. `layers`: noise of the first chip. `converters`: what they
-    lose for some input, as the weights prove. `cells_per_weight`: at most.
+    lose for some input, as the weights prove. `cells_per_weight`: at most. `device`: name of the device file, if any.
     """
 
     model: str
     crossbar: CrossbarKind
+    device: str | None
     settings: Mapping[str, str]
     samples: int
     top1: float | None
@@ -76,7 +86,7 @@ class AccuracyReport:
     converters: tuple[LayerProof, ...] = ()
     cells_per_weight: int = 0
     sweep: tuple[Point, ...] = ()
-    version: int = 1
+    version: int = VERSION
     seconds: WallTimes = field(default_factory=dict[str, float])
 
 
@@ -114,6 +124,19 @@ def described(setup: Setup | None) -> dict[str, str]:
 def to_json(report: AccuracyReport) -> bytes:
     """Returns the report as JSON."""
     return orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def read_report(path: Path) -> AccuracyReport:
+    """Reads the JSON of a report. Raises `UserError` that names the file and the field at fault."""
+    content = storage.read_bytes(path.parent, path.name, limit_bytes=_LIMIT_BYTES)
+    try:
+        found = TypeAdapter(AccuracyReport).validate_json(content)
+    except ValidationError as e:
+        mistakes = "; ".join(faults(e, 3))
+        raise UserError(f"{path}: not what this version of raptor accuracy --json writes: {mistakes}") from e
+    if found.version != VERSION:
+        raise UserError(f"{path}: of another version (format {found.version}, not {VERSION}): measure again")
+    return found
 
 
 def to_csv(report: AccuracyReport) -> bytes:

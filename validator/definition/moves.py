@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper
 
+from validator.attributes import attributes_of
 from validator.definition.values import Array, Doubles
 
 MOVES = frozenset([
@@ -67,7 +68,7 @@ def resize_matrices(
     They are what the reference implementation makes of the unit matrix, as a Resize of two axes of which the first is
     left as it is.
     """
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    given = attributes_of(node)
     names = [*node.input, "", "", "", ""]
     old_form = node.op_type == "Upsample" or (len(node.input) == 2)
     scales_name, sizes_name = (names[1], "") if old_form else (names[2], names[3])

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
 from raptor.common.errors import UserError
+from validator.attributes import attributes_of
 from validator.definition.rounding import Target
 from validator.definition.values import (
     BITS,
@@ -43,7 +44,7 @@ class Node:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        return {a.name: helper.get_attribute_value(a) for a in self.proto.attribute}
+        return attributes_of(self.proto)
 
     @property
     def opset(self) -> int:

@@ -1,6 +1,6 @@
 """Largest elements and means of windows, and interpolation: sums of integers of one scale."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,28 +103,33 @@ def mean(x: Term, axes: tuple[int, ...], *, keep: bool) -> Real:
     return Real((Term(units, x.scale, np.asarray(count), size, steps, count * x.slack),), "other")
 
 
+def total(x: Term, axes: tuple[int, ...], *, keep: bool) -> Real:
+    """Returns the sum of numbers over some axes: that of a mean."""
+    found = mean(x, axes, keep=keep)
+    return replace(found, terms=(replace(found.terms[0], over=ONE),))
+
+
 def reduce_mean(node: Node) -> Result:
-    return _reduced(node)
+    return _reduced(node, mean)
 
 
 def reduce_sum(node: Node) -> Result:
-    """Computes ReduceSum: the sums of a mean."""
-    found = _reduced(node)
-    return None if found is None else [replace(found[0], terms=(replace(found[0].terms[0], over=ONE),))]
+    return _reduced(node, total)
 
 
-def _reduced(node: Node) -> list[Real] | None:
-    x, given = uniform(node.get(0)), node.attributes
-    if x is None:
+def _reduced(node: Node, function: Callable[..., Real]) -> Result:
+    value, given, operand = node.get(0), node.attributes, node.get(1)
+    if not isinstance(value, Real):
         return None
-    axes, operand = given.get("axes"), node.get(1)
-    if isinstance(operand, np.ndarray):
-        axes = operand.tolist()
+    axes = operand.tolist() if isinstance(operand, np.ndarray) else given.get("axes")
     if not axes and given.get("noop_with_empty_axes", 0):
         return None
-    rank = x.units.ndim
-    chosen = tuple(sorted({a % rank for a in axes})) if axes else tuple(range(rank))
-    return [mean(x, chosen, keep=bool(given.get("keepdims", 1)))]
+    shape, keep = value.terms[0].units.shape, bool(given.get("keepdims", 1))
+    chosen = tuple(sorted({a % len(shape) for a in axes or range(len(shape))}))
+    if all(shape[a] == 1 for a in chosen):
+        return [value.moved(lambda a: a if keep else a.squeeze(chosen))]
+    x = uniform(value)
+    return None if x is None else [function(x, chosen, keep=keep)]
 
 
 def interpolated(x: Value, matrices: Mapping[int, Any]) -> Result:

@@ -1,7 +1,11 @@
-"""Compares tensors of any type: floats with a tolerance, everything else must be equal."""
+"""Compares tensors of any type: floats with a tolerance, everything else must be equal.
+
+An integer or a truth value may depend on which of two floats is larger. So one that is not equal is judged by float64,
+as a float is.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,14 +20,20 @@ from validator.validation_report import reason
 
 Values = Mapping[str, Any]
 
+MOST_WHOLE = 2**24
+"""Largest integer up to which float32 holds all of them."""
+
+MOST_MOVED = 4
+"""Largest error of an integer in standard deviations of rounding: one of 16 draws that moves it by 1 gives 1/4."""
+
 
 @dataclass(slots=True, eq=False)
 class Sides:
-    """Two computations of the tensors `names`, sample by sample. Floats of known shape are judged as in any program.
+    """Two computations of the tensors `names`, sample by sample. Numbers of known shape are judged as in any program.
 
-    `run_both`: returns what was computed and what was wanted, by name, for the number of a sample. `fed`: returns the
-    inputs of the ONNX model at `model`, in which some inputs are `constants`. `open_shapes`: tensors whose shapes may
-    differ from sample to sample.
+    `exact`: those that must be equal, unless float64 says otherwise; `run` finds them. `run_both`: returns what was
+    computed and what was wanted, by name, for the number of a sample. `fed`: returns the inputs of the ONNX model at
+    `model`, in which some inputs are `constants`. `open_shapes`: tensors whose shapes may differ from sample to sample.
     """
 
     names: Sequence[str]
@@ -40,31 +50,48 @@ class Sides:
         return dict(self.fed(number))
 
     def run(self, number: int) -> dict[Shown, tuple[Any, Any]]:
-        """Returns the floats of known shape, as float32."""
+        """Returns the numbers of known shape, as float32."""
         got, want = self.run_both(number)
         pairs = {n: (got[n], want[n]) for n in self.names if self._is_usual(n, got[n], want[n])}
+        self.exact |= {n for n, (_, w) in pairs.items() if not is_floats(w)}
         return {Shown("layer", n): (g.astype(np.float32), w.astype(np.float32)) for n, (g, w) in pairs.items()}
 
     def _is_usual(self, name: str, got: Any, want: Any) -> bool:
-        return name not in self.open_shapes and is_floats(got) and is_floats(want) and got.shape == want.shape
+        alike = (is_floats(got) and is_floats(want)) or (_is_whole(got) and _is_whole(want) and got.dtype == want.dtype)
+        return name not in self.open_shapes and alike and got.shape == want.shape
+
+    def _strictly(self, one: Comparison) -> Comparison:
+        """Returns a comparison; an integer may be no farther from float64 than rounding moves it in some draws."""
+        rounding = one.rounding
+        if one.name not in self.exact or rounding is None:
+            return one
+        return replace(one, passed=one.passed and rounding.error <= MOST_MOVED * rounding.deviation)
 
     def compared(self, settings: Settings) -> tuple[tuple[Comparison, ...], str | None]:
         """Compares all samples. Returns a comparison for each name, and the reason of a judgement by float64."""
-        floats, unknown = judged(self, tallied(self), settings.tolerance)
-        found = {shown.tensor: one for shown, one in floats.items()}
+        numbers, unknown = judged(self, tallied(self), settings.tolerance)
+        found = {shown.tensor: self._strictly(one) for shown, one in numbers.items()}
         for number in self.numbers:
             got, want = self.run_both(number)
             for name in self.names:
                 if not self._is_usual(name, got[name], want[name]):
                     one = difference(name, got[name], want[name], settings.tolerance)
                     found[name] = one if name not in found or found[name].passed else found[name]
-        return tuple(found[name] for name in self.names), reason(floats.values(), unknown)
+        return tuple(found[name] for name in self.names), reason(numbers.values(), unknown)
 
 
 def is_floats(value: Any) -> bool:
     """Tells whether a value is a tensor of floats that is not empty."""
     array = array_of(value)
     return array is not None and array.size > 0 and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
+
+
+def _is_whole(value: Any) -> bool:
+    """Tells whether a value is a tensor of integers or truth values, not empty, that float32 holds exactly."""
+    array = array_of(value)
+    if array is None or array.size == 0 or array.dtype.kind not in "biu":
+        return False
+    return -MOST_WHOLE <= int(array.min()) <= int(array.max()) <= MOST_WHOLE
 
 
 def difference(name: str, computed: Any, wanted: Any, tolerance: float) -> Comparison:

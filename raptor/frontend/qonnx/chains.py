@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto
 
-from raptor.frontend.qonnx.codes import Array, Doubles, Ints, Levels, attributes
+from raptor.frontend.nodes import attributes_of
+from raptor.frontend.qonnx.codes import Array, Doubles, Ints, Levels
 
 LAYERS = frozenset(("MatMul", "Gemm", "Conv"))
 _AFFINE = frozenset(("Mul", "Div", "Add", "Sub", "BatchNormalization"))
@@ -107,12 +108,12 @@ def stage_of(node: NodeProto, constants: Mapping[str, Array], channels: int, pla
 
 def _normalisation(node: NodeProto, constants: Mapping[str, Array]) -> Stage | None:
     found = [constants.get(name) for name in node.input[1:5]]
-    if len(found) < 4 or attributes(node).get("training_mode", 0):
+    if len(found) < 4 or attributes_of(node).get("training_mode", 0):
         return None
     scale, bias, mean, variance = (None if v is None else v.astype(np.float64).reshape(-1) for v in found)
     if scale is None or bias is None or mean is None or variance is None:
         return None
-    factor = scale / np.sqrt(variance + attributes(node).get("epsilon", 1e-5))
+    factor = scale / np.sqrt(variance + attributes_of(node).get("epsilon", 1e-5))
     return Stage(factor, bias - mean * factor)
 
 

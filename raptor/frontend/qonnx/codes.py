@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from raptor.common.errors import UserError
 from raptor.frontend.check import label
+from raptor.frontend.nodes import attributes_of
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -126,11 +127,6 @@ def fault(node: NodeProto, text: str) -> UserError:
     return UserError(f"{label(node)} ({node.op_type}): {text}")
 
 
-def attributes(node: NodeProto) -> dict[str, Any]:
-    """Returns the attributes of a node by name."""
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
     """A `Quant` node: codes from `low` to `high`, real number = (code - zero) * scale."""
@@ -167,7 +163,7 @@ def grid(node: NodeProto, constants: Mapping[str, Array]) -> Grid:
     scale, zero, bits = (
         _parameter(node, constants, k, name) for k, name in enumerate(("scale", "zero point", "width"), 1)
     )
-    given = attributes(node)
+    given = attributes_of(node)
     scales = np.asarray(scale, np.float32)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         raise fault(node, f"its scale is {scales.min()}, must be a finite number above 0")
@@ -220,7 +216,7 @@ def sign() -> Levels:
 
 def multithreshold(node: NodeProto, constants: Mapping[str, Array], rank: int | None) -> Levels:
     """Reads a `MultiThreshold` node. `rank`: dimensions of its input, which tell where the channels are."""
-    borders, given = _parameter(node, constants, 1, "thresholds"), attributes(node)
+    borders, given = _parameter(node, constants, 1, "thresholds"), attributes_of(node)
     if borders.ndim != 2 or not np.isfinite(borders).all():
         raise fault(
             node, f"its thresholds have the shape {list(borders.shape)} or are infinite; expected [channels, steps]"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto
 
-from raptor.frontend.qonnx.codes import Array, Coded, Doubles, Ints, attributes
+from raptor.frontend.nodes import attributes_of
+from raptor.frontend.qonnx.codes import Array, Coded, Doubles, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,14 @@ def output_axis(node: NodeProto, rank: int) -> int | None:
         case "Conv":
             return 0
         case "Gemm":
-            return 0 if attributes(node).get("transB", 0) else 1
+            return 0 if attributes_of(node).get("transB", 0) else 1
         case _:
             return 1 if rank == 2 else None
 
 
 def is_plain(node: NodeProto) -> bool:
     """Tells whether a layer multiplies and adds, without factors of its own."""
-    given = attributes(node)
+    given = attributes_of(node)
     return given.get("alpha", 1.0) == given.get("beta", 1.0) == 1.0 and not given.get("transA", 0)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from raptor.common.errors import UserError
 from raptor.frontend.check import first_line
+from raptor.frontend.libraries import defined
 from raptor.frontend.qonnx import chains
 from raptor.frontend.qonnx.codes import (
     BIPOLAR,
@@ -163,33 +161,33 @@ class _Translation:
         given = {i: self.constants[i] for i in node.input if i}
         if first is not None:
             given[node.input[0]] = first
-        inputs = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-            for n, v in given.items()
-        ]
-        graph = helper.make_graph([node], "one", inputs, [onnx.ValueInfoProto(name=node.output[0])])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-        evaluator: Any = ReferenceEvaluator(model)  # its result has no type
-        return np.asarray(evaluator.run([node.output[0]], given)[0])
+        operands = [numpy_helper.from_array(np.asarray(v), name) for name, v in given.items()]
+        return defined(node, operands, [helper.make_opsetid("", OPSET)])[0]
 
     def _quantiser(self, node: NodeProto) -> bool:
         """Writes a quantiser of a computed tensor. Returns False for other nodes."""
-        out = node.output[0]
         if node.domain not in DOMAINS and node.op_type != "Sign":
             return False
         levels = self._levels(node)
         if isinstance(levels, Grid):
             self._grid(node, levels)
             return True
-        found = self._thresholds(node, levels)
-        if found is None and node.op_type == "Sign":
+        if self._moved_into_thresholds(node, levels):
+            return True
+        if node.op_type == "Sign":
             self.writer.signs(node)
-        elif found is None:
-            self.writer.compare(node, levels, self.ranks.get(node.input[0]))
         else:
-            self.writer.thresholds(node, levels, *found)
-        self.streams[out] = Stream(levels.scale, levels.first, levels.last)
+            self.writer.compare(node, levels, self.ranks.get(node.input[0]))
+        self.streams[node.output[0]] = Stream(levels.scale, levels.first, levels.last)
         return True
+
+    def _moved_into_thresholds(self, node: NodeProto, levels: Levels) -> bool:
+        """Writes a quantiser behind a layer of integers as thresholds of its sums; False if no such layer is there."""
+        found = self._thresholds(node, levels)
+        if found is not None:
+            self.writer.thresholds(node, levels, *found)
+            self.streams[node.output[0]] = Stream(levels.scale, levels.first, levels.last)
+        return found is not None
 
     def _levels(self, node: NodeProto) -> Levels | Grid:
         """Reads a quantiser. A `Quant` of more than one bit is a grid."""
@@ -210,13 +208,9 @@ class _Translation:
     def _grid(self, node: NodeProto, given: Grid) -> None:
         if not given.is_even:
             raise fault(node, f"its rounding mode is {given.rounding}; of computed tensors, ROUND is supported")
-        if given.high - given.low <= MOST_THRESHOLDS and given.scale.size == 1:
-            levels = given.levels()
-            found = self._thresholds(node, levels)
-            if found is not None:
-                self.writer.thresholds(node, levels, *found)
-                self.streams[node.output[0]] = Stream(levels.scale, levels.first, levels.last)
-                return
+        few = given.high - given.low <= MOST_THRESHOLDS and given.scale.size == 1
+        if few and self._moved_into_thresholds(node, given.levels()):
+            return
         self.writer.quantise(node, given, self.ranks.get(node.input[0]))
         if given.scale.size == 1:
             scale = np.float32(given.scale.item())

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping
 
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from raptor.frontend.nodes import attributes_of
 from raptor.frontend.reading import subgraphs
 from raptor.frontend.segments.pieces import Types
 
@@ -36,7 +37,7 @@ def macs_of(node: NodeProto, types: Types) -> int:
         case "QLinearMatMul":
             return math.prod(result) * first[-1]
         case "Gemm":
-            transposed = any(a.name == "transA" and helper.get_attribute_value(a) for a in node.attribute)
+            transposed = attributes_of(node).get("transA", 0)
             return math.prod(result) * first[0 if transposed else 1]
         case "LSTM" | "GRU" | "RNN" if len(first) == 3 and len(second) == 3:
             directions, rows, size = second

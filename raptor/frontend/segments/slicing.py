@@ -15,9 +15,14 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from raptor.common.errors import UserError
+from raptor.frontend.nodes import attributes_of
 
 Range = tuple[int, int]
 Array = npt.NDArray[Any]
+
+
+SLICE_OPERANDS, GEMM_ALONE = 10, 11
+"""Opsets in which the range of a `Slice` becomes operands, and from which a `Gemm` needs no third one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class _Form:
 
 def _form(node: NodeProto) -> _Form | None:
     """Returns the form of a node; None for one that cannot be sliced."""
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    given = attributes_of(node)
     match node.op_type:
         case "Conv" if given.get("group", 1) == 1:
             return _Form(1, 0, 1, 1, bias=2)
@@ -104,7 +109,8 @@ class Slicer:
         if len(columns) > 1:
             whole = ends[-1].output[0]
             parts_of = [f"{whole}/part{k}" for k in range(len(columns))]
-            nodes.append(helper.make_node("Concat", parts_of, [whole], name=f"{node.name}/parts", axis=form.axis))
+            axis = self._axis(node.output[0], form.axis)
+            nodes.append(helper.make_node("Concat", parts_of, [whole], name=f"{node.name}/parts", axis=axis))
         kept = list(self.proto.graph.node)
         at = kept.index(node)
         del self.proto.graph.node[:]
@@ -138,14 +144,34 @@ class Slicer:
         total = ""
         for k, part in enumerate(rows):
             given, found = f"{name}/in{k}", f"{name}/sum{k}"
-            ends = [self._add(np.array([v], np.int64)) for v in (*part, form.axis)]
-            yield helper.make_node("Slice", [node.input[0], *ends], [given], name=f"{node.name}/{given}")
+            yield self._cut_out(
+                node.input[0], given, self._axis(node.input[0], form.axis), part, f"{node.name}/{given}"
+            )
             yield self._piece(node, form, given, found, cols, part)
             if k:
                 added = name if k + 1 == len(rows) else f"{name}/added{k}"
                 yield helper.make_node("Add", [total, found], [added], name=f"{node.name}/{added}")
                 found = added
             total = found
+
+    def _cut_out(self, name: str, output: str, axis: int, part: Range, node_name: str) -> NodeProto:
+        """Returns the node that takes a range of a tensor, in the form of the model's opset."""
+        if self._opset < SLICE_OPERANDS:
+            start, end = part
+            return helper.make_node("Slice", [name], [output], name=node_name, starts=[start], ends=[end], axes=[axis])
+        ends = [self._add(np.array([v], np.int64)) for v in (*part, axis)]
+        return helper.make_node("Slice", [name, *ends], [output], name=node_name)
+
+    @property
+    def _opset(self) -> int:
+        return next((o.version for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+
+    def _axis(self, name: str, axis: int) -> int:
+        """Returns an axis counted from the first one, as early opsets want it, if the shape of the tensor is known."""
+        graph = self.proto.graph
+        values = (v for v in (*graph.input, *graph.value_info, *graph.output) if v.name == name)
+        rank = next((len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")), None)
+        return axis if rank is None else axis % rank
 
     def _piece(self, node: NodeProto, form: _Form, given: str, name: str, cols: Range, rows: Range | None) -> NodeProto:
         """Returns the layer for a range of outputs and of inputs; only the first inputs bring the bias."""
@@ -160,8 +186,11 @@ class Slicer:
             if k < len(node.input) and node.input[k]:
                 piece.input[k] = self._entries(node.input[k], cols)
         if form.bias is not None and form.bias < len(node.input) and node.input[form.bias]:
+            bias = self._entries(node.input[form.bias], cols)
             if rows is None or rows[0] == 0:
-                piece.input[form.bias] = self._entries(node.input[form.bias], cols)
+                piece.input[form.bias] = bias
+            elif node.op_type == "Gemm" and self._opset < GEMM_ALONE:
+                piece.input[form.bias] = self._add(np.zeros(self._shape(bias), np.float32))
             else:
                 del piece.input[form.bias :]
         return piece
@@ -197,6 +226,11 @@ class Slicer:
         maker = self._dequantised(name)
         found = self._initializers().get(name if maker is None else maker.input[0])
         return None if found is None else numpy_helper.to_array(found)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        found = self._constant(name)
+        assert found is not None, "slices are constants"
+        return found.shape
 
     def _initializer(self, name: str) -> Array:
         return numpy_helper.to_array(self._initializers()[name])

@@ -1,0 +1,71 @@
+"""Throughput of several chips beside one chip of the same cores: `make bench-chips`.
+
+Each model is compiled for 144 cores of `bench` (BERT-base: 192) as one chip, and as two and four chips with links of 5,
+50 and 500 ns a flit, and simulated. The simulator has no contention, so where a link is used for more than all of the
+time, its capacity bounds the throughput: the last column is the lower of the two.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+from measure import ROOT
+
+sys.path.insert(0, str(ROOT))
+import models
+import raptor
+
+MODELS: Mapping[str, tuple[str, Mapping[str, Any], int]] = {
+    "resnet50": ("resnet50", {}, 144),
+    "bert-base": ("bert_tiny", {"depth": 12, "dim": 768, "heads": 12}, 192),
+}
+"""Model, its options, and cores of all chips together."""
+
+LINK_PJ = 13_000
+
+
+def measured(model: Path, out: Path, **chip: Any) -> str:
+    """Compiles and simulates; returns latency, throughput, the busiest link, what it allows, and seconds."""
+    start = time.process_time()
+    raptor.compile(model, arch="bench", **chip).save(out, stream_format="pim", weight_format="npz", force=True)
+    seconds = time.process_time() - start
+    found = raptor.simulate(out, mode="throughput")
+    latency_ms = (raptor.simulate(out).latency_ns or 0.0) / 1e6
+    rate = 1e9 / (found.interval_ns or 1.0)
+    used = max((link.share for link in found.links), default=0.0)
+    bound = rate / max(1.0, used)
+    return f"{latency_ms:.3f} | {rate:.1f} | {used:.1%} | {bound:.1f} | {seconds:.0f}"
+
+
+def rows(name: str, counts: list[int], links: list[str], folder: Path) -> Iterator[str]:
+    """Yields a row for one chip, and for each number of chips and link."""
+    kind, options, cores = MODELS[name]
+    onnx.save(models.build(kind, **options), folder / "model.onnx")
+    for count in counts:
+        for link in links if count > 1 else ["-"]:
+            chips = {"chips": count, "link": f"{link}:{LINK_PJ}"} if count > 1 else {}
+            found = measured(folder / "model.onnx", folder / "out", cores=cores // count, **chips)
+            yield f"| {name} | {count} x {cores // count} | {link} | {found} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--chips", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--links", nargs="+", default=["5", "50", "500"], help="ns of a flit")
+    args = parser.parse_args()
+    print("| model | cores | link ns | latency ms | samples/s | busiest link | at most | CPU s |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    for name in args.models:
+        with tempfile.TemporaryDirectory() as folder:
+            for row in rows(name, args.chips, args.links, Path(folder)):
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Measure what mixed precision saves, beside a published search: `make bench-mixed`.
+
+The search of cim-aq (arXiv 2601.21737) publishes bits of weights and inputs for each layer of VGG-16, and what they
+save by its own table of latencies: one engine, layer after layer, in which each write and each product of a tile takes
+its turn. Here the same policy runs as a program on a chip that holds all weights, in the simulator. ONNX has 4 and 8
+bits, so widths between are rounded up.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import onnx
+from measure import ROOT
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(ROOT))
+import models
+import raptor
+from raptor.frontend.fixed import Fixed
+from raptor.quantise import Policy
+from raptor.quantise.choice import Choice
+from raptor.quantise.narrow import layers_of
+from raptor.quantise.static import Calibrated, Given, calibrate
+
+CELL_BITS, SIDE, WRITE_US, PRODUCT_US = 4, 256, 56.0, 1.4
+"""The engine of the publication: crossbars of 256 x 256 cells of 4 bits; a write of one, and a product bit by bit."""
+PUBLISHED: Mapping[str, tuple[Sequence[int], Sequence[int]]] = {
+    "vgg16": ((8, *(4,) * 12, 8, 4, 8), (8, 7, 6, 3, 5, 4, 4, 6, 4, 2, 6, 3, 7, 8, 7, 8)),
+}
+"""Bits of weights and of inputs of each layer: VGG-16, at most 5 points of accuracy lost before it is trained again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A layer as a product: rows and columns of its matrix, and vectors that it multiplies."""
+
+    rows: int
+    cols: int
+    vectors: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=224, help="pixels of a side of the image")
+    parser.add_argument("--width", type=float, default=1.0, help="share of the channels")
+    parser.add_argument("--cores", type=int, default=144, help="cores of the chip")
+    args = parser.parse_args()
+    chip = {"xbar": SIDE, "cell_bits": CELL_BITS, "cores": args.cores}
+    table = Table(box=None, title="Latency and energy with 8 bits everywhere, over those of a policy")
+    for name in ("model", "policy", "table of the publication", "latency", "energy"):
+        table.add_column(name, justify="left" if name in ("model", "policy") else "right")
+    for name, (weights, inputs) in PUBLISHED.items():
+        model = models.build(name, image_size=args.size, width=args.width)
+        choice = Choice(per_channel=True)
+        source = calibrate(model, choice, Given(None, 0, 1, Fixed({}, {}, {})), any_bits=True)
+        for row in rows(name, source, list(shapes(model)), weights, inputs, chip):
+            table.add_row(*row)
+            print(*row, flush=True)
+    Console().print(table)
+
+
+def rows(
+    name: str,
+    source: Calibrated,
+    layers: Sequence[Shape],
+    weights: Sequence[int],
+    inputs: Sequence[int],
+    chip: Mapping[str, Any],
+) -> Iterator[tuple[str, ...]]:
+    names = [*layers_of(source.base)]
+    eights = [8] * len(names)
+    base = simulated(source, Policy(), chip)
+    cases = {"as published": (weights, inputs), "weights alone": (weights, eights), "inputs alone": (eights, inputs)}
+    for case, (w, a) in cases.items():
+        found = simulated(source, policy(names, w, a), chip)
+        table = table_us(layers, eights, eights) / table_us(layers, w, a)
+        yield name, case, f"{table:.3f}", *(f"{b / f:.3f}" for b, f in zip(base, found, strict=True))
+
+
+def policy(names: Sequence[str], weights: Sequence[int], inputs: Sequence[int]) -> Policy:
+    """Returns the policy with the bits that ONNX has: at least as many."""
+    return Policy(
+        weights={n: 4 for n, bits in zip(names, weights, strict=True) if bits <= 4},
+        inputs={n: 4 for n, bits in zip(names, inputs, strict=True) if bits <= 4},
+    )
+
+
+def simulated(source: Calibrated, bits: Policy, chip: Mapping[str, Any]) -> tuple[float, float]:
+    """Returns the latency and the energy of a program."""
+    found = raptor.compile(source.quantised(bits), **chip).simulate()
+    return found.latency_ns, found.energy_pj
+
+
+def table_us(layers: Sequence[Shape], weights: Sequence[int], inputs: Sequence[int]) -> float:
+    """Returns the latency by the table of the publication, with weights as differences of two columns."""
+    total = 0.0
+    for layer, w, a in zip(layers, weights, inputs, strict=True):
+        tiles = ceil(2 * layer.cols * ceil(w / CELL_BITS) / SIDE) * ceil(layer.rows / SIDE)
+        total += tiles * (WRITE_US + layer.vectors * a * PRODUCT_US)
+    return total
+
+
+def shapes(model: onnx.ModelProto) -> Iterator[Shape]:
+    """Yields the layers of a model with convolutions and dense layers, in their order."""
+    found = onnx.shape_inference.infer_shapes(model).graph
+    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*found.value_info, *found.output)}
+    constants = {t.name: t.dims for t in found.initializer}
+    for node in found.node:
+        if node.op_type == "Conv":
+            out, inner, *kernel = constants[node.input[1]]
+            height, width = sizes[node.output[0]][2:]
+            yield Shape(inner * kernel[0] * kernel[1], out, height * width)
+        elif node.op_type == "Gemm":
+            out, inner = constants[node.input[1]]
+            yield Shape(inner, out, 1)
+
+
+if __name__ == "__main__":
+    main()

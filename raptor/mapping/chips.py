@@ -1,0 +1,285 @@
+"""Several chips: layers become stages, one for each chip, so that the slowest stage takes least time.
+
+A stage is a range of layers with what follows them, and has the cores of one chip. A link is a stage, too: it takes the
+time of all flits that cross it. Where the model is cut is found by dynamic programming over the stages' estimated
+times, for which each range is mapped as it would be on a chip of its own.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+
+from raptor.common.errors import CapacityError
+from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Rename
+from raptor.graph.part import Shapes, subgraph
+from raptor.mapping.crossing import crossing_flits, messages_of, size_flits
+from raptor.mapping.decision import ByLine, Decision, Layer, LineUnfolding, OnVectorUnit, filter_key, moved
+from raptor.mapping.estimate import estimate_lowered, least_xbars
+from raptor.mapping.knobs import Knobs
+from raptor.mapping.known import Known, layer_plans
+from raptor.mapping.stages import Problem
+from raptor.mapping.streaming import cut_channels, is_streamed, line_parts
+from raptor.mapping.token_cores import constants_of
+from raptor.target.arch import Target
+
+Found = tuple[dict[str, Layer], ByLine]
+SLACK = 1.03
+"""Factor on the time of the slowest stage within which the cuts with the fewest flits over links are taken."""
+
+MOST_USED = 0.7
+"""Part of the time for which a link may be used: beyond, flits wait for each other, which no simulator tells."""
+
+MapLines = Callable[[Graph, Target, Collection[str]], Found | None]
+"""Maps a graph to cores numbered from 0; the tensors named come from other chips. None if they do not fit."""
+
+
+def map_chips(
+    graph: Graph, arch: Target, knobs: Knobs, known: Known, map_lines: MapLines, whole: Found | None
+) -> Found | None:
+    """Maps a graph by lines to the chips of a target: all chips as one, or where links are too dear a stage on each.
+
+    `whole`: the decision that takes all chips as one, if there is one. Where its links can carry what it sends, it is
+    kept: its layers share the cores best. (ResNet-50 on four chips of 36 cores, 50 ns a flit: 379 samples/s. With
+    stages it had 174, as the last stage shares cores between its last layers.)
+    """
+    chips = Chips(graph, arch, knobs, known, map_lines)
+    if whole is not None and not chips.is_crowded(whole):
+        return whole
+    staged = chips.best(0.0 if whole is None else chips.time_ns(whole))
+    found = [one for one in (staged, whole) if one is not None]
+    return min(found, key=chips.time_ns, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Estimates of a stage: time between two samples, and flits of a sample that it reads from stages before.
+
+    `busiest`: flits from and to other stages of the core that has most.
+    """
+
+    interval_ns: float
+    flits: int
+    busiest: float
+
+
+@dataclass(slots=True, eq=False)
+class Chips:
+    """Stages of a graph on equal chips."""
+
+    graph: Graph
+    arch: Target
+    knobs: Knobs
+    known: Known
+    map_lines: MapLines
+    unit_of: dict[str, int] = field(init=False)
+    shapes: Shapes = field(init=False)
+    work_ns: list[float] = field(init=False)
+    _mapped: dict[object, Stage | None] = field(default_factory=dict[object, Stage | None])
+
+    def __post_init__(self) -> None:
+        self.unit_of, self.shapes = units_of(self.graph), Shapes.of_all(self.graph)
+        self.work_ns = list(accumulate(self._work_ns(), initial=0.0))
+
+    def best(self, limit_ns: float) -> Found | None:
+        """Returns the stages of which the slowest takes least time, and of about equal ones those with least to send.
+
+        Cuts that share the work evenly are enough if none of their stages takes longer than `limit_ns`.
+        """
+        count = 1 + max(self.unit_of.values(), default=0)
+        problem = Problem(count, self.cuts(count), self.arch.chips, self.cost_ns, self.least_ns)
+        if problem.evenly() > limit_ns:
+            slowest = problem.slowest()
+            if slowest is None:
+                return None
+            limit_ns = slowest[1] * SLACK
+        found = problem.fewest(self.moved, self.least_flits, limit_ns)
+        assert found is not None, "the stages of which the slowest takes least time are within the limit"
+        return self.joined(list(pairwise([0, *found[0], count])))
+
+    def is_crowded(self, found: Found) -> bool:
+        """Tells whether a link would need more time for a sample than the busiest core."""
+        layers, flow = found
+        links, _ = crossing_flits(self.graph, layers, flow, self.arch)
+        return max(links, default=0.0) * self._flit_ns > self._interval_ns(found, {})
+
+    def _interval_ns(self, found: Found, more_ns: Mapping[int, float]) -> float:
+        decision = Decision("rows", 1, found[1], found[0])
+        return estimate_lowered(self.graph, decision, self.arch, self.known, more_ns).interval_ns
+
+    def time_ns(self, found: Found) -> float:
+        """Estimates the time between samples: that of the busiest core, or of the busiest link if that is longer."""
+        layers, flow = found
+        links, busy = crossing_flits(self.graph, layers, flow, self.arch)
+        moved_ns = {core: flits * self._flit_ns for core, flits in busy.items()}
+        return max(self._interval_ns(found, moved_ns), self.link_ns(max(links, default=0.0)))
+
+    def link_ns(self, flits: float) -> float:
+        """Returns the least time between samples with which a link carries so many flits of each."""
+        return flits * self._flit_ns / MOST_USED
+
+    @property
+    def _flit_ns(self) -> float:
+        """Time of a flit over a link."""
+        return self.arch.file.chips.link_ns if self.arch.file.chips else 0.0
+
+    @property
+    def chip(self) -> Target:
+        return self.arch.with_places(range(self.arch.cores_per_chip))
+
+    def part(self, first: int, last: int) -> Graph:
+        return subgraph(self.graph, self.unit_of, range(first, last))
+
+    def mapped(self, part: Graph) -> Found | None:
+        """Maps a stage to a chip; None if it does not fit, or computes attentions without cores of their own."""
+        if least_xbars(part, self.arch) > self.arch.cores_per_chip * self.arch.xbars_per_core:
+            return None
+        try:
+            found = self.map_lines(part, self.chip, frozenset(part.inputs).difference(self.graph.inputs))
+        except CapacityError:
+            return None
+        attends = any(isinstance(node.operator, Dot) for node in part.nodes)
+        return None if found is None or (attends and not found[1].products) else found
+
+    def stage(self, first: int, last: int) -> Stage | None:
+        """Returns the stage of some units; None if it does not fit a chip."""
+        part = self.part(first, last)
+        shape = self.shapes.of(part), len(part.inputs) - len(self._fed(part))
+        if shape not in self._mapped:
+            found = self.mapped(part)
+            self._mapped[shape] = None if found is None else self._estimated(part, found)
+        return self._mapped[shape]
+
+    def cost_ns(self, first: int, last: int) -> float:
+        """Returns the time of a stage, or of the link before it if that is longer; infinite if it does not fit."""
+        stage = self.stage(first, last)
+        return math.inf if stage is None else max(stage.interval_ns, self.link_ns(self.flits(first, last)))
+
+    def flits(self, first: int, last: int) -> int:
+        """Returns the flits over the link before a stage: what it reads, and what it passes on to stages behind."""
+        stage, read = self.stage(first, last), self.part(first, last).inputs
+        assert stage is not None, "the stage fits"
+        return stage.flits + sum(
+            size_flits(self.graph, name, self.arch) for name in self.crossing(first) if name not in read
+        )
+
+    def moved(self, first: int, last: int) -> float:
+        """Returns what is to be small: these flits, and those of the busiest core, for which others wait."""
+        stage = self.stage(first, last)
+        return self.flits(first, last) + (0.0 if stage is None else stage.busiest)
+
+    def least_flits(self, first: int, _: int) -> int:
+        """Returns a lower bound of these flits: each tensor crosses once."""
+        return sum(size_flits(self.graph, name, self.arch) for name in self.crossing(first))
+
+    def _fed(self, part: Graph) -> list[str]:
+        return [name for name in part.inputs if name not in self.graph.inputs]
+
+    def _estimated(self, part: Graph, found: Found) -> Stage:
+        """Estimates a stage. Cores that get or send flits over links are busy for that, too.
+
+        The global memory is on the first chip, so constants cross links as well.
+        """
+        layers, flow = found
+        got, sent = messages_of(part, self._fed(part), layers, flow, self.arch)
+        moved = {core: got.get(core, 0.0) + sent.get(core, 0.0) for core in {*got, *sent}}
+        moved_ns = {core: flits * self._flit_ns for core, flits in moved.items()}
+        times = estimate_lowered(part, Decision("rows", 1, flow, layers), self.chip, self.known, moved_ns)
+        loaded = sum(count * _columns(layers.get(key)) for key, count in constants_of(part).items())
+        constants = loaded * self.arch.element_bytes // self.arch.network.flit_bytes
+        return Stage(times.interval_ns, int(sum(got.values())) + constants, max(moved.values(), default=0.0))
+
+    def least_ns(self, first: int, last: int) -> float:
+        """Returns a lower bound of the time of some units on one chip: their work, spread evenly."""
+        return (self.work_ns[last] - self.work_ns[first]) / self.arch.cores_per_chip
+
+    def _work_ns(self) -> list[float]:
+        found = [0.0] * (1 + max(self.unit_of.values(), default=0))
+        if any(isinstance(node.operator, Dot) for node in self.graph.nodes):
+            return found
+        for key, plans in layer_plans(self.graph, self.arch, self.knobs, known=self.known).items():
+            found[self.unit_of[key]] += min(plan.core_ns * plan.cores for plan in plans)
+        return found
+
+    def crossing(self, cut: int) -> list[str]:
+        """Returns the tensors made before a cut and read behind it."""
+        if cut == 0:
+            return []
+        behind = {n for node in self.graph.nodes if self.unit_of[node.output] >= cut for n in node.inputs}
+        found = [n for n in self.graph.tensors if n in behind and self.unit_of.get(n, cut) < cut]
+        views = {n.output: n.inputs[0] for n in self.graph.nodes if isinstance(n.operator, Move | Rename)}
+        return [n for n in found if views.get(n) not in found]
+
+    def cuts(self, count: int) -> set[int]:
+        """Returns where the graph can be cut: not where a stage would see other channels.
+
+        A graph with attentions is cut before the layers of an attention only: elsewhere more waits or passes by.
+        """
+        parts, rows = line_parts(self.graph, self.arch.xbar_rows), self.arch.xbar_rows
+
+        def alone(name: str) -> object:
+            image = self.graph.tensors[name].image
+            return cut_channels(image.channels, rows) if is_streamed(image) else None
+
+        together = list(self._together())
+        begun = {r.start for r, node in together if isinstance(node.operator, Dot)}
+        found = (begun or set(range(1, count))).difference({0}, *(set(r) - {r.start} for r, _ in together))
+        return {cut for cut in found if all(parts.get(n) == alone(n) for n in self.crossing(cut))}
+
+    def _together(self) -> Iterator[tuple[range, Node]]:
+        """Yields units that stay together: those of a product of computed tensors, or of a recurrent layer."""
+        since, begun = dict[str, int](), dict[str, int]()
+        for node in self.graph.nodes:
+            own = self.unit_of[node.output]
+            recurrent = isinstance(node.operator, Filter) and bool(node.operator.key)
+            if isinstance(node.operator, Filter):
+                since[node.output] = first = begun.setdefault(filter_key(node), own)
+            else:
+                since[node.output] = first = min((since[n] for n in node.inputs if n in since), default=own)
+            if recurrent or isinstance(node.operator, Dot):
+                yield range(first, own + 1), node
+
+    def joined(self, stages: list[tuple[int, int]]) -> Found:
+        """Returns the layers and the flow of all stages, each on the cores of its chip."""
+        layers: dict[str, Layer] = {}
+        flows: list[ByLine] = []
+        for number, (first, last) in enumerate(stages):
+            found = self.mapped(self.part(first, last))
+            assert found is not None, "the stage was mapped before"
+            base = number * self.arch.cores_per_chip
+            layers |= {k: x if isinstance(x, OnVectorUnit) else moved(x, base) for k, x in found[0].items()}
+            flows.append(moved_flow(found[1], base))
+        loaders, products = dict(flows[0].loaders), dict(flows[0].products)
+        for flow in flows:
+            loaders |= flow.loaders
+            products |= flow.products
+        return layers, replace(
+            flows[0],
+            loaders=loaders,
+            products=products,
+            makes_constants=any(flow.makes_constants for flow in flows),
+        )
+
+
+def _columns(layer: Layer | None) -> int:
+    """Returns the cores that compute the same outputs of a layer, for other pixels."""
+    return len(layer.grid.cols) if isinstance(layer, LineUnfolding) else 1
+
+
+def moved_flow(flow: ByLine, base: int) -> ByLine:
+    """Returns a flow with its cores counted from `base`."""
+    loaders = {n: tuple((cols, core + base) for cols, core in pairs) for n, pairs in flow.loaders.items()}
+    products = {n: moved(grid, base) for n, grid in flow.products.items()}
+    return replace(flow, loaders=loaders, products=products)
+
+
+def units_of(graph: Graph) -> dict[str, int]:
+    """Returns the unit of each node's output: a layer with what follows it, numbered in the order of the graph."""
+    found: dict[str, int] = {}
+    keys: dict[str, int] = {}
+    for node in graph.nodes:
+        before = max((found[n] for n in node.inputs if n in found), default=0)
+        if isinstance(node.operator, Filter):
+            before = max(before, keys.setdefault(filter_key(node), len(keys)))
+        found[node.output] = before
+    return found

@@ -1,0 +1,63 @@
+"""Policies: the bits of single layers, as a file that `raptor quantize` reads and writes."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from raptor.common import arguments, storage
+from raptor.common.strict import Items, Named, Schema
+
+Operand = Literal["weights", "inputs"]
+Goal = Literal["latency", "energy"]
+WeightBits = Literal[4, 8]
+InputBits = Literal[4, 8, 16]
+
+UNITS: Mapping[Goal, str] = {"latency": "ns", "energy": "pJ"}
+_LIMIT_BYTES = 2**22
+
+
+class Policy(Schema):
+    """Bits of single layers by their names. Layers that are not named have the bits of all others."""
+
+    version: Literal[1] = 1
+    weights: Named[WeightBits] = Field(default={}, description="bits of the weights of a layer")
+    inputs: Named[InputBits] = Field(default={}, description="bits of the integers that a layer reads")
+
+    def to_json(self) -> bytes:
+        """Returns the bytes of the file."""
+        return storage.to_json(self)
+
+
+class Step(Schema):
+    """A step of the search that is part of the result, in the order in which it was taken."""
+
+    layer: str
+    operand: Operand
+    bits: int
+    cost: float = Field(description="latency in ns, or energy in pJ, after this step and those before it")
+    noise: float = Field(description="noise at the outputs that this step alone adds, as a share of their squares")
+
+
+class PolicySearch(Schema):
+    """Result of a search: the policy, and what its program costs in the simulator."""
+
+    goal: Goal
+    budget: float = Field(description="wanted share of the cost with 8 bits everywhere")
+    base: float = Field(description="cost with 8 bits everywhere: latency in ns, or energy of a sample in pJ")
+    reached: float = Field(description="the same of the policy")
+    policy: Policy
+    steps: Items[Step]
+    compiled: int = Field(description="programs that were compiled and simulated")
+
+    @property
+    def ratio(self) -> float:
+        return self.reached / self.base
+
+
+def parse_policy(value: object) -> Policy:
+    """Returns a policy, that of a search, or that of a file. Raises `UserError` that names the field at fault."""
+    if isinstance(value, Policy | PolicySearch):
+        return value if isinstance(value, Policy) else value.policy
+    file = arguments.path("policy", value, expected="a file, or a policy that was found")
+    return storage.read(Policy, file.parent, file.name, limit_bytes=_LIMIT_BYTES)

@@ -1,0 +1,136 @@
+"""Accuracy on the page: chips side by side, each layer, and accuracy over settings of a sweep."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raptor.reporting.facts import Facts
+from raptor.reporting.figure import PALETTE, Figure, axis
+from raptor.reporting.tables import Cell, Column, Table
+from validator.accuracy.report import AccuracyReport, Point
+from validator.crossbar.proof import LayerProof
+
+_NOTHING = Cell("", -1)
+
+
+def device_table(found: Sequence[AccuracyReport]) -> Table:
+    """Makes a row for each measurement."""
+    columns = (
+        Column("crossbars", "how products are computed, or the device", number=False),
+        Column("top-1", "share of samples that are classified rightly: mean of the chips"),
+        Column("95 %", "what other samples, or other chips, would give", number=False),
+        Column("top-5", "share of samples whose label is among the five largest scores", detail=True),
+        Column("agreement", "share of samples with the largest score where onnxruntime has it"),
+        Column("onnxruntime", "its top-1 on the same samples, optimisations off"),
+        Column("samples"),
+        Column("chips", "each with errors of its own"),
+        Column("lossless layers", "whose converters keep every sum, whatever the input"),
+        Column("settings", number=False),
+    )
+    return Table("accuracy-devices", columns, tuple(map(_device_row, found)))
+
+
+def _device_row(found: AccuracyReport) -> tuple[Cell, ...]:
+    interval = found.top1_of_chips or (found.chips[0].top1_interval if len(found.chips) == 1 else None)
+    kept = sum(p.is_lossless for p in found.converters)
+    return (
+        Cell(_name(found), _name(found)),
+        _share(found.top1),
+        Cell("" if interval is None else f"{interval.low:.1%} to {interval.high:.1%}", ""),
+        _share(found.top5),
+        _share(found.agreement),
+        _share(found.reference.top1 if found.reference else None),
+        Cell(f"{found.samples:,}", found.samples),
+        Cell(f"{len(found.chips)}", len(found.chips)),
+        Cell(f"{kept} of {len(found.converters)}", kept) if found.converters else _NOTHING,
+        Cell(_said(found), ""),
+    )
+
+
+def layer_table(facts: Facts) -> Table:
+    """Makes a row for each layer with matrices or a result that is compared, of each measurement on real crossbars."""
+    columns = (
+        Column("layer", number=False),
+        Column("crossbars", number=False),
+        Column("signal to noise", "dB, against exact products, on the first samples"),
+        Column("lose something", "columns of cells for which an input exists whose sum the converter does not keep"),
+        Column("largest sum", "of a column: all its rows get the largest digit"),
+        Column("bits needed", "of a converter that loses nothing"),
+        Column("rows at once", "driven at the same time"),
+        Column("passes", "how often a crossbar is read for one product", detail=True),
+        Column("matrices", detail=True),
+    )
+    order = {layer.name: k for k, layer in enumerate(facts.layers)}
+    rows = (row for one in facts.accuracies for row in _layer_rows(one, order))
+    return Table("accuracy-layers", columns, tuple(rows), folds=True)
+
+
+def _layer_rows(found: AccuracyReport, order: Mapping[str, int]) -> Iterator[tuple[Cell, ...]]:
+    """Yields a row for each layer, in the order of the model."""
+    proofs, noise = {p.layer: p for p in found.converters}, {n.node: n.snr_db for n in found.layers}
+    for layer in sorted({*noise, *proofs}, key=lambda name: (order.get(name, len(order)), name)):
+        proof = proofs.get(layer)
+        proved = (_NOTHING,) * 6 if proof is None else _proved(proof)
+        yield (Cell(layer, layer), Cell(_name(found), _name(found)), _decibels(noise.get(layer)), *proved)
+
+
+def _proved(proof: LayerProof) -> tuple[Cell, ...]:
+    numbers = (proof.largest, proof.needed_bits, proof.rows_at_once, proof.parts, proof.matrices)
+    lossy = Cell(f"{proof.losing:,} of {proof.columns:,}", proof.losing, proof.losing / (proof.columns or 1))
+    return (lossy, *(Cell(f"{n:,}", n) for n in numbers))
+
+
+def _decibels(value: float | None) -> Cell:
+    if value is None:
+        return _NOTHING
+    return Cell("no difference", np.finfo(float).max) if np.isposinf(value) else Cell(f"{value:.1f}", value)
+
+
+def _share(value: float | None) -> Cell:
+    return _NOTHING if value is None else Cell(_percent(value), value, value)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _name(found: AccuracyReport) -> str:
+    return found.crossbar if found.device is None else f"{found.device} ({found.crossbar})"
+
+
+def _said(found: AccuracyReport) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.settings.items()) or "exact products"
+
+
+def sweep(found: AccuracyReport, name: str) -> Figure:
+    """Draws accuracy over the first setting of a sweep, a line for each combination of the others."""
+    measured = found.sweep[0].top1 is not None
+    across, *others = found.sweep[0].settings
+    lines: dict[str, list[Point]] = {}
+    for point in found.sweep:
+        lines.setdefault(", ".join(f"{other} {point.settings[other]}" for other in others), []).append(point)
+    traces = [_trace(label, points, across, k, measured) for k, (label, points) in enumerate(lines.items())]
+    layout = {
+        "xaxis": axis(across.replace("_", " "), type="category"),
+        "yaxis": axis("top-1, %" if measured else "agreement with onnxruntime, %", rangemode="tozero"),
+        "title": {"text": f"{_name(found)}, {found.samples:,} samples"},
+    }
+    return Figure(name, traces, layout)
+
+
+def _trace(name: str, points: Sequence[Point], across: str, number: int, measured: bool) -> dict[str, Any]:
+    heights = [100 * (p.top1 if p.top1 is not None else p.agreement) for p in points]
+    bars = {
+        "array": [100 * p.interval.high - y if p.interval else 0 for p, y in zip(points, heights, strict=True)],
+        "arrayminus": [y - 100 * p.interval.low if p.interval else 0 for p, y in zip(points, heights, strict=True)],
+    }
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name or across.replace("_", " "),
+        "x": [p.settings[across] for p in points],
+        "y": heights,
+        "error_y": {"type": "data", "symmetric": False, "thickness": 1, **bars} if measured else {"visible": False},
+        "line": {"color": PALETTE[number % len(PALETTE)]},
+    }

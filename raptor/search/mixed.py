@@ -1,0 +1,232 @@
+"""Mixed precision by search: layers get fewer bits until the program is as fast, or needs as little energy, as wanted.
+
+Each step lowers the weights or the input of one layer to 4 bits: where the simulator saves the most for the noise that
+it costs at the outputs. At the end, steps that are not needed any more are taken back, the noisiest first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+from raptor import frontend, pipeline
+from raptor.codegen import Streams
+from raptor.common import arguments
+from raptor.common.collector import without_collector
+from raptor.common.errors import CapacityError, UnsupportedError, UserError
+from raptor.common.options import parse_dims, parse_named, parse_shapes
+from raptor.common.spelling import option
+from raptor.driver import Driver
+from raptor.frontend.fixed import Fixed
+from raptor.mapping.rows import map_rows
+from raptor.pim import PimProgram
+from raptor.quantise.choice import NO_POLICY, parse
+from raptor.quantise.cost import OutputNoise
+from raptor.quantise.narrow import narrowable
+from raptor.quantise.policy import UNITS, Goal, Operand, Policy, PolicySearch, Step
+from raptor.quantise.static import Calibrated, Given, calibrate
+from raptor.search.mappings import figure_of
+from raptor.spatial.orders import BALANCED
+from raptor.target import arch as architectures
+from raptor.target.arch import Target
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+GOAL: arguments.OneOf[Goal] = arguments.OneOf("budget", get_args(Goal))
+BITS = 4
+"""The bits to which a layer is lowered from 8: onnxruntime's quantiser has no others below."""
+LEAST_LOSS = 1e-9
+"""Share of noise of which no less is counted, so that a step without noise has a finite gain for it."""
+
+
+class Move(NamedTuple):
+    """A layer, and which of its operands has fewer bits."""
+
+    layer: str
+    operand: Operand
+
+
+Moves = tuple[Move, ...]
+
+
+def search_policy(
+    model: "str | Path | ModelProto",
+    *,
+    budget: Mapping[str, float],
+    xbar: int | tuple[int, int] | str | None = None,
+    cores: int | None = None,
+    xbars_per_core: int | None = None,
+    cell_bits: int | None = None,
+    arch: str | Path | None = None,
+    fields: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    scheme: str = "s8s8",
+    per_channel: bool = False,
+    seed: int = 0,
+    samples: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    driver: Driver | None = None,
+) -> PolicySearch:
+    """Searches for the layers that get 4 bits, so that the program meets a budget with little noise.
+
+    `budget` is {"latency": 0.7} or {"energy": 0.7}: a share of what 8 bits everywhere take on the chip, which `xbar`,
+    `cores`, `xbars_per_core`, `cell_bits`, `arch` and `fields` describe as in `compile`. The other options are those of
+    `quantize`, which makes the model of a policy. `driver` is told what is tried.
+
+    Raises `UserError` with the least that was reached if that is more than the budget.
+    """
+    (goal, share), told = _budget(budget), _told(driver)
+    chip = architectures.load(
+        arch,
+        xbar=xbar,
+        cores=cores,
+        xbars_per_core=xbars_per_core,
+        cell_bits=cell_bits,
+        element_bits=8,
+        fields=parse_named("fields", fields),
+    )
+    choice = parse(scheme, 8, 8, per_channel, NO_POLICY)
+    fixed = Fixed(parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants))
+    source = calibrate(model, choice, Given(data, seed, samples, fixed), any_bits=True)
+    return _Search(source, chip, goal, told).run(share)
+
+
+def _budget(value: object) -> tuple[Goal, float]:
+    named = arguments.by_name("budget", value, "a share by its goal, such as {'latency': 0.7}")
+    if len(named) != 1:
+        raise UserError(f"{option('budget')}: expected one goal, got {len(named)}")
+    (name, share), *_ = named.items()
+    found = arguments.finite("budget", share, 0)
+    if not 0 < found < 1:
+        raise UserError(f"{option('budget', {name: share})}: expected a share between 0 and 1, such as 0.7")
+    return GOAL.parse(name), found
+
+
+def _told(driver: object) -> Callable[[str], None]:
+    """Returns what is called with the name of each trial."""
+    if not isinstance(driver, Driver | None):
+        raise arguments.fault("driver", driver, "a raptor.driver.Driver")
+    return (driver or Driver()).started
+
+
+def policy_of(moves: Sequence[Move]) -> Policy:
+    """Returns the policy in which these operands have fewer bits."""
+    return Policy(
+        weights={m.layer: BITS for m in moves if m.operand == "weights"},
+        inputs={m.layer: BITS for m in moves if m.operand == "inputs"},
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search. `costs`: what programs cost, by the moves that make them."""
+
+    source: Calibrated
+    chip: Target
+    goal: Goal
+    told: Callable[[str], None]
+    costs: dict[frozenset[Move], float] = field(default_factory=dict[frozenset[Move], float])
+
+    def run(self, share: float) -> PolicySearch:
+        base = self.cost(())
+        noise = self._noise()
+        gains = {m: base - self.cost((m,)) for m in noise}
+        taken, limit = (), share * base
+        while self.cost(taken) > limit:
+            best = self._best(taken, gains, noise)
+            if best is None:
+                raise UserError(self._too_little(share, base))
+            taken = (*taken, best)
+        taken = self._needed(taken, limit, noise)
+        steps = tuple(
+            Step(layer=m.layer, operand=m.operand, bits=BITS, cost=self.cost(taken[: i + 1]), noise=noise[m])
+            for i, m in enumerate(taken)
+        )
+        return PolicySearch(
+            goal=self.goal,
+            budget=share,
+            base=base,
+            reached=self.cost(taken),
+            policy=policy_of(taken),
+            steps=steps,
+            compiled=len(self.costs),
+        )
+
+    def _too_little(self, share: float, base: float) -> str:
+        moves, least = min(self.costs.items(), key=lambda entry: entry[1])
+        return (
+            f"{option('budget', {self.goal: share})}: the least that was reached is {least / base:.3f}, with {BITS} "
+            f"bits in {len(moves)} of {len(self._moves())} weights and inputs of layers: {least:.6g} of {base:.6g} "
+            f"{UNITS[self.goal]}; take a larger share, or a chip on which products take more of the time"
+        )
+
+    def _moves(self) -> Moves:
+        found = narrowable(self.source.base)
+        return tuple(Move(name, operand) for name, operands in found.items() for operand in operands)
+
+    def _noise(self) -> dict[Move, float]:
+        """Returns the share of noise at the outputs that each move alone adds."""
+        outputs = OutputNoise(self.source.prepared.proto, self.source.samples)
+        without = outputs.share(self.source.quantised(Policy()))
+        found: dict[Move, float] = {}
+        for move in self._moves():
+            self.told(f"noise of {move.layer}")
+            with_it = outputs.share(self.source.quantised(policy_of((move,))))
+            found[move] = max(with_it - without, LEAST_LOSS)
+        return found
+
+    def _best(self, taken: Moves, gains: dict[Move, float], noise: Mapping[Move, float]) -> Move | None:
+        """Returns the move that saves the most for its noise, after those that are taken; updates `gains`.
+
+        What a move saves changes little from step to step, so only moves are tried again that were good before, as long
+        as one of them is the best; all are if none of these saves anything. Then the one that costs the least is
+        returned, as it may make way for others; None if no move is left, or none fits the chip.
+        """
+        left, tried = [m for m in noise if m not in taken], set[Move]()
+
+        def worth(move: Move) -> tuple[float, float]:
+            gain = gains[move]
+            return (gain / noise[move], gain) if gain > 0 else (0.0, gain)
+
+        while untried := [m for m in left if m not in tried]:
+            best = max(left, key=worth)
+            if best in tried and gains[best] > 0:
+                return best
+            move = max(untried, key=worth)
+            gains[move] = self.cost(taken) - self.cost((*taken, move))
+            tried.add(move)
+        best = max(left, key=worth, default=None)
+        return None if best is None or gains[best] == -inf else best
+
+    def _needed(self, taken: Moves, limit: float, noise: Mapping[Move, float]) -> Moves:
+        """Returns the moves without which the budget is not met."""
+        for move in sorted(taken, key=lambda m: -noise[m]):
+            without = tuple(m for m in taken if m != move)
+            if self.cost(without) <= limit:
+                taken = without
+        return taken
+
+    def cost(self, moves: Moves) -> float:
+        """Returns what the program of a policy costs in the simulator; infinite if the chip cannot have it."""
+        key = frozenset(moves)
+        if key not in self.costs:
+            self.told(f"program {len(self.costs) + 1}: {BITS} bits in {len(key)} places")
+            try:
+                self.costs[key] = self._simulated(self.source.quantised(policy_of(moves)))
+            except (CapacityError, UnsupportedError):
+                if not moves:
+                    raise
+                self.costs[key] = inf
+        return self.costs[key]
+
+    def _simulated(self, model: "ModelProto") -> float:
+        """Compiles a model as `compile` does by default, but does not verify, and simulates it."""
+        driver = Driver(verified=False)
+        with without_collector():
+            graph = pipeline.prepare(frontend.load(model).graph, self.chip, driver=driver)
+            values = pipeline.run(graph, map_rows(graph, self.chip), self.chip, aim=BALANCED, driver=driver)
+            return figure_of(values[PimProgram], values[Streams], self.chip, self.goal)

@@ -1,0 +1,147 @@
+"""Work in a copy of the process: results and errors come back whole, and wrong programs are never written."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import raptor
+from raptor import pim, pipeline
+from raptor.common.beside import Beside, Copy
+from raptor.common.errors import CapacityError, InternalError
+from raptor.common.lock import locked
+from raptor.driver import Driver
+from raptor.pim import PimProgram
+from raptor.target.arch import Target
+from tests.pipeline import conv_model
+
+MODEL = conv_model((1, 3, 4, 4), 3)
+
+
+def _fail() -> None:
+    raise CapacityError("cores", 11, 10, where="layer conv", levers=("--cores 11",))
+
+
+def _end() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_first_error_comes_back_whole():
+    with Beside() as beside:
+        beside.add(lambda: None)
+        beside.add(_fail)
+        beside.add(_end)
+        beside.start()
+        with pytest.raises(CapacityError, match="layer conv") as caught:
+            beside.finish()
+        beside.finish()  # nothing is left
+    assert caught.value.needed == 11
+
+
+def test_a_result_comes_from_another_process():
+    with Copy(os.getpid) as copy:
+        assert copy.result() != os.getpid()
+    with Copy(lambda: np.arange(100_000)) as copy:  # more than a pipe holds
+        np.testing.assert_array_equal(copy.result(), np.arange(100_000))
+
+
+def test_checks_run_here_if_their_process_is_killed():
+    here = os.getpid()
+    with Beside() as beside:
+        beside.add(lambda: _end() if os.getpid() != here else None)
+        beside.add(_fail)
+        beside.start()
+        with pytest.raises(CapacityError):
+            beside.finish()
+
+
+def test_checks_run_here_if_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch):
+    def full() -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "fork", full)
+    before = len(os.listdir("/proc/self/fd"))
+    with Beside() as beside:
+        beside.add(_fail)
+        beside.start()
+        with pytest.raises(CapacityError):
+            beside.finish()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_end_of_the_block_ends_the_process_of_the_checks():
+    with Beside() as beside:
+        beside.add(signal.pause)
+        beside.start()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_the_copy_of_a_killed_process_ends_and_keeps_nothing_locked(tmp_path: Path):
+    program = (
+        "import signal\n"
+        "from pathlib import Path\n"
+        "from raptor.common.beside import Copy\n"
+        "from raptor.common.lock import locked\n"
+        f"with locked(Path({str(tmp_path / "out")!r})), Copy(signal.pause) as copy:\n"
+        "    print(copy.at[0], flush=True)\n"
+        "    signal.pause()\n"
+    )
+    with subprocess.Popen((sys.executable, "-c", program), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        copy = int(process.stdout.readline())
+        process.kill()
+        assert process.stdout.read() == ""  # the copy held the pipe, too
+    assert not _runs(copy)
+    with locked(tmp_path / "out"):
+        pass
+
+
+def _runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"  # nobody has asked for how it ended
+
+
+def _swapped(program: PimProgram) -> PimProgram:
+    """Returns a program in which all buffers of each core have the address 0."""
+    assert isinstance(program, PimProgram)
+    for core in program.cores.values():
+        assert core.addresses is not None
+        core.addresses[:] = np.zeros_like(core.addresses)
+    return program
+
+
+def _plant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the pass `allocate` return what is wrong."""
+
+    def allocate(program: PimProgram, arch: Target) -> PimProgram:
+        return _swapped(pim.allocate(program, arch))
+
+    passes = tuple(allocate if step.__name__ == "allocate" else step for step in pipeline.LOWERING)
+    monkeypatch.setattr(pipeline, "LOWERING", passes)
+
+
+def test_nothing_is_written_of_a_program_that_is_found_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    _plant(monkeypatch)
+    with Beside() as beside:
+        program = raptor.compile(MODEL, xbar=16, xbars_per_core=4, cores=4, driver=Driver(beside=beside))
+        with pytest.raises(InternalError, match=r"^allocate failed after .*pim: core 0"):
+            program.save(tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_result_is_named_before_what_follows_from_it(monkeypatch: pytest.MonkeyPatch):
+    def generate(program: PimProgram, arch: Target) -> None:
+        raise IndexError
+
+    _plant(monkeypatch)
+    monkeypatch.setattr(pipeline, "LOWERING", (*pipeline.LOWERING[:-1], generate))
+    with Beside() as beside, pytest.raises(InternalError, match=r"^allocate failed"):
+        raptor.compile(MODEL, xbar=16, xbars_per_core=4, cores=4, driver=Driver(beside=beside))
