@@ -82,12 +82,13 @@ def test_the_end_of_the_block_ends_the_process_of_the_checks():
 
 
 def test_the_copy_of_a_killed_process_ends_and_keeps_nothing_locked(tmp_path: Path):
+    folder = tmp_path / "out"
     program = (
         "import signal\n"
         "from pathlib import Path\n"
         "from raptor.common.beside import Copy\n"
         "from raptor.common.lock import locked\n"
-        f"with locked(Path({str(tmp_path / "out")!r})), Copy(signal.pause) as copy:\n"
+        f"with locked(Path({str(folder)!r})), Copy(signal.pause) as copy:\n"
         "    print(copy.at[0], flush=True)\n"
         "    signal.pause()\n"
     )
@@ -97,7 +98,7 @@ def test_the_copy_of_a_killed_process_ends_and_keeps_nothing_locked(tmp_path: Pa
         process.kill()
         assert process.stdout.read() == ""  # the copy held the pipe, too
     assert not _runs(copy)
-    with locked(tmp_path / "out"):
+    with locked(folder):
         pass
 
 
