@@ -50,7 +50,7 @@ class Question:
 
 
 def resnet18(folder: Path) -> None:
-    onnx.save(models.build("resnet18", seed=0, width=0.5, image_size=64), folder / "resnet18.onnx")
+    onnx.save(models.build("resnet18", seed=0), folder / "resnet18.onnx")
 
 
 def digits(folder: Path) -> None:

@@ -78,7 +78,7 @@ class Decided:
     aim: Aim = STORED
 
     def __str__(self) -> str:
-        tried = (f"tried {t.name}: {t.fault or f'{t.cost:.10g}'}\n" for t in self.trials)
+        tried = (f"tried {t.name}: {t.fault or f'{t.figure:.10g}'}\n" for t in self.trials)
         return f"{self.decision}{''.join(tried)}"
 
 

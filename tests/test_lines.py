@@ -32,7 +32,8 @@ from raptor.mapping.line_unfolding import (
     line_blocks,
 )
 from raptor.pim import PimProgram
-from raptor.search.mappings import Objective, figure_of, search
+from raptor.search.cost import cost_for
+from raptor.search.mappings import Objective, search
 from raptor.target import isa
 from tests.frontend.support import make_model, node, random
 from tests.graphs import models as random_models
@@ -472,9 +473,9 @@ def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     for trial in tried:
         assert trial.decision
         built = pipeline.run(result.graph, trial.decision, result.arch)
-        assert trial.cost == figure_of(built[PimProgram], built[Streams], result.arch, objective)
+        assert trial.cost == cost_for(objective, built[PimProgram], built[Streams], result.arch)
     assert [trial.name for trial in tried[:2]] == ["rows", "raptor"]
-    assert best is min(tried, key=lambda trial: trial.cost).decision
+    assert best is min(tried, key=lambda trial: trial.figure).decision
     assert best.strategy != "raptor"
 
 
@@ -497,7 +498,7 @@ def test_layer_by_layer_is_the_same_work_in_another_order(tmp_path: Path):
     check(model, mapping=str(path), cores=60)
     by_layer = passes(model, mapping=str(path), cores=60)
     assert count_ops(by_layer.streams)["mvmul"] == count_ops(streamed.streams)["mvmul"]
-    costs = [figure_of(p.program, p.streams, p.arch, "latency") for p in (by_layer, streamed)]
+    costs = [cost_for("latency", p.program, p.streams, p.arch).latency_ns for p in (by_layer, streamed)]
     assert costs[0] > costs[1]
     ordered = by_layer.schedule.graph
     layers = [[n for n, _ in groupby(c.node for c in graph.computes)] for graph in (by_layer.spatial, ordered)]

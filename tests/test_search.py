@@ -76,6 +76,8 @@ def test_a_trial_costs_what_its_mapping_costs_alone(objective: Objective, strate
     (trial,) = (t for t in searched(objective).report.search if t.mapping == strategy)
     alone: dict[str, Any] = {"mapping": "raptor"} if strategy == "raptor" else {"optimize": objective, "effort": 1}
     assert trial.cost == cost(raptor.compile(lenet5(), **alone, **CHIP), objective)
+    figures = {"latency": trial.latency_ns, "throughput": trial.interval_ns, "energy": trial.energy_pj}
+    assert trial.cost == figures[objective]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

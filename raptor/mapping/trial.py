@@ -1,16 +1,41 @@
-"""Candidates that a search for a mapping tried."""
+"""Candidates that a search for a mapping tried, and what their programs cost."""
 
 from dataclasses import dataclass
+from math import inf
 
 from raptor.common.errors import CapacityError
+from raptor.common.options import Objective
 from raptor.mapping.decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """Latency of a sample in ns, interval between samples in ns, energy of a sample in pJ.
+
+    If one sample ran alone, the interval is its latency and the energy is that of this run; if several ran, both are
+    those of the steady state.
+    """
+
+    latency_ns: float
+    interval_ns: float
+    energy_pj: float
+
+    def figure(self, objective: Objective) -> float:
+        """Returns what an objective compares: the latency, the interval or the energy."""
+        return {"latency": self.latency_ns, "throughput": self.interval_ns, "energy": self.energy_pj}[objective]
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
-    """A candidate and its result: `cost` in ns or in pJ per sample, or the `fault` if it does not fit the chip."""
+    """A candidate of a search for `objective`, and what it costs, or the `fault` if it does not fit the chip."""
 
     name: str
+    objective: Objective
     decision: Decision | None = None
-    cost: float = float("inf")
+    cost: Cost | None = None
     fault: CapacityError | None = None
+
+    @property
+    def figure(self) -> float:
+        """What the search compares; infinite if it does not fit."""
+        return inf if self.cost is None else self.cost.figure(self.objective)

@@ -69,7 +69,12 @@ class TrialReport(Schema):
     """A mapping that `--optimize` tried."""
 
     mapping: str
-    cost: float | None = Field(description="ns a sample, with `--optimize energy` pJ; null: it does not fit")
+    cost: float | None = Field(
+        description="what is compared: ns a sample, with `--optimize energy` pJ; null: it does not fit"
+    )
+    latency_ns: float | None = Field(description="of a sample: alone with `--optimize latency`, else among others")
+    interval_ns: float | None = Field(description="between samples; equals the latency if one ran alone")
+    energy_pj: float | None = Field(description="of a sample, in the same simulation")
     fault: str = Field(description="why it does not fit the chip; empty if it does")
 
 
@@ -161,9 +166,19 @@ def make_report(
         layers=layers,
         cores=cores,
         warnings=warnings,
-        search=tuple(
-            TrialReport(mapping=t.name, cost=None if t.fault else t.cost, fault=str(t.fault or "")) for t in trials
-        ),
+        search=tuple(_tried(trial) for trial in trials),
+    )
+
+
+def _tried(trial: Trial) -> TrialReport:
+    cost = trial.cost
+    return TrialReport(
+        mapping=trial.name,
+        cost=None if cost is None else trial.figure,
+        latency_ns=None if cost is None else cost.latency_ns,
+        interval_ns=None if cost is None else cost.interval_ns,
+        energy_pj=None if cost is None else cost.energy_pj,
+        fault=str(trial.fault or ""),
     )
 
 

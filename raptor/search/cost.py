@@ -1,30 +1,20 @@
 """Time and energy of a program in memory, by the built-in simulator: what searches and studies compare."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from raptor.codegen import Streams
+from raptor.common.options import Objective
 from raptor.common.packages import require_own
+from raptor.mapping.trial import Cost
+from raptor.pim import PimProgram
 from raptor.target import isa
 from raptor.target.arch import Target
 
 STEADY_SAMPLES = 4
 """Samples that each core begins in a simulation of the steady state: of its throughput, and of its energy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Latency of a sample in ns, interval between samples in ns, energy of a sample in pJ.
-
-    If one sample ran alone, the interval is its latency and the energy is that of this run; if several ran, both are
-    those of the steady state.
-    """
-
-    latency_ns: float
-    interval_ns: float
-    energy_pj: float
 
 
 def cost_of(
@@ -51,3 +41,10 @@ def cost_of(
         source=Path(),
     )
     return Cost(*estimate(raw, arch.file, arch.table, samples))
+
+
+def cost_for(objective: Objective, program: PimProgram, streams: Streams, arch: Target) -> Cost:
+    """Simulates a program as an objective wants it: one sample alone for the latency, else the steady state."""
+    records = {i: core.records for i, core in streams.cores.items()}
+    groups = {i: [g.matrix.xbars for g in core.groups] for i, core in program.cores.items()}
+    return cost_of(records, groups, arch, 0 if objective == "latency" else STEADY_SAMPLES)

@@ -22,10 +22,10 @@ from raptor.mapping.knobs import DEFAULT, Knobs
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.rows import map_rows
 from raptor.mapping.strategies import Strategy
-from raptor.mapping.trial import Trial
+from raptor.mapping.trial import Cost, Trial
 from raptor.pim import PimProgram
 from raptor.pipeline import run
-from raptor.search.cost import STEADY_SAMPLES, cost_of
+from raptor.search.cost import cost_for
 from raptor.spatial import Schedule
 from raptor.spatial.orders import Aim
 from raptor.target.arch import Target
@@ -54,7 +54,7 @@ def search(
         trials = tuple(trial for pair in pairs for trial in pair if trial is not None)
     else:
         trials = _tried(chosen, graph, arch, objective)
-    best = min(trials, key=lambda t: t.cost)
+    best = min(trials, key=lambda t: t.figure)
     if best.decision is None:
         assert trials[0].fault is not None, "a trial has a decision or a fault"
         raise trials[0].fault
@@ -68,11 +68,10 @@ def _tried(
     # NOTE: the simulator runs without Python's lock, beside the compilation of the next candidate.
     with ThreadPoolExecutor(1) as pool:
 
-        def simulated(program: PimProgram, streams: Streams) -> Future[float]:
-            return pool.submit(figure_of, program, streams, arch, objective)
+        def simulated(program: PimProgram, streams: Streams) -> Future[Cost]:
+            return pool.submit(cost_for, objective, program, streams, arch)
 
-        aim = Aim(objective, PATIENCES, DEPTH)
-        begun = [_begin(name, strategy, graph, arch, aim, simulated) for name, strategy in chosen]
+        begun = [_begin(name, strategy, graph, arch, objective, simulated) for name, strategy in chosen]
     return tuple(replace(trial, cost=cost.result()) if cost else trial for trial, cost in begun)
 
 
@@ -81,17 +80,17 @@ def _begin(
     strategy: Strategy,
     graph: Graph,
     arch: Target,
-    aim: Aim,
-    simulated: Callable[[PimProgram, Streams], Future[float]],
-) -> tuple[Trial, Future[float] | None]:
+    objective: Objective,
+    simulated: Callable[[PimProgram, Streams], Future[Cost]],
+) -> tuple[Trial, Future[Cost] | None]:
     """Compiles one candidate and starts its simulation. Does not verify: the best candidate is compiled again."""
     try:
         decision = strategy(graph, arch)
-        values = run(graph, decision, arch, aim=aim, driver=Driver(verified=False))
+        values = run(graph, decision, arch, aim=Aim(objective, PATIENCES, DEPTH), driver=Driver(verified=False))
     except CapacityError as e:
-        return Trial(name, fault=e), None
+        return Trial(name, objective, fault=e), None
     ordered = replace(decision, flow=values[Schedule].flow)
-    return Trial(name, ordered), simulated(values[PimProgram], values[Streams])
+    return Trial(name, objective, ordered), simulated(values[PimProgram], values[Streams])
 
 
 def candidates(objective: Objective) -> Iterator[tuple[str, Strategy]]:
@@ -119,11 +118,3 @@ def _turned(usual: Knobs, objective: Objective) -> Iterator[tuple[str, Knobs]]:
         yield from [steps[0], quicker, *products, *larger_shares, *steps[1:]]
     else:
         yield from [products[0], steps[0], *products[1:], *larger_shares, *steps[1:]]
-
-
-def figure_of(program: PimProgram, streams: Streams, arch: Target, objective: Objective) -> float:
-    """Simulates a program. Returns the latency or interval in ns, or the energy of a sample in steady state in pJ."""
-    records = {i: core.records for i, core in streams.cores.items()}
-    groups = {i: [g.matrix.xbars for g in core.groups] for i, core in program.cores.items()}
-    cost = cost_of(records, groups, arch, 0 if objective == "latency" else STEADY_SAMPLES)
-    return {"latency": cost.latency_ns, "throughput": cost.interval_ns, "energy": cost.energy_pj}[objective]

@@ -26,7 +26,7 @@ from raptor.quantise.cost import OutputNoise
 from raptor.quantise.narrow import narrowable
 from raptor.quantise.policy import UNITS, Goal, Operand, Policy, PolicySearch, Step
 from raptor.quantise.static import Calibrated, Given, calibrate
-from raptor.search.mappings import figure_of
+from raptor.search.cost import cost_for
 from raptor.spatial.orders import BALANCED
 from raptor.target import arch as architectures
 from raptor.target.arch import Target
@@ -229,4 +229,4 @@ class _Search:
         with without_collector():
             graph = pipeline.prepare(frontend.load(model).graph, self.chip, driver=driver)
             values = pipeline.run(graph, map_rows(graph, self.chip), self.chip, aim=BALANCED, driver=driver)
-            return figure_of(values[PimProgram], values[Streams], self.chip, self.goal)
+            return cost_for(self.goal, values[PimProgram], values[Streams], self.chip).figure(self.goal)
