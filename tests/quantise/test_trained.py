@@ -82,6 +82,7 @@ def test_gradients() -> None:
             assert before - after == pytest.approx(length * square, rel=0.05), layer.name
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(train_digits, "EPOCHS", 10)
     training, _ = load_images()

@@ -25,6 +25,7 @@ def sources(tmp_path: Path) -> Path:
     return copied(tmp_path / "sources")
 
 
+@pytest.mark.slow
 def test_an_operator_is_added_by_following_the_page(sources: Path, tmp_path: Path):
     nodes = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("Shrink", "c", "y", lambd=0.75, bias=0.25)]
     onnx.save(make_model(nodes, {"x": (1, 3, 6, 6)}, ["y"], {"w": random(4, 3, 3, 3)}), tmp_path / "model.onnx")
