@@ -8,13 +8,17 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import raptor
+from raptor.graph.ir import Graph
+from raptor.mapping.chip_numbers import Found
+from raptor.mapping.chips import Chips
 from raptor.mapping.stages import Problem
 from tests.frontend.support import make_model, node, random
 from tests.rounds.support import chain
 
-DEAR = {"xbar": 16, "xbars_per_core": 16, "cores": 4, "chips": 2, "link": "20000:1"}
+DEAR = {"xbar": 16, "xbars_per_core": 16, "cores": 4, "chips": 2, "link": "2000:1"}
 
 
 def problem_of(seed: int) -> tuple[Problem, dict[tuple[int, int], float]]:
@@ -74,6 +78,13 @@ def test_dear_links_get_a_stage_on_each_chip(tmp_path: Path):
     assert 0 < flits[1] <= flits[0]
 
 
+def test_links_that_are_too_dear_are_not_used(tmp_path: Path):
+    """One chip alone is faster than both with any message between them."""
+    program = raptor.compile(chain(6, 16, 8), **DEAR | {"link": "20000:1"})
+    assert raptor.simulate(program.save(tmp_path / "out")).links[0].flits == 0
+    assert program.validate(samples=1).passed
+
+
 def test_stages_of_attention_and_branches(tmp_path: Path):
     """Tensors that are read twice behind a cut, and an attention, whose layers stay together."""
     nodes = [
@@ -95,6 +106,22 @@ def test_stages_of_attention_and_branches(tmp_path: Path):
     program = raptor.compile(model, **DEAR)
     program.save(tmp_path / "out")
     assert program.validate(samples=1).passed
+
+
+def test_each_range_is_mapped_once(monkeypatch: pytest.MonkeyPatch):
+    """The programme asks often, and with two aims; what it asked is kept, and so is the decision that it takes."""
+    asked: list[tuple[int, int]] = []
+    mapped = Chips.mapped
+
+    def counting(self: Chips, part: Graph) -> Found | None:
+        units = [self.unit_of[node.output] for node in part.nodes]
+        asked.append((min(units), max(units)))
+        return mapped(self, part)
+
+    monkeypatch.setattr(Chips, "mapped", counting)
+    raptor.compile(chain(6, 16, 8), **DEAR | {"link": "5000:1"})
+    assert asked
+    assert len(asked) == len(set(asked))
 
 
 def test_a_wrong_bound_is_found():
