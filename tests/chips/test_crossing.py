@@ -57,10 +57,11 @@ def test_chips_begin_where_the_busiest_link_has_least_to_carry(seed: int):
     assert max(cut_flits[begin] for begin in begins) == begins_by_trial(cut_flits, cores, chips)
 
 
-def test_a_transformer_crosses_a_link_with_little_more_than_its_tokens():
+@pytest.mark.parametrize("link", ["5:1", "200:1"])
+def test_a_transformer_crosses_a_link_with_little_more_than_its_tokens(link: str):
     """Attentions are numbered between the layers around them: the tokens cross, and those that are added later."""
     model = models.build("bert_tiny", seed=0, depth=6, dim=128, heads=4, tokens=32)
-    chips = {"xbar": 64, "xbars_per_core": 48, "cores": 24, "chips": 2, "link": "200:1"}
+    chips = {"xbar": 64, "xbars_per_core": 48, "cores": 24, "chips": 2, "link": link}
     found = passes(model, mapping="rows", **chips)
     assert line_flow(found.decision).products
     assert len(set(found.partition.cores)) == 48
