@@ -10,12 +10,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.crossing import exchanged_flits
 from raptor.mapping.decision import ByLine, Layer, OnVectorUnit, filter_key
 from raptor.target.arch import Target
 
+Floats = npt.NDArray[np.float64]
 Found = tuple[dict[str, Layer], ByLine]
 
 
@@ -23,9 +25,7 @@ def number_by_use(graph: Graph, found: Found, arch: Target) -> Found:
     """Returns a decision about a graph with its cores numbered for the chips of a target."""
     order = {core: number for number, core in enumerate(dict.fromkeys(_cores(graph, *found)))}
     layers, flow = renumbered(found, order.__getitem__)
-    both = exchanged_flits(graph, layers, flow, arch)[:-1, :-1]
-    both += both.T
-    cut_flits = [float(both[:begin, begin:].sum()) for begin in range(len(order) + 1)]
+    cut_flits = _cut_flits(exchanged_flits(graph, layers, flow, arch)[: len(order), : len(order)])
     places = np.zeros(len(order), np.int64)
     begins = chip_begins(cut_flits, arch.cores_per_chip, arch.chips)
     for chip, (first, last) in enumerate(pairwise([*begins, len(order)])):
@@ -41,17 +41,28 @@ def chip_begins(cut_flits: Sequence[float], cores_per_chip: int, chips: int) -> 
     count = len(cut_flits) - 1
     best: dict[int, tuple[float, float, tuple[int, ...]]] = {0: (0.0, 0.0, (0,))}
     for chip in range(1, chips):
-        least = max(0, count - (chips - chip) * cores_per_chip)
-        ways = [(first, *way) for first, way in best.items()]
+        least, before = max(0, count - (chips - chip) * cores_per_chip), best
         best = {
             begin: min(
-                (max(most, cut_flits[begin]), total + cut_flits[begin], (*begins, begin))
-                for first, most, total, begins in ways
-                if first <= begin <= first + cores_per_chip
+                (
+                    max(before[first][0], cut_flits[begin]),
+                    before[first][1] + cut_flits[begin],
+                    (*before[first][2], begin),
+                )
+                for first in range(max(0, begin - cores_per_chip), begin + 1)
+                if first in before
             )
             for begin in range(least, min(count, chip * cores_per_chip) + 1)
         }
     return min(way for first, way in best.items() if count <= first + cores_per_chip)[2]
+
+
+def _cut_flits(exchanged: Floats) -> list[float]:
+    """Returns for each number of cores, from none to all, what those below it exchange with the others."""
+    both = exchanged + exchanged.T
+    with_later, with_earlier = np.triu(both).sum(axis=1), np.tril(both).sum(axis=1)
+    # Rounded, so that the order of additions, which depends on the machine, decides nothing.
+    return [0.0, *np.cumsum(with_later - with_earlier).round(6).tolist()]
 
 
 def renumbered(found: Found, number: Callable[[int], int]) -> Found:
