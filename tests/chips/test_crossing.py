@@ -1,4 +1,4 @@
-"""What cores are estimated to send each other is what programs send, and chips begin where least of it crosses."""
+"""Estimates of what cores send each other: programs send that, and chips begin where least of it crosses."""
 
 from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise
