@@ -73,7 +73,8 @@ def through_everything(case: Case) -> None:
         try:
             program = compiled(case, folder)
         except UserError as e:
-            print("refused:", e.resource if isinstance(e, CapacityError) else re.sub(r"\d+", "N", str(e))[:50])
+            what = e.resource if isinstance(e, CapacityError) else re.sub(r"\d+", "N", " ".join(str(e).split()))
+            print("refused:", what[:50])
             return
         text = program.save(folder / "text")
         binary = program.save(folder / "binary", stream_format="pim", weight_format="npz")
