@@ -281,6 +281,17 @@ def test_the_suite_judges_behind_a_function():
     assert verdict.passed
 
 
+def test_the_suite_judges_a_tensor_of_the_shape_that_onnxruntime_infers():
+    """onnx takes all 6 bins for the shape of this spectrum, onnxruntime the 4 of one side, as the standard says."""
+    aligned = {"mode": "nearest", "coordinate_transformation_mode": "align_corners"}
+    nodes = [node("STFT", "x step window length", "t"), node("Resize", "t - factors", "y", name="my_resize", **aligned)]
+    constants = {"window": random(6), "factors": np.array([1, 1, 0.6, 1], np.float32)}
+    constants |= {"step": np.array(4), "length": np.array(6)}
+    verdict = raptor.compile(make_model(nodes, {"x": (1, 12, 1)}, {"y": 4}, constants, opset=20), **CHIP).validate()
+    assert verdict.by_suite == ("my_resize",)
+    assert verdict.passed
+
+
 def test_onnxruntime_judges_all_else():
     model = resize((1, 2, 6, 6), scales=(1, 1, 0.5, 1.5), mode="linear", coordinate_transformation_mode="align_corners")
     before = model.SerializeToString()

@@ -25,7 +25,8 @@ class Wrong:
     defect: Defect
 
 
-SEARCH, REPORT, STORED = "raptor/search/mappings.py", "raptor/output/compile_report.py", "raptor/mapping/file.py"
+SEARCH, TRIAL = "raptor/search/mappings.py", "raptor/mapping/trial.py"
+REPORT, STORED = "raptor/output/compile_report.py", "raptor/mapping/file.py"
 DECISION, COMPILER = "raptor/mapping/decision.py", "raptor/compiler.py"
 KNOBS, DEPTHWISE = "raptor/mapping/knobs.py", "raptor/mapping/depthwise.py"
 PLACES, SCHEDULE = "raptor/spatial/mesh_placement.py", "raptor/spatial/schedule.py"
@@ -58,11 +59,11 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_DECISIONS}effort_is_the_number_of_mappings_tried", Defect(SEARCH, "islice(candidates(objective), effort)", "islice(candidates(objective), effort - 1)")),
     Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, "for p in (4, 2, 0.5)]", "for p in (4, 2)]")),
     Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, 'if objective == "energy":', 'if objective == "latency":')),
-    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "best = min(trials, key=lambda t: t.cost)", "best = trials[0]")),
+    Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "best = min(trials, key=lambda t: t.figure)", "best = trials[0]")),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(SEARCH, "best = min(trials", "best = max(trials")),
     Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, 'yield "raptor", map_raptor', 'yield "raptor", partial(map_rows, knobs=usual)')),
-    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, '"throughput": cost.interval_ns', '"throughput": cost.latency_ns')),
-    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(SEARCH, '"energy": cost.energy_pj}[objective]', '"energy": cost.interval_ns}[objective]')),
+    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(TRIAL, '"throughput": self.interval_ns', '"throughput": self.latency_ns')),
+    Wrong(f"{_SEARCHED}a_trial_costs_what_its_mapping_costs_alone", Defect(TRIAL, '"energy": self.energy_pj}[objective]', '"energy": self.interval_ns}[objective]')),
     Wrong(f"{_SEARCHED}each_objective_is_the_best_by_its_own_measure", Defect(COMPILER, "search(graph, arch, choice.optimize, ", 'search(graph, arch, "latency", ')),
     Wrong(f"{_DECISIONS}a_candidate_that_does_not_fit_is_skipped_and_recorded", Defect(SEARCH, "except CapacityError as e:", "except KeyError as e:")),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if choice.optimize is not None:\n        return Decided(*search(", "if choice.effort < 0:\n        return Decided(*search(")),
