@@ -87,7 +87,7 @@ def test_the_copy_of_a_killed_process_ends_and_keeps_nothing_locked(tmp_path: Pa
         "from pathlib import Path\n"
         "from raptor.common.beside import Copy\n"
         "from raptor.common.lock import locked\n"
-        f"with locked(Path({str(tmp_path / "out")!r})), Copy(signal.pause) as copy:\n"
+        f"with locked(Path({str(tmp_path / 'out')!r})), Copy(signal.pause) as copy:\n"
         "    print(copy.at[0], flush=True)\n"
         "    signal.pause()\n"
     )
