@@ -125,7 +125,7 @@ class Problem:
             np.bincount(edges[:, 1], minlength=count),
             np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64),
             np.ascontiguousarray(edges[:, 1]),
-            *_pairs(core, peer),
+            *pairs(core, peer),
         )
 
     def rank(self) -> "Ints":
@@ -224,7 +224,7 @@ def _contents(flow: Dataflow) -> "Ints":
     return found
 
 
-def _pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
+def pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
     """Numbers the pairs of core and peer, core by core: see `Work`."""
     cores = int(max(core.max(), peer.max())) + 1
     keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)
