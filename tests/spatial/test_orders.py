@@ -77,15 +77,17 @@ def some_work(rng: np.random.Generator, count: int, cores: int) -> Work:
     times_ns = rng.integers(0, 4, (7, count)).astype(np.float64)
     first_user = np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64)
     waiting, users = np.bincount(edges[:, 1], minlength=count), np.ascontiguousarray(edges[:, 1])
-    return Work(core, peer, *times_ns, rng.permutation(count), waiting, first_user, users, *pairs(core, peer))
+    columns = (core, peer, *times_ns, rng.permutation(count), waiting, first_user, users, *pairs(core, peer))
+    return Work._make(columns)
 
 
 def plain_order(work: Work, patience_ns: float, samples: int) -> list[list[int]]:
     """The order of `list_schedule` by its definition: looks at all computes that are left, again and again."""
     count, cores = len(work.core), len(work.first_pair) - 1
     users = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
-    occupied = [[c for c in (work.core[i], work.peer[i]) if c >= 0] for i in range(count)]
-    at_work = [sum(c in both for both in occupied) for c in range(cores)]
+    both: list[tuple[int, int]] = list(zip(work.core.tolist(), work.peer.tolist(), strict=True))
+    occupied = [[c for c in cores if c >= 0] for cores in both]
+    at_work = [sum(c in some for some in occupied) for c in range(cores)]
     free, switch, done = np.zeros(cores), np.zeros(cores), np.zeros(cores, np.int64)
     ready, memory, left = np.zeros((samples, count)), np.zeros(samples), np.repeat(work.waiting[None], samples, axis=0)
     order: list[list[int]] = [[] for _ in range(samples)]
@@ -97,7 +99,7 @@ def plain_order(work: Work, patience_ns: float, samples: int) -> list[list[int]]
         return start - patience_ns * (len(occupied[i]) - 1), k, work.rank[i]
 
     while todo:
-        turn = {(k, i) for k, i in todo if all(done[c] // at_work[c] == k for c in occupied[i])}
+        turn = {(k, i) for k, i in todo if all([int(done[c]) // at_work[c] == k for c in occupied[i]])}
         k, i = min((at for at in turn if left[at] == 0), key=key)
         todo.remove((k, i))
         order[k].append(i)
