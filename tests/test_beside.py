@@ -42,6 +42,33 @@ def test_the_first_error_comes_back_whole():
     assert caught.value.needed == 11
 
 
+def test_checks_that_began_earlier_come_first():
+    with Beside() as beside:
+        beside.add(_fail)
+        beside.start()
+        beside.add(_end)
+        beside.start()
+        beside.add(_end)
+        with pytest.raises(CapacityError):
+            beside.finish()
+    with pytest.raises(ChildProcessError):  # the second copy has ended, too
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_later_error_comes_from_the_second_copy_or_from_here():
+    with Beside() as beside:
+        beside.add(lambda: None)
+        beside.start()
+        beside.add(_fail)
+        beside.start()
+        with pytest.raises(CapacityError):
+            beside.finish()
+        beside.start()
+        beside.add(_fail)
+        with pytest.raises(CapacityError):
+            beside.finish()
+
+
 def test_a_result_comes_from_another_process():
     with Copy(os.getpid) as copy:
         assert copy.result() != os.getpid()
@@ -87,7 +114,7 @@ def test_the_copy_of_a_killed_process_ends_and_keeps_nothing_locked(tmp_path: Pa
         "from pathlib import Path\n"
         "from raptor.common.beside import Copy\n"
         "from raptor.common.lock import locked\n"
-        f"with locked(Path({str(tmp_path / "out")!r})), Copy(signal.pause) as copy:\n"
+        f"with locked(Path({str(tmp_path / 'out')!r})), Copy(signal.pause) as copy:\n"
         "    print(copy.at[0], flush=True)\n"
         "    signal.pause()\n"
     )
