@@ -88,7 +88,7 @@ def plain_order(work: Work, patience_ns: float, samples: int) -> list[list[int]]
     both: list[tuple[int, int]] = list(zip(work.core.tolist(), work.peer.tolist(), strict=True))
     occupied = [[c for c in cores if c >= 0] for cores in both]
     at_work = [sum(c in some for some in occupied) for c in range(cores)]
-    free, switch, done = np.zeros(cores), np.zeros(cores), np.zeros(cores, np.int64)
+    free, switch, done = np.zeros(cores), np.zeros(cores), [0] * cores
     ready, memory, left = np.zeros((samples, count)), np.zeros(samples), np.repeat(work.waiting[None], samples, axis=0)
     order: list[list[int]] = [[] for _ in range(samples)]
     todo = {(k, i) for k in range(samples) for i in range(count)}
@@ -99,7 +99,7 @@ def plain_order(work: Work, patience_ns: float, samples: int) -> list[list[int]]
         return start - patience_ns * (len(occupied[i]) - 1), k, work.rank[i]
 
     while todo:
-        turn = {(k, i) for k, i in todo if all([int(done[c]) // at_work[c] == k for c in occupied[i]])}
+        turn = {(k, i) for k, i in todo if all(done[c] // at_work[c] == k for c in occupied[i])}
         k, i = min((at for at in turn if left[at] == 0), key=key)
         todo.remove((k, i))
         order[k].append(i)
@@ -117,7 +117,8 @@ def plain_order(work: Work, patience_ns: float, samples: int) -> list[list[int]]
         for j in users[i]:
             ready[k, j] = max(ready[k, j], free[c])
             left[k, j] -= 1
-        done[occupied[i]] += 1
+        for d in occupied[i]:
+            done[d] += 1
     return order
 
 
