@@ -90,9 +90,9 @@ class Problem:
         core = np.array(placed.cores[chosen], np.int64)
         position = np.array(placed.positions[chosen], np.float64)
         needs = Needs.of(graph.dataflow.part(together), core)
-        user, tiles = needs.fetch_user, graph.dataflow.tiles
+        user, tiles, nodes = needs.fetch_user, needs.flow.tiles, needs.flow.nodes
         rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
-        fetched = tuple(Fetch(tiles[t], c, graph.computes[together.start + i].node) for t, c, i in rows)
+        fetched = tuple(Fetch(tiles[t], c, nodes[i]) for t, c, i in rows)
         stored = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
         outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
         core, position = np.append(core, core[user]), np.append(position, position[user])
