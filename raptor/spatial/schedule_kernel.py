@@ -74,7 +74,7 @@ class Heaps(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """What can start.
+    """The computes that can start.
 
     here: computes whose inputs are there before both cores are free, by turn alone (`ready` is 0). later: all others.
     next: a tree whose root is `next[1]`. The leaves are the cores, from the middle on, and every other entry is the one
