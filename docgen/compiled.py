@@ -18,7 +18,9 @@ from validator.simulate.builtin import simulate
 
 
 @dataclass
-class _Recorder(Driver):
+class Recorder(Driver):
+    """Keeps the result of every pass, by its name."""
+
     results: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def run(self, step: Any, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +59,7 @@ def lenet5_rows() -> Compiled:
 
 
 def _compiled(model: ModelProto, **options: Any) -> Compiled:
-    recorder = _Recorder()
+    recorder = Recorder()
     program = raptor.compile(model, driver=recorder, **options)
     with tempfile.TemporaryDirectory() as scratch:
         folder = program.save(Path(scratch) / "out")

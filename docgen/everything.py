@@ -1,6 +1,6 @@
 """Lists the generated files."""
 
-from docgen import architecture, cli, drawings, floors, formats, instructions, outputs
+from docgen import architecture, cli, drawings, floors, formats, instructions, outputs, rounds_drawings
 from raptor import schemas
 from raptor.frontend import docs as operators
 from validator.checks import docs as checks
@@ -17,7 +17,8 @@ def files() -> dict[str, bytes]:
         "operators.md": "".join(operators.page()),
         "outputs.md": outputs.page(),
     }
-    texts = pages | {f"drawings/{name}.svg": drawing for name, drawing in drawings.all_drawings().items()}
+    drawn = drawings.all_drawings() | rounds_drawings.all_drawings()
+    texts = pages | {f"drawings/{name}.svg": drawing for name, drawing in drawn.items()}
     texts["drawings/packages.svg"] = str(floors.drawing())
     return {name: text.encode() for name, text in texts.items()} | {
         f"schemas/{name}": content for name, content in schemas.all_schemas().items()

@@ -8,13 +8,18 @@ times, for which each range is mapped as it would be on a chip of its own.
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, pairwise
+from operator import add
+
+import numpy as np
 
 from raptor.common.errors import CapacityError
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Rename
 from raptor.graph.part import Shapes, subgraph
-from raptor.mapping.crossing import crossing_flits, messages_of, size_flits
-from raptor.mapping.decision import ByLine, Decision, Layer, LineUnfolding, OnVectorUnit, filter_key, moved
+from raptor.mapping.chip_numbers import Found, number_by_use, renumbered
+from raptor.mapping.crossing import ELSEWHERE, busy_flits, exchanged_flits, link_flits, size_flits
+from raptor.mapping.decision import ByLine, Decision, Layer, LineUnfolding, filter_key
 from raptor.mapping.estimate import estimate_lowered, least_xbars
 from raptor.mapping.knobs import Knobs
 from raptor.mapping.known import Known, layer_plans
@@ -23,7 +28,6 @@ from raptor.mapping.streaming import cut_channels, is_streamed, line_parts
 from raptor.mapping.token_cores import constants_of
 from raptor.target.arch import Target
 
-Found = tuple[dict[str, Layer], ByLine]
 SLACK = 1.03
 """Factor on the time of the slowest stage within which the cuts with the fewest flits over links are taken."""
 
@@ -44,18 +48,40 @@ def map_chips(
     stages it had 174, as the last stage shares cores between its last layers.)
     """
     chips = Chips(graph, arch, knobs, known, map_lines)
-    if whole is not None and not chips.is_crowded(whole):
+    if whole is None:
+        return chips.best()
+    whole = number_by_use(graph, whole, arch)
+    times = chips.times(whole)
+    if times.link_ns <= times.alone_ns:
         return whole
-    staged = chips.best(0.0 if whole is None else chips.time_ns(whole))
-    found = [one for one in (staged, whole) if one is not None]
-    return min(found, key=chips.time_ns, default=None)
+    staged = chips.best()
+    return whole if staged is None or times.together_ns < chips.times(staged).together_ns else staged
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Estimated times between samples.
+
+    alone_ns: of the busiest core, if messages to other chips took no time. sending_ns: with these. link_ns: of the
+    busiest link.
+    """
+
+    alone_ns: float
+    sending_ns: float
+    link_ns: float
+
+    @property
+    def together_ns(self) -> float:
+        """Time with which neither a core nor a link is too busy."""
+        return max(self.sending_ns, self.link_ns / MOST_USED)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Estimates of a stage: time between two samples, and flits of a sample that it reads from stages before.
+    """Estimates of a stage: time between two samples, and flits of a sample over the link before it.
 
-    `busiest`: flits from and to other stages of the core that has most.
+    `flits`: what it reads from stages before, and what passes on to stages behind. `busiest`: flits from and to other
+    stages of the core that has most.
     """
 
     interval_ns: float
@@ -65,7 +91,11 @@ class Stage:
 
 @dataclass(slots=True, eq=False)
 class Chips:
-    """Stages of a graph on equal chips."""
+    """Stages of a graph on equal chips.
+
+    Whatever is asked again is kept. `_stages`, `_mapped`: by range of units, the estimate, and the decision. `_shaped`:
+    estimates by the shape of the part, without what passes. `_crossing`: by cut.
+    """
 
     graph: Graph
     arch: Target
@@ -75,44 +105,41 @@ class Chips:
     unit_of: dict[str, int] = field(init=False)
     shapes: Shapes = field(init=False)
     work_ns: list[float] = field(init=False)
-    _mapped: dict[object, Stage | None] = field(default_factory=dict[object, Stage | None])
+    _stages: dict[tuple[int, int], Stage | None] = field(default_factory=dict[tuple[int, int], Stage | None])
+    _mapped: dict[tuple[int, int], Found | None] = field(default_factory=dict[tuple[int, int], Found | None])
+    _shaped: dict[object, Stage | None] = field(default_factory=dict[object, Stage | None])
+    _crossing: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
 
     def __post_init__(self) -> None:
         self.unit_of, self.shapes = units_of(self.graph), Shapes.of_all(self.graph)
         self.work_ns = list(accumulate(self._work_ns(), initial=0.0))
 
-    def best(self, limit_ns: float) -> Found | None:
+    def best(self) -> Found | None:
         """Returns the stages of which the slowest takes least time, and of about equal ones those with least to send.
 
-        Cuts that share the work evenly are enough if none of their stages takes longer than `limit_ns`.
+        None if some stage does not fit a chip, however the graph is cut.
         """
         count = 1 + max(self.unit_of.values(), default=0)
         problem = Problem(count, self.cuts(count), self.arch.chips, self.cost_ns, self.least_ns)
-        if problem.evenly() > limit_ns:
-            slowest = problem.slowest()
-            if slowest is None:
-                return None
-            limit_ns = slowest[1] * SLACK
-        found = problem.fewest(self.moved, self.least_flits, limit_ns)
+        slowest = problem.slowest()
+        if slowest is None:
+            return None
+        found = problem.fewest(self.moved, self.least_flits, slowest[1] * SLACK)
         assert found is not None, "the stages of which the slowest takes least time are within the limit"
         return self.joined(list(pairwise([0, *found[0], count])))
 
-    def is_crowded(self, found: Found) -> bool:
-        """Tells whether a link would need more time for a sample than the busiest core."""
+    def times(self, found: Found) -> Times:
+        """Estimates the times of a decision about the whole graph."""
         layers, flow = found
-        links, _ = crossing_flits(self.graph, layers, flow, self.arch)
-        return max(links, default=0.0) * self._flit_ns > self._interval_ns(found, {})
+        exchanged = exchanged_flits(self.graph, layers, flow, self.arch)
+        decision = Decision("rows", 1, flow, layers)
 
-    def _interval_ns(self, found: Found, more_ns: Mapping[int, float]) -> float:
-        decision = Decision("rows", 1, found[1], found[0])
-        return estimate_lowered(self.graph, decision, self.arch, self.known, more_ns).interval_ns
+        def interval_ns(more_ns: Mapping[int, float]) -> float:
+            return estimate_lowered(self.graph, decision, self.arch, self.known, more_ns).interval_ns
 
-    def time_ns(self, found: Found) -> float:
-        """Estimates the time between samples: that of the busiest core, or of the busiest link if that is longer."""
-        layers, flow = found
-        links, busy = crossing_flits(self.graph, layers, flow, self.arch)
-        moved_ns = {core: flits * self._flit_ns for core, flits in busy.items()}
-        return max(self._interval_ns(found, moved_ns), self.link_ns(max(links, default=0.0)))
+        moved_ns = {core: flits * self._flit_ns for core, flits in busy_flits(exchanged, self.arch).items()}
+        most = max(link_flits(exchanged, self.arch), default=0.0)
+        return Times(interval_ns({}), interval_ns(moved_ns), most * self._flit_ns)
 
     def link_ns(self, flits: float) -> float:
         """Returns the least time between samples with which a link carries so many flits of each."""
@@ -142,35 +169,35 @@ class Chips:
         return None if found is None or (attends and not found[1].products) else found
 
     def stage(self, first: int, last: int) -> Stage | None:
-        """Returns the stage of some units; None if it does not fit a chip."""
-        part = self.part(first, last)
-        shape = self.shapes.of(part), len(part.inputs) - len(self._fed(part))
-        if shape not in self._mapped:
-            found = self.mapped(part)
-            self._mapped[shape] = None if found is None else self._estimated(part, found)
-        return self._mapped[shape]
+        """Returns the stage of some units; None if it does not fit a chip. Stages of equal shape are mapped once."""
+        if (first, last) not in self._stages:
+            part = self.part(first, last)
+            shape = self.shapes.of(part), len(part.inputs) - len(self._fed(part))
+            if shape not in self._shaped:
+                found = self.mapped(part)
+                self._shaped[shape] = None if found is None else self._estimated(part, found)
+                self._mapped[first, last] = found
+            stage, passing = self._shaped[shape], self.crossing_flits(first, part.inputs)
+            self._stages[first, last] = None if stage is None else replace(stage, flits=stage.flits + passing)
+        return self._stages[first, last]
 
     def cost_ns(self, first: int, last: int) -> float:
         """Returns the time of a stage, or of the link before it if that is longer; infinite if it does not fit."""
         stage = self.stage(first, last)
-        return math.inf if stage is None else max(stage.interval_ns, self.link_ns(self.flits(first, last)))
-
-    def flits(self, first: int, last: int) -> int:
-        """Returns the flits over the link before a stage: what it reads, and what it passes on to stages behind."""
-        stage, read = self.stage(first, last), self.part(first, last).inputs
-        assert stage is not None, "the stage fits"
-        return stage.flits + sum(
-            size_flits(self.graph, name, self.arch) for name in self.crossing(first) if name not in read
-        )
+        return math.inf if stage is None else max(stage.interval_ns, self.link_ns(stage.flits))
 
     def moved(self, first: int, last: int) -> float:
-        """Returns what is to be small: these flits, and those of the busiest core, for which others wait."""
+        """Returns what is to be small: flits over the link, and those of the busiest core, for which others wait."""
         stage = self.stage(first, last)
-        return self.flits(first, last) + (0.0 if stage is None else stage.busiest)
+        return math.inf if stage is None else stage.flits + stage.busiest
 
     def least_flits(self, first: int, _: int) -> int:
-        """Returns a lower bound of these flits: each tensor crosses once."""
-        return sum(size_flits(self.graph, name, self.arch) for name in self.crossing(first))
+        """Returns a lower bound of the flits over the link: each tensor crosses once."""
+        return self.crossing_flits(first)
+
+    def crossing_flits(self, cut: int, without: Collection[str] = ()) -> int:
+        """Returns the flits of the tensors that cross a cut, each once."""
+        return sum(size_flits(self.graph, name, self.arch) for name in self.crossing(cut) if name not in without)
 
     def _fed(self, part: Graph) -> list[str]:
         return [name for name in part.inputs if name not in self.graph.inputs]
@@ -181,13 +208,13 @@ class Chips:
         The global memory is on the first chip, so constants cross links as well.
         """
         layers, flow = found
-        got, sent = messages_of(part, self._fed(part), layers, flow, self.arch)
-        moved = {core: got.get(core, 0.0) + sent.get(core, 0.0) for core in {*got, *sent}}
-        moved_ns = {core: flits * self._flit_ns for core, flits in moved.items()}
+        exchanged = exchanged_flits(part, layers, flow, self.arch, self._fed(part))
+        moved = (exchanged + exchanged.T)[ELSEWHERE]
+        moved_ns = {core: float(moved[core]) * self._flit_ns for core in np.flatnonzero(moved).tolist()}
         times = estimate_lowered(part, Decision("rows", 1, flow, layers), self.chip, self.known, moved_ns)
         loaded = sum(count * _columns(layers.get(key)) for key, count in constants_of(part).items())
         constants = loaded * self.arch.element_bytes // self.arch.network.flit_bytes
-        return Stage(times.interval_ns, int(sum(got.values())) + constants, max(moved.values(), default=0.0))
+        return Stage(times.interval_ns, int(exchanged[ELSEWHERE].sum()) + constants, float(moved.max()))
 
     def least_ns(self, first: int, last: int) -> float:
         """Returns a lower bound of the time of some units on one chip: their work, spread evenly."""
@@ -203,8 +230,11 @@ class Chips:
 
     def crossing(self, cut: int) -> list[str]:
         """Returns the tensors made before a cut and read behind it."""
-        if cut == 0:
-            return []
+        if cut not in self._crossing:
+            self._crossing[cut] = self._found_crossing(cut) if cut else []
+        return self._crossing[cut]
+
+    def _found_crossing(self, cut: int) -> list[str]:
         behind = {n for node in self.graph.nodes if self.unit_of[node.output] >= cut for n in node.inputs}
         found = [n for n in self.graph.tensors if n in behind and self.unit_of.get(n, cut) < cut]
         views = {n.output: n.inputs[0] for n in self.graph.nodes if isinstance(n.operator, Move | Rename)}
@@ -244,11 +274,11 @@ class Chips:
         layers: dict[str, Layer] = {}
         flows: list[ByLine] = []
         for number, (first, last) in enumerate(stages):
-            found = self.mapped(self.part(first, last))
-            assert found is not None, "the stage was mapped before"
-            base = number * self.arch.cores_per_chip
-            layers |= {k: x if isinstance(x, OnVectorUnit) else moved(x, base) for k, x in found[0].items()}
-            flows.append(moved_flow(found[1], base))
+            found = self._mapped.get((first, last)) or self.mapped(self.part(first, last))
+            assert found is not None, "the stage was mapped before, or one of its shape"
+            own, flow = renumbered(found, partial(add, number * self.arch.cores_per_chip))
+            layers |= own
+            flows.append(flow)
         loaders, products = dict(flows[0].loaders), dict(flows[0].products)
         for flow in flows:
             loaders |= flow.loaders
@@ -264,13 +294,6 @@ class Chips:
 def _columns(layer: Layer | None) -> int:
     """Returns the cores that compute the same outputs of a layer, for other pixels."""
     return len(layer.grid.cols) if isinstance(layer, LineUnfolding) else 1
-
-
-def moved_flow(flow: ByLine, base: int) -> ByLine:
-    """Returns a flow with its cores counted from `base`."""
-    loaders = {n: tuple((cols, core + base) for cols, core in pairs) for n, pairs in flow.loaders.items()}
-    products = {n: moved(grid, base) for n, grid in flow.products.items()}
-    return replace(flow, loaders=loaders, products=products)
 
 
 def units_of(graph: Graph) -> dict[str, int]:

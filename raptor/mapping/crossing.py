@@ -1,16 +1,33 @@
-"""Estimates the flits of a sample that cross the links between chips, before cores have places.
+"""Estimates what cores send each other for a sample, before the graph is cut into tiles and cores have places.
 
-Cores are taken to be on the chip of their number. Where a layer and the one before it share all their cores, nothing
-moves.
+Every element of a tensor is followed from the core that makes it to the cores that read it, as lines, tokens and
+attentions are lowered. Left out is what is small: vectors that are combined with every pixel.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
-from itertools import product
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import cycle, pairwise, product
+from math import prod
+from typing import TypeGuard
 
-from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Rename
-from raptor.mapping.decision import ByLine, DotGrid, Layer, LineUnfolding, OnVectorUnit, filter_key
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import Concat, Dot, Filter, Graph, Move, Node, Pool, Rename, Stencil
+from raptor.graph.window import Table, Window
+from raptor.mapping.decision import ByLine, DotGrid, FullyConnected, KernelUnfolding, Layer, LineUnfolding, filter_key
+from raptor.mapping.line_unfolding import input_range
+from raptor.mapping.streaming import Parts, Range, line_parts
+from raptor.mapping.token_layout import is_tokens
+from raptor.mapping.window_axis import axis_of
 from raptor.target.arch import Target
+from raptor.target.layout import Image
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+ELSEWHERE, IN_MEMORY = -1, -2
+"""In place of the core that holds an element: some core of another stage, or global memory."""
 
 
 def size_flits(graph: Graph, name: str, arch: Target) -> int:
@@ -19,109 +36,250 @@ def size_flits(graph: Graph, name: str, arch: Target) -> int:
     return -(-tensor.image.elements * arch.bytes_of(tensor.element) // arch.network.flit_bytes)
 
 
-def crossing_flits(
-    graph: Graph, layers: Mapping[str, Layer], flow: ByLine, arch: Target
-) -> tuple[list[float], dict[int, float]]:
-    """Returns the flits over each link, from the first to the last, and those of each core that cross any.
+def exchanged_flits(
+    graph: Graph, layers: Mapping[str, Layer], flow: ByLine, arch: Target, fed: Collection[str] | None = None
+) -> Floats:
+    """Returns the flits of a sample from each core (row) to each core (column), estimated.
 
-    `graph` is as the layers compute it.
+    `graph` is as the layers compute it. `fed`: if it is a stage, its inputs that stages before make. What cores get
+    from these stages is the last row, and what they send to stages behind the last column: each element of an output
+    once, as it is not known how many cores will read it.
     """
-    links, busy = [0.0] * (arch.chips - 1), defaultdict[int, float](float)
-    made = {name: tuple(core for _, core in pairs) for name, pairs in flow.loaders.items()}
+    found = _Exchange(graph, layers, flow, arch)
+    for name in graph.inputs:
+        found.begin(name, fed=name in (fed or ()))
     for node in graph.nodes:
-        given = next((made[name] for name in node.inputs if name in made), ())
-        shares = _shares(node, layers, flow) or [dict.fromkeys(given, 1 / max(1, len(set(given))))] * len(node.inputs)
-        for name, parts in zip(node.inputs, shares, strict=False):
-            source = set(made.get(name, ()))
-            if source and parts and source != set(parts):
-                evenly = dict.fromkeys(source, 1 / len(source))
-                _add(links, busy, evenly, parts, size_flits(graph, name, arch), arch)
-        made[node.output] = tuple(shares[0]) if shares else ()
-    return links, busy
+        found.follow(node)
+    for name in () if fed is None else graph.outputs:
+        found.bytes[:, ELSEWHERE] += found.held_bytes(name)
+    np.fill_diagonal(found.bytes, 0.0)
+    return found.bytes / arch.network.flit_bytes
 
 
-def _add(
-    links: list[float],
-    busy: defaultdict[int, float],
-    source: Mapping[int, float],
-    to: Mapping[int, float],
-    flits: int,
-    arch: Target,
-) -> None:
-    """Adds the flits of a tensor that go to other chips: to each link on their way, and to both ends."""
-    sent, read = _by_chip(source, arch), _by_chip(to, arch)
-    for a, b in product(range(arch.chips), repeat=2):
-        for link in range(min(a, b), max(a, b)):
-            links[link] += sent[a] * read[b] * flits
-    for core, part in source.items():
-        busy[core] += part * flits * (sum(read) - read[core // arch.cores_per_chip])
-    for core, part in to.items():
-        busy[core] += part * flits * (1 - sent[core // arch.cores_per_chip])
+def link_flits(exchanged: Floats, arch: Target) -> list[float]:
+    """Returns the flits over each link between neighbouring chips; cores are on the chip of their number."""
+    both = (exchanged + exchanged.T)[:-1, :-1]
+    begins = range(arch.cores_per_chip, arch.core_count, arch.cores_per_chip)
+    return [float(both[:begin, begin:].sum()) for begin in begins]
 
 
-def messages_of(
-    part: Graph, fed: Collection[str], layers: Mapping[str, Layer], flow: ByLine, arch: Target
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Returns by core the flits that a stage gets from stages before, and those that it sends to stages behind.
+def busy_flits(exchanged: Floats, arch: Target) -> dict[int, float]:
+    """Returns for each core that sends to other chips, or gets from them, these flits."""
+    chip = np.append(np.arange(len(exchanged) - 1) // arch.cores_per_chip, -1)
+    both = np.where(chip[:, None] != chip, exchanged + exchanged.T, 0.0).sum(axis=0)[:-1]
+    return {core: float(both[core]) for core in np.flatnonzero(both).tolist()}
 
-    `fed`: its inputs that are made before. A tensor is sent once, as it is not known how many cores will read it.
+
+@dataclass(slots=True)
+class _Exchange:
+    """Who holds what, and what was sent.
+
+    held: by name of a tensor the core of each element, [rows, width, channels]; a size is 1 where all along it are
+    alike. bytes: [cores + 1, cores + 1], from each core to each core; the last one is `ELSEWHERE`. born: order in which
+    tensors were made; one that is only renamed keeps that of its operand. seen: what cores have read.
     """
-    sizes = {name: size_flits(part, name, arch) for name in fed}
-    made, got = dict[str, tuple[int, ...]](), defaultdict[int, float](float)
-    for node in part.nodes:
-        shares = _shares(node, layers, flow)
-        own = tuple(shares[0]) if shares else next((made[n] for n in node.inputs if n in made), ())
-        made[node.output] = own
-        for number, name in enumerate(node.inputs):
-            if name in sizes and isinstance(node.operator, Move | Rename):
-                sizes[node.output] = sizes[name]
-            elif name in sizes:
-                evenly = dict.fromkeys(own, 1 / max(1, len(set(own))))
-                parts = shares[number] if number < len(shares) else evenly
-                for core, share in parts.items():
-                    got[core] += share * sizes[name]
-    sent = defaultdict[int, float](float)
-    for name in part.outputs:
-        cores = set(made.get(name, ()))
-        for core in cores:
-            sent[core] += size_flits(part, name, arch) / len(cores)
-    return got, sent
+
+    graph: Graph
+    layers: Mapping[str, Layer]
+    flow: ByLine
+    arch: Target
+    parts: dict[str, Parts] = field(init=False)
+    held: dict[str, Ints] = field(default_factory=dict[str, Ints])
+    bytes: Floats = field(init=False)
+    born: dict[str, int] = field(default_factory=dict[str, int])
+    seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
+
+    def __post_init__(self) -> None:
+        self.parts = line_parts(self.graph, self.arch.xbar_rows)
+        self.bytes = np.zeros((self.arch.core_count + 1, self.arch.core_count + 1))
+
+    def begin(self, name: str, *, fed: bool) -> None:
+        """Records who holds an input: its loaders, global memory, or with `fed` a core elsewhere."""
+        loaders = self.flow.loaders.get(name, ())
+        held = np.full((1, self.image(name).width if loaders else 1, 1), ELSEWHERE if fed else IN_MEMORY)
+        for cols, core in loaders:
+            held[:, slice(*cols)] = core
+        self.held[name], self.born[name] = held, len(self.born)
+
+    def follow(self, node: Node) -> None:
+        """Records what a node reads, and who holds its result."""
+        operator = node.operator
+        layer = self.layers.get(filter_key(node)) if isinstance(operator, Filter) else None
+        renamed = isinstance(operator, Rename) and node.inputs[0] in self.born
+        self.born[node.output] = self.born[node.inputs[0]] if renamed else len(self.born)
+        if isinstance(operator, Filter) and isinstance(layer, LineUnfolding):
+            self.held[node.output] = self.by_line(node, operator.window, layer)
+        elif isinstance(layer, KernelUnfolding | FullyConnected):
+            self.held[node.output] = self.by_matrix(node, layer)
+        elif isinstance(operator, Dot):
+            self.held[node.output] = self.product(node, self.product_places(node))
+        elif isinstance(operator, Move):
+            self.held[node.output] = self.moved(node, operator)
+        elif isinstance(operator, Pool | Stencil) and _has_lines(operator.window):
+            self.held[node.output] = self.windowed(node, operator.window)
+        elif isinstance(operator, Concat):
+            self.held[node.output] = np.concatenate([self.whole(name) for name in node.inputs], axis=2)
+        else:
+            self.held[node.output] = self.combined(node)
+
+    def by_line(self, node: Node, window: Window, layer: LineUnfolding) -> Ints:
+        """Follows a layer by line: each core reads its columns and channels, and sums are added on some of them."""
+        (name,), image, grid = node.inputs, self.image(node.output), layer.grid
+        held = np.full((1, image.width, image.channels), IN_MEMORY)
+        rows = 0, len(_lines_read(window))
+        for s, cols in enumerate(grid.cols):
+            for g, group in enumerate(grid.ins):
+                for n, part in product(range(len(grid.outs)), group):
+                    self.read(layer.core(s, g, n), name, rows, input_range(window, cols), channels=part)
+            for n, outs in enumerate(grid.outs):
+                adding = [layer.core(s, g, n) for g in range(len(grid.ins))]
+                for p, (low, high) in enumerate(self.parts[node.output]):
+                    if outs[0] <= low < outs[1]:
+                        held[:, slice(*cols), low:high] = adding[p % len(adding)]
+                        size = image.rows * (cols[1] - cols[0]) * (high - low) * self.element_bytes(node.output)
+                        self.bytes[adding, adding[p % len(adding)]] += size
+        return held
+
+    def by_matrix(self, node: Node, layer: KernelUnfolding | FullyConnected) -> Ints:
+        """Follows a layer of whole tiles: each core reads the channels of its matrices; the last one adds."""
+        read, held = dict[tuple[int, Range], None](), np.full((1, 1, self.image(node.output).channels), IN_MEMORY)
+        for matrix, core in zip(cycle(layer.matrices), layer.cores, strict=False):
+            read[core, matrix.rows] = None
+            held[:, :, slice(*matrix.cols)] = core
+        for core, channels in read:
+            self.read(core, node.inputs[0], channels=channels)
+        return held
+
+    def product(self, node: Node, places: Iterable[tuple[Range, Range, int]]) -> Ints:
+        """Follows a product of two computed tensors: a core reads its pixels of the first, and all of the second."""
+        (left, right), image = node.inputs, self.image(node.output)
+        held = np.full((image.rows, image.width, 1), IN_MEMORY)
+        for rows, cols, core in places:
+            self.read(core, left, rows, cols)
+            self.read(core, right, rows)
+            held[slice(*rows), slice(*cols)] = core
+        return held
+
+    def product_places(self, node: Node) -> Iterator[tuple[Range, Range, int]]:
+        """Yields lines, pixels and core of each part of a product: as decided, or where the first operand is."""
+        if node.output in self.flow.products:
+            yield from self.flow.products[node.output].places()
+            return
+        for y, line in enumerate(self.whole(node.inputs[0])[:, :, 0]):
+            yield from (((y, y + 1), cols, int(line[cols[0]])) for cols in _segments(line))
+
+    def moved(self, node: Node, operator: Move) -> Ints:
+        """Returns who holds the elements of a rearrangement, which stay where they are until somebody reads them."""
+        given = [self.whole(name).reshape(-1) for name in node.inputs]
+        zero = np.array([IN_MEMORY])  # number -1
+        return np.concatenate([*given, zero])[operator.sources].reshape(_shape(self.image(node.output)))
+
+    def combined(self, node: Node) -> Ints:
+        """Follows an operator that works where an operand is, and gets the others there."""
+        image = self.image(node.output)
+        lead = self.lead(node)
+        if lead is None:
+            return np.full((1, 1, 1), IN_MEMORY)
+        held = _resampled(self.held[lead], self.image(lead), image)
+        relay = next((grid for grid in self.flow.products.values() if set(node.inputs) & set(grid.relays)), None)
+        for name in node.inputs:
+            if name != lead and _shape(self.image(name)) == _shape(image):
+                source = self.held[name]
+                if relay is not None and name in relay.relays:
+                    source = self.sent(name, source, self.relaying(relay, name))
+                self.sent(name, source, held)
+        return held
+
+    def windowed(self, node: Node, window: Window) -> Ints:
+        """Follows a pool or a depthwise layer: a core that holds some columns reads what their windows reach."""
+        (name,) = node.inputs
+        held = _resampled(self.held[name], self.image(name), self.image(node.output))
+        for channels in self.parts.get(name, ()):
+            line = np.broadcast_to(held, _shape(self.image(node.output)))[0, :, channels[0]]
+            for cols in _segments(line):
+                self.read(int(line[cols[0]]), name, cols=input_range(window, cols), channels=channels)
+        return held
+
+    def relaying(self, grid: DotGrid, name: str) -> Ints:
+        """Returns the cores that pass on each element of a tensor."""
+        image = self.image(name)
+        found = np.full((1, image.width, image.channels), IN_MEMORY)
+        for p, channels in enumerate(self.parts[name]):
+            found[:, :, slice(*channels)] = np.array([grid.relay(x, p) for x in range(image.width)])[:, None]
+        return found
+
+    def lead(self, node: Node) -> str | None:
+        """Returns the operand where a node works: of tokens the one made last, else the first one that is on cores."""
+        there = [name for name in node.inputs if (self.held[name] != IN_MEMORY).any()]
+        fitting = [name for name in there if self.image(name).pixels == self.image(node.output).pixels] or there
+        last = is_tokens(self.image(node.output))
+        return max(fitting, key=lambda name: self.born[name] if last else -fitting.index(name), default=None)
+
+    # Messages
+
+    def read(
+        self, core: int, name: str, rows: Range | None = None, cols: Range | None = None, channels: Range | None = None
+    ) -> None:
+        """Adds that a core reads a region of a tensor, which it gets once."""
+        region = core, name, rows, cols, channels
+        if core != IN_MEMORY and region not in self.seen:
+            self.seen.add(region)
+            self.bytes[:, core] += self.held_bytes(name, rows, cols, channels)
+
+    def held_bytes(
+        self, name: str, rows: Range | None = None, cols: Range | None = None, channels: Range | None = None
+    ) -> Floats:
+        """Returns how many bytes of a region of a tensor each core holds."""
+        held, sizes = self.held[name], _shape(self.image(name))
+        chosen = [slice(*(part or (0, size))) for part, size in zip((rows, cols, channels), sizes, strict=True)]
+        alike = [size == 1 for size in held.shape]
+        some = held[tuple(slice(None) if one else part for one, part in zip(alike, chosen, strict=True))]
+        times = prod(max(0, part.stop - part.start) for one, part in zip(alike, chosen, strict=True) if one)
+        found = np.bincount(some.reshape(-1) - IN_MEMORY, minlength=len(self.bytes) + 1)
+        return np.append(found[2:], found[1]).astype(np.float64) * (times * self.element_bytes(name))
+
+    def sent(self, name: str, source: Ints, to: Ints) -> Ints:
+        """Adds that each element of a tensor goes from one core to another. Returns `to`."""
+        a, b = np.broadcast_arrays(source, to)
+        times = prod(_shape(self.image(name))) / a.size
+        known = (a != IN_MEMORY) & (b != IN_MEMORY)
+        np.add.at(self.bytes, (a[known], b[known]), times * self.element_bytes(name))
+        return to
+
+    def whole(self, name: str) -> Ints:
+        """Returns who holds each element, at the full size of the image."""
+        return np.broadcast_to(self.held[name], _shape(self.image(name)))
+
+    def image(self, name: str) -> Image:
+        return self.graph.tensors[name].image
+
+    def element_bytes(self, name: str) -> int:
+        return self.arch.bytes_of(self.graph.tensors[name].element)
 
 
-def _shares(node: Node, layers: Mapping[str, Layer], flow: ByLine) -> list[dict[int, float]]:
-    """Returns for each input the part of it that each core reads; nothing for work that stays where its input is."""
-    layer = layers.get(filter_key(node)) if isinstance(node.operator, Filter) else None
-    grid = flow.products.get(node.output)
-    if isinstance(layer, LineUnfolding):
-        return [_of_lines(layer)]
-    if layer is not None and not isinstance(layer, OnVectorUnit):
-        return [dict.fromkeys(layer.cores, 1 / len(set(layer.cores)))]
-    return _of_product(grid) if isinstance(node.operator, Dot) and grid is not None else []
+def _has_lines(window: Window | Table) -> TypeGuard[Window]:
+    """Tells whether a window moves over the columns of an image."""
+    return isinstance(window, Window) and len(window.kernel) == 2 and not window.transposed
 
 
-def _of_lines(layer: LineUnfolding) -> dict[int, float]:
-    width = max(1, layer.grid.cols[-1][1])
-    channels = max(1, sum(b - a for group in layer.grid.ins for a, b in group))
-    found = defaultdict[int, float](float)
-    for s, (first, last) in enumerate(layer.grid.cols):
-        for g, group in enumerate(layer.grid.ins):
-            share = (last - first) / width * sum(b - a for a, b in group) / channels
-            for p in range(len(layer.grid.outs)):
-                found[layer.core(s, g, p)] += share
-    return found
+def _segments(line: Ints) -> Iterator[Range]:
+    """Yields ranges of neighbouring pixels of one core."""
+    return pairwise([0, *(np.flatnonzero(np.diff(line)) + 1).tolist(), len(line)])
 
 
-def _of_product(grid: DotGrid) -> list[dict[int, float]]:
-    """Returns the parts of both operands: a core needs its own rows of the first, and all of the second's lines."""
-    first, second = dict[int, float](), dict[int, float]()
-    for _, _, core in grid.places():
-        first[core] = first.get(core, 0.0) + 1 / len(grid.cores)
-        second[core] = second.get(core, 0.0) + 1 / len(grid.rows)
-    return [first, second]
+def _lines_read(window: Window) -> set[int]:
+    """Returns the lines of the input that a layer reads: with a stride it may skip some."""
+    axis = axis_of(window, 0)
+    return {line for y in range(window.out_dims[0]) for line in range(*axis.inputs_of((y, y + 1)))}
 
 
-def _by_chip(parts: Mapping[int, float], arch: Target) -> list[float]:
-    found = [0.0] * arch.chips
-    for core, part in parts.items():
-        found[core // arch.cores_per_chip] += part
-    return found
+def _shape(image: Image) -> tuple[int, int, int]:
+    return image.rows, image.width, image.channels
+
+
+def _resampled(held: Ints, before: Image, after: Image) -> Ints:
+    """Returns who holds a result that is computed where its operand is, which may have more or fewer pixels."""
+    for axis, (size, wanted) in enumerate(zip(_shape(before), _shape(after), strict=True)):
+        if held.shape[axis] > 1 and size != wanted:
+            held = held.take(np.arange(wanted) * size // wanted, axis=axis)
+    return held

@@ -2,19 +2,24 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 import raptor
+from raptor.graph.ir import Graph
+from raptor.mapping.chips import Chips
 from raptor.mapping.stages import Problem
 from tests.frontend.support import make_model, node, random
 from tests.rounds.support import chain
 
-DEAR = {"xbar": 16, "xbars_per_core": 16, "cores": 4, "chips": 2, "link": "20000:1"}
+DEAR: dict[str, Any] = {"xbar": 16, "xbars_per_core": 16, "cores": 4, "chips": 2, "link": "2000:1"}
 
 
 def problem_of(seed: int) -> tuple[Problem, dict[tuple[int, int], float]]:
@@ -74,6 +79,13 @@ def test_dear_links_get_a_stage_on_each_chip(tmp_path: Path):
     assert 0 < flits[1] <= flits[0]
 
 
+def test_links_that_are_too_dear_are_not_used(tmp_path: Path):
+    """One chip alone is faster than both with any message between them."""
+    program = raptor.compile(chain(6, 16, 8), **DEAR | {"link": "20000:1"})
+    assert raptor.simulate(program.save(tmp_path / "out")).links[0].flits == 0
+    assert program.validate(samples=1).passed
+
+
 def test_stages_of_attention_and_branches(tmp_path: Path):
     """Tensors that are read twice behind a cut, and an attention, whose layers stay together."""
     nodes = [
@@ -95,6 +107,23 @@ def test_stages_of_attention_and_branches(tmp_path: Path):
     program = raptor.compile(model, **DEAR)
     program.save(tmp_path / "out")
     assert program.validate(samples=1).passed
+
+
+def test_each_range_is_looked_at_once(monkeypatch: pytest.MonkeyPatch):
+    """The programme asks often, and with two aims; what it asked is kept. The chosen stages may be mapped once more."""
+    asked = Counter[tuple[int, int]]()
+    part = Chips.part
+
+    def counted(self: Chips, first: int, last: int) -> Graph:
+        asked[first, last] += 1
+        return part(self, first, last)
+
+    monkeypatch.setattr(Chips, "part", counted)
+    raptor.compile(chain(6, 16, 8), **DEAR | {"link": "5000:1"})
+    assert len(asked) > 2
+    again = [found for found, count in asked.items() if count > 1]
+    assert len(again) <= DEAR["chips"]
+    assert max(asked.values()) <= 2
 
 
 def test_a_wrong_bound_is_found():

@@ -6,6 +6,7 @@ A text that does not occur exactly once is an error, so that the table keeps ste
 
 from tests.fuzz.defect import ROOT, Defect
 from tests.fuzz.integer_defects import INTEGER_DEFECTS
+from tests.fuzz.rounds_defects import ROUNDS_DEFECTS
 
 EMIT, VIRTUAL, SKELETONS = (f"raptor/codegen/{n}.py" for n in ("emit", "registers", "skeletons"))
 STEPS, NEEDS = "raptor/pim/steps.py", "raptor/spatial/needs.py"
@@ -200,6 +201,6 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(NEEDS, "early, fetch = makers.of_keys(fetch_tile)", "early, fetch = makers.of_keys(fetch_tile[:0])"),
 )  # fmt: skip
 
-DEFECTS = (*_OF_PROGRAMS, *INTEGER_DEFECTS)
+DEFECTS = (*_OF_PROGRAMS, *INTEGER_DEFECTS, *ROUNDS_DEFECTS)
 
 __all__ = ["DEFECTS", "ROOT", "Defect"]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +23,7 @@ from tests.fuzz.defect import ROOT, Defect
 from tests.fuzz.defects import DEFECTS
 from tests.fuzz.integer_defects import INTEGER_DEFECTS
 from tests.fuzz.isolation import isolated
+from tests.fuzz.rounds_defects import ROUNDS_DEFECTS
 
 # Models and checks that catch them
 
@@ -144,6 +146,17 @@ def _classifier() -> ModelProto:
     return make_model(nodes, {"x": (1, 3, 8, 8)}, ["y", "z", "o"], constants)
 
 
+def _dense() -> ModelProto:
+    """Layers that are too large for a small chip by their outputs, and by their inputs, with biases."""
+    nodes = [
+        node("Gemm", "x w b", "a", name="wide"),
+        node("Relu", "a", "r"),
+        node("Gemm", "r v c", "y", name="deep"),
+    ]
+    constants = {"w": random(12, 90), "b": random(90), "v": random(90, 13), "c": random(13)}
+    return make_model(nodes, {"x": (1, 12)}, {"y": 2}, constants)
+
+
 def _rearrangements() -> ModelProto:
     """A shuffle of the channels of two layers, its halves, one beside the other; a larger image; padding."""
     import numpy as np
@@ -229,6 +242,18 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("_wide", {"xbar": 128, "xbars_per_core": 8, "cores": 1, "mapping": "rows"}),
 )
 
+ROUNDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("_streaming", {"xbar": 8, "xbars_per_core": 8, "cores": 2, "rounds": True, "batch": 4, "device": "pcm-occ"}),
+    ("_classifier", {"xbar": 16, "xbars_per_core": 8, "cores": 5, "rounds": True, "cuts": "each-layer"}),
+    ("_classifier", {"xbar": 16, "xbars_per_core": 8, "cores": 2, "rounds": True, "chips": 2, "link": "50:1"}),
+    ("_dense", {"xbar": 8, "xbars_per_core": 4, "cores": 2, "rounds": True}),
+    ("_streaming", {"xbar": 8, "xbars_per_core": 8, "cores": 8, "chips": 3, "link": "5:1"}),
+    ("_streaming", {"xbar": 8, "xbars_per_core": 12, "cores": 4, "chips": 3, "link": "3000:1"}),
+    ("_lines", {"xbar": 8, "xbars_per_core": 40, "cores": 20, "chips": 3, "link": "3000:1"}),
+    ("_products", {"xbar": 8, "xbars_per_core": 8, "cores": 6, "chips": 3, "link": "3000:1"}),
+)
+"""Models on chips that are too small, or on several chips."""
+
 
 QUANTISED: Mapping[int, Mapping[str, Any]] = {
     seed: {"xbar": xbar, "xbars_per_core": 80, "cores": 30, "mapping": mapping}
@@ -250,13 +275,15 @@ def _models() -> tuple[tuple[ModelProto, Mapping[str, Any]], ...]:
     return fixed, *((made(seed, STEPS)[0].model, options) for seed, options in QUANTISED.items())
 
 
-def checked(*, integers: bool = False) -> Iterator[str]:
+def checked(defect: Defect | None = None) -> Iterator[str]:
     """Compiles the cases with the compiler that is imported, and yields the first faults of each.
 
-    integers: the quantised models come first.
+    Those that have what a defect is about come first.
     """
-    floats = [(globals()[name](), options) for name, options in CASES]
-    for model, options in (*_models(), *floats) if integers else (*floats, *_models()):
+    floats, rounds = ([(globals()[name](), options) for name, options in cases] for cases in (CASES, ROUNDS))
+    kinds = [(floats, ()), (_models(), INTEGER_DEFECTS), (rounds, ROUNDS_DEFECTS)]
+    kinds.sort(key=lambda kind: defect not in kind[1])
+    for model, options in chain.from_iterable(cases for cases, _ in kinds):
         yield from _faults(model, options)
 
 
@@ -310,7 +337,7 @@ def caught_by(defect: Defect | None) -> str:
         if defect is not None:
             plant(defect)
         try:
-            print(next(checked(integers=defect in INTEGER_DEFECTS), ""), end="")
+            print(next(checked(defect), ""), end="")
         except Exception as error:  # of any class, because the modules were imported anew
             print(f"{type(error).__name__}: {error}", end="")
 

@@ -1,0 +1,90 @@
+"""Numbers the cores of a decision so that little crosses the links between chips.
+
+Cores are on the chip of their number. They are numbered in the order in which the model uses them, so that an attention
+comes between the layers around it. Chips begin where least is exchanged; cores that the decision does not use are left
+at the ends of chips.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from raptor.graph.ir import Filter, Graph
+from raptor.mapping.crossing import exchanged_flits
+from raptor.mapping.decision import ByLine, Layer, OnVectorUnit, filter_key
+from raptor.target.arch import Target
+
+Floats = npt.NDArray[np.float64]
+Found = tuple[dict[str, Layer], ByLine]
+
+
+def number_by_use(graph: Graph, found: Found, arch: Target) -> Found:
+    """Returns a decision about a graph with its cores numbered for the chips of a target."""
+    order = {core: number for number, core in enumerate(dict.fromkeys(_cores(graph, *found)))}
+    layers, flow = renumbered(found, order.__getitem__)
+    cut_flits = _cut_flits(exchanged_flits(graph, layers, flow, arch)[: len(order), : len(order)])
+    places = np.zeros(len(order), np.int64)
+    begins = chip_begins(cut_flits, arch.cores_per_chip, arch.chips)
+    for chip, (first, last) in enumerate(pairwise([*begins, len(order)])):
+        places[first:last] = chip * arch.cores_per_chip + np.arange(last - first)
+    return renumbered((layers, flow), places.tolist().__getitem__)
+
+
+def chip_begins(cut_flits: Sequence[float], cores_per_chip: int, chips: int) -> tuple[int, ...]:
+    """Returns the first core of each chip with which the busiest link has least to carry, then all links together.
+
+    `cut_flits`: for each number of cores, what those below it exchange with the others; the last number is that of all.
+    """
+    count = len(cut_flits) - 1
+    best: dict[int, tuple[float, float, tuple[int, ...]]] = {0: (0.0, 0.0, (0,))}
+    for chip in range(1, chips):
+        least, before = max(0, count - (chips - chip) * cores_per_chip), best
+        best = {
+            begin: min(
+                (
+                    max(before[first][0], cut_flits[begin]),
+                    before[first][1] + cut_flits[begin],
+                    (*before[first][2], begin),
+                )
+                for first in range(max(0, begin - cores_per_chip), begin + 1)
+                if first in before
+            )
+            for begin in range(least, min(count, chip * cores_per_chip) + 1)
+        }
+    return min(way for first, way in best.items() if count <= first + cores_per_chip)[2]
+
+
+def _cut_flits(exchanged: Floats) -> list[float]:
+    """Returns for each number of cores, from none to all, what those below it exchange with the others."""
+    both = exchanged + exchanged.T
+    with_later, with_earlier = np.triu(both).sum(axis=1), np.tril(both).sum(axis=1)
+    # Rounded, so that the order of additions, which depends on the machine, decides nothing.
+    return [0.0, *np.cumsum(with_later - with_earlier).round(6).tolist()]
+
+
+def renumbered(found: Found, number: Callable[[int], int]) -> Found:
+    """Returns a decision with other numbers of its cores."""
+    layers, flow = found
+    loaders = {name: tuple((cols, number(core)) for cols, core in pairs) for name, pairs in flow.loaders.items()}
+    products = {name: replace(grid, cores=tuple(map(number, grid.cores))) for name, grid in flow.products.items()}
+    return {key: _renumbered(layer, number) for key, layer in layers.items()}, replace(
+        flow, loaders=loaders, products=products
+    )
+
+
+def _renumbered(layer: Layer, number: Callable[[int], int]) -> Layer:
+    return layer if isinstance(layer, OnVectorUnit) else replace(layer, cores=tuple(map(number, layer.cores)))
+
+
+def _cores(graph: Graph, layers: Mapping[str, Layer], flow: ByLine) -> Iterator[int]:
+    """Yields the cores of loaders, layers and products in the order of the graph; some more than once."""
+    for pairs in flow.loaders.values():
+        yield from (core for _, core in pairs)
+    for node in graph.nodes:
+        key = filter_key(node) if isinstance(node.operator, Filter) else ""
+        layer = layers.get(key) or flow.products.get(node.output)
+        if layer is not None and not isinstance(layer, OnVectorUnit):
+            yield from layer.cores
