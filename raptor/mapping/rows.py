@@ -38,7 +38,8 @@ from raptor.mapping.plans import (
 from raptor.mapping.recurrent import Steps, Whole, recurrent_steps
 from raptor.mapping.reference import map_raptor
 from raptor.mapping.streaming import line_parts
-from raptor.mapping.token_cores import Stages, TokenCores, choose_token_cores, find_stages
+from raptor.mapping.token_choice import choose_token_cores
+from raptor.mapping.token_cores import Stages, TokenCores, find_stages
 from raptor.mapping.token_layout import is_tokens
 from raptor.mapping.widths import layer_target
 from raptor.target.arch import (

@@ -40,7 +40,7 @@ WAITING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class Shape:
     """Shape of a layer of tokens: output channels, channel ranges of its input, and the target with its widths."""
 
     outputs: int
@@ -68,8 +68,9 @@ class _Shape:
     def token_ns(self, ins: tuple[Parts, ...], outs: tuple[Range, ...], pixels: int) -> float:
         """Returns the time of a core for a token: products, sums, and partial sums of other cores."""
         sums, width, groups = accumulating(self.arch), max(b - a for a, b in outs), len(ins)
-        products = sum(
-            (mvmul_ns(self.arch, xbars) + ISSUE_NS) / count for count, xbars in self.blocks(ins[0], width, pixels)
+        products = max(
+            sum((mvmul_ns(self.arch, xbars) + ISSUE_NS) / count for count, xbars in self.blocks(group, width, pixels))
+            for group in ins
         )
         added = width * vector_element_ns(sums) * max(len(group) for group in ins)
         moved = (groups - 1) / groups * width * (vector_element_ns(sums) + 2 * message_element_ns(sums))
@@ -91,7 +92,7 @@ class _Share:
 
 
 @lru_cache(maxsize=4096)
-def _share(shape: _Shape, cores: int, pixels: int) -> _Share:
+def _share(shape: Shape, cores: int, pixels: int) -> _Share:
     """Returns the way with which a core takes least time, with blocks of at most `pixels` tokens."""
     ways = (_Share(ins, outs, shape.token_ns(ins, outs, pixels)) for ins, outs in shape.cut(cores))
     return min(ways, key=lambda way: way.token_ns)
@@ -114,8 +115,8 @@ class TokenLayer:
     constants: int
 
     @property
-    def shape(self) -> "_Shape":
-        return _Shape(self.filter_.weights.shape[2], self.parts, self.arch)
+    def shape(self) -> "Shape":
+        return Shape(self.filter_.weights.shape[2], self.parts, self.arch)
 
     def share(self, cores: int, pixels: int) -> _Share:
         """Returns the best way to share the layer among cores, with blocks of at most `pixels` tokens."""
@@ -271,22 +272,26 @@ class Product:
         each = -(-self.keys // max(1, senders)) * heads * self.channels
         return 2 * receivers * (MESSAGE_NS + each * message_element_ns(arch))
 
-    def best(self, cores: int, senders: int, arch: Target) -> tuple[float, tuple[int, int]]:
+    def best(self, cores: int, senders: int, arch: Target, homes: int = 1) -> tuple[float, tuple[int, int]]:
         """Returns the least time on at most so many cores, and the numbers of ranges of heads and queries.
 
-        With more cores, each computes less, but there is more to send.
+        With more cores, each computes less, but there is more to send. homes: number of cores that share the channels
+        of each sender.
         """
         found: list[tuple[float, tuple[int, int]]] = []
         for heads, most in self.splits(cores):
             each = -(-self.heads // heads)
             for queries in {-(-self.queries // n) for n in range(-(-self.queries // most), self.queries + 1)}:
                 work = self.core_ns(each, -(-self.queries // queries), arch)
-                found.append((work + self.sending_ns(each, heads * queries, senders, arch), (heads, queries)))
+                sending = self.sending_ns(each, heads * queries, senders, arch) / homes
+                found.append((work + sending, (heads, queries)))
         return min(found)
 
-    def record(self, cores: Sequence[int], senders: int, arch: Target, *, relaying: bool = False) -> DotGrid:
+    def record(
+        self, cores: Sequence[int], senders: int, arch: Target, *, relaying: bool = False, homes: int = 1
+    ) -> DotGrid:
         """Returns the record for some of these cores."""
-        _, (heads, queries) = self.best(len(cores), senders, arch)
+        _, (heads, queries) = self.best(len(cores), senders, arch, homes)
         own, relays = tuple(cores[: heads * queries]), self.relays if relaying else ()
         return DotGrid(even(self.heads, heads), even(self.queries, queries), own, relays)
 
@@ -403,18 +408,7 @@ def dot_ns(graph: Graph, node: Node, grid: DotGrid, arch: Target) -> float:
     return _product(graph, node, node.operator).core_ns(heads, queries, arch)
 
 
-def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
-    """Returns the choice of groups with the least product of interval and latency; None if the cores do not suffice.
-
-    The latency counts with the exponent `knobs.latency`.
-    """
-    found = [_in_groups(stages, arch, cores, groups, knobs) for groups in range(1, len(stages.products) + 1)]
-    found.append(_apart(stages, arch, cores, knobs))
-    fitting = [choice for choice in found if choice is not None]
-    return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)
-
-
-def _in_groups(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) -> TokenCores | None:
+def in_groups(stages: Stages, arch: Target, cores: int, groups: int, knobs: Knobs) -> TokenCores | None:
     """Returns the choice with so many groups; None if a group has too few cores for its chains."""
     choice = TokenCores(cores=cores)
     senders = 1
@@ -547,7 +541,7 @@ class _Apart:
             times[slowest] = self.time_ns(slowest)
 
 
-def _apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
+def apart(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
     """Returns the choice in which each chain and each attention has cores of its own; None if there are too few.
 
     They work on different samples at the same time, so the slowest one gets more cores. Values that are needed behind

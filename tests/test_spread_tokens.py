@@ -1,0 +1,139 @@
+"""Transformers spread over all cores: each core has matrices of all chains, and the values are right."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import models
+import raptor
+from raptor.mapping import token_choice
+from raptor.mapping.check import faults_of
+from raptor.mapping.decision import DotGrid, filters_of
+from raptor.mapping.following import following
+from raptor.mapping.knobs import DEFAULT
+from raptor.mapping.known import Known
+from raptor.mapping.spread_tokens import Cut, cuts, in_steps, spread
+from raptor.mapping.streaming import cut_channels
+from raptor.mapping.token_cores import Product, Shape, Stages, find_stages
+from raptor.target import arch
+from raptor.target.arch import Target
+from tests.pipeline import Passes, by_line, check, line_flow, passes
+from validator.simulate.simulation_report import SimulationReport
+
+TOKENS = 16
+CHIP: dict[str, Any] = {"xbar": 32, "xbars_per_core": 48, "cores": 40, "knobs": {"latency": 8}}
+MODEL = models.build("bert_tiny", seed=0, depth=6, dim=64, heads=2, tokens=TOKENS)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Passes:
+    return passes(MODEL, **CHIP, mapping="rows")
+
+
+@pytest.fixture(scope="module")
+def stages(compiled: Passes) -> Stages:
+    graph = Known().on_crossbars(compiled.graph, compiled.arch)[1]
+    after = {key: work.elements_ns for key, work in following(graph, compiled.arch).items()}
+    found = find_stages(graph, compiled.arch, after)
+    assert found is not None
+    return found
+
+
+def test_all_cores_of_a_copy_serve_distant_chains(compiled: Passes):
+    """The cores that hold the first layers hold the last ones, too, and take part in the attentions."""
+    layers = list(by_line(compiled.decision).values())
+    first, last = (set[int]().union(*(layer.cores for layer in some)) for some in (layers[:4], layers[-4:]))
+    assert len(first & last) > len(first) / 2
+    for grid in line_flow(compiled.decision).products.values():
+        assert set(grid.cores) & first & last
+
+
+def test_the_decision_is_right_and_every_token_is_computed_once(compiled: Passes):
+    assert not list(faults_of(compiled.decision, compiled.graph, compiled.arch))
+    for layer in by_line(compiled.decision).values():
+        assert (layer.grid.cols[0][0], layer.grid.cols[-1][1]) == (0, TOKENS)
+
+
+def test_the_program_is_right():
+    check(MODEL, tolerance=1e-4, **CHIP)
+
+
+def latency_ns() -> float:
+    found: SimulationReport = raptor.compile(MODEL, **CHIP).simulate()
+    assert found.latency_ns is not None
+    return found.latency_ns
+
+
+def nothing(*_: object) -> None:
+    """Is no choice."""
+
+
+def test_a_sample_takes_less_time_than_in_groups(monkeypatch: pytest.MonkeyPatch):
+    spread_ns = latency_ns()
+    monkeypatch.setattr(token_choice, "spread", nothing)
+    assert spread_ns < 0.8 * latency_ns()
+
+
+def shape(outputs: int, inputs: int, chip: Target) -> Shape:
+    return Shape(outputs, cut_channels(inputs, chip.xbar_rows), chip)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5, 30])
+def test_each_cut_has_every_weight_once(cores: int):
+    chip = arch.load(cores=4, xbar=32)
+    for cut in cuts(shape(100, 70, chip), cores):
+        assert len(cut.xbars) == len(cut.ins) * len(cut.outs) <= cores
+        assert [part for group in cut.ins for part in group] == [(0, 32), (32, 64), (64, 70)]
+        assert [cut.outs[0][0], *(stop for _, stop in cut.outs)] == sorted({0, *(b for _, b in cut.outs)})
+        assert cut.outs[-1][1] == 100
+        assert cut.homes <= len(cut.xbars)
+
+
+def test_homes_are_the_cores_that_have_sums(compiled: Passes):
+    """The output tiles of a copy are on as many cores as the cut says."""
+    core_of = {
+        op.result.name: core
+        for compute, core in zip(compiled.spatial.computes, compiled.partition.cores, strict=True)
+        for op in compute.body
+    }
+    filters = filters_of(compiled.chosen)
+    for key, layer in by_line(compiled.decision).items():
+        homes: defaultdict[object, set[int]] = defaultdict(set)
+        for part in compiled.spatial.tensors[key].parts:
+            homes[part.region.cols].add(core_of[part.tile.name])
+        ins, outputs = (part for group in layer.grid.ins for part in group), filters[key].weights.shape[2]
+        cut = Cut.of(Shape(outputs, tuple(ins), compiled.arch), layer.grid.ins, layer.grid.outs)
+        assert {len(cores) for cores in homes.values()} == {cut.homes}, key
+
+
+def test_the_matrices_of_a_copy_are_spread_evenly(compiled: Passes, stages: Stages):
+    """No two cores of a copy differ by more crossbars than one core has of a layer."""
+    found = spread(stages, compiled.arch, CHIP["cores"], DEFAULT)
+    assert found is not None
+    used, largest = Counter[int](), 0
+    for layer in (layer for chain in stages.chains for layer in chain.layers):
+        grid = found.layers[layer.key].grid
+        xbars = Cut.of(layer.shape, grid.ins, grid.outs).xbars
+        used.update(dict(zip(found.layers[layer.key].cores, xbars, strict=False)))  # the first copy
+        largest = max(largest, *xbars)
+    assert used.total() == sum(sum(Cut.of(s, (s.parts,), ((0, s.outputs),)).xbars) for s in shapes(stages))
+    assert max(used.values()) - min(used.values()) <= largest
+
+
+def shapes(stages: Stages) -> list[Shape]:
+    return [layer.shape for chain in stages.chains for layer in chain.layers]
+
+
+def test_a_chip_that_is_too_small_has_no_such_choice(compiled: Passes, stages: Stages):
+    assert spread(stages, compiled.arch.with_xbars_per_core(1), 2, DEFAULT) is None
+
+
+def test_steps_of_an_attention_have_all_its_queries():
+    chip = arch.load(cores=4)
+    grid, found = DotGrid(((0, 1), (1, 2)), ((0, 5), (5, 8)), (3, 1, 2, 0)), Product("scores", 2, 8, 128, 64)
+    stepped = in_steps(grid, found, chip, 25_000)
+    assert stepped.cols == ((0, 2), (2, 4), (4, 5), (5, 7), (7, 8))
+    assert stepped.cores == (3, 3, 3, 1, 1, 2, 2, 2, 0, 0)
+    assert in_steps(grid, found, chip, 1e9) == replace(grid)
