@@ -56,8 +56,8 @@ class Driver:
 
     `dump`: folder for the results of passes as text. `stop_after`: name of a pass. `started`: called with the name of
     each stage as it starts. If not `verified`, results of passes are not checked; this is for trials, as the best one
-    is compiled again. `beside`: checks results while the files are written, from `start_checks` on; then `finish`
-    says that all of them are right. `seconds`: time of each stage. `done`: names of the passes that have ended.
+    is compiled again. `beside`: checks results beside later passes and the files, from `start_checks` on; then
+    `finish` says that all of them are right. `seconds`: time of each stage. `done`: names of the passes that are done.
     """
 
     dump: Path | None = None
@@ -106,7 +106,7 @@ class Driver:
             self.beside.add(partial(verify, result))
 
     def start_checks(self) -> None:
-        """Begins to check results beside what follows, after the last pass."""
+        """Begins to check the results since the last call, beside what follows."""
         if self.beside is not None:
             self.beside.start()
 

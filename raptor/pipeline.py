@@ -43,6 +43,12 @@ LOWERING: tuple[Pass, ...] = (
 )
 """Passes after the decision."""
 
+_PARTITIONED: Pass = spatial.place_cores
+"""The pass after which the results so far can be checked beside those that follow.
+
+The partition takes longest to check, and needs the dataflow, which this pass finds.
+"""
+
 INVARIANTS: Mapping[type, Pass] = {
     Graph: verify_graph,
     Partition: spatial.verify_partition,
@@ -105,6 +111,8 @@ def prepare(
 def _run(passes: tuple[Pass, ...], values: Values, driver: Driver, upto: str = "") -> Values:
     for step in passes:
         values = values.with_(driver.run(step, partial(verify, values), *values.for_(step)))
+        if step is _PARTITIONED:
+            driver.start_checks()
         if step.__name__ == upto:
             break
     return values

@@ -42,6 +42,33 @@ def test_the_first_error_comes_back_whole():
     assert caught.value.needed == 11
 
 
+def test_checks_that_began_earlier_come_first():
+    with Beside() as beside:
+        beside.add(_fail)
+        beside.start()
+        beside.add(_end)
+        beside.start()
+        beside.add(_end)
+        with pytest.raises(CapacityError):
+            beside.finish()
+    with pytest.raises(ChildProcessError):  # the second copy has ended, too
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_later_error_comes_from_the_second_copy_or_from_here():
+    with Beside() as beside:
+        beside.add(lambda: None)
+        beside.start()
+        beside.add(_fail)
+        beside.start()
+        with pytest.raises(CapacityError):
+            beside.finish()
+        beside.start()
+        beside.add(_fail)
+        with pytest.raises(CapacityError):
+            beside.finish()
+
+
 def test_a_result_comes_from_another_process():
     with Copy(os.getpid) as copy:
         assert copy.result() != os.getpid()

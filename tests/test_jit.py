@@ -1,6 +1,7 @@
 """Machine code in the cache is as old as the oldest file that went into it."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,19 @@ def test_all_kernels_import_at_the_top() -> None:
         imports = [k for k, node in enumerate(body) if isinstance(node, ast.Import | ast.ImportFrom)]
         definitions = [k for k, node in enumerate(body) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
         assert not definitions or max(imports) < min(definitions), path
+
+
+def test_kernels_load_without_the_linear_algebra_of_scipy() -> None:
+    """Nobody asks for it; but who does in the same process, gets it."""
+    pytest.importorskip("scipy")
+    code = (
+        "import sys, numba, numpy as np\n"
+        "from raptor.spatial import schedule_kernel\n"
+        "assert 'scipy.linalg' not in sys.modules\n"
+        "assert (numba.njit(lambda a: np.dot(a, a))(np.eye(2)) == np.eye(2)).all()\n"
+        "assert 'scipy.linalg' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def write(folder: Path, value: int) -> None:

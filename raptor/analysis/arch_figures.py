@@ -12,14 +12,16 @@ from raptor.target.timing import back_cycles, conversion_rounds, front_cycles, m
 from validator.simulate.efficiency import OPS_PER_MAC
 from validator.simulate.energy import pass_parts_pj, static_mw
 
+WRITING = "writing the weights into the crossbars"
 NOT_MODELLED = (
     "area",
     "contention in the network: the table has a time for each pair of cores, whoever else sends",
     "static power of crossbars, converters and network; dynamic power of dispatcher and reorder buffer",
-    "writing the weights into the crossbars; refresh, drift, faults",
+    WRITING,
+    "refresh, drift, faults",
     "data: time and energy do not depend on values; the resolution of converters has no price",
 )
-"""Short list of what the model leaves out; docs/energy.md and docs/simulation.md have all of it."""
+"""Short list of what the model leaves out (rounds have `WRITING`); docs/energy.md and docs/simulation.md have all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 T = TypeVar("T")
@@ -121,34 +122,38 @@ def _tried(task: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 @dataclass(slots=True)
 class Beside:
-    """Checks that run in a copy of the process. waiting: those without a verdict, in order. copy: it runs them."""
+    """Checks that run in copies of the process. waiting: those that have not begun, in order. copies: they run others.
+
+    The checks of a copy came before those of the next one, and before those that wait.
+    """
 
     waiting: list[Check] = field(default_factory=list[Check])
-    copy: Copy[None] | None = None
+    copies: list[Copy[None]] = field(default_factory=list[Copy[None]])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.copy is not None:
-            self.copy.__exit__(*error)
+        for copy in self.copies:
+            copy.__exit__(*error)
 
     def add(self, check: Check) -> None:
         """Remembers a check."""
         self.waiting.append(check)
 
     def start(self) -> None:
-        """Begins with all checks. What they look at must not change any more."""
-        self.copy = Copy(self._run)
+        """Begins with the checks that wait. What they look at must not change any more."""
+        checks, self.waiting = self.waiting, []
+        self.copies.append(Copy(partial(_run, checks)))
 
     def finish(self) -> None:
         """Waits for all checks. Raises the error of the first one that failed."""
-        copy, self.copy = self.copy, None
-        try:
-            self._run() if copy is None else copy.result()
-        finally:
-            self.waiting = []
+        checks, self.waiting = self.waiting, []
+        while self.copies:
+            self.copies.pop(0).result()
+        _run(checks)
 
-    def _run(self) -> None:
-        for check in self.waiting:
-            check()
+
+def _run(checks: Iterable[Check]) -> None:
+    for check in checks:
+        check()

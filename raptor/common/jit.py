@@ -15,6 +15,24 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba  # pyright: ignore[reportMissingTypeStubs] numba has no types, here and below
 
+
+def _load_arrays() -> None:
+    """Loads numba's functions of arrays, which every kernel needs, without those of scipy.
+
+    They import its linear algebra where they find it, to see if it has a BLAS. That takes as long as numba itself, and
+    no kernel has a product of matrices. Where one is compiled after all, numba imports it then.
+    """
+    if "scipy.linalg" in sys.modules:
+        return
+    sys.modules["scipy.linalg"] = None  # pyright: ignore[reportArgumentType] so an import of it fails
+    try:
+        import numba.np.arraymath  # pyright: ignore # noqa: F401
+    finally:
+        del sys.modules["scipy.linalg"]
+
+
+_load_arrays()
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

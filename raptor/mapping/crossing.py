@@ -165,14 +165,12 @@ class _Exchange:
         if node.output in self.flow.products:
             yield from self.flow.products[node.output].places()
             return
-        rows, width, _ = _shape(self.image(node.inputs[0]))
-        first = np.broadcast_to(self.held[node.inputs[0]], (rows, width, self.held[node.inputs[0]].shape[2]))[:, :, 0]
-        for y, line in enumerate(first):
+        for y, line in enumerate(self.whole(node.inputs[0])[:, :, 0]):
             yield from (((y, y + 1), cols, int(line[cols[0]])) for cols in _segments(line))
 
     def moved(self, node: Node, operator: Move) -> Ints:
         """Returns who holds the elements of a rearrangement, which stay where they are until somebody reads them."""
-        given = [np.broadcast_to(self.held[name], _shape(self.image(name))).reshape(-1) for name in node.inputs]
+        given = [self.whole(name).reshape(-1) for name in node.inputs]
         zero = np.array([IN_MEMORY])  # number -1
         return np.concatenate([*given, zero])[operator.sources].reshape(_shape(self.image(node.output)))
 
@@ -212,7 +210,7 @@ class _Exchange:
 
     def lead(self, node: Node) -> str | None:
         """Returns the operand where a node works: of tokens the one made last, else the first one that is on cores."""
-        there = [name for name in node.inputs if (self.held[name] != IN_MEMORY).all()]
+        there = [name for name in node.inputs if (self.held[name] != IN_MEMORY).any()]
         fitting = [name for name in there if self.image(name).pixels == self.image(node.output).pixels] or there
         last = is_tokens(self.image(node.output))
         return max(fitting, key=lambda name: self.born[name] if last else -fitting.index(name), default=None)
@@ -249,9 +247,8 @@ class _Exchange:
         return to
 
     def whole(self, name: str) -> Ints:
-        """Returns who holds each element, with all columns and channels apart."""
-        image, held = self.image(name), self.held[name]
-        return np.broadcast_to(held, (image.rows, image.width, image.channels))
+        """Returns who holds each element, at the full size of the image."""
+        return np.broadcast_to(self.held[name], _shape(self.image(name)))
 
     def image(self, name: str) -> Image:
         return self.graph.tensors[name].image

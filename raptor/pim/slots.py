@@ -31,13 +31,13 @@ class Slots:
     """The form of operations of SpatialIR that are alike, and what fills its slots.
 
     operands: one entry for each. scratch: for each value that is overwritten, what follows the name of the result in
-    its own name, and its shape. constants: True if an operand is a constant.
+    its own name, and its shape. plain: True if the operands are the tiles that are read, as they are, and all differ.
     """
 
     form: Form
     operands: tuple[Slot, ...]
     scratch: tuple[tuple[str, Buffer], ...]
-    constants: bool
+    plain: bool
 
     @classmethod
     def of(cls, op: BodyOp, weight_bits: int) -> "Slots":
@@ -53,7 +53,8 @@ class Slots:
         form = Form.of(op.map_operands(lambda tile: shapes.get(tile.name, result)), weight_bits)
         scratch = form.slots[len(tiles) + 1 :]
         ends = tuple((value.name.removeprefix(result.name), value) for value in scratch)
-        return cls(form, operands, ends, bool(constants))
+        plain = len(tiles) == len(reads) and not any(slot.constant or slot.repeated for slot in operands)
+        return cls(form, operands, ends, plain)
 
 
 def _slot(op: BodyOp, tile: Tile, number: int, place: int) -> Slot:

@@ -90,9 +90,21 @@ class Forms:
         """[slots, 2]: number and type (see `type_number`) of the elements of each slot."""
         return _elements([slot for form in self.forms for slot in form.slots])
 
+    @cached_property
+    def by_class(self) -> Mapping[type[Operation[Buffer]], list[int]]:
+        """The numbers of the forms whose operation is of each class."""
+        found: dict[type[Operation[Buffer]], list[int]] = {}
+        for number, form in enumerate(self.forms):
+            found.setdefault(type(form.operation), []).append(number)
+        return found
+
     def of_class(self, *kinds: type[Operation[Buffer]]) -> Bools:
         """Tells for each form whether its operation is of one of these classes."""
-        return np.array([isinstance(form.operation, kinds) for form in self.forms], np.bool_)
+        found = np.zeros(len(self.forms), np.bool_)
+        for kind, numbers in self.by_class.items():
+            if issubclass(kind, kinds):
+                found[numbers] = True
+        return found
 
 
 @dataclass(frozen=True, eq=False)

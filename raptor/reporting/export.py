@@ -153,6 +153,6 @@ def _output(facts: Facts) -> dict[str, Any]:
         "host_nodes": facts.segments.host_nodes if facts.segments else (),
         "findings": tuple(facts.profile.findings),
         "not_known": (*facts.missing, *([facts.profile.untimed] if facts.profile.untimed else [])),
-        "not_modelled": tuple(summary.NOT_MODELLED),
+        "not_modelled": summary.not_modelled(facts.profile),
         "warnings": tuple(facts.profile.warnings),
     }

@@ -36,7 +36,7 @@ def report_page(facts: Facts) -> str:
         main=summary.figures(facts),
         slowest=_slowest(facts),
         bin=_time(found.timeline.bin_ns) if found.timeline else "",
-        not_modelled=summary.NOT_MODELLED,
+        not_modelled=summary.not_modelled(found),
         rounds=rounds.round_table(found.reloading, facts.segments) if found.reloading and facts.segments else None,
         segments=tables.segment_table(facts.segments) if facts.segments else None,
         on_host=tables.host_table(facts.segments) if facts.segments else None,

@@ -94,4 +94,4 @@ def line(found: Reloading) -> Figure:
         "yaxis": axis("", autorange="reversed", type="category"),
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
     }
-    return Figure("rounds", data, layout, height=140 + 26 * len(names))
+    return Figure("batch", data, layout, height=140 + 26 * len(names))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from raptor.analysis.arch_figures import NOT_MODELLED as NOT_MODELLED_OF_CHIPS
+from raptor.analysis.arch_figures import WRITING
 from raptor.output import files
 from raptor.reporting import rounds, text
 from raptor.reporting.facts import Facts, Layer
@@ -20,6 +21,11 @@ NOT_MODELLED = (
     "instructions that pimsim-nn does not have are charged like one of the same shape (see the warnings)",
 )
 """Effects that are not modelled, in short; docs/energy.md and docs/simulation.md have the full list."""
+
+
+def not_modelled(found: Profile) -> tuple[str, ...]:
+    """Returns what is not modelled for a program: rounds count what is written."""
+    return tuple(line for line in NOT_MODELLED if line != WRITING or found.reloading is None)
 
 
 def figures(facts: Facts) -> list[Figure]:

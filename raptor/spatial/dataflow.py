@@ -5,7 +5,7 @@ do the same as others, on other tiles (the same body on another line of an image
 What depends on the form alone, such as a cost, is found once for each form.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -57,10 +57,10 @@ class Dataflow:
     constants: all constants, numbered in the same way. forms: an operation of each form, with its compute. (For each
     layer and tuple of matrices, an operation with matrices has a form of its own.)
 
-    types: the types of elements; tile_type, tile_elements: type and number of the elements of each tile. op_compute,
-    op_form, op_result: one entry for each operation, compute by compute. read_op, read_tile: one for each tile that an
-    operation reads, in order. use_op, use_constant: the same for constants. result_compute, result_tile: one for each
-    result of a compute.
+    nodes: the ONNX node of each compute. types: the types of elements; tile_type, tile_elements: type and number of
+    the elements of each tile. op_compute, op_form, op_result: one entry for each operation, compute by compute.
+    read_op, read_tile: one for each tile that an operation reads, in order. use_op, use_constant: the same for
+    constants. result_compute, result_tile: one for each result of a compute.
     """
 
     tiles: tuple[Tile, ...]
@@ -68,6 +68,7 @@ class Dataflow:
     odd: tuple[tuple[int, Tile], ...]
     constants: tuple[ConstantTile, ...]
     forms: "tuple[tuple[BodyOp, Compute], ...]"
+    nodes: tuple[str, ...]
     types: tuple[ElementType, ...]
     tile_type: Ints
     tile_elements: Ints
@@ -97,9 +98,9 @@ class Dataflow:
         """Returns the numbers of the computes with an operation of one of these classes, in order."""
         return np.unique(self.op_compute[self.is_form(*kinds)]).tolist()
 
-    def node(self, op: int, computes: "Sequence[Compute]") -> str:
-        """Returns the ONNX node of an operation of these computes."""
-        return computes[int(self.op_compute[op])].node
+    def node(self, op: int) -> str:
+        """Returns the ONNX node of an operation."""
+        return self.nodes[int(self.op_compute[op])]
 
     def part(self, computes: range) -> "Dataflow":
         """Returns the dataflow of neighbouring computes, numbered from 0. Tiles and forms keep their numbers."""
@@ -110,6 +111,7 @@ class Dataflow:
         )
         return replace(
             self,
+            nodes=self.nodes[computes.start : computes.stop],
             op_compute=self.op_compute[ops] - computes.start,
             op_form=self.op_form[ops],
             op_result=self.op_result[ops],
@@ -150,6 +152,7 @@ class _Collector:
     constant_of: dict[str, int] = field(default_factory=dict[str, int])
     forms: "list[tuple[BodyOp, Compute]]" = field(default_factory=list)
     form_of: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    nodes: list[str] = field(default_factory=list[str])
     ops: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     read: list[int] = field(default_factory=list[int])
     op_reads: list[int] = field(default_factory=list[int])
@@ -159,6 +162,7 @@ class _Collector:
 
     def add(self, number: int, compute: "Compute") -> None:
         """Adds a compute."""
+        self.nodes.append(compute.node)
         for op in compute.body:
             reads, uses = len(self.read), len(self.used)
             names, shapes = list[str](), list[int]()
@@ -224,6 +228,7 @@ class _Collector:
             odd=tuple(self.odd),
             constants=tuple(self.constants),
             forms=tuple(self.forms),
+            nodes=tuple(self.nodes),
             types=tuple(types),
             tile_type=tile_type,
             tile_elements=elements,

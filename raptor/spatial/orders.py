@@ -82,9 +82,12 @@ def _candidates(work: "Work", aim: Aim, patience_ns: float) -> list[tuple[float,
 
 def _orders(work: "Work", patience_ns: float, samples: int) -> "Ints":
     """Returns the order of the work of each sample, if so many follow one another."""
-    from raptor.spatial.schedule_kernel import all_of, idle, list_schedule  # compiled code is loaded only where it runs
+    from raptor.spatial.schedule_kernel import all_of, idle, list_schedule, nothing  # loaded only where it runs
 
-    return list_schedule(idle(work, samples), work, all_of(work, samples), np.argsort(work.rank), patience_ns)
+    ordered = np.empty((samples, len(work.core)), np.int64)
+    todo, queue = all_of(work, samples), nothing(work)
+    list_schedule(ordered, idle(work, samples), work, todo, queue, np.argsort(work.rank), patience_ns)
+    return ordered
 
 
 def _times(work: "Work", order: "Ints") -> tuple[float, float]:
@@ -92,7 +95,8 @@ def _times(work: "Work", order: "Ints") -> tuple[float, float]:
 
     No interval is shorter than the time that the port of global memory is busy for a sample.
     """
-    from raptor.spatial.schedule_kernel import ends_in_order, idle
+    from raptor.spatial.schedule_kernel import idle, run_in_order
 
-    ends = ends_in_order(idle(work, ROUNDS), work, order)
-    return float(ends[0]), max(float(ends[-1] - ends[-3]) / 2, float(work.memory_ns.sum()))
+    ends_ns, ready_ns = np.zeros(ROUNDS), np.zeros((ROUNDS, len(order)))
+    run_in_order(ends_ns, ready_ns, idle(work, ROUNDS), work, order)
+    return float(ends_ns[0]), max(float(ends_ns[-1] - ends_ns[-3]) / 2, float(work.memory_ns.sum()))

@@ -90,9 +90,9 @@ class Problem:
         core = np.array(placed.cores[chosen], np.int64)
         position = np.array(placed.positions[chosen], np.float64)
         needs = Needs.of(graph.dataflow.part(together), core)
-        user, tiles = needs.fetch_user, graph.dataflow.tiles
+        user, tiles, nodes = needs.fetch_user, needs.flow.tiles, needs.flow.nodes
         rows: list[list[int]] = np.stack([needs.fetch_tile, core[user], user], axis=1).tolist()
-        fetched = tuple(Fetch(tiles[t], c, graph.computes[together.start + i].node) for t, c, i in rows)
+        fetched = tuple(Fetch(tiles[t], c, nodes[i]) for t, c, i in rows)
         stored = {part.tile.name for name in graph.outputs for part in graph.tensors[name].parts}
         outputs = np.array([i for i, tile in enumerate(tiles) if tile.name in stored], np.int64)
         core, position = np.append(core, core[user]), np.append(position, position[user])
@@ -125,7 +125,7 @@ class Problem:
             np.bincount(edges[:, 1], minlength=count),
             np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64),
             np.ascontiguousarray(edges[:, 1]),
-            *_pairs(core, peer),
+            *pairs(core, peer),
         )
 
     def rank(self) -> "Ints":
@@ -224,7 +224,7 @@ def _contents(flow: Dataflow) -> "Ints":
     return found
 
 
-def _pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
+def pairs(core: "Ints", peer: "Ints") -> tuple["Ints", "Ints", "Ints"]:
     """Numbers the pairs of core and peer, core by core: see `Work`."""
     cores = int(max(core.max(), peer.max())) + 1
     keys, pair = np.unique(core * (cores + 1) + peer + 1, return_inverse=True)

@@ -2,13 +2,12 @@
 # pyright: reportArgumentType=false, reportReturnType=false
 # An element of an array is a number here.
 
-import heapq
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from raptor.common.jit import helper, kernel
+from raptor.common.jit import bare_helper, bare_kernel
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -49,9 +48,9 @@ class Chip(NamedTuple):
     """The state of a chip that works on several samples.
 
     free: when the work of each core ends. switch: when its last transfer has left. sample: the one that it works on.
-    start, turn: of its entry in the queue, of which older ones may be left; without an entry, `turn` is -1. memory:
-    when the port of global memory is free, for each sample: it is shared by the work of one sample only, because what a
-    sample stores last may come after what the next one loads first.
+    start, turn: of the compute that it would run next; without one, `start` is infinite. memory: when the port of
+    global memory is free, for each sample: it is shared by the work of one sample only, because what a sample stores
+    last may come after what the next one loads first.
     """
 
     free: Floats
@@ -62,12 +61,38 @@ class Chip(NamedTuple):
     memory: Floats
 
 
+class Heaps(NamedTuple):
+    """A heap of computes for each pair: on top is the one that is `ready` first, of several the one of least `turn`.
+
+    Pair p has `size[p]` computes, from `first[p]` on, and never more than it has in a sample.
+    """
+
+    first: Ints
+    size: Ints
+    ready: Floats
+    turn: Ints
+
+
+class Queue(NamedTuple):
+    """The computes that can start.
+
+    here: computes whose inputs are there before both cores are free, by turn alone (`ready` is 0). later: all others.
+    next: a tree whose root is `next[1]`. The leaves are the cores, from the middle on, and every other entry is the one
+    of the cores below it whose compute comes first.
+    """
+
+    here: Heaps
+    later: Heaps
+    next: Ints
+
+
 class Todo(NamedTuple):
     """The work that is left.
 
     ready: when the inputs of each compute are there, for each sample. left: for how many computes it still waits.
     tasks: the computes that occupy each core; those of core c are `tasks[first_task[c]]` to
-    `tasks[first_task[c + 1] - 1]`. undone: how many of them are left in the sample that the core works on.
+    `tasks[first_task[c + 1] - 1]`. undone: how many of them are left in the sample that the core works on. done: number
+    of computes of each sample that are done.
     """
 
     ready: Floats
@@ -75,13 +100,14 @@ class Todo(NamedTuple):
     first_task: Ints
     tasks: Ints
     undone: Ints
+    done: Ints
 
 
 def idle(work: Work, samples: int) -> Chip:
     """Returns the state of the chip before any work."""
     cores = len(work.first_pair) - 1
-    free, switch, start = (np.zeros(cores) for _ in range(3))
-    return Chip(free, switch, np.zeros(cores, np.int64), start, np.full(cores, -1), np.zeros(samples))
+    free, switch = np.zeros(cores), np.zeros(cores)
+    return Chip(free, switch, np.zeros(cores, np.int64), np.full(cores, np.inf), np.full(cores, -1), np.zeros(samples))
 
 
 def all_of(work: Work, samples: int) -> Todo:
@@ -91,55 +117,63 @@ def all_of(work: Work, samples: int) -> Todo:
     tasks = np.argsort(both, kind="stable")[int((both < 0).sum()) :] % count
     undone = np.bincount(both[both >= 0], minlength=cores)
     left = np.repeat(work.waiting[None], samples, axis=0)
-    return Todo(np.zeros(left.shape), left, np.cumsum([0, *undone]), tasks, undone)
+    return Todo(np.zeros(left.shape), left, np.cumsum([0, *undone]), tasks, undone, np.zeros(samples, np.int64))
 
 
-@kernel
-def list_schedule(chip: Chip, work: Work, todo: Todo, by_rank: Ints, patience_ns: float) -> Ints:
-    """Returns for each sample, one after another on the same chip, the order in which its computes start.
+def nothing(work: Work) -> Queue:
+    """Returns a queue in which nothing can start."""
+    leaves = 1 << (len(work.first_pair) - 2).bit_length()
+    leaf = np.minimum(np.arange(leaves), len(work.first_pair) - 2)  # some cores have two, so that no leaf is empty
+    levels = [leaf[:: 1 << level] for level in reversed(range(leaves.bit_length()))]
+    return Queue(_empty(work), _empty(work), np.concatenate([[0], *levels]))
+
+
+def _empty(work: Work) -> Heaps:
+    """Returns a heap for each pair, with room for all its computes."""
+    first = np.cumsum([0, *np.bincount(work.pair, minlength=len(work.peer_of))])
+    count = len(work.core)
+    return Heaps(first[:-1], np.zeros(len(first) - 1, np.int64), np.zeros(count), np.zeros(count, np.int64))
+
+
+@bare_kernel
+def list_schedule(
+    ordered: Ints, chip: Chip, work: Work, todo: Todo, queue: Queue, by_rank: Ints, patience_ns: float
+) -> None:
+    """Sets `ordered`: for each sample, one after another on the same chip, the order in which its computes start.
 
     The next compute is the one that can start first; of several, that of the earlier sample, then the one of lowest
     rank. It starts when both its cores are free and its inputs are there; with a peer, it counts as if it could start
     `patience_ns` earlier. A core begins a sample when it has done all its work of the one before, sending included.
     by_rank: the computes in order of their rank.
     """
-    samples, count = todo.left.shape
-    pairs, first_sample = len(work.peer_of), np.int64(0)  # a plain 0 would be compiled once more, for this number alone
-    # For each pair, the computes whose inputs are there before both cores are free, by turn; and all others, by time.
-    here: list[Any] = [[(0.0, 0) for _ in range(0)] for _ in range(pairs)]
-    later: list[Any] = [[(0.0, 0) for _ in range(0)] for _ in range(pairs)]
-    queue: list[Any] = [(0.0, 0) for _ in range(0)]
+    count, first_sample = len(work.core), np.int64(0)  # a plain 0 would be compiled once more, for this number alone
     for i in range(count):
-        _open(i, first_sample, queue, later, chip, work, todo, patience_ns)
-    ordered, done = np.empty((samples, count), np.int64), np.zeros(samples, np.int64)
-    while len(queue) > 0:
-        start, turn = heapq.heappop(queue)
+        _open(i, first_sample, queue, chip, work, todo, patience_ns)
+    while chip.start[queue.next[1]] < np.inf:
+        c = queue.next[1]
+        start, turn = chip.start[c], chip.turn[c]
+        pair = _offer(c, queue, chip, work, patience_ns)
+        if chip.turn[c] != turn or chip.start[c] != start:
+            continue
         i, k = by_rank[turn % count], turn // count
-        c = work.core[i]
-        if chip.turn[c] != turn or chip.start[c] != start:
-            continue
-        pair = _offer(c, queue, here, later, chip, work, patience_ns)
-        if chip.turn[c] != turn or chip.start[c] != start:
-            continue
-        heapq.heappop(here[pair] if len(here[pair]) > 0 else later[pair])
-        chip.turn[c] = -1
+        _pop(queue.here if queue.here.size[pair] > 0 else queue.later, pair)
+        _enter(c, np.inf, turn, queue, chip)
         end = _run(i, k, todo.ready[k, i], chip, work)
-        ordered[k, done[k]] = i
-        done[k] += 1
+        ordered[k, todo.done[k]] = i
+        todo.done[k] += 1
         for u in range(work.first_user[i], work.first_user[i + 1]):
             j = work.users[u]
             todo.ready[k, j] = max(todo.ready[k, j], end)
             todo.left[k, j] -= 1
-            _open(j, k, queue, later, chip, work, todo, patience_ns)
-        for d in (c, work.peer[i]):
-            if d >= 0:
-                _count(d, queue, later, chip, work, todo, patience_ns)
-        _offer(c, queue, here, later, chip, work, patience_ns)
-    return ordered
+            _open(j, k, queue, chip, work, todo, patience_ns)
+        _count(c, queue, chip, work, todo, patience_ns)
+        if work.peer[i] >= 0:
+            _count(work.peer[i], queue, chip, work, todo, patience_ns)
+        _offer(c, queue, chip, work, patience_ns)
 
 
-@helper
-def _count(c: int, queue: Any, later: Any, chip: Chip, work: Work, todo: Todo, patience_ns: float) -> None:
+@bare_helper
+def _count(c: int, queue: Queue, chip: Chip, work: Work, todo: Todo, patience_ns: float) -> None:
     """Counts a compute of a core that is done. After the last one, the core begins the next sample."""
     todo.undone[c] -= 1
     if todo.undone[c] > 0 or chip.sample[c] + 1 == len(todo.left):
@@ -148,55 +182,104 @@ def _count(c: int, queue: Any, later: Any, chip: Chip, work: Work, todo: Todo, p
     todo.undone[c] = last - first
     chip.sample[c] += 1
     for t in range(first, last):
-        _open(todo.tasks[t], chip.sample[c], queue, later, chip, work, todo, patience_ns)
+        _open(todo.tasks[t], chip.sample[c], queue, chip, work, todo, patience_ns)
 
 
-@helper
-def _open(i: int, sample: int, queue: Any, later: Any, chip: Chip, work: Work, todo: Todo, patience_ns: float) -> None:
+@bare_helper
+def _open(i: int, sample: int, queue: Queue, chip: Chip, work: Work, todo: Todo, patience_ns: float) -> None:
     """Adds a compute of a sample to its pair, if it waits for nothing and its cores work on this sample.
 
-    Adds it also to the queue if it comes before what its core has there.
+    It is the next one of its core if it comes before the one that is.
     """
     c, peer = work.core[i], work.peer[i]
     if todo.left[sample, i] > 0 or chip.sample[c] != sample or (peer >= 0 and chip.sample[peer] != sample):
         return
     ready, turn = todo.ready[sample, i], sample * len(work.core) + work.rank[i]
-    heapq.heappush(later[work.pair[i]], (ready, turn))
+    _push(queue.later, work.pair[i], ready, turn)
     start = max(ready, _free(c, peer, chip)) - (patience_ns if peer >= 0 else 0.0)
-    if chip.turn[c] < 0 or start < chip.start[c] or (start == chip.start[c] and turn < chip.turn[c]):
-        chip.start[c], chip.turn[c] = start, turn
-        heapq.heappush(queue, (start, turn))
+    if start < chip.start[c] or (start == chip.start[c] and turn < chip.turn[c]):
+        _enter(c, start, turn, queue, chip)
 
 
-@helper
+@bare_helper
 def _free(c: int, peer: int, chip: Chip) -> float:
     """Returns when a core and its peer (-1: none) are free."""
     return chip.free[c] if peer < 0 else max(chip.free[c], chip.free[peer])
 
 
-@helper
-def _offer(c: int, queue: Any, here: Any, later: Any, chip: Chip, work: Work, patience_ns: float) -> int:
-    """Puts a core into the queue with the compute that it would run next, if it is not there. Returns its pair."""
+@bare_helper
+def _offer(c: int, queue: Queue, chip: Chip, work: Work, patience_ns: float) -> int:
+    """Finds the compute that a core would run next. Returns its pair; -1 if there is none."""
+    here, later = queue.here, queue.later
     best, least, first = -1, 0.0, 0
     for pair in range(work.first_pair[c], work.first_pair[c + 1]):
-        now, then = here[pair], later[pair]
-        if len(now) == 0 and len(then) == 0:
+        if here.size[pair] == 0 and later.size[pair] == 0:
             continue
-        free = _free(c, work.peer_of[pair], chip)
-        while len(then) > 0 and then[0][0] <= free:
-            heapq.heappush(now, (0.0, heapq.heappop(then)[1]))
-        start, turn = (free, now[0][1]) if len(now) > 0 else then[0]
+        free, at = _free(c, work.peer_of[pair], chip), here.first[pair]
+        while later.size[pair] > 0 and later.ready[at] <= free:
+            _push(here, pair, 0.0, later.turn[at])
+            _pop(later, pair)
+        start, turn = (free, here.turn[at]) if here.size[pair] > 0 else (later.ready[at], later.turn[at])
         if work.peer_of[pair] >= 0:
             start -= patience_ns
         if best < 0 or start < least or (start == least and turn < first):
             best, least, first = pair, start, turn
     if best >= 0 and (chip.turn[c] != first or chip.start[c] != least):
-        chip.start[c], chip.turn[c] = least, first
-        heapq.heappush(queue, (least, first))
+        _enter(c, least, first, queue, chip)
     return best
 
 
-@helper
+@bare_helper
+def _enter(c: int, start: float, turn: int, queue: Queue, chip: Chip) -> None:
+    """Sets what a core would run next, and who comes first among the cores."""
+    chip.start[c], chip.turn[c] = start, turn
+    i = (len(queue.next) // 2 + c) // 2
+    while i > 0:
+        a, b = queue.next[2 * i], queue.next[2 * i + 1]
+        later = chip.start[b] < chip.start[a] or (chip.start[b] == chip.start[a] and chip.turn[b] < chip.turn[a])
+        first = b if later else a
+        if first == queue.next[i] and first != c:
+            break
+        queue.next[i] = first
+        i //= 2
+
+
+@bare_helper
+def _push(heaps: Heaps, pair: int, ready: float, turn: int) -> None:
+    """Adds a compute to the heap of a pair."""
+    first, i = heaps.first[pair], heaps.size[pair]
+    heaps.size[pair] += 1
+    while i > 0:
+        above = first + (i - 1) // 2
+        if heaps.ready[above] < ready or (heaps.ready[above] == ready and heaps.turn[above] < turn):
+            break
+        heaps.ready[first + i], heaps.turn[first + i] = heaps.ready[above], heaps.turn[above]
+        i = (i - 1) // 2
+    heaps.ready[first + i], heaps.turn[first + i] = ready, turn
+
+
+@bare_helper
+def _pop(heaps: Heaps, pair: int) -> None:
+    """Takes the compute on top from the heap of a pair."""
+    heaps.size[pair] -= 1
+    first, size = heaps.first[pair], heaps.size[pair]
+    ready, turn = heaps.ready[first + size], heaps.turn[first + size]
+    i = 0
+    while 2 * i + 1 < size:
+        j = first + 2 * i + 1
+        if j + 1 < first + size and (
+            heaps.ready[j + 1] < heaps.ready[j]
+            or (heaps.ready[j + 1] == heaps.ready[j] and heaps.turn[j + 1] < heaps.turn[j])
+        ):
+            j += 1
+        if ready < heaps.ready[j] or (ready == heaps.ready[j] and turn < heaps.turn[j]):
+            break
+        heaps.ready[first + i], heaps.turn[first + i] = heaps.ready[j], heaps.turn[j]
+        i = j - first
+    heaps.ready[first + i], heaps.turn[first + i] = ready, turn
+
+
+@bare_helper
 def _run(i: int, sample: int, ready: float, chip: Chip, work: Work) -> float:
     """Lets a compute whose inputs are there from `ready` on occupy its cores. Returns when it ends."""
     c, p = work.core[i], work.peer[i]
@@ -214,15 +297,16 @@ def _run(i: int, sample: int, ready: float, chip: Chip, work: Work) -> float:
     return chip.free[c]
 
 
-@kernel
-def ends_in_order(chip: Chip, work: Work, order: Ints) -> Floats:
-    """Returns when each sample ends in ns, if every core does the work of each sample in this order."""
-    ends = np.zeros(len(chip.memory))
-    for k in range(len(ends)):
-        ready = np.zeros(len(order))
+@bare_kernel
+def run_in_order(ends_ns: Floats, ready_ns: Floats, chip: Chip, work: Work, order: Ints) -> None:
+    """Sets when each sample ends in ns, if every core does the work of each sample in this order.
+
+    ready_ns: [samples, computes], when the inputs of each compute are there; zeros at first.
+    """
+    for k in range(len(ends_ns)):
         for i in order:
-            end = _run(i, k, ready[i], chip, work)
+            end = _run(i, k, ready_ns[k, i], chip, work)
             for u in range(work.first_user[i], work.first_user[i + 1]):
-                ready[work.users[u]] = max(ready[work.users[u]], end)
-            ends[k] = max(ends[k], end)
-    return ends
+                j = work.users[u]
+                ready_ns[k, j] = max(ready_ns[k, j], end)
+            ends_ns[k] = max(ends_ns[k], end)

@@ -67,12 +67,12 @@ def _check_definitions(graph: SpatialGraph, flow: Dataflow) -> None:
     early = unlike[flow.read_tile] | (~given[flow.read_tile] & (first[flow.read_tile] >= flow.read_op))
     undefined = [(int(flow.read_op[i]), flow.tiles[int(flow.read_tile[i])]) for i in np.flatnonzero(early)[:1]]
     for at, tile in (*undefined, *flow.odd):
-        where = f"spatial: {flow.node(at, graph.computes)}: {flow.tiles[int(flow.op_result[at])]}"
+        where = f"spatial: {flow.node(at)}: {flow.tiles[int(flow.op_result[at])]}"
         raise VerifyError(f"{where} reads {tile} before it is defined")
     again = given[flow.op_result] | (first[flow.op_result] < op)
     for at in np.flatnonzero(again & ~flow.is_form(Copy))[:1].tolist():
         tile = flow.tiles[int(flow.op_result[at])]
-        raise VerifyError(f"spatial: {flow.node(at, graph.computes)}: {tile} is defined twice")
+        raise VerifyError(f"spatial: {flow.node(at)}: {tile} is defined twice")
     made = np.bincount(flow.op_result, minlength=len(flow.tiles)) > 0
     known |= {flow.tiles[i].name: flow.tiles[i] for i in np.flatnonzero(made).tolist()}
     for tensor in graph.tensors.values():
@@ -125,7 +125,7 @@ def _check_used(graph: SpatialGraph, flow: Dataflow) -> None:
     used[[flow.number[name] for name in parts if name in flow.number]] = True
     for at in np.flatnonzero(~used[flow.op_result] & ~flow.is_form(Copy, Gather, Move))[:1].tolist():
         tile = flow.tiles[int(flow.op_result[at])]
-        raise VerifyError(f"spatial: {flow.node(at, graph.computes)}: {tile} is computed, and nobody reads it")
+        raise VerifyError(f"spatial: {flow.node(at)}: {tile} is computed, and nobody reads it")
 
 
 def _check_op(where: str, op: BodyOp, compute: Compute) -> None:

@@ -1,6 +1,7 @@
 """Every command understands a program in rounds: figures with writing never come without those without."""
 
 import json
+import re
 from pathlib import Path
 
 import onnx
@@ -83,6 +84,11 @@ def test_the_page_draws_a_batch(out: Path):
     page = report_page(facts)
     assert 'id="rounds"' in page
     assert "take turns" in page
+    ids = re.findall(r'<(?:section|div|table)[^>]* id="([^"]+)"', page)
+    assert {"rounds", "batch"} <= set(ids)
+    assert len(set(ids)) == len(ids)  # a figure is drawn into the first element of its name
+    assert "<li>refresh, drift, faults</li>" in page
+    assert "<li>writing the weights into the crossbars</li>" not in page
     assert "Nodes on the host" not in page
     found = facts.profile.reloading
     assert found is not None

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import models
@@ -11,7 +12,8 @@ from raptor.spatial.costs import OF_CLASS
 from raptor.spatial.integer_operations import Requantise
 from raptor.spatial.operations import ApplyFilters, ApplyLine, OneResult
 from raptor.spatial.orders import BALANCED, STORED, Aim, Order, best_order
-from raptor.spatial.schedule import Problem
+from raptor.spatial.schedule import Problem, pairs
+from raptor.spatial.schedule_kernel import Work
 from tests.pipeline import Passes, line_flow, passes
 
 CHIP: dict[str, Any] = {"mapping": "rows", "cores": 60}
@@ -64,3 +66,66 @@ def test_each_aim_is_the_best_by_its_own_measure():
     assert quick < late
     fast, slow = (p.simulate(mode="throughput").samples_per_s or 0 for p in (throughput, latency))
     assert fast > slow
+
+
+def some_work(rng: np.random.Generator, count: int, cores: int) -> Work:
+    """Computes that read earlier ones. Times are small whole numbers, so that many starts are equal."""
+    core, peer = rng.integers(0, cores, count), rng.integers(-1, cores, count)
+    peer[peer == core] = -1
+    edges = np.array([(i, j) for j in range(count) for i in range(j) if rng.random() < 2 / (j + 1)], np.int64)
+    edges = edges[np.argsort(edges[:, 0], kind="stable")]
+    times_ns = rng.integers(0, 4, (7, count)).astype(np.float64)
+    first_user = np.searchsorted(edges[:, 0], np.arange(count + 1)).astype(np.int64)
+    waiting, users = np.bincount(edges[:, 1], minlength=count), np.ascontiguousarray(edges[:, 1])
+    columns = (core, peer, *times_ns, rng.permutation(count), waiting, first_user, users, *pairs(core, peer))
+    return Work._make(columns)
+
+
+def plain_order(work: Work, patience_ns: float, samples: int) -> list[list[int]]:
+    """The order of `list_schedule` by its definition: looks at all computes that are left, again and again."""
+    count, cores = len(work.core), len(work.first_pair) - 1
+    users = [work.users[a:b].tolist() for a, b in zip(work.first_user, work.first_user[1:], strict=False)]
+    both: list[tuple[int, int]] = list(zip(work.core.tolist(), work.peer.tolist(), strict=True))
+    occupied = [[c for c in cores if c >= 0] for cores in both]
+    at_work = [sum(c in some for some in occupied) for c in range(cores)]
+    free, switch, done = np.zeros(cores), np.zeros(cores), [0] * cores
+    ready, memory, left = np.zeros((samples, count)), np.zeros(samples), np.repeat(work.waiting[None], samples, axis=0)
+    order: list[list[int]] = [[] for _ in range(samples)]
+    todo = {(k, i) for k in range(samples) for i in range(count)}
+
+    def key(at: tuple[int, int]) -> tuple[float, int, int]:
+        k, i = at
+        start = max(ready[at], *(free[c] for c in occupied[i]))
+        return start - patience_ns * (len(occupied[i]) - 1), k, work.rank[i]
+
+    while todo:
+        turn = {(k, i) for k, i in todo if all(done[c] // at_work[c] == k for c in occupied[i])}
+        k, i = min((at for at in turn if left[at] == 0), key=key)
+        todo.remove((k, i))
+        order[k].append(i)
+        c, p = work.core[i], work.peer[i]
+        now = max(ready[k, i], *(free[c] for c in occupied[i]))
+        if p >= 0:
+            now = max(now, switch[p]) + work.request_ns[i]
+            now = max(now, switch[c]) + work.grant_ns[i]
+            free[p] = now + work.sender_ns[i]
+            switch[p] = free[p] + work.wire_ns[i]
+        now += work.receiver_ns[i]
+        if work.memory_ns[i] > 0:
+            now = memory[k] = max(now, memory[k]) + work.memory_ns[i]
+        free[c] = now + work.work_ns[i]
+        for j in users[i]:
+            ready[k, j] = max(ready[k, j], free[c])
+            left[k, j] -= 1
+        for d in occupied[i]:
+            done[d] += 1
+    return order
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_list_schedule_is_what_its_definition_says(seed: int):
+    rng = np.random.default_rng(seed)
+    work = some_work(rng, int(rng.integers(1, 60)), int(rng.integers(1, 8)))
+    patience_ns, samples = float(rng.integers(0, 6)), int(rng.integers(1, 4))
+    order, _ = best_order(work, Order(patience_ns, samples - 1), STORED)
+    assert order.tolist() == plain_order(work, patience_ns, samples)[-1]
