@@ -158,16 +158,11 @@ def test_cores_pass_on_their_tokens_in_segments(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_report_counts_copies_and_not_segments(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(spread_tokens, "SEGMENT_NS", 1)
-    program = raptor.compile(MODEL, **CHIP)
-    copies = {len(set(layer.cores)) // (layer.grid.cores // len(layer.grid.cols)) for layer in lines_of(program)}
+    layers = by_line(in_segments(monkeypatch).decision).values()
+    copies = {len(set(layer.cores)) // (layer.grid.cores // len(layer.grid.cols)) for layer in layers}
     assert len(copies) == 1
-    assert {layer.replicas for layer in program.report.layers if layer.replicas and ".mlp.fc" in layer.node} == copies
-
-
-def lines_of(program: raptor.Program) -> list[LineUnfolding]:
-    assert program.artifacts is not None
-    return list(by_line(program.artifacts.mapping.decision).values())
+    reported = raptor.compile(MODEL, **CHIP).report.layers
+    assert {layer.replicas for layer in reported if layer.replicas and ".mlp.fc" in layer.node} == copies
 
 
 def test_a_core_twice_in_a_segment_is_refused(compiled: Passes):

@@ -54,7 +54,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(_TEXT, Defect(DECISION, "for name, parts in flow.loaders.items():", "for name, parts in ():")),
     Wrong(_PASSES, Defect(DECISION, "{grid.step} a step", "a step")),
     Wrong("tests/pim/test_steps.py::test_operations_multiply_with_every_array_group", Defect(OPERATIONS, "weights=tuple(first + i for i in self.weights)", "weights=tuple(i for i in self.weights)")),
-    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "(1 + max((m.copy for", "(1 * max((m.copy for")),
+    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "(1 + copies)", "(1 * copies)")),
     Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "return len(grid.cols) * (1 + copies)", "return (1 + copies)")),
     # What is searched
     Wrong(f"{_DECISIONS}effort_is_the_number_of_mappings_tried", Defect(SEARCH, "islice(candidates(objective), effort)", "islice(candidates(objective), effort - 1)")),
