@@ -2,12 +2,12 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import models
 import raptor
 from docgen.compiled import Recorder
 from docgen.svg import PALETTE, Drawing
+from raptor.mapping.chip_numbers import renumbered
 from raptor.mapping.crossing import exchanged_flits
 from raptor.output.writer import Artifacts
 from validator.simulate.reloading import Reloading
@@ -69,7 +69,7 @@ def batches(found: Reloading) -> Drawing:
 
 def chips() -> Drawing:
     """Draws what the cores below each number exchange with the others: numbered by layers, and by use."""
-    before, after = _cut_flits(cores=48), _cut_flits(cores=24, chips=2, link="200:1")
+    before, after = _cut_flits()
     drawing = Drawing(760, 258, "What cores below a number and the others exchange, for a transformer on 48 cores")
     _legend(drawing, 60, (("layers numbered first, then attentions", BESIDE), ("in the order of use", RUNS)))
     scale, base = 170 / max(before), 216
@@ -86,16 +86,27 @@ def chips() -> Drawing:
     return drawing
 
 
-def _cut_flits(**chip: Any) -> list[float]:
-    """Returns for each number of cores from 1 to 47 the flits that those below it exchange with the others."""
+def _cut_flits() -> tuple[list[float], list[float]]:
+    """Returns for each number of cores from 1 to 47 the flits that those below it exchange with the others.
+
+    First if layers are numbered before attentions, then as they are numbered.
+    """
     recorder = Recorder()
-    options = {"xbar": 64, "xbars_per_core": 48, "mapping": "rows"}
     model = models.build("bert_tiny", seed=0, depth=6, dim=128, heads=4, tokens=32)
-    artifacts = raptor.compile(model, driver=recorder, **options, **chip).artifacts
+    artifacts = raptor.compile(
+        model, driver=recorder, xbar=64, xbars_per_core=48, cores=24, chips=2, link="200:1"
+    ).artifacts
     assert isinstance(artifacts, Artifacts), "a program of its own"
     decision, graph = recorder.results["map"].decision, recorder.results["use_views"]
-    found = exchanged_flits(graph, decision.layers, decision.flow, artifacts.arch)[:-1, :-1]
-    return [float(found[:begin, begin:].sum() + found[begin:, :begin].sum()) for begin in range(1, len(found))]
+    layers, flow = decision.layers, decision.flow
+    attending = {core for grid in flow.products.values() for core in grid.cores}
+    order = [*(core for core in range(48) if core not in attending), *sorted(attending)]
+    found: list[list[float]] = []
+    for number in (order.index, int):
+        of_cores = exchanged_flits(graph, *renumbered((layers, flow), number), artifacts.arch)[:-1, :-1]
+        both = of_cores + of_cores.T
+        found.append([float(both[:begin, begin:].sum()) for begin in range(1, 48)])
+    return found[0], found[1]
 
 
 def _legend(drawing: Drawing, x: int, entries: tuple[tuple[str, str], ...]) -> None:

@@ -9,9 +9,12 @@ from raptor.target.arch import Target
 def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
     """Returns the choice with the least product of interval and latency; None if the cores do not suffice.
 
-    The latency counts with the exponent `knobs.latency`.
+    The latency counts with the exponent `knobs.latency`. Cores of several chips do not serve everything together: all
+    that they send each other would cross links.
     """
     found = [in_groups(stages, arch, cores, groups, knobs) for groups in range(1, len(stages.products) + 1)]
-    found += [apart(stages, arch, cores, knobs), spread(stages, arch, cores, knobs)]
+    found.append(apart(stages, arch, cores, knobs))
+    if cores <= arch.cores_per_chip:
+        found.append(spread(stages, arch, cores, knobs))
     fitting = [choice for choice in found if choice is not None]
     return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)
