@@ -8,9 +8,9 @@ import pytest
 
 import models
 import raptor
-from raptor.mapping import token_choice
+from raptor.mapping import spread_tokens, token_choice
 from raptor.mapping.check import faults_of
-from raptor.mapping.decision import DotGrid, filters_of
+from raptor.mapping.decision import DotGrid, LineUnfolding, filters_of
 from raptor.mapping.following import following
 from raptor.mapping.knobs import DEFAULT
 from raptor.mapping.known import Known
@@ -137,3 +137,46 @@ def test_steps_of_an_attention_have_all_its_queries():
     assert stepped.cols == ((0, 2), (2, 4), (4, 5), (5, 7), (7, 8))
     assert stepped.cores == (3, 3, 3, 1, 1, 2, 2, 2, 0, 0)
     assert in_steps(grid, found, chip, 1e9) == replace(grid)
+
+
+def in_segments(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    """Compiles with segments of as few tokens as can be."""
+    monkeypatch.setattr(spread_tokens, "SEGMENT_NS", 1)
+    return passes(MODEL, **CHIP, mapping="rows")
+
+
+def test_cores_pass_on_their_tokens_in_segments(monkeypatch: pytest.MonkeyPatch):
+    """Each core of a copy comes once for each segment, and has its matrices once."""
+    found = in_segments(monkeypatch)
+    assert not list(faults_of(found.decision, found.graph, found.arch))
+    layer = next(iter(by_line(found.decision).values()))
+    assert len(layer.grid.cols) == TOKENS
+    assert len(set(layer.cores)) < len(layer.cores)
+    held = Counter(group for core in found.program.cores.values() for group in ((core.core, g) for g in core.groups))
+    assert set(held.values()) == {1}
+    check(MODEL, tolerance=1e-4, **CHIP)
+
+
+def test_the_report_counts_copies_and_not_segments(monkeypatch: pytest.MonkeyPatch):
+    layers = by_line(in_segments(monkeypatch).decision).values()
+    copies = {len(set(layer.cores)) // (layer.grid.cores // len(layer.grid.cols)) for layer in layers}
+    assert len(copies) == 1
+    reported = raptor.compile(MODEL, **CHIP).report.layers
+    assert {layer.replicas for layer in reported if layer.replicas and ".mlp.fc" in layer.node} == copies
+
+
+def test_a_core_twice_in_a_segment_is_refused(compiled: Passes):
+    key, layer = next((k, layer) for k, layer in by_line(compiled.decision).items() if len(layer.grid.outs) > 1)
+    refused(compiled, key, replace(layer, cores=(layer.cores[1], *layer.cores[1:])), "one core twice for columns 0:")
+
+
+def test_a_core_with_other_matrices_for_another_segment_is_refused(compiled: Passes):
+    key, layer = next(iter(by_line(compiled.decision).items()))
+    own = layer.cores[: layer.grid.cores // len(layer.grid.cols)]
+    grid = replace(layer.grid, cols=((0, 1), (1, TOKENS)))
+    refused(compiled, key, LineUnfolding(grid, own + own[::-1]), "has other matrices for columns 1:")
+
+
+def refused(compiled: Passes, key: str, layer: LineUnfolding, fault: str) -> None:
+    decision = replace(compiled.decision, layers={**compiled.decision.layers, key: layer})
+    assert any(fault in found for found in faults_of(decision, compiled.graph, compiled.arch))

@@ -194,9 +194,24 @@ def _line(chip: _Chip, layer: LineUnfolding, node: Node, filter_: Filter) -> Ite
         yield f"grid.ins: {len(grid.ins)} groups, but a layer with groups of channels has one"
     if len(layer.cores) != grid.cores:
         yield f"cores: {len(layer.cores)} for a grid of {grid.cores}"
-    if len(set(layer.cores)) < len(layer.cores):
-        yield "cores: one core twice"
+    elif len(set(layer.cores)) < len(layer.cores):
+        yield from _repeated(chip, layer, window)
     yield from _blocks(chip, grid, window)
+
+
+def _repeated(chip: _Chip, layer: LineUnfolding, window: Window) -> Iterator[str]:
+    """Yields a sentence for a core that comes twice, unless that is in several segments, with the same matrices."""
+    grid, known = layer.grid, dict[int, object]()
+    for s, cols in enumerate(grid.cols):
+        own = layer.cores[s * grid.cores // len(grid.cols) : (s + 1) * grid.cores // len(grid.cols)]
+        if len(set(own)) < len(own):
+            yield f"cores: one core twice for columns {cols[0]}:{cols[1]}"
+        for k, core in enumerate(own):
+            group = grid.ins[k // len(grid.outs)]
+            blocks = [block for part in group for block in _line_blocks(chip, grid, window, part, cols)]
+            matrices = k, tuple(dict.fromkeys(block_shape(window, block) for block in blocks))
+            if known.setdefault(core, matrices) != matrices:
+                yield f"cores: core {core} has other matrices for columns {cols[0]}:{cols[1]} than before"
 
 
 def _ranges(field: str, ranges: Sequence[Range], whole: int) -> Iterator[str]:
@@ -298,9 +313,11 @@ def _line_xbars(chip: _Chip, layer: LineUnfolding, filter_: Filter, tiles: Parts
             )
             for p, outs in enumerate(grid.outs):
                 widths = {part: _width(outputs_of(filter_, part, outs, tiles)) for part in group}
-                found[layer.core(s, g, p)] = sum(
+                core = layer.core(s, g, p)
+                xbars = sum(
                     min(grid.copies, uses) * -(-len(band.outs) * count * widths[part] // most)
                     for band in phases
                     for (part, (_, _, count)), uses in shapes.items()
                 )
+                found[core] = max(found.get(core, 0), xbars)  # segments of a core share their matrices
     return found

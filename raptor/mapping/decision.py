@@ -106,7 +106,10 @@ class FullyConnected(Known):
 
 @dataclass(frozen=True, slots=True)
 class LineUnfolding(Known):
-    """A layer computed line by line. `cores`: the cores of the grid in order; output channels change fastest."""
+    """A layer computed line by line. `cores`: the cores of the grid in order; output channels change fastest.
+
+    A core may have several column segments, if it needs the same matrices for them.
+    """
 
     grid: LineGrid
     cores: Items[int]

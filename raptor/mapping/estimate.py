@@ -99,7 +99,7 @@ def _cores_ns(
     match decision.layers.get(filter_key(node)):
         case LineUnfolding(grid, cores):
             ns = known.grid_ns(node.operator, parts[node.inputs[0]], chip, more, grid)
-            return dict.fromkeys(cores, ns)
+            return {core: ns * segments for core, segments in Counter(cores).items()}
         case KernelUnfolding() | FullyConnected() as layer:
             return _whole_ns(node.operator, layer, chip, more)
         case _:

@@ -9,12 +9,13 @@ from raptor.target.arch import Target
 def choose_token_cores(stages: Stages, arch: Target, cores: int, knobs: Knobs) -> TokenCores | None:
     """Returns the choice with the least product of interval and latency; None if the cores do not suffice.
 
-    The latency counts with the exponent `knobs.latency`. Cores of several chips do not serve everything together: all
-    that they send each other would cross links.
+    The latency counts with the exponent `knobs.latency`. On several chips, cores do not serve everything together: all
+    that they send each other would cross links, and a stage on one chip would keep the next sample waiting.
+    (BERT-base with a stage on each of four chips of 48 cores, 500 ns a flit: 78.4 samples/s, and 26.6 with it.)
     """
     found = [in_groups(stages, arch, cores, groups, knobs) for groups in range(1, len(stages.products) + 1)]
     found.append(apart(stages, arch, cores, knobs))
-    if cores <= arch.cores_per_chip:
+    if arch.chips == 1:
         found.append(spread(stages, arch, cores, knobs))
     fitting = [choice for choice in found if choice is not None]
     return min(fitting, key=lambda c: c.interval_ns * c.latency_ns**knobs.latency, default=None)

@@ -251,13 +251,15 @@ def _inputs(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
 
 
 def _replicas(layer: DecidedLayer, matrices: Sequence[Matrix | LineMatrix]) -> int:
-    """Counts the copies of the layer's weights: each range of columns has its own, and a core may hold several.
+    """Counts the copies of the layer's weights: cores of other columns have their own, and a core may hold several.
 
     Counts copies in the program. The decision may allow more, but a line may have too few products for them.
     """
     match layer:
-        case LineUnfolding(grid):
-            return len(grid.cols) * (1 + max((m.copy for m in matrices if isinstance(m, LineMatrix)), default=0))
+        case LineUnfolding(grid, cores):
+            of_core = len(cores) // len(set(cores))  # ranges of columns, which share the matrices of the core
+            copies = max((m.copy for m in matrices if isinstance(m, LineMatrix)), default=0)
+            return len(grid.cols) * (1 + copies) // of_core
         case KernelUnfolding(steps, cores) | FullyConnected(steps, cores):
             return len(cores) // max(1, len(steps))
         case OnVectorUnit():

@@ -39,11 +39,13 @@ ALLOCATE, CHIP, COMMAND, API = (
 WRITES, CUTS, UNITS = "raptor/rounds/writes.py", "raptor/rounds/cuts.py", "raptor/frontend/segments/units.py"
 STAGES, STAGED, NUMBERS, EXCHANGE = (f"raptor/mapping/{n}.py" for n in ("stages", "chips", "chip_numbers", "crossing"))
 LINKS = "raptor/target/arch/links.py"
+SPREAD, CHECKED = "raptor/mapping/spread_tokens.py", "raptor/mapping/check.py"
 
 _STAGES, _CROSSING = "tests/chips/test_stages.py::test_", "tests/chips/test_crossing.py::test_"
 _DECISIONS, _SEARCHED = "tests/test_decisions.py::test_", "tests/test_search.py::test_"
 _FIGURES = "tests/models/test_zoo_table.py::test_figures_are_those_of_the_table"
 _PASSES = "tests/test_passes.py::test_the_text_after_every_pass"
+_SPREAD = "tests/test_spread_tokens.py::test_"
 _TEXT = f"{_DECISIONS}the_text_of_a_mapping_names_every_layer_and_its_cores"
 
 WRONG: tuple[Wrong, ...] = (
@@ -53,8 +55,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(_TEXT, Defect(DECISION, "for name, parts in flow.loaders.items():", "for name, parts in ():")),
     Wrong(_PASSES, Defect(DECISION, "{grid.step} a step", "a step")),
     Wrong("tests/pim/test_steps.py::test_operations_multiply_with_every_array_group", Defect(OPERATIONS, "weights=tuple(first + i for i in self.weights)", "weights=tuple(i for i in self.weights)")),
-    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "(1 + max((m.copy for", "(1 * max((m.copy for")),
-    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "return len(grid.cols) * (", "return (")),
+    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "(1 + copies)", "(1 * copies)")),
+    Wrong(f"{_DECISIONS}replicas_count_the_copies_that_there_are", Defect(REPORT, "return len(grid.cols) * (1 + copies)", "return (1 + copies)")),
     # What is searched
     Wrong(f"{_DECISIONS}effort_is_the_number_of_mappings_tried", Defect(SEARCH, "islice(candidates(objective), effort)", "islice(candidates(objective), effort - 1)")),
     Wrong(f"{_SEARCHED}no_candidate_is_left_out", Defect(SEARCH, "for p in (4, 2, 0.5)]", "for p in (4, 2)]")),
@@ -67,6 +69,14 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(f"{_SEARCHED}each_objective_is_the_best_by_its_own_measure", Defect(COMPILER, "search(graph, arch, choice.optimize, ", 'search(graph, arch, "latency", ')),
     Wrong(f"{_DECISIONS}a_candidate_that_does_not_fit_is_skipped_and_recorded", Defect(SEARCH, "except CapacityError as e:", "except KeyError as e:")),
     Wrong(f"{_SEARCHED}the_best_of_the_trials_is_compiled", Defect(COMPILER, "if choice.optimize is not None:\n        return Decided(*search(", "if choice.effort < 0:\n        return Decided(*search(")),
+    # Transformers spread over all cores
+    Wrong(f"{_SPREAD}homes_are_the_cores_that_have_sums", Defect(SPREAD, "(p % len(ins), part)", "(0, part)")),
+    Wrong(f"{_SPREAD}the_matrices_of_a_copy_are_spread_evenly", Defect(SPREAD, "(self.used[core], core)", "core")),
+    Wrong(f"{_SPREAD}steps_of_an_attention_have_all_its_queries", Defect(SPREAD, "min(x + each, stop)", "stop")),
+    Wrong(f"{_SPREAD}a_chip_that_is_too_small_has_no_such_choice", Defect(SPREAD, "if way.fits", "if way")),
+    Wrong(f"{_SPREAD}a_core_twice_in_a_segment_is_refused", Defect(CHECKED, "len(set(own)) < len(own)", "len(own) < 0")),
+    Wrong(f"{_SPREAD}a_core_with_other_matrices_for_another_segment_is_refused", Defect(CHECKED, "matrices) != matrices", "matrices) is None")),
+    Wrong(f"{_SPREAD}the_report_counts_copies_and_not_segments", Defect(REPORT, "// of_core", "// 1")),
     # What is replayed
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cell_bits": (stored.cell_bits, arch.cell_bits),', "")),
     Wrong(f"{_DECISIONS}a_mapping_for_other_sizes_is_refused", Defect(STORED, '"cores": (stored.cores, arch.core_count),', "")),
