@@ -168,17 +168,21 @@ def curve(
 def boosted(study: Study, points: Sequence[Outcome], measure: Measure, seed: int, budget: int) -> Iterator[float]:
     """Yields the hypervolume after each point, of which an estimator chooses all but a quarter (see screening.py).
 
-    It takes those with the largest gain of hypervolume by its figures, one after another, among all points.
+    It takes those with the largest gain of hypervolume by its figures, one after another, among all points. It learns
+    nothing from a point without figures.
     """
     inputs = np.column_stack([c for p in study.space for c in columns(p, [o.trial.point[p.name] for o in points])])
-    figures = costs(study, points)
+    learnt = np.array([o.is_feasible for o in points])
+    figures = np.ones((len(points), len(study.objectives)))
+    figures[learnt] = costs(study, [o for o in points if o.is_feasible])
     figures = np.where((figures > 0).all(axis=0), np.log(np.maximum(figures, 1e-300)), figures)
     rng = np.random.default_rng(seed)
     seen: list[int] = rng.permutation(len(points))[:BATCH].tolist()
     while len(seen) < budget:
         rest = np.setdiff1d(np.arange(len(points)), seen)
-        guessed = np.column_stack([boosting().fit(inputs[seen], f).predict(inputs[rest]) for f in figures[seen].T])
-        chosen = promising(figures[seen], guessed, 3 * BATCH // 4)
+        told = np.array(seen)[learnt[seen]]
+        guessed = np.column_stack([boosting().fit(inputs[told], f).predict(inputs[rest]) for f in figures[told].T])
+        chosen = promising(figures[told], guessed, 3 * BATCH // 4)
         others = [i for i in rng.permutation(len(rest)).tolist() if i not in chosen]
         seen += rest[chosen + others[: BATCH - len(chosen)]].tolist()
     yield from (measure.share([points[i] for i in seen[:count]]) for count in range(1, budget + 1))

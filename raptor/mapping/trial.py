@@ -37,5 +37,5 @@ class Trial:
 
     @property
     def figure(self) -> float:
-        """What the search compares; infinite if it does not fit."""
+        """Figure that the search compares; infinite if it does not fit."""
         return inf if self.cost is None else self.cost.figure(self.objective)

@@ -83,7 +83,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(EMIT, "np.indices((op.batch, rows, op.result.channels))", "np.indices((op.batch, rows, op.result.channels - 1))"),
     Defect(PLACE, "(op.at, op.elements), (op.first, op.elements)", "(op.first, op.elements), (op.at, op.elements)"),
     Defect(PLACE, "np.array([[op.at, 0, op.first, 1, op.elements]])", "np.array([[op.first, 0, op.at, 1, op.elements]])"),
-    Defect(PLACE, "self.inputs[op.source.name] + first_byte, 0, into", "self.inputs[op.source.name], 0, into"),
+    Defect(PLACE, "self.inputs[read] + first_byte, 0, into", "self.inputs[read], 0, into"),
     # Tiles
     Defect(LOWER, "values = values[slice(*region.rows)]", "values = values[: region.row_count]"),
     Defect(LOWER, "Piece(part.tile, first - low, first - start, last - first)", "Piece(part.tile, 0, first - start, last - first)"),
