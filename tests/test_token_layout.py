@@ -9,7 +9,9 @@ import models
 from raptor.graph.evaluate import evaluate
 from raptor.graph.ir import ChannelSum, Dot, Graph, Move, Pool
 from raptor.mapping.token_layout import is_tokens, lay_tokens
-from tests.pipeline import passes
+from tests.frontend import support
+from tests.frontend.support import make_model, random
+from tests.pipeline import check, passes
 
 SMALL: dict[str, dict[str, Any]] = {
     "bert_tiny": {"tokens": 6, "dim": 16, "depth": 1},
@@ -54,3 +56,16 @@ def test_nothing_moves_between_a_layer_and_an_attention_but_a_choice_of_channels
 def test_a_graph_of_images_is_returned_as_it_is():
     graph = passes(models.build("lenet5"), mapping="raptor").graph
     assert lay_tokens(graph) is graph
+
+
+def test_sums_for_whose_pixels_something_is_repeated_stay_pools():
+    """A product wants the tokens of x as lines; the sum of each has one channel then, and the addend has three."""
+    nodes = [
+        support.node("MatMul", "x w", "y"),
+        support.node("GlobalAveragePool", "x", "mean"),
+        support.node("Slice", "addends begin end", "addend"),
+        support.node("Add", "mean addend", "z"),
+    ]
+    constants = {"w": random(4, 5), "begin": np.array([1]), "end": np.array([2])}
+    inputs = {"x": (3, 3, 4), "addends": (7,)}
+    check(make_model(nodes, inputs, {"y": 3, "z": 3}, constants), xbar=(8, 58), xbars_per_core=2, cores=28)

@@ -161,7 +161,7 @@ class _Layouts:
         """Adds the sets of sums over the channels of tokens.
 
         Sets of another layout than before are left out if a pool reads or makes them that is no such sum, or if
-        something else than such a sum is repeated for their pixels.
+        something else than such a sum is repeated for their pixels. For the pixels of sums, nothing can be repeated.
         """
         pools = [(self.alike.find(node.inputs[0]), self.alike.find(node.output), node) for node in self.pools]
         banned = self.fixed | self.odd | known.keys()
@@ -174,7 +174,9 @@ class _Layouts:
             }
             pairs = [*((given, made) for given, made, _ in pools), *self.repeated]
             wrong = {key for pair in pairs if (pair[0] in changed) != (pair[1] in sums) for key in pair}
-            wrong |= {made for _, made in pairs if made in changed}
+            wrong |= {made for _, made in pairs if made in changed} | {
+                made for made, _ in self.repeated if made in sums
+            }
             if not wrong & (changed | sums):
                 self.sums = sums
                 return known | dict.fromkeys(sums, 1)
