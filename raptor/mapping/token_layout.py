@@ -174,9 +174,8 @@ class _Layouts:
             }
             pairs = [*((given, made) for given, made, _ in pools), *self.repeated]
             wrong = {key for pair in pairs if (pair[0] in changed) != (pair[1] in sums) for key in pair}
-            wrong |= {made for _, made in pairs if made in changed} | {
-                made for made, _ in self.repeated if made in sums
-            }
+            wrong |= {made for _, made in pairs if made in changed}
+            wrong |= {made for made, _ in self.repeated if made in sums}
             if not wrong & (changed | sums):
                 self.sums = sums
                 return known | dict.fromkeys(sums, 1)
