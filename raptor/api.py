@@ -37,7 +37,7 @@ from raptor.common.options import (
 )
 from raptor.common.packages import require_own
 from raptor.common.spelling import option
-from raptor.driver import Driver
+from raptor.driver import Driver, parse_driver
 from raptor.output import writer
 from raptor.output.compile_report import CompileReport, read_any_report
 from raptor.output.writer import Artifacts, HostedArtifacts
@@ -322,7 +322,7 @@ def compile(
     if emit_ops is None and "interface" in (fields or {}):
         raise UserError(f"{option('fields', 'interface')}: only with {option('emit_ops')}, which alone uses it")
     bound, sizes, fixed = parse_shapes(shapes), parse_dims(dims), parse_named("constants", constants)
-    driver = _driver(driver)
+    driver = parse_driver(driver)
     choice = Choice(
         DEFAULT_STRATEGY if mapping is None else parse_mapping(mapping),
         None if optimize is None or fewest_writes else OBJECTIVE.parse(optimize),
@@ -375,14 +375,6 @@ def _reload(
         if value is not None:
             raise UserError(f"{option(keyword)}: only with {option('rounds', True)}, which it belongs to")
     return None
-
-
-def _driver(value: object) -> Driver:
-    if value is None:
-        return Driver()
-    if not isinstance(value, Driver):
-        raise arguments.fault("driver", value, "a raptor.driver.Driver")
-    return value
 
 
 def load(folder: str | Path) -> Program:

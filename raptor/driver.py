@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from raptor.common.arguments import path_or_none
+from raptor.common.arguments import fault, path_or_none
 from raptor.common.beside import Beside
 from raptor.common.errors import InternalError, RaptorError, UserError
 from raptor.common.spelling import option
@@ -125,3 +125,10 @@ class Driver:
                 raise UserError(f"{option('dump_ir', self.dump)}: {e.strerror or e}") from e
         if self.stop_after == name:
             raise Stopped(f"{result}")
+
+
+def parse_driver(value: object) -> Driver:
+    """Returns a driver that a caller gave; a new one for None. Raises `UserError` for anything else."""
+    if not isinstance(value, Driver | None):
+        raise fault("driver", value, "a raptor.driver.Driver")
+    return value or Driver()

@@ -17,7 +17,7 @@ from raptor.common.collector import without_collector
 from raptor.common.errors import CapacityError, UnsupportedError, UserError
 from raptor.common.options import parse_dims, parse_named, parse_shapes
 from raptor.common.spelling import option
-from raptor.driver import Driver
+from raptor.driver import Driver, parse_driver
 from raptor.frontend.fixed import Fixed
 from raptor.mapping.rows import map_rows
 from raptor.pim import PimProgram
@@ -79,7 +79,7 @@ def search_policy(
 
     Raises `UserError` with the least that was reached if that is more than the budget.
     """
-    (goal, share), told = _budget(budget), _told(driver)
+    (goal, share), told = _budget(budget), parse_driver(driver).started
     chip = architectures.load(
         arch,
         xbar=xbar,
@@ -104,13 +104,6 @@ def _budget(value: object) -> tuple[Goal, float]:
     if not 0 < found < 1:
         raise UserError(f"{option('budget', {name: share})}: expected a share between 0 and 1, such as 0.7")
     return GOAL.parse(name), found
-
-
-def _told(driver: object) -> Callable[[str], None]:
-    """Returns what is called with the name of each trial."""
-    if not isinstance(driver, Driver | None):
-        raise arguments.fault("driver", driver, "a raptor.driver.Driver")
-    return (driver or Driver()).started
 
 
 def policy_of(moves: Sequence[Move]) -> Policy:
