@@ -7,7 +7,7 @@ import models
 import raptor
 from docgen.compiled import Recorder
 from docgen.svg import PALETTE, Drawing
-from raptor.mapping.chip_numbers import renumbered
+from raptor.mapping.chip_numbers import numbered
 from raptor.mapping.crossing import exchanged_flits
 from raptor.output.writer import Artifacts
 from validator.simulate.reloading import Reloading
@@ -103,7 +103,7 @@ def _cut_flits() -> tuple[list[float], list[float]]:
     order = [*(core for core in range(48) if core not in attending), *sorted(attending)]
     found: list[list[float]] = []
     for number in (order.index, int):
-        of_cores = exchanged_flits(graph, *renumbered((layers, flow), number), artifacts.arch)[:-1, :-1]
+        of_cores = exchanged_flits(graph, *numbered((layers, flow), number), artifacts.arch)[:-1, :-1]
         both = of_cores + of_cores.T
         found.append([float(both[:begin, begin:].sum()) for begin in range(1, 48)])
     return found[0], found[1]

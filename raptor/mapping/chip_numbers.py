@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from raptor.graph.ir import Filter, Graph
 from raptor.mapping.crossing import exchanged_flits
-from raptor.mapping.decision import ByLine, Layer, OnVectorUnit, filter_key
+from raptor.mapping.decision import ByLine, Layer, OnVectorUnit, filter_key, renumbered
 from raptor.target.arch import Target
 
 Floats = npt.NDArray[np.float64]
@@ -24,13 +24,13 @@ Found = tuple[dict[str, Layer], ByLine]
 def number_by_use(graph: Graph, found: Found, arch: Target) -> Found:
     """Returns a decision about a graph with its cores numbered for the chips of a target."""
     order = {core: number for number, core in enumerate(dict.fromkeys(_cores(graph, *found)))}
-    layers, flow = renumbered(found, order.__getitem__)
+    layers, flow = numbered(found, order.__getitem__)
     cut_flits = _cut_flits(exchanged_flits(graph, layers, flow, arch)[: len(order), : len(order)])
     places = np.zeros(len(order), np.int64)
     begins = chip_begins(cut_flits, arch.cores_per_chip, arch.chips)
     for chip, (first, last) in enumerate(pairwise([*begins, len(order)])):
         places[first:last] = chip * arch.cores_per_chip + np.arange(last - first)
-    return renumbered((layers, flow), places.tolist().__getitem__)
+    return numbered((layers, flow), places.tolist().__getitem__)
 
 
 def chip_begins(cut_flits: Sequence[float], cores_per_chip: int, chips: int) -> tuple[int, ...]:
@@ -65,18 +65,13 @@ def _cut_flits(exchanged: Floats) -> list[float]:
     return [0.0, *np.cumsum(with_later - with_earlier).round(6).tolist()]
 
 
-def renumbered(found: Found, number: Callable[[int], int]) -> Found:
+def numbered(found: Found, number: Callable[[int], int]) -> Found:
     """Returns a decision with other numbers of its cores."""
     layers, flow = found
     loaders = {name: tuple((cols, number(core)) for cols, core in pairs) for name, pairs in flow.loaders.items()}
-    products = {name: replace(grid, cores=tuple(map(number, grid.cores))) for name, grid in flow.products.items()}
-    return {key: _renumbered(layer, number) for key, layer in layers.items()}, replace(
-        flow, loaders=loaders, products=products
-    )
-
-
-def _renumbered(layer: Layer, number: Callable[[int], int]) -> Layer:
-    return layer if isinstance(layer, OnVectorUnit) else replace(layer, cores=tuple(map(number, layer.cores)))
+    products = {name: renumbered(grid, number) for name, grid in flow.products.items()}
+    others = {k: v if isinstance(v, OnVectorUnit) else renumbered(v, number) for k, v in layers.items()}
+    return others, replace(flow, loaders=loaders, products=products)
 
 
 def _cores(graph: Graph, layers: Mapping[str, Layer], flow: ByLine) -> Iterator[int]:

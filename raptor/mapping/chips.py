@@ -17,7 +17,7 @@ import numpy as np
 from raptor.common.errors import CapacityError
 from raptor.graph.ir import Dot, Filter, Graph, Move, Node, Rename
 from raptor.graph.part import Shapes, subgraph
-from raptor.mapping.chip_numbers import Found, number_by_use, renumbered
+from raptor.mapping.chip_numbers import Found, number_by_use, numbered
 from raptor.mapping.crossing import ELSEWHERE, busy_flits, exchanged_flits, link_flits, size_flits
 from raptor.mapping.decision import ByLine, Decision, Layer, LineUnfolding, filter_key
 from raptor.mapping.estimate import estimate_lowered, least_xbars
@@ -276,17 +276,13 @@ class Chips:
         for number, (first, last) in enumerate(stages):
             found = self._mapped.get((first, last)) or self.mapped(self.part(first, last))
             assert found is not None, "the stage was mapped before, or one of its shape"
-            own, flow = renumbered(found, partial(add, number * self.arch.cores_per_chip))
+            own, flow = numbered(found, partial(add, number * self.arch.cores_per_chip))
             layers |= own
             flows.append(flow)
-        loaders, products = dict(flows[0].loaders), dict(flows[0].products)
-        for flow in flows:
-            loaders |= flow.loaders
-            products |= flow.products
         return layers, replace(
             flows[0],
-            loaders=loaders,
-            products=products,
+            loaders={name: pairs for flow in flows for name, pairs in flow.loaders.items()},
+            products={name: grid for flow in flows for name, grid in flow.products.items()},
             makes_constants=any(flow.makes_constants for flow in flows),
         )
 

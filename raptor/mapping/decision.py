@@ -5,7 +5,7 @@ has one record, and the record's class says how the layer is computed. A mapping
 its arrays and objects are those of `raptor.common.strict`, and a field `kind` tells a reader the class.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, groupby
 from operator import itemgetter
@@ -166,9 +166,9 @@ class DotGrid(Known):
 OnCores = TypeVar("OnCores", bound=KernelUnfolding | FullyConnected | LineUnfolding | DotGrid)
 
 
-def moved(record: OnCores, first: int) -> OnCores:
-    """Returns a record of a layer or a product with its cores counted from `first`."""
-    return replace(record, cores=tuple(core + first for core in record.cores))
+def renumbered(record: OnCores, number: Callable[[int], int]) -> OnCores:
+    """Returns a record of a layer or a product with other numbers of its cores."""
+    return replace(record, cores=tuple(map(number, record.cores)))
 
 
 @dataclass(frozen=True, slots=True)

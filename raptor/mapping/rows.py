@@ -18,7 +18,7 @@ from raptor.mapping.decision import (
     LineUnfolding,
     filters_of,
     layer_nodes,
-    moved,
+    renumbered,
 )
 from raptor.mapping.following import following
 from raptor.mapping.fully_connected import dense_unfolding, is_dense
@@ -148,17 +148,15 @@ def _beside_tokens(
     return _numbered(task, behind, placed, choice)
 
 
-def _numbered(
-    task: _Task, whole: dict[str, Whole], placed: dict[str, Placed], tokens: TokenCores
-) -> tuple[dict[str, Layer], ByLine]:
+def _numbered(task: _Task, whole: dict[str, Whole], placed: dict[str, Placed], tokens: TokenCores) -> Found:
     """Returns all layers and the flow. Cores are those of `placed` and `whole`; those of `tokens` follow `placed`."""
     arch, images = task.arch, task.graph.tensors
     lines = {key: LineUnfolding(placed[key].plan.grid, placed[key].cores) for key in task.layers}
     loading_of = ((n, placed[n]) for n in task.inputs if n in placed and placed[n].cores)
     loaders = {n: tuple(zip(p.plan.grid.cols, p.cores, strict=True)) for n, p in loading_of}
     first = _first_free(placed)
-    in_chains = {key: moved(layer, first) for key, layer in tokens.layers.items()}
-    products = {key: moved(grid, first) for key, grid in tokens.products.items()}
+    in_chains = {key: renumbered(layer, first.__add__) for key, layer in tokens.layers.items()}
+    products = {key: renumbered(grid, first.__add__) for key, grid in tokens.products.items()}
     begin = next(iter(in_chains.values()), None)
     if begin is not None:
         first_tokens = tuple((cols, begin.core(s, 0, 0)) for s, cols in enumerate(begin.grid.cols))
@@ -172,7 +170,7 @@ def _numbered(
 
 
 def _moved_all(layers: dict[str, Whole], first: int) -> dict[str, Whole]:
-    return {key: moved(layer, first) for key, layer in layers.items()}
+    return {key: renumbered(layer, first.__add__) for key, layer in layers.items()}
 
 
 def _slowest_ns(placed: dict[str, Placed]) -> float:

@@ -140,17 +140,11 @@ class _Lowering:
 
     def number(self, tile: Tile) -> int:
         """Returns the number of a tile."""
-        number = self.tiles.get(tile.name)
-        if number is None:
-            number = self.tiles[tile.name] = len(self.tiles)
-        return number
+        return self.tiles.setdefault(tile.name, len(self.tiles))
 
     def node(self, name: str) -> int:
         """Returns the number of an ONNX node."""
-        number = self.nodes.get(name)
-        if number is None:
-            number = self.nodes[name] = len(self.nodes)
-        return number
+        return self.nodes.setdefault(name, len(self.nodes))
 
     def visit(self, number: int, core: int) -> None:
         """Appends the operations of a compute to the program of `core`, and what they need to others.

@@ -18,6 +18,6 @@ ROUNDS_DEFECTS: tuple[Defect, ...] = (
     Defect(SLICING, "return name if values.ndim == 0 or values.shape[-1] == 1 else self._sliced(name, -1, cols)", "return name if values.ndim == 0 or values.shape[-1] == 1 else self._sliced(name, -1, (0, cols[1] - cols[0]))"),
     Defect(SLICING, "(size * k // parts, size * (k + 1) // parts)", "(size * (parts - 1 - k) // parts, size * (parts - k) // parts)"),
     # Stages on chips
-    Defect(CHIPS, "loaders |= flow.loaders", "loaders |= {n: tuple((cols, core + self.arch.core_count) for cols, core in p) for n, p in flow.loaders.items()}"),
+    Defect(CHIPS, "loaders={name: pairs for flow in flows", "loaders={name: tuple((cols, core + self.arch.core_count) for cols, core in pairs) for flow in flows"),
     Defect(NUMBERS, "chip * arch.cores_per_chip + np.arange(last - first)", "np.arange(last - first)"),
 )  # fmt: skip
