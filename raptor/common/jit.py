@@ -7,6 +7,7 @@ the files of this project that a kernel's file imports count as well (`sources`)
 """
 
 import ast
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
@@ -26,7 +27,7 @@ def _load_arrays() -> None:
         return
     sys.modules["scipy.linalg"] = None  # pyright: ignore[reportArgumentType] so an import of it fails
     try:
-        import numba.np.arraymath  # pyright: ignore # noqa: F401
+        importlib.import_module("numba.np.arraymath")
     finally:
         del sys.modules["scipy.linalg"]
 
