@@ -26,7 +26,7 @@ from raptor.target.arch import Target
 T = TypeVar("T")
 Pass = Callable[..., Any]
 Results = dict[str, Any]
-"""What passes returned, by their names."""
+"""Results of passes, by the names of these."""
 
 PREPARATION: tuple[Pass, ...] = (fold_relu, choose_recipes)
 """Passes before the decision, which is about the graph that they return."""
