@@ -109,7 +109,7 @@ _OF_PROGRAMS: tuple[Defect, ...] = (
     Defect(AXIS, "self.kernel - 1 - tap if self.backwards else tap, inside", "tap, inside"),
     Defect(AXIS, "(kernel - 1) * dilation - pad, dilation", "(kernel - 1) - pad, dilation"),
     Defect(UNFOLD, "tap = row[:, :, None, None] * window.kernel[1] + col", "tap = row[:, :, None, None] * window.kernel[0] + col"),
-    Defect(UNFOLD, "inputs, len(band.outs), self.count, outputs\n", "inputs, self.count, len(band.outs), outputs\n"),
+    Defect(UNFOLD, "out_line, out] = weights[k]", "out_line, out] = weights[taps[0]]"),
     Defect(AXIS, "first = outs[0] * self.stride - self.pad", "first = outs[0] * self.stride - self.pad + self.spread"),
     Defect(AXIS, "last = (outs[1] - 1) * self.stride - self.pad + self.reach", "last = (outs[1] - 1) * self.stride - self.pad"),
     Defect(AXIS, "low = -((self.reach - self.place(given[0])) // self.stride)", "low = -((self.reach - self.place(given[0])) // self.stride) + 1"),
