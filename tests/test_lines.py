@@ -234,6 +234,18 @@ def test_the_slow_layer_gets_the_cores():
     assert sum(copies.values()) <= 8
 
 
+@pytest.mark.parametrize("operands", ["a t", "t a"])
+def test_a_shortcut_is_added_where_the_layers_that_it_passes_by_end(operands: str):
+    weights = {"v": random(6, 3, 1, 1), "w": random(6, 6, 3, 3)}
+    nodes = [node("Conv", "x v", "a", name="a"), node("Conv", "a w", "t", name="t", pads=[1, 1, 1, 1])]
+    nodes.append(node("Add", operands, name="sum"))
+    model = make_model(nodes, {"x": (1, 3, 9, 9)}, {"y": 4}, weights)
+    found = passes(model, **CHIP)
+    computes = zip(found.spatial.computes, found.partition.cores, strict=True)
+    assert {core for c, core in computes if c.node == "sum"} <= {*by_line(found.decision)["t"].cores}
+    check(model, **CHIP)
+
+
 def test_far_fewer_instructions_than_the_reference():
     model = models.build("resnet18", seed=0, width=0.25, image_size=64)
     reference, rows = (raptor.compile(model, mapping=name).report for name in ("raptor", "rows"))

@@ -66,12 +66,14 @@ class LineLowering(TileLowering):
     """Lowers nodes by line if that works, else by tile.
 
     parts_of: channel ranges of each streamed tensor. grids: the tensors that exist as lines so far. steps: the results
-    of the nodes of each layer, by its key; those of a recurrent layer are several.
+    of the nodes of each layer, by its key; those of a recurrent layer are several. born: order in which the tensors
+    were made, by name of their first tile.
     """
 
     parts_of: dict[str, Parts] = field(default_factory=dict[str, Parts])
     grids: dict[str, Grid] = field(default_factory=dict[str, Grid])
     steps: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    born: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         self.parts_of = line_parts(self.graph, self.flow.xbar[0])
@@ -180,6 +182,7 @@ class LineLowering(TileLowering):
     def bind_grid(self, name: str, node: str, grid: Grid) -> None:
         """Records that a tensor exists as these lines."""
         width = self.graph.tensors[name].image.width
+        self.born.setdefault(grid.lines[0][0][0].tile.name, len(self.born))
         self.grids[name] = grid
         regions = (
             (Region(grid.parts[p], (y, y + 1), None if c.cols == (0, width) else c.cols), c.tile)
@@ -362,10 +365,13 @@ class LineLowering(TileLowering):
     def lead(self, node: Node) -> str | None:
         """Returns the operand whose cells decide about cells and cores of the result; None if there is none.
 
-        An operand on cores is preferred to one in global memory.
+        Of those on cores it is the one that was made last, as the others wait for it. A shortcut is added behind the
+        layers that it passes by; on the cores that made it, these would be occupied for so long with each sample.
         """
-        there = (n for n in node.inputs if n in self.grids and self.same_pixels(n, node.output))
-        return min(there, key=lambda n: self.residency.core_of(self.grids[n].lines[0][0][0].tile) is None, default=None)
+        firsts = {n: self.grids[n].lines[0][0][0].tile for n in node.inputs if n in self.grids}
+        there = [n for n in firsts if self.same_pixels(n, node.output)]
+        made = {n: (self.residency.core_of(firsts[n]) is not None, self.born.get(firsts[n].name, 0)) for n in there}
+        return max(there, key=made.__getitem__, default=None)
 
     def same_pixels(self, name: str, other: str) -> bool:
         """True if tensor `name` is streamed and has as many rows and columns as `other`."""
