@@ -35,7 +35,7 @@ EFFORT = 4
 """Default number of mappings that a search tries."""
 
 LATENCY: dict[Objective, float] = {"latency": 8.0, "throughput": 0.0, "energy": 0.0}
-"""Weight of the latency against the interval in the choice of cores for a transformer (`Knobs.latency`)."""
+"""Weight of the latency against the interval where layers may share cores in turns (`Knobs.latency`)."""
 PATIENCES, DEPTH = (1.0, 1 / 3, 1 / 6, 2.0), 3
 """Factors on the patience, and number of samples, of the orders from which each candidate takes its best."""
 
