@@ -502,14 +502,14 @@ def test_a_mapping_that_does_not_fit(
 def test_the_search_is_never_worse_than_what_it_tried(objective: Objective):
     model = models.build("squeezenet", seed=0, width=0.25, image_size=64)
     result = passes(model)
-    best, tried = search(result.graph, result.arch, objective, 3)
-    for trial in tried:
+    found = search(result.graph, result.arch, objective, 3)
+    for trial in found.trials:
         assert trial.decision
         built = pipeline.run(result.graph, trial.decision, result.arch)
         assert trial.cost == cost_for(objective, built[PimProgram], built[Streams], result.arch)
-    assert [trial.name for trial in tried[:2]] == ["rows", "raptor"]
-    assert best is min(tried, key=lambda trial: trial.figure).decision
-    assert best.strategy != "raptor"
+    assert [trial.name for trial in found.trials[:2]] == ["rows", "raptor"]
+    assert found.decision is min(found.trials, key=lambda trial: trial.figure).decision
+    assert found.decision.strategy != "raptor"
 
 
 def test_an_input_that_nobody_reads():
