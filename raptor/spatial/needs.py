@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from raptor.common.sorting import different
 from raptor.spatial.dataflow import Dataflow, Ints, Lists
 from raptor.spatial.ir import Copy
 
@@ -94,4 +95,4 @@ def _in_order(keys: Ints) -> tuple[Ints, Ints]:
 
 def _unique(edges: Ints, count: int) -> Ints:
     """Returns the different edges between `count` steps, sorted."""
-    return np.stack(np.divmod(np.unique(edges[:, 0] * count + edges[:, 1]), count), axis=1)
+    return np.stack(np.divmod(different(edges[:, 0] * count + edges[:, 1]), count), axis=1)
