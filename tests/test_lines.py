@@ -246,6 +246,27 @@ def test_a_shortcut_is_added_where_the_layers_that_it_passes_by_end(operands: st
     check(model, **CHIP)
 
 
+@pytest.mark.parametrize("cores", [3, 200])
+def test_what_comes_before_a_layer_is_done_on_its_cores_if_others_read_the_image(cores: int):
+    """A block of a DenseNet in small. The reader of `beside` alone reads it, so its function stays where `b` is."""
+    weights = {"v": random(40, 3, 1, 1), "w": random(20, 40, 1, 1), "u": random(40, 20, 1, 1), "s": random(40, 1, 1)}
+    nodes = [
+        node("Conv", "x v", "a", name="a"),
+        *(node("Mul", "a s", "scaled", name="scaled"), node("Relu", "scaled", "t", name="relu")),
+        node("Conv", "t w", "b", name="b"),
+        *(node("Tanh", "b", "beside", name="beside"), node("Conv", "beside u", "c", name="c")),
+        node("Add", "a c", name="sum"),
+    ]
+    model = make_model(nodes, {"x": (1, 3, 9, 9)}, {"y": 4}, weights)
+    chip = {**CHIP, "cores": cores}
+    found = passes(model, **chip)
+    layers, computes = by_line(found.decision), zip(found.spatial.computes, found.partition.cores, strict=True)
+    on_cores = {(c.node, core) for c, core in computes if c.node in ("scaled", "relu", "beside")}
+    for name, layer in (("scaled", "b"), ("relu", "b"), ("beside", "b")):
+        assert {core for node, core in on_cores if node == name} <= {*layers[layer].cores}
+    check(model, **chip)
+
+
 def test_far_fewer_instructions_than_the_reference():
     model = models.build("resnet18", seed=0, width=0.25, image_size=64)
     reference, rows = (raptor.compile(model, mapping=name).report for name in ("raptor", "rows"))
